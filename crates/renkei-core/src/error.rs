@@ -1,0 +1,386 @@
+//! Every failure renkei reports: a stable code, the side and step it happened at, the first cause and what to do.
+//!
+//! The table at the bottom of this file is the only place a code is defined; docs/errors.md is generated from it.
+//! An [`Error`] crosses the wire unchanged, so a user sees the far side's own words.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What sort of failure a code is; decides the exit status and, at each door, the protocol's own error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The named thing does not exist.
+    NotFound,
+    /// The named thing exists and must not, or has another type than the operation needs.
+    Exists,
+    /// The account or principal may not do this.
+    Permission,
+    /// A certificate, key or trust relation is not good.
+    Identity,
+    /// The target has no room: space, quota or inodes.
+    NoSpace,
+    /// The request itself makes no sense.
+    Invalid,
+    /// A limit that protects the service was met.
+    Limit,
+    /// The other side or the path to it does not answer.
+    Unavailable,
+    /// Bytes are not what they should be.
+    Integrity,
+    /// The source changed while it was read.
+    Changed,
+    /// Somebody stopped the work.
+    Interrupted,
+    /// Some files failed, the rest went well.
+    Partial,
+    /// A defect in renkei or an I/O error of the machine.
+    Internal,
+}
+
+/// When the same request may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Only after somebody changed something.
+    Never,
+    /// By itself, after a while.
+    Later,
+}
+
+impl Kind {
+    /// Exit status of the command line for this kind (docs/cli.md).
+    pub const fn exit_status(self) -> u8 {
+        match self {
+            Kind::Internal => 1,
+            Kind::Invalid => 2,
+            Kind::NotFound => 3,
+            Kind::Exists => 4,
+            Kind::Permission => 5,
+            Kind::Identity => 6,
+            Kind::NoSpace => 7,
+            Kind::Unavailable => 8,
+            Kind::Integrity => 9,
+            Kind::Changed => 10,
+            Kind::Limit => 11,
+            Kind::Partial => 23,
+            Kind::Interrupted => 130,
+        }
+    }
+}
+
+/// A failure with everything needed to act on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    /// Which failure, see docs/errors.md.
+    pub code: Code,
+    /// Where it happened: `client` or a site's name.
+    pub side: String,
+    /// What was being done: `open`, `rename`, `handshake` ...
+    pub op: String,
+    /// The path, peer or name it was done to; printable.
+    pub subject: String,
+    /// The first cause, in the words of whoever saw it.
+    pub cause: String,
+}
+
+/// Side of an error before somebody who knows filled it in.
+pub const SIDE_UNKNOWN: &str = "";
+
+impl Error {
+    /// Makes an error at a side not yet named; the border that knows calls [`Error::at`].
+    pub fn new(code: Code, op: &str, subject: impl fmt::Display, cause: impl fmt::Display) -> Self {
+        Error {
+            code,
+            side: SIDE_UNKNOWN.into(),
+            op: op.into(),
+            subject: subject.to_string(),
+            cause: cause.to_string(),
+        }
+    }
+
+    /// Names the side, unless one nearer to the cause already did.
+    pub fn at(mut self, side: &str) -> Self {
+        if self.side == SIDE_UNKNOWN {
+            self.side = side.into();
+        }
+        self
+    }
+
+    /// The sort of failure.
+    pub fn kind(&self) -> Kind {
+        self.code.row().kind
+    }
+
+    /// Whether the same request may work later.
+    pub fn retry(&self) -> Retry {
+        self.code.row().retry
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = self.code.row();
+        write!(f, "{}: {}", row.id, row.title)?;
+        if !self.subject.is_empty() {
+            write!(f, ": {}", self.subject)?;
+        }
+        if !self.side.is_empty() {
+            write!(f, " (at {}, {})", self.side, self.op)?;
+        } else {
+            write!(f, " ({})", self.op)?;
+        }
+        if !self.cause.is_empty() {
+            write!(f, ": {}", self.cause)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// One line of docs/errors.md.
+#[derive(Debug)]
+pub struct Row {
+    /// The stable code, `RK-<LAYER>-<n>`.
+    pub id: &'static str,
+    /// The sort of failure.
+    pub kind: Kind,
+    /// When the same request may work.
+    pub retry: Retry,
+    /// What happened, in a few words.
+    pub title: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+macro_rules! codes {
+    ($($name:ident = $id:literal, $kind:ident, $retry:ident, $title:literal, $remedy:literal;)*) => {
+        /// The stable codes. A code's meaning never changes; a retired one is never used again.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "each variant's title and remedy stand in its row")]
+        pub enum Code { $($name),* }
+
+        impl Code {
+            /// All codes, in the order of docs/errors.md.
+            pub const ALL: &'static [Code] = &[$(Code::$name),*];
+
+            /// The code's line of the table.
+            pub const fn row(self) -> &'static Row {
+                match self {
+                    $(Code::$name => &Row {
+                        id: $id, kind: Kind::$kind, retry: Retry::$retry, title: $title, remedy: $remedy,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+impl Code {
+    /// Finds a code by its stable text.
+    pub fn parse(id: &str) -> Option<Code> {
+        Code::ALL.iter().copied().find(|code| code.row().id == id)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.row().id)
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.row().id)
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(deserializer)?;
+        Ok(Code::parse(&id).unwrap_or(Code::Unrecognised))
+    }
+}
+
+codes! {
+    // STORE: the file system or object store at one side.
+    PathNotFound = "RK-STORE-1", NotFound, Never, "no such file or directory",
+        "check the path with `renkei ls` on its parent";
+    PathExists = "RK-STORE-2", Exists, Never, "exists already",
+        "choose another name, or remove what is there";
+    NotADirectory = "RK-STORE-3", Exists, Never, "not a directory",
+        "a component of the path is a file; check it with `renkei stat`";
+    IsADirectory = "RK-STORE-4", Exists, Never, "is a directory",
+        "use -r to work on directories";
+    PermissionDenied = "RK-STORE-5", Permission, Never, "permission denied by the file system",
+        "ask the owner for access; `renkei whoami SITE` shows the account you work as";
+    NoSpace = "RK-STORE-6", NoSpace, Never, "no space left on the target",
+        "free space (`renkei df` shows it), then give the same command again: it resumes";
+    QuotaExceeded = "RK-STORE-7", NoSpace, Never, "disk quota exceeded",
+        "free some of the account's space or ask for quota, then give the same command again: it resumes";
+    ReadOnlyStorage = "RK-STORE-8", Permission, Never, "the storage is read-only",
+        "write to another storage, or let the administrator add this one without --read-only";
+    NameTooLong = "RK-STORE-9", Invalid, Never, "the name is too long for the target file system",
+        "shorten the name at the source, or choose a target with longer names";
+    IoFailed = "RK-STORE-10", Internal, Never, "the file system reported an I/O error",
+        "look at the kernel log of that machine; the disk may be failing";
+    OutsideStorage = "RK-STORE-11", Permission, Never, "the path leads out of the storage",
+        "a symbolic link or `..` points outside the storage's root; name the target by its own storage";
+    NotEmpty = "RK-STORE-12", Exists, Never, "the directory is not empty",
+        "use `renkei rm -r` to remove a directory with what is in it";
+    CrossDevice = "RK-STORE-13", Invalid, Never, "the two paths are not on one file system",
+        "copy instead of moving: `renkei cp`, then `renkei rm`";
+    SpecialFile = "RK-STORE-14", Invalid, Never, "a device, FIFO or socket is not copied",
+        "nothing needs doing; recreate it at the target if it is wanted there";
+    Unsupported = "RK-STORE-15", Invalid, Never, "the target file system cannot hold this",
+        "see the cause; the file system lacks the feature (extended attributes, symbolic links, this name)";
+    StorageUnknown = "RK-STORE-16", NotFound, Never, "the site has no storage of that name",
+        "`renkei ls SITE:/` lists the storages you may use";
+    StorageMissing = "RK-STORE-17", Unavailable, Later, "the storage's root directory is not there",
+        "the administrator should check that the file system is mounted";
+    TooManyOpenFiles = "RK-STORE-18", Limit, Later, "too many open files",
+        "raise the open-files limit (LimitNOFILE in the systemd unit)";
+    BadPath = "RK-STORE-19", Invalid, Never, "not a usable path",
+        "a path has no empty, `.` or `..` components and no NUL; write a remote path as SITE:/STORAGE/PATH";
+
+    // MOVE: the mover.
+    SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
+        "give the same command again when the file is no longer written to";
+    SourceVanished = "RK-MOVE-2", Changed, Never, "the source vanished before it could be read",
+        "nothing, if it was meant to go; else find who removed it";
+    DigestMismatch = "RK-MOVE-3", Integrity, Later, "the bytes that arrived are not the bytes that were sent",
+        "give the command again; if it recurs, memory or a network device corrupts data at the named side";
+    PartialFailure = "RK-MOVE-4", Partial, Never, "some files failed",
+        "each failure is listed with its own code; after mending them give the same command again";
+    Cancelled = "RK-MOVE-5", Interrupted, Later, "stopped on request",
+        "give the same command again to go on where it stopped";
+    TransferBusy = "RK-MOVE-6", Limit, Later, "the same transfer is already running",
+        "wait for it, or stop the other one";
+    SameFile = "RK-MOVE-7", Invalid, Never, "source and destination are the same",
+        "choose another destination";
+    JournalBroken = "RK-MOVE-8", Internal, Later, "the transfer's journal cannot be used",
+        "give the command again; unusable journals are set aside and the files are compared instead";
+    HardLinkTarget = "RK-MOVE-9", Partial, Never, "a hard link's first name did not arrive",
+        "mend the failure of the first name, then give the same command again";
+    ReadBackMismatch = "RK-MOVE-10", Integrity, Later, "bytes written earlier read back differently",
+        "the block is sent again; check the disk of the named side";
+
+    // NET: reaching the other side.
+    PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
+        "check the address in the site card and the route; `renkei doctor SITE` tests each step";
+    PortClosed = "RK-NET-2", Unavailable, Later, "nothing listens on the port",
+        "start the PoP (`renkei serve`) or open the port in the firewall";
+    ConnectionLost = "RK-NET-3", Unavailable, Later, "the connection was lost",
+        "give the same command again: it resumes at the block";
+    Stalled = "RK-NET-4", Unavailable, Later, "the other side stopped answering",
+        "give the same command again: it resumes; `stall_timeout_s` sets how long silence is borne";
+    NameUnresolved = "RK-NET-5", Unavailable, Later, "the host name cannot be resolved",
+        "check the endpoint in the site card (`renkei trust list`) and DNS";
+    AddressInUse = "RK-NET-6", Unavailable, Never, "the address to listen on is taken",
+        "stop the other program, or set `listen` in config.toml";
+    SiteUnreachable = "RK-NET-7", Unavailable, Later, "no endpoint of the site could be reached",
+        "`renkei doctor SITE` tests each endpoint";
+
+    // WIRE: the renkei/1 protocol.
+    ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
+        "check that both sides run renkei; report it if they do";
+    VersionMismatch = "RK-WIRE-2", Invalid, Never, "the two sides have no protocol version in common",
+        "upgrade the older side";
+    FrameTooLarge = "RK-WIRE-3", Limit, Never, "the peer sent a frame larger than allowed",
+        "check that both sides run renkei; report it if they do";
+    TicketRefused = "RK-WIRE-4", Identity, Never, "the ticket is unknown, used up or expired",
+        "give the command again for a fresh ticket";
+    NotRenkei = "RK-WIRE-5", Invalid, Never, "the other side does not speak renkei",
+        "check the endpoint's address and port; another service answers there";
+    TooManySessions = "RK-WIRE-6", Limit, Later, "the PoP has as many sessions as it allows",
+        "wait, or let the administrator raise `max_sessions`";
+    TooManyEntries = "RK-WIRE-7", Limit, Never, "a request is larger than the PoP allows",
+        "split the request";
+
+    // AUTH: certificates, trust, mapping.
+    CertificateExpired = "RK-AUTH-1", Identity, Never, "the certificate has expired",
+        "users: `renkei login`; administrators: `renkei renew`, then restart the PoP";
+    CertificateNotYetValid = "RK-AUTH-2", Identity, Never, "the certificate is not valid yet",
+        "one of the two clocks is wrong; set them by NTP";
+    UnknownAuthority = "RK-AUTH-3", Identity, Never, "the certificate's site is not trusted here",
+        "exchange site cards: `renkei trust export` there, `renkei trust add` here";
+    WrongSite = "RK-AUTH-4", Identity, Never, "the peer is not the site it should be",
+        "the endpoint belongs to another site; check the site card";
+    CertificateRevoked = "RK-AUTH-5", Identity, Never, "the certificate was revoked",
+        "log in again, or ask the administrator of the named site why";
+    BadCertificate = "RK-AUTH-6", Identity, Never, "the certificate is not usable",
+        "see the cause; log in again or renew the host certificate";
+    NotMapped = "RK-AUTH-7", Permission, Never, "no account here is mapped to you",
+        "ask the site's administrator for `renkei map add PRINCIPAL ACCOUNT`";
+    AccountUnknown = "RK-AUTH-8", Permission, Never, "the mapped account does not exist on this machine",
+        "the administrator should correct the rule shown by `renkei map list`";
+    AccountNotServed = "RK-AUTH-9", Permission, Never, "an unprivileged PoP serves its own account only",
+        "map the principal to the account the PoP runs as, or run the PoP as root";
+    TlsFailed = "RK-AUTH-10", Identity, Never, "the TLS handshake failed",
+        "see the cause; both sides need TLS 1.3 and renkei/1";
+    ClockSkew = "RK-AUTH-11", Identity, Never, "the two clocks differ too much",
+        "set both clocks by NTP, then try again";
+    SecretExposed = "RK-AUTH-12", Identity, Never, "a secret file can be read by others",
+        "chmod 600 the file; replace the key if somebody may have read it";
+    NotLoggedIn = "RK-AUTH-13", Identity, Never, "there is no valid credential",
+        "`renkei login` on the PoP's host, or `renkei login --ssh USER@POP`";
+    NotAllowed = "RK-AUTH-14", Permission, Never, "the principal may not do this",
+        "ask the site's administrator";
+    ForeignName = "RK-AUTH-15", Identity, Never, "a site's authority vouched for a name that is not its own",
+        "do not trust this site until its administrator explains the certificate";
+
+    // CONF: configuration and command line.
+    ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
+        "correct the named line; docs/config.md has every field";
+    NotInitialised = "RK-CONF-2", NotFound, Never, "there is no PoP in this directory",
+        "`renkei init --site NAME` creates one; --dir selects another directory";
+    AlreadyInitialised = "RK-CONF-3", Exists, Never, "there is a PoP in this directory already",
+        "use it as it is, or choose another directory with --dir";
+    CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
+        "ask the site for the output of `renkei trust export`, unchanged";
+    SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
+        "`renkei trust list` shows the known sites, `renkei trust add CARD` adds one";
+    UsageInvalid = "RK-CONF-6", Invalid, Never, "the command makes no sense",
+        "see `renkei help COMMAND`";
+    PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",
+        "start it: `renkei serve`";
+
+    // SYS: the machine and defects.
+    Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
+        "report it with the log of both sides";
+    SystemCall = "RK-SYS-2", Internal, Never, "the operating system refused a call",
+        "see the cause";
+    OutOfMemory = "RK-SYS-3", Limit, Later, "a memory limit was met",
+        "wait for other work to end, or raise the limit";
+    Unrecognised = "RK-SYS-4", Internal, Never, "the other side reported a code this version does not know",
+        "upgrade this side; the cause has the other side's words";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_are_unique_and_well_formed() {
+        let ids: HashSet<_> = Code::ALL.iter().map(|code| code.row().id).collect();
+        assert_eq!(ids.len(), Code::ALL.len());
+        for id in ids {
+            let parts: Vec<_> = id.split('-').collect();
+            assert_eq!((parts.len(), parts[0]), (3, "RK"), "{id}");
+            assert!(parts[2].parse::<u32>().is_ok(), "{id}");
+        }
+    }
+
+    #[test]
+    fn text_round_trips() {
+        for &code in Code::ALL {
+            assert_eq!(Code::parse(&code.to_string()), Some(code));
+        }
+    }
+
+    #[test]
+    fn the_side_nearest_to_the_cause_stays() {
+        let error = Error::new(Code::NoSpace, "write", "a", "ENOSPC").at("kek").at("client");
+        assert_eq!(error.side, "kek");
+    }
+}

@@ -1,0 +1,1 @@
+//! Rules of identity: who a principal is and which account it becomes.
