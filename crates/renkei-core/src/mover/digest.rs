@@ -1,0 +1,153 @@
+//! Digests of files that arrive in any order and in parts.
+//!
+//! A file is cut into slots of 16 MiB, each a subtree of the file's BLAKE3 tree, so that a slot can be hashed by
+//! itself, checked by itself and kept in a journal, and all slots together give the plain BLAKE3 of the file (what
+//! `b3sum` prints) without a second read. Source: the BLAKE3 paper, section 2.1 "Tree structure".
+
+use blake3::Hasher;
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use std::ops::Range;
+
+/// Bytes of a slot: a power of two times BLAKE3's chunk of 1 KiB, as its subtrees must be.
+pub const SLOT_BYTES: u64 = 16 << 20;
+
+/// The bytes of a file of `size` that `slot` covers.
+pub fn slot_range(slot: u32, size: u64) -> Range<u64> {
+    let start = u64::from(slot) * SLOT_BYTES;
+    start..(start + SLOT_BYTES).min(size)
+}
+
+/// How many slots a file of `size` has.
+pub fn slot_count(size: u64) -> u32 {
+    u32::try_from(size.div_ceil(SLOT_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// BLAKE3 of a whole content.
+pub fn whole(content: &[u8]) -> [u8; 32] {
+    *blake3::hash(content).as_bytes()
+}
+
+/// Hashes one slot as its bytes come, in order; gaps count as zeros.
+pub struct SlotHasher {
+    hasher: Hasher,
+    position: u64,
+    range: Range<u64>,
+    is_whole_file: bool,
+}
+
+/// A page of zeros, for holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+impl SlotHasher {
+    /// Starts the slot of a file of `size`.
+    pub fn new(slot: u32, size: u64) -> Self {
+        let range = slot_range(slot, size);
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(range.start);
+        SlotHasher { hasher, position: range.start, is_whole_file: size <= SLOT_BYTES, range }
+    }
+
+    /// Takes the bytes at `offset`; false if they are not beyond the bytes before and inside the slot.
+    #[must_use]
+    pub fn update(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let end = offset.checked_add(bytes.len() as u64);
+        if offset < self.position || end.is_none_or(|end| end > self.range.end) {
+            return false;
+        }
+        self.skip_to(offset);
+        self.hasher.update(bytes);
+        self.position = offset + bytes.len() as u64;
+        true
+    }
+
+    fn skip_to(&mut self, offset: u64) {
+        while self.position < offset {
+            let step = (offset - self.position).min(ZEROS.len() as u64);
+            self.hasher.update(&ZEROS[..step as usize]);
+            self.position += step;
+        }
+    }
+
+    /// The slot's digest: the subtree's chaining value, or the file's BLAKE3 if the slot is all of it.
+    pub fn finish(mut self) -> [u8; 32] {
+        self.skip_to(self.range.end);
+        if self.is_whole_file { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
+    }
+}
+
+/// BLAKE3 of a file from the digests of all its slots, in order; at least one.
+pub fn combine(slots: &[[u8; 32]]) -> [u8; 32] {
+    match slots {
+        [only] => *only,
+        _ => {
+            let (left, right) = slots.split_at(left_slots(slots.len()));
+            *merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash).as_bytes()
+        }
+    }
+}
+
+fn subtree(slots: &[[u8; 32]]) -> ChainingValue {
+    match slots {
+        [only] => *only,
+        _ => {
+            let (left, right) = slots.split_at(left_slots(slots.len()));
+            merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
+        }
+    }
+}
+
+/// The left subtree of a BLAKE3 node is the largest full one that leaves something for the right.
+fn left_slots(count: usize) -> usize {
+    count.next_power_of_two() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_slots(content: &[u8]) -> [u8; 32] {
+        let size = content.len() as u64;
+        let slots: Vec<_> = (0..slot_count(size))
+            .map(|slot| {
+                let range = slot_range(slot, size);
+                let mut hasher = SlotHasher::new(slot, size);
+                for start in range.clone().step_by(5 << 20) {
+                    let end = (start + (5 << 20)).min(range.end);
+                    assert!(hasher.update(start, &content[start as usize..end as usize]));
+                }
+                hasher.finish()
+            })
+            .collect();
+        combine(&slots)
+    }
+
+    #[test]
+    fn slots_combine_to_plain_blake3() {
+        for slots in [1u64, 2, 3, 5] {
+            for size in [slots * SLOT_BYTES, slots * SLOT_BYTES - 1, (slots - 1) * SLOT_BYTES + 1] {
+                let content: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+                assert_eq!(by_slots(&content), whole(&content), "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn holes_count_as_zeros() {
+        let mut content = vec![0; SLOT_BYTES as usize + 100];
+        content[70_000..70_010].fill(9);
+        let mut hasher = SlotHasher::new(0, content.len() as u64);
+        assert!(hasher.update(70_000, &[9; 10]));
+        let first = hasher.finish();
+        let second = SlotHasher::new(1, content.len() as u64).finish();
+        assert_eq!(combine(&[first, second]), whole(&content));
+    }
+
+    #[test]
+    fn bytes_outside_or_backwards_are_refused() {
+        let mut hasher = SlotHasher::new(0, 100);
+        assert!(hasher.update(10, &[0; 10]));
+        assert!(!hasher.update(10, &[0; 10]));
+        assert!(!hasher.update(95, &[0; 10]));
+        assert!(!hasher.update(u64::MAX, &[0; 10]));
+    }
+}

@@ -1,0 +1,250 @@
+//! What an interrupted transfer may keep: a list of records, appended while receiving, read when resuming.
+//!
+//! A record is its length (4 bytes, little-endian), the CRC-32 of its bytes (4 bytes) and a postcard value. A write
+//! that was torn by a crash leaves a tail that does not check; [`State::read`] stops there and says how much is
+//! good, so that the next writer cuts the tail off. A journal names one job; a different job never reads it.
+//!
+//! [`Record::Slot`] says that an extent was written, not that it is on stable storage. After a mere kill the page
+//! cache still has it; after a reboot (the [`Header::boot`] differs) the reader must compare the bytes with the
+//! recorded digest first. [`Record::Finished`] is written after the file is durable under its final name.
+
+use crate::entry::Stamp;
+use crate::path::{Place, RelPath};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// Version of the record format.
+pub const VERSION: u16 = 1;
+/// Longest record; a longer length is a broken tail.
+const MAX_RECORD_BYTES: usize = 64 << 10;
+
+/// Name of a file in a journal: the first half of the BLAKE3 of its path.
+pub type PathKey = [u8; 16];
+
+/// The key of a path.
+pub fn path_key(path: &RelPath) -> PathKey {
+    let digest = super::digest::whole(path.as_bytes());
+    *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+/// The first record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Version of the format.
+    pub version: u16,
+    /// The job.
+    pub job: u64,
+    /// Which boot of the machine wrote it.
+    pub boot: [u8; 16],
+    /// Where the transfer writes, so that an abandoned one can be cleaned up; no storage for a plain local folder.
+    pub to: Option<Place>,
+    /// The same as a local path, for folders outside any storage.
+    #[serde(with = "crate::path::path_bytes")]
+    pub local: Vec<u8>,
+    /// The account that writes.
+    pub account: String,
+}
+
+/// One fact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// What the journal is for.
+    Header(Header),
+    /// An extent was written to a temporary file.
+    Slot {
+        /// The file.
+        key: PathKey,
+        /// The source's state it belongs to.
+        source: Stamp,
+        /// Inode of the temporary file.
+        temp_ino: u64,
+        /// Which extent.
+        slot: u32,
+        /// Its digest.
+        digest: [u8; 32],
+    },
+    /// A file is durable under its final name.
+    Finished {
+        /// The file.
+        key: PathKey,
+        /// The source's state it is a copy of.
+        source: Stamp,
+        /// Its inode.
+        ino: u64,
+    },
+    /// A temporary file was given up.
+    Dropped {
+        /// The file.
+        key: PathKey,
+    },
+}
+
+impl Record {
+    /// Appends the record's bytes to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let body = crate::wire::encode(self);
+        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        out.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        out.extend_from_slice(&body);
+    }
+
+    /// Takes the first record off `bytes`; `None` at the end or where the tail is torn.
+    fn read<'a>(bytes: &'a [u8]) -> Option<(Record, &'a [u8])> {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (crc, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MAX_RECORD_BYTES || length > rest.len() {
+            return None;
+        }
+        let (body, rest) = rest.split_at(length);
+        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        Some((crate::wire::decode("journal record", body).ok()?, rest))
+    }
+}
+
+/// A file that arrived in part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partial {
+    /// The source's state.
+    pub source: Stamp,
+    /// Inode of the temporary file.
+    pub temp_ino: u64,
+    /// Extents that were written, and their digests.
+    pub slots: BTreeMap<u32, [u8; 32]>,
+}
+
+/// What a journal says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Its first record.
+    pub header: Option<Header>,
+    /// Files that are done, with the inode they have.
+    pub finished: HashMap<PathKey, (Stamp, u64)>,
+    /// Files that are partly there.
+    pub partial: HashMap<PathKey, Partial>,
+}
+
+impl State {
+    /// Reads a journal as far as it is good; also returns how many bytes that is.
+    pub fn read(bytes: &[u8]) -> (State, usize) {
+        let mut state = State::default();
+        let mut rest = bytes;
+        while let Some((record, after)) = Record::read(rest) {
+            if !state.apply(record) {
+                break;
+            }
+            rest = after;
+        }
+        (state, bytes.len() - rest.len())
+    }
+
+    /// Takes one record; false if it cannot follow what came before.
+    fn apply(&mut self, record: Record) -> bool {
+        match record {
+            Record::Header(header) => {
+                let good = self.header.is_none() && header.version == VERSION;
+                self.header = self.header.take().or(good.then_some(header));
+                return good;
+            }
+            _ if self.header.is_none() => return false,
+            Record::Slot { key, source, temp_ino, slot, digest } => {
+                let fresh = Partial { source, temp_ino, slots: BTreeMap::new() };
+                let partial = self.partial.entry(key).or_insert_with(|| fresh.clone());
+                if (partial.source, partial.temp_ino) != (source, temp_ino) {
+                    *partial = fresh;
+                }
+                partial.slots.insert(slot, digest);
+            }
+            Record::Finished { key, source, ino } => {
+                self.partial.remove(&key);
+                self.finished.insert(key, (source, ino));
+            }
+            Record::Dropped { key } => {
+                self.partial.remove(&key);
+            }
+        }
+        true
+    }
+
+    /// Whether there is anything to resume.
+    pub fn is_empty(&self) -> bool {
+        self.finished.is_empty() && self.partial.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            version: VERSION,
+            job: 5,
+            boot: [1; 16],
+            to: None,
+            local: b"/x".to_vec(),
+            account: "a".into(),
+        }
+    }
+
+    fn slot(n: u32) -> Record {
+        Record::Slot { key: [9; 16], source: Stamp::default(), temp_ino: 3, slot: n, digest: [n as u8; 32] }
+    }
+
+    fn written(records: &[Record]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Record::Header(header()).write(&mut bytes);
+        records.iter().for_each(|record| record.write(&mut bytes));
+        bytes
+    }
+
+    #[test]
+    fn a_journal_read_back_says_what_was_written() {
+        let bytes = written(&[slot(0), slot(2)]);
+        let (state, good) = State::read(&bytes);
+        assert_eq!(good, bytes.len());
+        assert_eq!(state.header, Some(header()));
+        assert_eq!(state.partial[&[9; 16]].slots.keys().copied().collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn every_torn_tail_gives_the_records_before_it() {
+        let whole = written(&[slot(0), slot(1), Record::Dropped { key: [9; 16] }, slot(7)]);
+        for length in 0..whole.len() {
+            let (state, good) = State::read(&whole[..length]);
+            assert!(good <= length);
+            assert_eq!(State::read(&whole[..good]), (state, good));
+        }
+    }
+
+    #[test]
+    fn extents_of_another_state_of_the_source_are_forgotten() {
+        let changed = Stamp { size: 1, ..Stamp::default() };
+        let other = Record::Slot { key: [9; 16], source: changed, temp_ino: 3, slot: 4, digest: [0; 32] };
+        let (state, _) = State::read(&written(&[slot(0), slot(1), other]));
+        assert_eq!(state.partial[&[9; 16]].slots.len(), 1);
+    }
+
+    #[test]
+    fn records_before_a_header_are_not_believed() {
+        let mut bytes = Vec::new();
+        slot(1).write(&mut bytes);
+        assert_eq!(State::read(&bytes), (State::default(), 0));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_and_any_flipped_bit_are_survived(noise in proptest::collection::vec(any::<u8>(), 0..200),
+                                                      at in 0usize..400, bit in 0u8..8) {
+            let _ = State::read(&noise);
+            let mut bytes = written(&[slot(0), slot(1), slot(2)]);
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            let (state, good) = State::read(&bytes);
+            prop_assert!(good <= at || state.partial.is_empty() || good == at || good < bytes.len());
+        }
+    }
+}

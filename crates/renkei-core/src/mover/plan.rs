@@ -1,0 +1,301 @@
+//! From entries to units of work.
+//!
+//! Entries come in the order of the walk and get numbers. Small ones are gathered into packs, large files are cut
+//! into extents that any stream may take. If the destination may hold some files already, files are offered first
+//! and become work when the verdict wants them; everything else goes at once, so no entry ever waits for another.
+
+use super::digest::slot_count;
+use crate::entry::{Entry, EntryKind};
+use crate::path::RelPath;
+use crate::wire::data::{EntryId, SMALL_FILE_BYTES};
+use crate::wire::message::{BATCH_ENTRIES, OfferItem, Verdict};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Content gathered into one pack: enough that a stream rarely asks, little enough that work spreads evenly.
+pub const PACK_BYTES: u64 = 1 << 20;
+/// Entries gathered into one pack.
+pub const PACK_ENTRIES: usize = 128;
+/// Entries held before the walk is asked to wait.
+pub const MAX_QUEUED: usize = 8192;
+
+/// Where the sender finds an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Which of the transfer's sources.
+    pub source: u16,
+    /// The path below that source's root.
+    pub path: RelPath,
+}
+
+/// An entry with its number and origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its number.
+    pub id: EntryId,
+    /// Where to read it.
+    pub origin: Origin,
+    /// What it is, its path relative to the destination.
+    pub entry: Entry,
+}
+
+/// What a stream does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Send these entries whole.
+    Pack(Vec<Item>),
+    /// Send one extent.
+    Extent {
+        /// The file.
+        item: Arc<Item>,
+        /// Which extent.
+        slot: u32,
+    },
+}
+
+struct Large {
+    item: Arc<Item>,
+    next: u32,
+    /// Extents the receiver has already, ascending.
+    present: VecDeque<u32>,
+}
+
+/// Queue between the walk and the streams.
+pub struct Plan {
+    offers: bool,
+    next_id: EntryId,
+    to_offer: Vec<Item>,
+    offered: VecDeque<Item>,
+    pack: Vec<Item>,
+    pack_bytes: u64,
+    packs: VecDeque<Vec<Item>>,
+    large: VecDeque<Large>,
+    queued: usize,
+    walk_done: bool,
+    digests: HashMap<EntryId, [u8; 32]>,
+}
+
+impl Plan {
+    /// An empty plan; `offers` if the receiver asked to be offered files first.
+    pub fn new(offers: bool) -> Self {
+        Plan {
+            offers,
+            next_id: 0,
+            to_offer: Vec::new(),
+            offered: VecDeque::new(),
+            pack: Vec::new(),
+            pack_bytes: 0,
+            packs: VecDeque::new(),
+            large: VecDeque::new(),
+            queued: 0,
+            walk_done: false,
+            digests: HashMap::new(),
+        }
+    }
+
+    /// Whether the walk should go on or wait.
+    pub fn wants_entries(&self) -> bool {
+        self.queued < MAX_QUEUED
+    }
+
+    /// Takes what the walk found and numbers it. `digest` is for receivers that compare content.
+    pub fn handle_entry(&mut self, origin: Origin, entry: Entry, digest: Option<[u8; 32]>) -> EntryId {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.queued += 1;
+        let item = Item { id, origin, entry };
+        if self.offers && matches!(item.entry.kind, EntryKind::File { .. }) {
+            self.digests.extend(digest.map(|digest| (id, digest)));
+            self.to_offer.push(item);
+        } else {
+            self.enqueue(item, Vec::new());
+        }
+        id
+    }
+
+    /// Nothing more will be found.
+    pub fn on_walk_done(&mut self) {
+        self.walk_done = true;
+        self.close_pack();
+    }
+
+    /// The next batch to offer; waits for a full batch only while the walk goes on and others are under way.
+    pub fn poll_offer(&mut self) -> Option<Vec<OfferItem>> {
+        let full = self.to_offer.len() >= BATCH_ENTRIES;
+        if self.to_offer.is_empty() || !(full || self.walk_done || self.offered.is_empty()) {
+            return None;
+        }
+        let count = self.to_offer.len().min(BATCH_ENTRIES);
+        let batch: Vec<Item> = self.to_offer.drain(..count).collect();
+        let digests = &mut self.digests;
+        let offer = |item: &Item| OfferItem {
+            id: item.id,
+            entry: item.entry.clone(),
+            digest: digests.remove(&item.id),
+        };
+        let offers = batch.iter().map(offer).collect();
+        self.offered.extend(batch);
+        Some(offers)
+    }
+
+    /// Takes the verdict on the oldest offered file; `None` if nothing was offered.
+    pub fn handle_verdict(&mut self, verdict: &Verdict) -> Option<Item> {
+        let item = self.offered.pop_front()?;
+        match verdict {
+            Verdict::Want => self.enqueue(item.clone(), Vec::new()),
+            Verdict::Partial(slots) => {
+                self.enqueue(item.clone(), slots.iter().map(|(slot, _)| *slot).collect());
+            }
+            Verdict::Have | Verdict::Refuse(_) => self.queued -= 1,
+        }
+        if self.walk_done && self.offered.is_empty() && self.to_offer.is_empty() {
+            self.close_pack();
+        }
+        Some(item)
+    }
+
+    fn enqueue(&mut self, item: Item, mut present: Vec<u32>) {
+        if item.entry.size() > SMALL_FILE_BYTES {
+            present.sort_unstable();
+            self.large.push_back(Large { item: Arc::new(item), next: 0, present: present.into() });
+            return;
+        }
+        self.pack_bytes += item.entry.size();
+        self.pack.push(item);
+        if self.pack_bytes >= PACK_BYTES || self.pack.len() >= PACK_ENTRIES {
+            self.close_pack();
+        }
+    }
+
+    fn close_pack(&mut self) {
+        if !self.pack.is_empty() {
+            self.packs.push_back(std::mem::take(&mut self.pack));
+            self.pack_bytes = 0;
+        }
+    }
+
+    /// The next unit; packs first, so that many files are under way while large ones fill the line. An unfinished
+    /// pack is given out rather than let a stream idle.
+    pub fn poll_unit(&mut self) -> Option<Unit> {
+        if self.packs.is_empty() && self.large.is_empty() {
+            self.close_pack();
+        }
+        if let Some(pack) = self.packs.pop_front() {
+            self.queued -= pack.len();
+            return Some(Unit::Pack(pack));
+        }
+        self.poll_extent()
+    }
+
+    fn poll_extent(&mut self) -> Option<Unit> {
+        loop {
+            let large = self.large.front_mut()?;
+            while large.present.front() == Some(&large.next) {
+                large.present.pop_front();
+                large.next += 1;
+            }
+            if large.next < slot_count(large.item.entry.size()) {
+                large.next += 1;
+                return Some(Unit::Extent { item: large.item.clone(), slot: large.next - 1 });
+            }
+            self.queued -= 1;
+            self.large.pop_front();
+        }
+    }
+
+    /// Gives up the extents of a file not handed out yet.
+    pub fn drop_file(&mut self, id: EntryId) {
+        let before = self.large.len();
+        self.large.retain(|large| large.item.id != id);
+        self.queued -= before - self.large.len();
+    }
+
+    /// Whether every entry was found and handed out.
+    pub fn is_empty(&self) -> bool {
+        self.walk_done && self.queued == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Meta, Stamp};
+    use crate::mover::digest::SLOT_BYTES;
+
+    fn file(size: u64) -> Entry {
+        let stamp = Stamp { size, ..Stamp::default() };
+        let path = RelPath::parse(format!("f{size}").as_bytes()).unwrap();
+        Entry { path, meta: Meta::default(), kind: EntryKind::File { stamp, sparse: false } }
+    }
+
+    fn add(plan: &mut Plan, size: u64) -> EntryId {
+        plan.handle_entry(Origin { source: 0, path: RelPath::root() }, file(size), None)
+    }
+
+    fn drain(plan: &mut Plan) -> Vec<Unit> {
+        std::iter::from_fn(|| plan.poll_unit()).collect()
+    }
+
+    #[test]
+    fn small_files_are_packed_and_large_ones_cut() {
+        let mut plan = Plan::new(false);
+        for _ in 0..PACK_ENTRIES + 5 {
+            add(&mut plan, 10);
+        }
+        add(&mut plan, 2 * SLOT_BYTES + 1);
+        plan.on_walk_done();
+        let units = drain(&mut plan);
+        let extents = units.iter().filter(|unit| matches!(unit, Unit::Extent { .. })).count();
+        assert_eq!((units.len() - extents, extents), (2, 3));
+        assert!(plan.is_empty());
+    }
+
+    #[test]
+    fn offered_files_wait_for_their_verdict_and_nothing_else_does() {
+        let mut plan = Plan::new(true);
+        add(&mut plan, 10);
+        add(&mut plan, 4 * SLOT_BYTES);
+        plan.handle_entry(
+            Origin { source: 0, path: RelPath::root() },
+            Entry { path: RelPath::parse(b"d").unwrap(), meta: Meta::default(), kind: EntryKind::Dir },
+            None,
+        );
+        assert_eq!(drain(&mut plan).len(), 1, "the directory goes at once");
+        assert_eq!(plan.poll_offer().unwrap().len(), 2);
+        plan.on_walk_done();
+        assert!(!plan.is_empty());
+        plan.handle_verdict(&Verdict::Have).unwrap();
+        plan.handle_verdict(&Verdict::Partial(vec![(2, [0; 32]), (0, [0; 32])])).unwrap();
+        let slots: Vec<_> = drain(&mut plan)
+            .into_iter()
+            .map(|unit| match unit {
+                Unit::Extent { slot, .. } => slot,
+                Unit::Pack(_) => panic!("no pack expected"),
+            })
+            .collect();
+        assert_eq!(slots, [1, 3]);
+        assert!(plan.is_empty());
+        assert!(plan.handle_verdict(&Verdict::Have).is_none());
+    }
+
+    #[test]
+    fn a_failed_file_is_dropped() {
+        let mut plan = Plan::new(false);
+        let id = add(&mut plan, 4 * SLOT_BYTES);
+        plan.on_walk_done();
+        plan.poll_unit().unwrap();
+        plan.drop_file(id);
+        assert!(plan.is_empty() && plan.poll_unit().is_none());
+    }
+
+    #[test]
+    fn the_walk_is_held_back() {
+        let mut plan = Plan::new(false);
+        while plan.wants_entries() {
+            add(&mut plan, 1);
+        }
+        assert_eq!(plan.queued, MAX_QUEUED);
+        plan.poll_unit();
+        assert!(plan.wants_entries());
+    }
+}

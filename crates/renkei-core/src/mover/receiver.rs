@@ -1,0 +1,496 @@
+//! The receiving side of one session: which parts of which file are there, what may be renamed and acknowledged,
+//! and in which order the end comes.
+//!
+//! Files are written under temporary names by whichever stream brings them. Links and the metadata of directories
+//! wait until every file has its final name, because a rename changes the directory's time and a hard link needs
+//! its first name. The order at the end is: rename files, make links, remove what the source lacks, set directories,
+//! sync, acknowledge.
+
+use super::commit::{Commit, Step, Synced};
+use super::digest::slot_count;
+use super::journal::{PathKey, Record, State, path_key};
+use crate::entry::{Entry, EntryKind, Meta, Stamp};
+use crate::error::{Code, Error};
+use crate::path::RelPath;
+use crate::wire::data::EntryId;
+use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+/// Large files one session may have under way; a correct sender has a few more than streams.
+pub const MAX_OPEN_FILES: usize = 512;
+/// Links and directories one session may leave for the end.
+pub const MAX_DEFERRED: usize = 8_000_000;
+
+/// A file that was written, on its way to its final name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Its number.
+    pub id: EntryId,
+    /// Its final path, relative to the destination.
+    pub path: RelPath,
+    /// For files: the source's state and the inode of the copy.
+    pub copy_of: Option<(Stamp, u64)>,
+}
+
+/// A link to make at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingLink {
+    /// Its number.
+    pub id: EntryId,
+    /// The further name.
+    pub path: RelPath,
+    /// The first name.
+    pub to: RelPath,
+}
+
+/// A directory whose metadata is set at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingDir {
+    /// Its number.
+    pub id: EntryId,
+    /// Its path.
+    pub path: RelPath,
+    /// What it gets.
+    pub meta: Meta,
+}
+
+/// What an earlier run left of an offered file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing that counts.
+    Nothing,
+    /// The whole file, durable, if the final name still has this inode.
+    Finished {
+        /// The inode.
+        ino: u64,
+    },
+    /// Some extents, if the temporary file still has this inode.
+    Partial {
+        /// The inode.
+        temp_ino: u64,
+        /// The extents and their digests.
+        slots: BTreeMap<u32, [u8; 32]>,
+    },
+}
+
+/// What to do with an extent that begins to arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Write it.
+    Write {
+        /// Whether the temporary file holds extents of an earlier run and must be kept.
+        keep_existing: bool,
+    },
+    /// Read it off the wire and drop it: the file was given up or this extent is there.
+    Ignore,
+}
+
+/// What the arrival of an extent means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Others are missing.
+    More,
+    /// It was the last: set the metadata and call [`Receiver::on_written`].
+    Complete,
+    /// The file was given up meanwhile.
+    Ignore,
+}
+
+/// What the caller does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// See [`Step::Sync`]; then [`Receiver::on_synced`].
+    Sync {
+        /// Under temporary names.
+        written: Vec<Done>,
+        /// Under final names.
+        renamed: Vec<Done>,
+    },
+    /// Make these hard links; [`Receiver::on_placed`] for each that worked.
+    MakeLinks(Vec<PendingLink>),
+    /// Remove what [`Receiver::is_named`] does not know.
+    RemoveOthers,
+    /// Set these directories' metadata, deepest first; [`Receiver::on_placed`] for each that worked.
+    SetDirs(Vec<PendingDir>),
+    /// Wait for more to be written, at most so long.
+    Wait(Option<Duration>),
+    /// Everything is durable or reported.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Receiving,
+    Draining,
+    Removing,
+    Settling,
+    Syncing,
+    Done,
+}
+
+struct Incoming {
+    path: RelPath,
+    source: Stamp,
+    slots: BTreeMap<u32, [u8; 32]>,
+    resumed: bool,
+}
+
+/// The state machine of a receiver.
+pub struct Receiver {
+    options: ReceiveOptions,
+    previous: State,
+    incoming: HashMap<EntryId, Incoming>,
+    given_up: HashSet<EntryId>,
+    commit: Commit<Done>,
+    links: Vec<PendingLink>,
+    dirs: Vec<PendingDir>,
+    named: HashSet<PathKey>,
+    stage: Stage,
+    source_complete: bool,
+    records: Vec<u8>,
+}
+
+impl Receiver {
+    /// A receiver that may keep what `previous` says.
+    pub fn new(options: ReceiveOptions, previous: State) -> Self {
+        Receiver {
+            options,
+            previous,
+            incoming: HashMap::new(),
+            given_up: HashSet::new(),
+            commit: Commit::default(),
+            links: Vec::new(),
+            dirs: Vec::new(),
+            named: HashSet::new(),
+            stage: Stage::Receiving,
+            source_complete: false,
+            records: Vec::new(),
+        }
+    }
+
+    /// The transfer's options.
+    pub fn options(&self) -> &ReceiveOptions {
+        &self.options
+    }
+
+    /// Notes that the source has this name, for the removal of others.
+    pub fn on_named(&mut self, path: &RelPath) {
+        if self.options.delete {
+            self.named.insert(path_key(path));
+        }
+    }
+
+    /// Whether the source has this name.
+    pub fn is_named(&self, path: &RelPath) -> bool {
+        self.named.contains(&path_key(path))
+    }
+
+    /// What an earlier run of this job left of an offered file, if its source is still in the same state.
+    pub fn left(&self, item: &OfferItem) -> Left {
+        let EntryKind::File { stamp, .. } = item.entry.kind else { return Left::Nothing };
+        let key = path_key(&item.entry.path);
+        if let Some((source, ino)) = self.previous.finished.get(&key) {
+            return if *source == stamp { Left::Finished { ino: *ino } } else { Left::Nothing };
+        }
+        match self.previous.partial.get(&key) {
+            Some(partial) if partial.source == stamp => {
+                Left::Partial { temp_ino: partial.temp_ino, slots: partial.slots.clone() }
+            }
+            _ => Left::Nothing,
+        }
+    }
+
+    /// The temporary file is there with these extents; the sender will be told to send the others.
+    pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) {
+        if let EntryKind::File { stamp, .. } = entry.kind {
+            let incoming = Incoming { path: entry.path.clone(), source: stamp, slots, resumed: true };
+            self.incoming.insert(id, incoming);
+        }
+    }
+
+    /// Whether all extents of a resumed file are there already, so that none will come.
+    pub fn is_whole(&self, id: EntryId) -> bool {
+        self.incoming.get(&id).is_some_and(|file| file.slots.len() as u32 == slot_count(file.source.size))
+    }
+
+    /// An extent begins to arrive.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` if the entry differs from what came before under its number, `TooManyEntries` if more
+    /// files are open than any correct sender has.
+    pub fn start_extent(&mut self, id: EntryId, entry: &Entry, slot: u32) -> Result<Start, Error> {
+        let EntryKind::File { stamp, .. } = entry.kind else {
+            return Err(crate::wire::violation("extent", "not of a regular file"));
+        };
+        if self.given_up.contains(&id) {
+            return Ok(Start::Ignore);
+        }
+        if !self.incoming.contains_key(&id) && self.incoming.len() >= MAX_OPEN_FILES {
+            return Err(Error::new(Code::TooManyEntries, "receive", &entry.path, "too many files at once"));
+        }
+        self.on_named(&entry.path);
+        let file = self.incoming.entry(id).or_insert_with(|| Incoming {
+            path: entry.path.clone(),
+            source: stamp,
+            slots: BTreeMap::new(),
+            resumed: false,
+        });
+        if file.path != entry.path || file.source != stamp {
+            return Err(crate::wire::violation("extent", "of another file than before"));
+        }
+        if file.slots.contains_key(&slot) {
+            return Ok(Start::Ignore);
+        }
+        Ok(Start::Write { keep_existing: file.resumed })
+    }
+
+    /// An extent was written and its digest was right.
+    pub fn on_extent_written(&mut self, id: EntryId, slot: u32, digest: [u8; 32], temp_ino: u64) -> Arrival {
+        let Some(file) = self.incoming.get_mut(&id) else { return Arrival::Ignore };
+        file.slots.insert(slot, digest);
+        let key = path_key(&file.path);
+        Record::Slot { key, source: file.source, temp_ino, slot, digest }.write(&mut self.records);
+        if file.slots.len() as u32 == slot_count(file.source.size) {
+            Arrival::Complete
+        } else {
+            Arrival::More
+        }
+    }
+
+    /// A file is given up; true if its temporary file should be removed.
+    pub fn on_given_up(&mut self, id: EntryId) -> bool {
+        self.given_up.insert(id);
+        let Some(file) = self.incoming.remove(&id) else { return false };
+        Record::Dropped { key: path_key(&file.path) }.write(&mut self.records);
+        true
+    }
+
+    /// A file is whole under its temporary name, its metadata set.
+    pub fn on_written(&mut self, now: Duration, done: Done) {
+        self.incoming.remove(&done.id);
+        self.on_named(&done.path);
+        let bytes = done.copy_of.map_or(0, |(stamp, _)| stamp.size);
+        self.commit.on_written(now, done, bytes);
+    }
+
+    /// Something is under its final name and needs only a sync: a symbolic link, a hard link, a directory.
+    pub fn on_placed(&mut self, now: Duration, done: Done) {
+        self.on_named(&done.path);
+        self.commit.on_renamed(now, done);
+    }
+
+    /// Keeps a hard link for the end.
+    ///
+    /// # Errors
+    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
+        self.check_deferred(&link.path)?;
+        self.on_named(&link.path);
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Keeps a directory's metadata for the end.
+    ///
+    /// # Errors
+    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
+        self.check_deferred(&dir.path)?;
+        self.on_named(&dir.path);
+        self.dirs.push(dir);
+        Ok(())
+    }
+
+    fn check_deferred(&self, path: &RelPath) -> Result<(), Error> {
+        if self.links.len() + self.dirs.len() < MAX_DEFERRED {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::TooManyEntries,
+            "receive",
+            path,
+            "too many links and directories in one transfer",
+        ))
+    }
+
+    /// All streams ended; `source_complete` if the sender could read every directory.
+    pub fn on_streams_ended(&mut self, source_complete: bool) {
+        if self.stage == Stage::Receiving {
+            self.stage = Stage::Draining;
+            self.source_complete = source_complete;
+            self.commit.flush();
+        }
+    }
+
+    /// Bytes written and not yet durable; the caller slows the streams when this grows.
+    pub fn pending_bytes(&self) -> u64 {
+        self.commit.pending_bytes()
+    }
+
+    /// What to do at `now`.
+    pub fn poll(&mut self, now: Duration) -> Action {
+        match self.stage {
+            Stage::Receiving => self.poll_commit(now),
+            Stage::Draining => self.poll_draining(now),
+            Stage::Removing => {
+                self.stage = Stage::Settling;
+                if self.options.delete && self.source_complete {
+                    Action::RemoveOthers
+                } else {
+                    self.poll(now)
+                }
+            }
+            Stage::Settling => {
+                self.stage = Stage::Syncing;
+                let mut dirs = std::mem::take(&mut self.dirs);
+                dirs.sort_by_key(|dir| std::cmp::Reverse(dir.path.components().count()));
+                Action::SetDirs(dirs)
+            }
+            Stage::Syncing if self.commit.is_empty() => {
+                self.stage = Stage::Done;
+                Action::Done
+            }
+            Stage::Syncing => self.poll_commit(now),
+            Stage::Done => Action::Done,
+        }
+    }
+
+    fn poll_commit(&mut self, now: Duration) -> Action {
+        match self.commit.poll(now) {
+            Step::Sync { written, renamed } => Action::Sync { written, renamed },
+            Step::Wait(until) => Action::Wait(until),
+        }
+    }
+
+    fn poll_draining(&mut self, now: Duration) -> Action {
+        if self.commit.has_written() {
+            return self.poll_commit(now);
+        }
+        self.stage = Stage::Removing;
+        Action::MakeLinks(std::mem::take(&mut self.links))
+    }
+
+    /// The sync was carried out: says what to rename and whose acknowledgement is now true.
+    pub fn on_synced(&mut self, written: Vec<Done>, renamed: Vec<Done>) -> Synced<Done> {
+        for done in &renamed {
+            if let Some((source, ino)) = done.copy_of {
+                Record::Finished { key: path_key(&done.path), source, ino }.write(&mut self.records);
+            }
+        }
+        self.commit.on_synced(written, renamed)
+    }
+
+    /// A file has its final name.
+    pub fn on_renamed(&mut self, now: Duration, done: Done) {
+        self.commit.on_renamed(now, done);
+    }
+
+    /// Takes the journal records that came up since the last call.
+    pub fn take_records(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.records)
+    }
+}
+
+/// Folds entry numbers into ranges.
+pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
+    ids.sort_unstable();
+    let mut ranges: Vec<IdRange> = Vec::new();
+    for id in ids {
+        match ranges.last_mut() {
+            Some(last) if last.first + last.count == id => last.count += 1,
+            _ => ranges.push(IdRange { first: id, count: 1 }),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::digest::SLOT_BYTES;
+    use crate::wire::message::Existing;
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn options(delete: bool) -> ReceiveOptions {
+        ReceiveOptions { existing: Existing::Replace, delete, dry_run: false }
+    }
+
+    fn path(name: &str) -> RelPath {
+        RelPath::parse(name.as_bytes()).unwrap()
+    }
+
+    fn file(name: &str, size: u64) -> Entry {
+        let stamp = Stamp { size, ..Stamp::default() };
+        Entry { path: path(name), meta: Meta::default(), kind: EntryKind::File { stamp, sparse: false } }
+    }
+
+    fn done(id: EntryId, name: &str) -> Done {
+        Done { id, path: path(name), copy_of: Some((Stamp::default(), 7)) }
+    }
+
+    #[test]
+    fn a_large_file_is_complete_with_its_last_extent() {
+        let mut receiver = Receiver::new(options(false), State::default());
+        let entry = file("f", 2 * SLOT_BYTES);
+        let start = Start::Write { keep_existing: false };
+        assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), start);
+        assert_eq!(receiver.on_extent_written(1, 1, [0; 32], 7), Arrival::More);
+        assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
+        assert_eq!(receiver.start_extent(1, &entry, 0).unwrap(), start);
+        assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
+        assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
+    }
+
+    #[test]
+    fn the_end_comes_in_order() {
+        let mut receiver = Receiver::new(options(true), State::default());
+        receiver.on_written(NOW, done(0, "d/f"));
+        receiver.defer_dir(PendingDir { id: 1, path: path("d"), meta: Meta::default() }).unwrap();
+        receiver.defer_dir(PendingDir { id: 2, path: path("d/e"), meta: Meta::default() }).unwrap();
+        receiver.defer_link(PendingLink { id: 3, path: path("l"), to: path("d/f") }).unwrap();
+        receiver.on_streams_ended(true);
+        let Action::Sync { written, renamed } = receiver.poll(NOW) else { panic!("sync first") };
+        let synced = receiver.on_synced(written, renamed);
+        assert_eq!((synced.rename.len(), synced.acknowledge.len()), (1, 0));
+        receiver.on_renamed(NOW, synced.rename[0].clone());
+        assert!(matches!(receiver.poll(NOW), Action::MakeLinks(links) if links.len() == 1));
+        assert_eq!(receiver.poll(NOW), Action::RemoveOthers);
+        assert!(receiver.is_named(&path("d/f")) && !receiver.is_named(&path("other")));
+        let Action::SetDirs(dirs) = receiver.poll(NOW) else { panic!("directories next") };
+        assert_eq!(dirs.iter().map(|dir| dir.id).collect::<Vec<_>>(), [2, 1]);
+        receiver.on_placed(NOW, Done { id: 1, path: path("d"), copy_of: None });
+        let Action::Sync { written, renamed } = receiver.poll(NOW) else { panic!("sync last") };
+        assert_eq!(receiver.on_synced(written, renamed).acknowledge.len(), 2);
+        assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn nothing_is_removed_if_the_source_was_not_read_in_full() {
+        let mut receiver = Receiver::new(options(true), State::default());
+        receiver.on_streams_ended(false);
+        assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
+        assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
+        assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn a_given_up_file_stays_given_up() {
+        let mut receiver = Receiver::new(options(false), State::default());
+        let entry = file("f", 2 * SLOT_BYTES);
+        receiver.start_extent(1, &entry, 0).unwrap();
+        assert!(receiver.on_given_up(1));
+        assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Ignore);
+        assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
+        assert!(!receiver.on_given_up(1));
+    }
+
+    #[test]
+    fn numbers_fold_into_ranges() {
+        assert_eq!(
+            ranges(vec![5, 1, 2, 3, 9]),
+            [(1, 3), (5, 1), (9, 1)].map(|(first, count)| IdRange { first, count })
+        );
+    }
+}

@@ -1,0 +1,443 @@
+//! Control messages: greeting, requests and replies, and the conversation of one transfer.
+
+use super::data::{EntryId, Ticket};
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::path::{Place, RelPath, SiteName};
+use serde::{Deserialize, Serialize};
+
+/// Identity of one transfer, chosen by the client, in the logs of every side.
+pub type TransferId = [u8; 16];
+
+/// Most entries in one offer, verdict list or listing part; keeps control frames small.
+pub const BATCH_ENTRIES: usize = 512;
+
+/// Everything that travels on a control stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// First message of the side that dialled.
+    Hello(Hello),
+    /// First message of the side that was dialled.
+    Welcome(Welcome),
+    /// A request; several may be under way.
+    Request {
+        /// Chosen by the asker, repeated in the reply.
+        id: u64,
+        /// What is asked.
+        request: Request,
+    },
+    /// An answer, or for listings a part of it.
+    Reply {
+        /// The request's number.
+        id: u64,
+        /// The answer.
+        reply: Result<Reply, Error>,
+    },
+    /// Sender to receiver: files that may be there already.
+    Offer(Vec<OfferItem>),
+    /// Receiver to sender: one verdict for each offered item, in order.
+    Verdicts(Vec<Verdict>),
+    /// Receiver to sender: these entries are durable under their final names.
+    Acked(Vec<IdRange>),
+    /// Either side: this entry failed; the rest goes on.
+    Failed(EntryFailure),
+    /// Sender to receiver: everything was sent; what was found at the source.
+    SendDone(SendDone),
+    /// Receiver to sender: everything is durable or reported.
+    ReceiveDone(ReceiveDone),
+    /// A PoP that moves for a client: how far it is.
+    Progress(Progress),
+    /// A PoP that moved for a client: the end.
+    Finished(Result<Summary, Error>),
+    /// Either side: the transfer ends here, and why.
+    Abort(Error),
+    /// Is somebody there?
+    Ping(u64),
+    /// Yes.
+    Pong(u64),
+}
+
+/// The dialling side's greeting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Oldest and newest version spoken.
+    pub versions: (u16, u16),
+    /// Program and version, for logs.
+    pub software: String,
+    /// The dialling side's clock, milliseconds since 1970.
+    pub now_unix_ms: u64,
+}
+
+/// The dialled side's greeting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version both will speak.
+    pub version: u16,
+    /// Program and version, for logs.
+    pub software: String,
+    /// The site that answers.
+    pub site: SiteName,
+    /// Whom the site took the dialling side for.
+    pub principal: String,
+    /// The dialled side's clock, milliseconds since 1970.
+    pub now_unix_ms: u64,
+    /// The site's newest revocation list, DER; empty if it revoked nothing.
+    #[serde(with = "crate::path::path_bytes")]
+    pub crl: Vec<u8>,
+}
+
+/// What may be asked of a PoP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Who am I here, and what may I use?
+    Whoami,
+    /// One entry's metadata; `None` asks for the root, the list of storages.
+    Stat(Option<Place>),
+    /// A directory's entries, in parts; `None` lists the storages.
+    List(Option<Place>),
+    /// Make a directory; `parents` makes missing ones and forgives an existing one.
+    Mkdir {
+        /// The directory.
+        place: Place,
+        /// As `mkdir -p`.
+        parents: bool,
+    },
+    /// Remove a file or, with `recursive`, a tree.
+    Remove {
+        /// What.
+        place: Place,
+        /// Directories and all in them.
+        recursive: bool,
+    },
+    /// Rename within a storage.
+    Rename {
+        /// The old name.
+        from: Place,
+        /// The new name.
+        to: Place,
+    },
+    /// Space used by a tree.
+    Usage(Place),
+    /// Space of the file system below a place.
+    Space(Place),
+    /// Digest of a file's content, read from the disk.
+    Checksum {
+        /// The file.
+        place: Place,
+        /// Which digest.
+        algorithm: Algorithm,
+    },
+    /// What the PoP is doing.
+    Status,
+    /// The PoP shall receive; the asker sends.
+    OpenReceive(OpenReceive),
+    /// The PoP shall send; the asker receives.
+    OpenSend(OpenSend),
+    /// Let another site's PoP send to here on the asker's behalf.
+    Grant {
+        /// What that PoP may open.
+        open: OpenReceive,
+        /// The only site that may use the grant.
+        peer: SiteName,
+    },
+    /// The PoP shall send to another site's PoP, which granted it.
+    Push {
+        /// What to send.
+        send: OpenSend,
+        /// The receiving site.
+        to: SiteName,
+        /// The grant.
+        grant: Ticket,
+    },
+    /// A host redeems a grant: as `OpenReceive`, with what was granted.
+    Redeem(Ticket),
+}
+
+/// Digests a PoP can compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the algorithms")]
+pub enum Algorithm {
+    Blake3,
+    Sha256,
+    Md5,
+    Adler32,
+    Crc32c,
+}
+
+/// How the receiver decides about names that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Existing {
+    /// Replace files, as cp.
+    Replace,
+    /// Leave files of the same size and mtime, as rsync.
+    SameStamp,
+    /// Leave files of the same content, whatever their time.
+    SameContent,
+}
+
+/// Options of a transfer that the receiver must know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveOptions {
+    /// What to do with names that exist.
+    pub existing: Existing,
+    /// Remove what the source does not have.
+    pub delete: bool,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// Opens a transfer to the PoP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenReceive {
+    /// Identity for logs.
+    pub transfer: TransferId,
+    /// Key of the job: the same command gives the same key, and so finds its journal.
+    pub job: u64,
+    /// The path that the transfer's root becomes.
+    pub to: Place,
+    /// How to deal with what is there.
+    pub options: ReceiveOptions,
+    /// Streams the asker wants at most.
+    pub max_streams: u16,
+}
+
+/// Opens a transfer from the PoP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenSend {
+    /// Identity for logs.
+    pub transfer: TransferId,
+    /// What to send.
+    pub sources: Vec<Source>,
+    /// Descend into directories.
+    pub recursive: bool,
+    /// Whether every file is offered before it is sent.
+    pub offers: bool,
+    /// Streams the asker wants at most.
+    pub max_streams: u16,
+}
+
+/// One thing to send and the path below the transfer's root it becomes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Where it is.
+    pub from: Place,
+    /// What it becomes; the root itself if the path is empty.
+    pub to: RelPath,
+}
+
+/// Answers to requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Nothing to say but that it worked.
+    Done,
+    /// To `Whoami`.
+    Identity(Identity),
+    /// To `Stat`.
+    Entry(Entry),
+    /// To `List`: a part, and whether more parts follow.
+    Listing {
+        /// Entries, names only in `path`.
+        entries: Vec<Entry>,
+        /// Whether more parts follow.
+        more: bool,
+    },
+    /// To `Usage`.
+    Usage(Usage),
+    /// To `Space`.
+    Space(Space),
+    /// To `Checksum`: the digest, in the algorithm's own byte order.
+    Checksum(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
+    /// To `Status`.
+    Status(Status),
+    /// To `OpenReceive`, `OpenSend` and `Redeem`: join data streams with this.
+    Opened(Opened),
+    /// To `Grant`.
+    Granted(Ticket),
+    /// To `Push`: started; progress follows.
+    Pushing,
+}
+
+/// Who the asker is at a PoP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The principal of the certificate.
+    pub principal: String,
+    /// The site.
+    pub site: SiteName,
+    /// The local account it maps to.
+    pub account: String,
+    /// The rule that mapped it.
+    pub rule: String,
+    /// Storages and whether they may be written.
+    pub storages: Vec<(String, bool)>,
+}
+
+/// Space used by a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes of content, hard links counted once.
+    pub bytes: u64,
+    /// Bytes of disk blocks.
+    pub allocated_bytes: u64,
+    /// Files.
+    pub files: u64,
+    /// Directories.
+    pub dirs: u64,
+}
+
+/// Space of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// Size in bytes.
+    pub total_bytes: u64,
+    /// Bytes this account may still use.
+    pub available_bytes: u64,
+    /// Inodes in all.
+    pub total_files: u64,
+    /// Inodes free.
+    pub free_files: u64,
+}
+
+/// What a PoP is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Program version.
+    pub software: String,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Control sessions open now.
+    pub sessions: u32,
+    /// Transfers running now, those the asker may see.
+    pub transfers: Vec<TransferStatus>,
+}
+
+/// One running transfer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransferStatus {
+    /// Identity, hex.
+    pub id: String,
+    /// For whom.
+    pub principal: String,
+    /// `receive` or `send`.
+    pub direction: String,
+    /// The place at this site.
+    pub place: String,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// A session is ready for its data streams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// What data streams join with.
+    pub ticket: Ticket,
+    /// How many streams to open.
+    pub streams: u16,
+    /// Whether the sender must offer files before sending them, because some may be here already.
+    pub offers: bool,
+}
+
+/// A file the sender could send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferItem {
+    /// Its number.
+    pub id: EntryId,
+    /// The file.
+    pub entry: Entry,
+    /// Its digest, if the receiver compares content ([`Existing::SameContent`]).
+    pub digest: Option<[u8; 32]>,
+}
+
+/// The receiver's word on an offered file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// Send it.
+    Want,
+    /// It is here already.
+    Have,
+    /// These extents are here already; send the others.
+    Partial(Vec<(u32, [u8; 32])>),
+    /// It cannot be received.
+    Refuse(Error),
+}
+
+/// Entry numbers `first .. first + count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdRange {
+    /// The first.
+    pub first: EntryId,
+    /// How many.
+    pub count: u64,
+}
+
+/// An entry that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryFailure {
+    /// Its number; `None` if it never had one.
+    pub id: Option<EntryId>,
+    /// Its path below the destination.
+    pub path: RelPath,
+    /// Whether the content arrived all the same (only an attribute was lost).
+    pub kept: bool,
+    /// Why.
+    pub error: Error,
+}
+
+/// What the sender found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendDone {
+    /// Whether every directory could be read, so that absent names are truly absent.
+    pub complete: bool,
+}
+
+/// What the receiver did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveDone {
+    /// Entries removed because the source does not have them.
+    pub deleted: u64,
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Files found so far.
+    pub files_found: u64,
+    /// Bytes found so far.
+    pub bytes_found: u64,
+    /// Whether all has been found.
+    pub walk_done: bool,
+    /// Files durable at the destination.
+    pub files_done: u64,
+    /// Bytes durable at the destination or skipped.
+    pub bytes_done: u64,
+    /// Bytes moved over the network.
+    pub bytes_moved: u64,
+}
+
+/// The end of a transfer, as it is reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Files that are at the destination now.
+    pub files: u64,
+    /// Directories.
+    pub dirs: u64,
+    /// Symbolic and hard links.
+    pub links: u64,
+    /// Bytes of the files at the destination.
+    pub bytes: u64,
+    /// Of these, files that were there already.
+    pub files_skipped: u64,
+    /// Of these, bytes that were there already.
+    pub bytes_skipped: u64,
+    /// Bytes of content sent.
+    pub bytes_moved: u64,
+    /// Entries removed at the destination.
+    pub deleted: u64,
+    /// Entries that failed in all; the list may be shorter.
+    pub failed: u64,
+    /// The first failures, at most [`MAX_LISTED_FAILURES`].
+    pub failures: Vec<EntryFailure>,
+}
+
+/// Failures a summary lists; the others are counted and logged.
+pub const MAX_LISTED_FAILURES: usize = 1000;
