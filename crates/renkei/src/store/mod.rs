@@ -1,0 +1,232 @@
+//! Places that hold files: one trait, a local file system behind it, and a wrapper that injects faults.
+//!
+//! A [`Store`] is a jail: nothing outside its root can be read or written through it, whatever symbolic links,
+//! `..` or races are tried. Work is done on handles, as with openat: a [`Dir`] names one directory for as long
+//! as it lives, and every call takes one name in it. Calls block, take `&self` and share no lock, so that many
+//! threads may work on one store; those threads' own credentials (set by the caller) decide what is allowed.
+//!
+//! What comes back from [`Dir::entry`] and what goes into [`WriteFile::set_meta`] is the same
+//! [`Meta`](renkei_core::entry::Meta), so a tree that is read entry by entry and written entry by entry is a
+//! faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX ACLs, and ownership where
+//! the account may give it.
+//!
+//! Guarantees: no symbolic link is followed but by [`Store::dir`], and there only inside the root; a FIFO or
+//! device swapped in cannot hang a call; every error names the operation and the path.
+//! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
+
+use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
+use renkei_core::error::Error;
+use renkei_core::path::RelPath;
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A place that holds files, and the root of it.
+pub trait Store: Send + Sync {
+    /// Opens the root.
+    fn root(&self) -> Result<Arc<dyn Dir>, Error>;
+
+    /// Opens a directory, following symbolic links that stay inside the store.
+    ///
+    /// The path may be longer than the system's PATH_MAX.
+    ///
+    /// # Errors
+    /// `OutsideStorage` for a link that leads out, `NotADirectory` and `PathNotFound` as usual.
+    fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error>;
+
+    /// Tells the room in the file system that holds `path`.
+    fn space(&self, path: &RelPath) -> Result<Space, Error>;
+}
+
+/// One open directory.
+pub trait Dir: Any + Send + Sync {
+    /// The path it was opened under, for messages and [`Entry::path`].
+    fn path(&self) -> &RelPath;
+
+    /// The device number, equal for directories of one file system.
+    fn device(&self) -> u64;
+
+    /// Opens a subdirectory; a symbolic link is `NotADirectory`.
+    fn child(&self, name: &[u8]) -> Result<Arc<dyn Dir>, Error>;
+
+    /// Opens a directory any number of levels down; a symbolic link anywhere is `NotADirectory`.
+    fn descend(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error>;
+
+    /// Lists the names, in the file system's order, without `.` and `..`, reading on as the caller asks.
+    fn list(&self) -> Result<Listing, Error>;
+
+    /// Tells what `name` is, never following it; [`Entry::path`] is this directory's path and the name.
+    ///
+    /// The kind is never `HardLink`: who walks a tree finds those by `Raw::{dev, ino, nlink}`.
+    fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error>;
+
+    /// Tells the metadata of this directory itself.
+    fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error>;
+
+    /// Opens a regular file for reading; anything else is refused.
+    fn open_read(&self, name: &[u8]) -> Result<Box<dyn ReadFile>, Error>;
+
+    /// Opens a file of mode 600 for writing, new or (if `keep_existing`) with the content it has.
+    ///
+    /// What is in the way and is not a regular file with one name, owned by this account, is replaced by a new
+    /// empty file; a directory in the way is `IsADirectory`.
+    fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error>;
+
+    /// Renames, replacing what `to` names. `to_dir` must be of the same store, else `CrossDevice`.
+    fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
+
+    /// Renames unless `to` exists, which is `PathExists`.
+    fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
+
+    /// Makes a directory; the umask applies to `mode`, as it does for mkdir.
+    fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error>;
+
+    /// Makes a symbolic link `name` with `target` as its content, which is not looked at.
+    fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error>;
+
+    /// Gives the file `name` a further name; a symbolic link itself is linked, not its target.
+    fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
+
+    /// Removes anything but a directory.
+    fn remove_file(&self, name: &[u8]) -> Result<(), Error>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, name: &[u8]) -> Result<(), Error>;
+
+    /// Applies metadata to `name` without following it; see [`WriteFile::set_meta`].
+    fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error>;
+
+    /// Applies metadata to this directory; see [`WriteFile::set_meta`].
+    fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
+
+    /// Returns when this directory's names are on stable storage.
+    fn sync(&self) -> Result<(), Error>;
+
+    /// Returns when everything written so far to this directory's file system is on stable storage.
+    fn sync_fs(&self) -> Result<(), Error>;
+
+    /// The implementation's own type, by which two directories of one store find each other.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A file open for reading.
+pub trait ReadFile: Send + Sync {
+    /// Tells the file's state now.
+    fn stamp(&self) -> Result<Stamp, Error>;
+
+    /// Fills `buf` from `offset`; fewer bytes only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
+
+    /// Finds the first range at or after `from` that is not a hole; `None` when there is none.
+    ///
+    /// A file system without holes gives the rest of the file.
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error>;
+
+    /// Hints that `range` will be read from start to end.
+    fn advise_sequential(&self, range: Range<u64>);
+}
+
+/// A file open for writing.
+pub trait WriteFile: Send + Sync {
+    /// Tells the file's state now.
+    fn stamp(&self) -> Result<Stamp, Error>;
+
+    /// Writes all of `buf` at `offset`.
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<(), Error>;
+
+    /// Reads back what was written, as [`ReadFile::read_at`].
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
+
+    /// Cuts or extends the file; what is added is a hole.
+    fn set_len(&self, len: u64) -> Result<(), Error>;
+
+    /// Reserves room for `range` so that writing there cannot run out of space, where the file system can.
+    fn allocate(&self, range: Range<u64>) -> Result<(), Error>;
+
+    /// Applies metadata and returns what could not be kept, one error each.
+    ///
+    /// Attributes that are not in `meta` stay. Owner and group are given where the account may, else left
+    /// without a word; set-id bits are dropped unless the file belongs to the named owner (and group).
+    fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
+
+    /// Starts writing `range` to the disk without waiting for it.
+    fn start_writeback(&self, range: Range<u64>);
+
+    /// Returns when the content is on stable storage (fdatasync).
+    fn sync_data(&self) -> Result<(), Error>;
+
+    /// Returns when content and metadata are on stable storage (fsync).
+    fn sync_all(&self) -> Result<(), Error>;
+}
+
+/// The names in a directory, read on as the caller asks.
+pub type Listing = Box<dyn Iterator<Item = Result<Listed, Error>> + Send>;
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The name, any bytes but NUL and `/`.
+    pub name: Vec<u8>,
+    /// Its type, as far as the listing tells.
+    pub hint: TypeHint,
+    /// Inode number; reading in its order is kind to spinning disks.
+    pub ino: u64,
+}
+
+/// The type of a listed name, if the file system keeps it in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeHint {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, socket or device.
+    Special,
+    /// Not told; ask [`Dir::entry`].
+    Unknown,
+}
+
+/// How much of an entry to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// What one call to the file system tells; no names of owner and group, no attributes.
+    Basic,
+    /// Everything in [`Meta`].
+    Full,
+}
+
+/// What the file system keeps about an entry and does not travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raw {
+    /// Inode number.
+    pub ino: u64,
+    /// Device number.
+    pub dev: u64,
+    /// Number of names.
+    pub nlink: u64,
+    /// Blocks of 512 bytes in use.
+    pub blocks: u64,
+    /// Owner's number.
+    pub uid: u32,
+    /// Group's number.
+    pub gid: u32,
+    /// Time of last change of content or metadata.
+    pub ctime: FileTime,
+}
+
+/// The room in a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Bytes free for an ordinary account.
+    pub available: u64,
+    /// Inodes in all; 0 where they are not counted.
+    pub files_total: u64,
+    /// Inodes free.
+    pub files_free: u64,
+}
