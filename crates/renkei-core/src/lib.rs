@@ -1,12 +1,13 @@
 //! The rules and state machines of renkei, without clock, randomness, sockets, files or database.
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
-//! daemons, [`mover`] the state machines of one transfer, `link` the control of a path, [`identity`] the rules
+//! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`identity`] the rules
 //! that turn a principal into an account, and `sim` runs all of them on a virtual clock.
 
 pub mod entry;
 pub mod error;
 pub mod identity;
+pub mod link;
 pub mod mover;
 pub mod path;
 pub mod wire;

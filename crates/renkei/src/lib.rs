@@ -1,3 +1,4 @@
 //! x
-
+pub mod identity;
+pub mod mover;
 pub mod store;

@@ -28,6 +28,8 @@ enum Class {
 /// The state machine of a sender.
 pub struct Sender {
     plan: Plan,
+    dry_run: bool,
+    would_send: Vec<RelPath>,
     open: HashMap<EntryId, Open>,
     walk_complete: bool,
     walk_done: bool,
@@ -36,10 +38,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender that has found nothing yet.
-    pub fn new(offers: bool) -> Self {
+    /// A sender that has found nothing yet; in a dry run wanted files are noted and not sent.
+    pub fn new(offers: bool, dry_run: bool) -> Self {
         Sender {
             plan: Plan::new(offers),
+            dry_run,
+            would_send: Vec::new(),
             open: HashMap::new(),
             walk_complete: true,
             walk_done: false,
@@ -102,11 +106,23 @@ impl Sender {
     /// `ProtocolViolation` for a verdict on nothing.
     pub fn handle_verdicts(&mut self, verdicts: Vec<Verdict>) -> Result<(), Error> {
         for verdict in verdicts {
-            let item = self.plan.handle_verdict(&verdict);
+            let wanted = matches!(verdict, Verdict::Want | Verdict::Partial(_));
+            let held_back = self.dry_run && wanted;
+            let item = self.plan.handle_verdict(if held_back { &Verdict::Have } else { &verdict });
             let item = item.ok_or_else(|| crate::wire::violation("verdict", "nothing was offered"))?;
-            self.settle_verdict(&item, verdict);
+            if held_back {
+                self.settle(item.id);
+                self.would_send.push(item.entry.path);
+            } else {
+                self.settle_verdict(&item, verdict);
+            }
         }
         Ok(())
+    }
+
+    /// Takes the names a dry run would have sent since the last call.
+    pub fn take_would_send(&mut self) -> Vec<RelPath> {
+        std::mem::take(&mut self.would_send)
     }
 
     fn settle_verdict(&mut self, item: &Item, verdict: Verdict) {
@@ -243,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_transfer_settles_when_all_is_acknowledged() {
-        let mut sender = Sender::new(false);
+        let mut sender = Sender::new(false, false);
         add(&mut sender, entry("d", EntryKind::Dir));
         add(&mut sender, file("d/f", 10));
         add(&mut sender, entry("d/p", EntryKind::Special));
@@ -257,14 +273,14 @@ mod tests {
 
     #[test]
     fn acknowledgements_of_nothing_are_violations() {
-        let mut sender = Sender::new(false);
+        let mut sender = Sender::new(false, false);
         assert!(sender.handle_acked(&[IdRange { first: 0, count: u64::MAX }]).is_err());
         assert!(sender.handle_verdicts(vec![Verdict::Have]).is_err());
     }
 
     #[test]
     fn what_was_never_acknowledged_counts_as_failed() {
-        let mut sender = Sender::new(false);
+        let mut sender = Sender::new(false, false);
         add(&mut sender, file("f", 10));
         sender.on_walk_done();
         let summary = sender.finish(0);
@@ -274,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_lost_attribute_does_not_lose_the_file() {
-        let mut sender = Sender::new(false);
+        let mut sender = Sender::new(false, false);
         add(&mut sender, file("f", 10));
         sender.on_walk_done();
         let error = Error::new(Code::Unsupported, "set attribute", "f", "EOPNOTSUPP");

@@ -41,6 +41,8 @@ pub enum Control {
     Acked(Vec<IdRange>),
     /// Either side: this entry failed; the rest goes on.
     Failed(EntryFailure),
+    /// Receiver to sender: these names were removed (in a dry run: would be).
+    Removed(Vec<RelPath>),
     /// Sender to receiver: everything was sent; what was found at the source.
     SendDone(SendDone),
     /// Receiver to sender: everything is durable or reported.
@@ -212,6 +214,10 @@ pub struct OpenSend {
     pub recursive: bool,
     /// Whether every file is offered before it is sent.
     pub offers: bool,
+    /// Whether it is offered with its digest.
+    pub digests: bool,
+    /// Only say what would be sent.
+    pub dry_run: bool,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }

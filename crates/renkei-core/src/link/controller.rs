@@ -1,0 +1,152 @@
+//! The controller of one path and direction: stream count, and the rate each stream may send at.
+//!
+//! A cap is shared evenly over the streams. Without a cap no stream is paced, unless the streams drift apart: then
+//! those far above the median are held to it for a while, so that the slow ones can catch up (the cooperative
+//! window of Data Reservoir: slowing the fast ones raises the total on a long path).
+
+use std::time::Duration;
+
+/// Below this round trip a path is local: one stream a core fills it, more only cost.
+const LOCAL_RTT: Duration = Duration::from_millis(1);
+/// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports).
+const FAR_STREAMS: u16 = 8;
+/// A stream is fast if it is so much above the median.
+const FAST: f64 = 1.25;
+/// Held streams are let go when the slowest has come so near the median.
+const CAUGHT_UP: f64 = 0.8;
+/// Rates are judged over this time, or two round trips if that is longer.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How many streams a new session opens.
+pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
+    if rtt < LOCAL_RTT { cores.clamp(1, 4) as u16 } else { FAR_STREAMS }
+}
+
+/// What one stream did, as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Bytes the peer's kernel acknowledged since the stream began.
+    pub acked_bytes: u64,
+    /// Round trip now.
+    pub rtt: Duration,
+}
+
+/// What the streams should do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pacing {
+    /// Bytes per second for each stream; `None` is unpaced.
+    pub rates: Vec<Option<u64>>,
+}
+
+/// The controller.
+pub struct Controller {
+    cap: Option<u64>,
+    window_start: Duration,
+    base: Vec<Sample>,
+    held: bool,
+    pacing: Pacing,
+}
+
+impl Controller {
+    /// For so many streams, together at most `cap` bytes per second.
+    pub fn new(streams: usize, cap: Option<u64>) -> Self {
+        let share = cap.map(|cap| (cap / streams.max(1) as u64).max(1));
+        Controller {
+            cap,
+            window_start: Duration::ZERO,
+            base: vec![Sample::default(); streams],
+            held: false,
+            pacing: Pacing { rates: vec![share; streams] },
+        }
+    }
+
+    /// What the streams should do now.
+    pub fn pacing(&self) -> &Pacing {
+        &self.pacing
+    }
+
+    /// Takes one sample of each stream; true if the pacing changed.
+    pub fn on_samples(&mut self, now: Duration, samples: &[Sample]) -> bool {
+        let longest = samples.iter().map(|sample| sample.rtt).max().unwrap_or_default();
+        let elapsed = now.saturating_sub(self.window_start);
+        if elapsed < WINDOW.max(2 * longest) || samples.len() != self.base.len() {
+            return false;
+        }
+        let rate = |(now, before): (&Sample, &Sample)| {
+            now.acked_bytes.saturating_sub(before.acked_bytes) as f64 / elapsed.as_secs_f64()
+        };
+        let rates: Vec<f64> = samples.iter().zip(&self.base).map(rate).collect();
+        self.base = samples.to_vec();
+        self.window_start = now;
+        self.judge(&rates)
+    }
+
+    fn judge(&mut self, rates: &[f64]) -> bool {
+        if self.cap.is_some() || rates.len() < 3 {
+            return false;
+        }
+        let mut sorted = rates.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (slowest, median, fastest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
+        if median <= 0.0 {
+            return false;
+        }
+        if self.held && slowest >= CAUGHT_UP * median {
+            self.held = false;
+            self.pacing.rates.fill(None);
+            return true;
+        }
+        if slowest >= CAUGHT_UP * median || fastest <= FAST * median {
+            return false;
+        }
+        self.held = true;
+        let hold = |rate: &f64| (*rate > FAST * median).then_some((FAST * median) as u64);
+        let next: Vec<Option<u64>> = rates.iter().map(hold).collect();
+        let changed = next != self.pacing.rates;
+        self.pacing.rates = next;
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(acked_bytes: u64) -> Sample {
+        Sample { acked_bytes, rtt: Duration::from_millis(350) }
+    }
+
+    #[test]
+    fn near_paths_get_a_stream_a_core_and_far_ones_more() {
+        assert_eq!(initial_streams(Duration::from_micros(80), 2), 2);
+        assert_eq!(initial_streams(Duration::from_micros(80), 64), 4);
+        assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
+    }
+
+    #[test]
+    fn a_cap_is_shared() {
+        let controller = Controller::new(4, Some(1000));
+        assert_eq!(controller.pacing().rates, [Some(250); 4]);
+    }
+
+    #[test]
+    fn fast_streams_are_held_until_the_slow_ones_caught_up() {
+        let mut controller = Controller::new(4, None);
+        let second = Duration::from_secs(1);
+        assert!(!controller.on_samples(second / 2, &[sample(1); 4]), "too early to judge");
+        assert!(controller.on_samples(second, &[sample(100), sample(1000), sample(1000), sample(4000)]));
+        assert_eq!(controller.pacing().rates, [None, None, None, Some(1250)]);
+        let next = [sample(1100), sample(2000), sample(2000), sample(5000)];
+        assert!(controller.on_samples(2 * second, &next));
+        assert_eq!(controller.pacing().rates, [None; 4]);
+    }
+
+    #[test]
+    fn even_streams_are_left_alone() {
+        let mut controller = Controller::new(4, None);
+        for step in 1..10u64 {
+            let samples = [sample(step * 900), sample(step * 1000), sample(step * 1000), sample(step * 1100)];
+            assert!(!controller.on_samples(Duration::from_secs(step), &samples));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Control of a path: how many streams, how fast.
+
+pub mod controller;

@@ -1,0 +1,198 @@
+//! Carries out what the receiver's state machine orders: sync, rename, sync, acknowledge, and the end.
+
+use super::place::Places;
+use super::receive::Session;
+use crate::store::Dir;
+use crate::store::temp::is_temp_name;
+use crate::store::tree::remove_tree;
+use renkei_core::entry::{Entry, EntryKind};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
+use renkei_core::path::RelPath;
+use renkei_core::wire::message::{Control, ReceiveDone};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Up to so many files are synced one by one; more are cheaper with one sync of the whole file system.
+const SINGLE_SYNCS: usize = 16;
+
+/// Runs until everything is durable or reported.
+pub(super) fn run(session: &Session) -> Result<(), Error> {
+    let mut places = session.places();
+    while !session.failure.is_over() {
+        let action = session.receiver(|receiver| receiver.poll(session.now()));
+        match action {
+            Action::Wait(until) => session.wait(until),
+            Action::Sync { written, renamed } => commit(session, &mut places, written, renamed)?,
+            Action::MakeLinks(links) => {
+                links.iter().try_for_each(|link| make_link(session, &mut places, link))?;
+            }
+            Action::RemoveOthers => remove_others(session)?,
+            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| set_dir(session, dir))?,
+            Action::Done => {
+                let done = ReceiveDone { deleted: session.deleted() };
+                return session.control.send(&Control::ReceiveDone(done));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn commit(
+    session: &Session,
+    places: &mut Places,
+    written: Vec<Done>,
+    renamed: Vec<Done>,
+) -> Result<(), Error> {
+    sync(session, places, &written, &renamed)?;
+    let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
+    if !synced.acknowledge.is_empty() {
+        let ids = synced.acknowledge.iter().map(|done| done.id).collect();
+        session.control.send(&Control::Acked(ranges(ids)))?;
+    }
+    for done in synced.rename {
+        match rename(places, &done.path) {
+            Ok(()) => session.receiver(|receiver| receiver.on_renamed(session.now(), done)),
+            Err(error) => session.on_entry_failed(done.id, &done.path, error)?,
+        }
+    }
+    Ok(())
+}
+
+fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
+    if session.dry_run() {
+        return Ok(());
+    }
+    if written.len() + renamed.len() <= SINGLE_SYNCS {
+        for done in written {
+            let temp = places.temp(&done.path);
+            let place = places.find(&done.path)?;
+            place.dir.create_temp(&temp, true)?.sync_all()?;
+        }
+        for done in renamed {
+            sync_name(session, places, done)?;
+        }
+        return Ok(());
+    }
+    for dir in file_systems(session, places, written.iter().chain(renamed))?.into_values() {
+        dir.sync_fs()?;
+    }
+    Ok(())
+}
+
+/// Makes a final name durable: the directory it is in, and for a directory also itself.
+fn sync_name(session: &Session, places: &mut Places, done: &Done) -> Result<(), Error> {
+    if done.copy_of.is_none()
+        && let Ok(dir) = session.base().descend(&done.path)
+    {
+        dir.sync()?;
+    }
+    if done.path.is_root() { Ok(()) } else { places.find(&done.path)?.dir.sync() }
+}
+
+/// One directory of each file system that was written to.
+fn file_systems<'d>(
+    session: &Session,
+    places: &mut Places,
+    all: impl Iterator<Item = &'d Done>,
+) -> Result<HashMap<u64, Arc<dyn Dir>>, Error> {
+    let mut found = HashMap::from([(session.base().device(), session.base().clone())]);
+    let mut last = RelPath::root();
+    for done in all {
+        let parent = done.path.parent().unwrap_or_default();
+        if parent != last {
+            let dir = places.find(&done.path)?.dir;
+            found.insert(dir.device(), dir);
+            last = parent;
+        }
+    }
+    Ok(found)
+}
+
+fn rename(places: &mut Places, path: &RelPath) -> Result<(), Error> {
+    let temp = places.temp(path);
+    let place = places.find(path)?;
+    let renamed = place.dir.rename(&temp, &*place.dir, place.name);
+    renamed.inspect_err(|_| drop(place.dir.remove_file(&temp)))
+}
+
+fn make_link(session: &Session, places: &mut Places, link: &PendingLink) -> Result<(), Error> {
+    let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
+    match try_link(places, link) {
+        Ok(()) => session.on_placed(done),
+        Err(error) => session.on_entry_failed(link.id, &link.path, error)?,
+    }
+    Ok(())
+}
+
+fn try_link(places: &mut Places, link: &PendingLink) -> Result<(), Error> {
+    let temp = places.temp(&link.path);
+    let missing = |error: Error| match error.code {
+        Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },
+        _ => error,
+    };
+    let first = places.find(&link.to).map_err(missing)?;
+    let (first_dir, first_name) = (first.dir, first.name);
+    let place = places.make(&link.path)?;
+    let _ = place.dir.remove_file(&temp);
+    first_dir.hard_link(first_name, &*place.dir, &temp).map_err(missing)?;
+    let renamed = place.dir.rename(&temp, &*place.dir, place.name);
+    // Renaming onto another name of the same file does nothing and leaves the temporary name.
+    let _ = place.dir.remove_file(&temp);
+    renamed
+}
+
+fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
+    let set = session.base().descend(&pending.path).and_then(|dir| dir.set_own_meta(&pending.meta));
+    match set {
+        Ok(lost) => {
+            session.report_lost(pending.id, &pending.path, lost)?;
+            session.on_placed(Done { id: pending.id, path: pending.path.clone(), copy_of: None });
+            Ok(())
+        }
+        Err(error) => session.on_entry_failed(pending.id, &pending.path, error),
+    }
+}
+
+/// Removes what the source does not have, directory by directory.
+fn remove_others(session: &Session) -> Result<(), Error> {
+    let mut pending = vec![RelPath::root()];
+    while let Some(path) = pending.pop() {
+        let dir = match session.base().descend(&path) {
+            Ok(dir) => dir,
+            Err(error) if error.code == Code::PathNotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for listed in dir.list()? {
+            let name = listed?.name;
+            let child = path.child(&name)?;
+            if is_temp_name(&name) {
+                continue;
+            }
+            let entry = dir.entry(&name, crate::store::Detail::Basic)?.0;
+            if !session.receiver(|receiver| receiver.is_named(&child)) {
+                remove_one(session, &*dir, &name, &child, &entry)?;
+            } else if entry.kind == EntryKind::Dir {
+                pending.push(child);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_one(
+    session: &Session,
+    dir: &dyn Dir,
+    name: &[u8],
+    path: &RelPath,
+    entry: &Entry,
+) -> Result<(), Error> {
+    session.on_removed(path.clone())?;
+    if session.dry_run() {
+        return Ok(());
+    }
+    match entry.kind {
+        EntryKind::Dir => remove_tree(dir, name).map(drop),
+        _ => dir.remove_file(name),
+    }
+}

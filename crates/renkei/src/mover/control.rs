@@ -1,0 +1,190 @@
+//! The control stream: messages both ways at once over one TLS connection.
+//!
+//! One thread receives, any thread sends. The TLS state is locked only to encrypt or decrypt, never while the
+//! socket blocks, so two peers that both send much cannot lock each other out.
+
+use super::tls::{Codec, Inbox, Outbox, State, TlsStream, WRITE_BYTES};
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
+use renkei_core::wire::message::Control;
+use renkei_core::wire::{decode, encode};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// A quiet control stream is tested this often.
+const PING_EVERY: Duration = Duration::from_secs(5);
+
+/// The sending half, shared by all threads of a session.
+pub struct ControlSender {
+    sock: Arc<TcpStream>,
+    codec: Mutex<Codec>,
+    outbox: Mutex<Outbox>,
+}
+
+/// The receiving half.
+pub struct ControlReceiver {
+    link: Arc<ControlSender>,
+    inbox: Inbox,
+    plain: Vec<u8>,
+    plain_start: usize,
+    heard: Instant,
+    pinged: Instant,
+    silence: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
+}
+
+/// Splits a connection whose first frames were exchanged; `silence` is how long the peer may say nothing.
+pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>, ControlReceiver), Error> {
+    stream.bear_silence(silence)?;
+    let tick = PING_EVERY.min(silence / 3).max(Duration::from_millis(10));
+    let timeout = stream.sock.set_read_timeout(Some(tick));
+    timeout.map_err(|error| super::tls::lost("set timeout", &error))?;
+    let link = Arc::new(ControlSender {
+        sock: stream.sock,
+        codec: Mutex::new(stream.codec),
+        outbox: Mutex::new(stream.outbox),
+    });
+    let receiver = ControlReceiver {
+        link: link.clone(),
+        inbox: stream.inbox,
+        plain: stream.plain,
+        plain_start: stream.plain_start,
+        heard: Instant::now(),
+        pinged: Instant::now(),
+        silence,
+    };
+    Ok((link, receiver))
+}
+
+impl ControlSender {
+    /// Sends one message.
+    pub fn send(&self, message: &Control) -> Result<(), Error> {
+        self.send_frame(FrameKind::Control, &encode(message))
+    }
+
+    /// Sends a refusal, which ends the conversation.
+    pub fn refuse(&self, error: &Error) {
+        let _ = self.send_frame(FrameKind::Refusal, &encode(error));
+    }
+
+    fn send_frame(&self, kind: FrameKind, payload: &[u8]) -> Result<(), Error> {
+        if payload.len() > frame::MAX_PAYLOAD_BYTES {
+            let cause = format!("a message of {} bytes", payload.len());
+            return Err(Error::new(Code::FrameTooLarge, "send", "peer", cause));
+        }
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + payload.len());
+        frame::push(&mut bytes, kind, payload);
+        let mut outbox = lock(&self.outbox);
+        for part in bytes.chunks(WRITE_BYTES) {
+            lock(&self.codec).encrypt(part, &mut outbox)?;
+            outbox.flush(&self.sock)?;
+        }
+        Ok(())
+    }
+
+    /// Ends both directions; whoever is blocked on the socket returns.
+    pub fn shutdown(&self) {
+        let _ = self.sock.shutdown(Shutdown::Both);
+    }
+
+    /// The socket, to ask the kernel about it.
+    pub fn socket(&self) -> &TcpStream {
+        &self.sock
+    }
+}
+
+impl ControlReceiver {
+    /// The sending half.
+    pub fn sender(&self) -> Arc<ControlSender> {
+        self.link.clone()
+    }
+
+    /// Waits for the next message; pings are answered here.
+    ///
+    /// # Errors
+    /// `Stalled` when the peer was silent too long, `ConnectionLost` when the stream ended; what the peer refused
+    /// with, if it refused.
+    pub fn recv(&mut self) -> Result<Control, Error> {
+        loop {
+            match self.recv_frame()? {
+                (FrameKind::Control, payload) => match decode("control message", &payload)? {
+                    Control::Ping(n) => self.link.send(&Control::Pong(n))?,
+                    Control::Pong(_) => {}
+                    message => return Ok(message),
+                },
+                (FrameKind::Refusal, payload) => return Err(decode("refusal", &payload)?),
+                (kind, _) => return Err(renkei_core::wire::violation("control stream", format_args!("{kind:?}"))),
+            }
+        }
+    }
+
+    fn recv_frame(&mut self) -> Result<(FrameKind, Vec<u8>), Error> {
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            self.read_exact(&mut head)?;
+            let head = frame::parse_head(head)?;
+            let mut payload = vec![0; head.payload_bytes];
+            self.read_exact(&mut payload)?;
+            if let Some(kind) = head.kind {
+                return Ok((kind, payload));
+            }
+        }
+    }
+
+    fn read_exact(&mut self, target: &mut [u8]) -> Result<(), Error> {
+        while self.plain.len() - self.plain_start < target.len() {
+            self.read_record()?;
+        }
+        let end = self.plain_start + target.len();
+        target.copy_from_slice(&self.plain[self.plain_start..end]);
+        self.plain_start = end;
+        if self.plain_start == self.plain.len() {
+            self.plain.clear();
+            self.plain_start = 0;
+        }
+        Ok(())
+    }
+
+    fn read_record(&mut self) -> Result<(), Error> {
+        let plain = &mut self.plain;
+        let mut replies = Outbox::new_small();
+        let (used, state) = lock(&self.link.codec)
+            .process(self.inbox.filled(), &mut replies, |bytes| plain.extend_from_slice(bytes))?;
+        self.inbox.discard(used);
+        if !replies.is_empty() {
+            let _order = lock(&self.link.outbox);
+            replies.flush(&self.link.sock)?;
+        }
+        match state {
+            State::Record => Ok(()),
+            State::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
+            State::Ready | State::Handshaking => self.fill(),
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        match self.inbox.fill(&self.link.sock) {
+            Ok(()) => self.heard = Instant::now(),
+            Err(error) if error.code == Code::Stalled => self.check_silence(error)?,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn check_silence(&mut self, error: Error) -> Result<(), Error> {
+        let quiet = self.heard.elapsed();
+        if quiet >= self.silence {
+            let cause = format!("nothing heard for {} s", quiet.as_secs());
+            return Err(Error { cause, ..error });
+        }
+        if self.pinged.elapsed() >= PING_EVERY.min(self.silence / 3) {
+            self.pinged = Instant::now();
+            self.link.send(&Control::Ping(quiet.as_millis() as u64))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! Opens sessions: connects to a site, proves who both sides are, greets, and joins data streams.
+
+use super::control::{ControlReceiver, split};
+use super::tls::{TlsStream, lost};
+use crate::identity::credential::Credential;
+use crate::identity::tls::{client_config, server_name};
+use crate::identity::trust::Trust;
+use crate::identity::verify::{expect_site, verify_peer};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::wire::data::{Join, Ticket};
+use renkei_core::wire::frame::{self, FrameKind};
+use renkei_core::wire::message::{Control, Hello, Opened, Reply, Request, Welcome};
+use renkei_core::wire::{VERSIONS, encode, violation};
+use rustls::ClientConfig;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How long connecting and each handshake may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Program and version, as it is greeted with.
+pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));
+
+/// Who dials, and whom it trusts.
+pub struct Dialler {
+    config: Arc<ClientConfig>,
+    trust: Arc<Trust>,
+    silence: Duration,
+}
+
+/// An open session with a site.
+pub struct Session {
+    /// The receiving half of the control stream; it leads to the sending half.
+    pub control: ControlReceiver,
+    /// How the site greeted.
+    pub welcome: Welcome,
+    /// Where it was reached.
+    pub endpoint: SocketAddr,
+    site: SiteName,
+    next_request: u64,
+}
+
+impl Dialler {
+    /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
+    pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
+        Ok(Dialler { config: client_config(credential)?, trust, silence })
+    }
+
+    /// The sites it knows.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// Opens a session at the first of the site's endpoints that answers.
+    ///
+    /// # Errors
+    /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave.
+    pub fn connect(&self, site: &SiteName) -> Result<Session, Error> {
+        let mut failures = Vec::new();
+        for endpoint in self.trust.endpoints(site)? {
+            match self.connect_to(site, endpoint) {
+                Ok(session) => return Ok(session),
+                Err(error) => failures.push(error),
+            }
+        }
+        if failures.len() == 1 {
+            return Err(failures.remove(0));
+        }
+        let refused = failures.iter().position(|error| !is_network(error.code));
+        if let Some(refused) = refused {
+            return Err(failures.swap_remove(refused));
+        }
+        let causes: Vec<String> = failures.iter().map(Error::to_string).collect();
+        Err(Error::new(Code::SiteUnreachable, "connect", site, causes.join("; ")).at("client"))
+    }
+
+    fn connect_to(&self, site: &SiteName, endpoint: &str) -> Result<Session, Error> {
+        let mut last = None;
+        for address in resolve(endpoint)? {
+            match self.open(site, address) {
+                Ok(session) => return Ok(session),
+                Err(error) if is_network(error.code) => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::new(Code::NameUnresolved, "resolve", endpoint, "no address")))
+    }
+
+    fn open(&self, site: &SiteName, address: SocketAddr) -> Result<Session, Error> {
+        let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
+        let stream = self.secure(site, address)?;
+        let (link, mut control) = split(stream, self.silence)?;
+        link.send(&Control::Hello(hello())).map_err(subject)?;
+        let welcome = match control.recv().map_err(|error| named(error, site, address))? {
+            Control::Welcome(welcome) if VERSIONS.contains(&welcome.version) => welcome,
+            Control::Welcome(welcome) => {
+                let cause = format!("{site} chose version {}", welcome.version);
+                return Err(Error::new(Code::VersionMismatch, "greet", site, cause));
+            }
+            other => return Err(violation("greeting", format_args!("{other:?}"))),
+        };
+        Ok(Session { control, welcome, endpoint: address, site: site.clone(), next_request: 0 })
+    }
+
+    /// Connects and shakes hands; the peer is the site it should be.
+    pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
+        let subject = |error: Error| named(error, site, address);
+        let sock = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
+            .map_err(|error| subject(unreachable(&error)))?;
+        let stream = TlsStream::connect(sock, self.config.clone(), server_name(site), CONNECT_TIMEOUT);
+        let stream = stream.map_err(subject)?;
+        let peer = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
+            .map_err(|error| error.at("client"))?;
+        expect_site(&peer, site).map_err(|error| error.at("client"))?;
+        Ok(stream)
+    }
+
+    /// Opens the data streams of a session.
+    pub fn join(&self, session: &Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
+        let join = |index| self.join_one(session, &opened.ticket, index);
+        (0..opened.streams.max(1)).map(join).collect()
+    }
+
+    fn join_one(&self, session: &Session, ticket: &Ticket, index: u16) -> Result<TlsStream, Error> {
+        let mut stream = self.secure(&session.site, session.endpoint)?;
+        stream.bear_silence(self.silence)?;
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, FrameKind::Join, &encode(&Join { ticket: *ticket, index }));
+        stream.write_all(&bytes)?;
+        Ok(stream)
+    }
+}
+
+impl Session {
+    /// Asks and waits for the answer.
+    pub fn ask(&mut self, request: Request) -> Result<Reply, Error> {
+        let id = self.send_request(request)?;
+        self.reply_to(id)
+    }
+
+    fn send_request(&mut self, request: Request) -> Result<u64, Error> {
+        let id = self.next_request;
+        self.next_request += 1;
+        self.control.sender().send(&Control::Request { id, request })?;
+        Ok(id)
+    }
+
+    fn reply_to(&mut self, id: u64) -> Result<Reply, Error> {
+        let site = self.site.clone();
+        match self.control.recv().map_err(|error| named(error, &site, self.endpoint))? {
+            Control::Reply { id: answered, reply } if answered == id => reply,
+            Control::Abort(error) => Err(error),
+            other => Err(violation("reply", format_args!("{other:?}"))),
+        }
+    }
+
+    /// Asks for something that comes in parts and hands each part on.
+    pub fn ask_parts(
+        &mut self,
+        request: Request,
+        mut on_part: impl FnMut(Vec<renkei_core::entry::Entry>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let id = self.send_request(request)?;
+        loop {
+            match self.reply_to(id)? {
+                Reply::Listing { entries, more } => {
+                    on_part(entries)?;
+                    if !more {
+                        return Ok(());
+                    }
+                }
+                other => return Err(violation("listing", format_args!("{other:?}"))),
+            }
+        }
+    }
+
+    /// Asks to open a transfer.
+    pub fn ask_open(&mut self, request: Request) -> Result<Opened, Error> {
+        match self.ask(request)? {
+            Reply::Opened(opened) => Ok(opened),
+            other => Err(violation("opening", format_args!("{other:?}"))),
+        }
+    }
+
+    /// The site at the other end.
+    pub fn site(&self) -> &SiteName {
+        &self.site
+    }
+}
+
+/// The greeting of this program, now.
+fn hello() -> Hello {
+    Hello {
+        versions: (*VERSIONS.start(), *VERSIONS.end()),
+        software: SOFTWARE.into(),
+        now_unix_ms: unix_ms(SystemTime::now()),
+    }
+}
+
+/// Milliseconds since 1970.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Names the peer in an error of the network that does not know it.
+fn named(error: Error, site: &SiteName, address: SocketAddr) -> Error {
+    if error.subject == "peer" {
+        return Error { subject: format!("{site} at {address}"), ..error }.at("client");
+    }
+    error.at("client")
+}
+
+/// The addresses behind an endpoint `HOST:PORT`.
+pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
+    let found = endpoint.to_socket_addrs();
+    let found = found.map_err(|error| Error::new(Code::NameUnresolved, "resolve", endpoint, error).at("client"));
+    found.map(Iterator::collect)
+}
+
+/// What a failed connect means.
+pub fn unreachable(error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::ConnectionRefused => Code::PortClosed,
+        io::ErrorKind::ConnectionReset => Code::ConnectionLost,
+        _ => Code::PeerDown,
+    };
+    Error { code, op: "connect".into(), ..lost("connect", error) }
+}
+
+fn is_network(code: Code) -> bool {
+    use Code::*;
+    matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
+}
+
+/// The kernel's estimate of a connection's round trip.
+pub fn rtt(sock: &TcpStream) -> Duration {
+    use std::os::fd::AsRawFd;
+    // SAFETY: tcp_info is plain numbers, for which all zeros is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let target = (&raw mut info).cast();
+    // SAFETY: the descriptor lives as long as `sock`; the kernel writes at most `length` bytes to `info`.
+    unsafe { libc::getsockopt(sock.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, target, &raw mut length) };
+    Duration::from_micros(u64::from(info.tcpi_rtt))
+}

@@ -1,0 +1,142 @@
+//! How a session ends early: the first error wins, the peer is told, every thread is woken.
+
+use super::control::ControlSender;
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::Control;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// A broken data stream is often the echo of something the peer says on the control stream; it may take so long.
+const ECHO: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct State {
+    first: Option<Error>,
+    over: bool,
+}
+
+/// The end of one session, shared by its threads.
+pub(super) struct Failure {
+    state: Mutex<State>,
+    changed: Condvar,
+    control: Arc<ControlSender>,
+    sockets: Vec<Arc<TcpStream>>,
+}
+
+impl Failure {
+    pub(super) fn new(control: Arc<ControlSender>, sockets: Vec<Arc<TcpStream>>) -> Self {
+        Failure { state: Mutex::default(), changed: Condvar::new(), control, sockets }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Ends the session with `error`, unless it has ended.
+    pub(super) fn set(&self, error: Error) {
+        if matches!(error.code, Code::ConnectionLost | Code::Stalled) && self.wait_for(ECHO) {
+            return;
+        }
+        {
+            let mut state = self.lock();
+            if state.over {
+                return;
+            }
+            state.first = Some(error.clone());
+            state.over = true;
+        }
+        self.changed.notify_all();
+        let _ = self.control.send(&Control::Abort(error));
+        let _ = self.control.socket().shutdown(Shutdown::Read);
+        self.close_streams();
+    }
+
+    /// Ends the session in order.
+    pub(super) fn finish(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+        self.close_streams();
+    }
+
+    fn close_streams(&self) {
+        for socket in &self.sockets {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.lock().over
+    }
+
+    pub(super) fn first(&self) -> Option<Error> {
+        self.lock().first.clone()
+    }
+
+    /// Waits for the end.
+    pub(super) fn wait(&self) {
+        let state = self.lock();
+        drop(self.changed.wait_while(state, |state| !state.over));
+    }
+
+    /// Waits for the end at most so long; true if it has come.
+    pub(super) fn wait_for(&self, timeout: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| !state.over);
+        waited.expect("no thread panics while it holds the lock").0.over
+    }
+}
+
+type Hook = Box<dyn Fn(Error) + Send>;
+
+#[derive(Default)]
+struct StopState {
+    stopped: Option<Error>,
+    hooks: Vec<(u64, Hook)>,
+    next: u64,
+}
+
+/// A request from outside to stop a transfer; clones share it.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<Mutex<StopState>>);
+
+/// Keeps a hook registered.
+pub(super) struct Registered(Stop, u64);
+
+impl Stop {
+    fn lock(&self) -> std::sync::MutexGuard<'_, StopState> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Stops what is registered and whatever will be.
+    pub fn stop(&self, error: Error) {
+        let mut state = self.lock();
+        state.stopped.get_or_insert_with(|| error.clone());
+        let hooks = std::mem::take(&mut state.hooks);
+        drop(state);
+        hooks.iter().for_each(|(_, hook)| hook(error.clone()));
+    }
+
+    /// Why it was stopped, if it was.
+    pub fn stopped(&self) -> Option<Error> {
+        self.lock().stopped.clone()
+    }
+
+    pub(super) fn on_stop(&self, hook: impl Fn(Error) + Send + 'static) -> Registered {
+        let mut state = self.lock();
+        if let Some(error) = state.stopped.clone() {
+            drop(state);
+            hook(error);
+            return Registered(self.clone(), u64::MAX);
+        }
+        let id = state.next;
+        state.next += 1;
+        state.hooks.push((id, Box::new(hook)));
+        Registered(self.clone(), id)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.0.lock().hooks.retain(|(id, _)| *id != self.1);
+    }
+}

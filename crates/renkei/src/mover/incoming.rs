@@ -1,0 +1,223 @@
+//! One receiving data stream: takes frames off the wire and writes files under temporary names.
+
+use super::place::Places;
+use super::receive::{OpenFile, Session};
+use super::tls::TlsStream;
+use crate::store::WriteFile;
+use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::digest::SlotHasher;
+use renkei_core::mover::receiver::{Arrival, Done, PendingDir, PendingLink, Start};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, parse_raw};
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
+use renkei_core::wire::{decode, violation};
+use std::sync::Arc;
+
+pub(super) struct Incoming<'a> {
+    stream: TlsStream,
+    session: &'a Session,
+    places: Places,
+    payload: Vec<u8>,
+    extent: Option<Extent>,
+}
+
+/// The extent that is arriving.
+struct Extent {
+    head: ExtentHead,
+    hasher: SlotHasher,
+    /// Where it goes; `None` while its bytes are dropped.
+    file: Option<Arc<OpenFile>>,
+}
+
+impl<'a> Incoming<'a> {
+    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
+        let payload = Vec::with_capacity(MAX_PAYLOAD_BYTES);
+        Incoming { stream, session, places: session.places(), payload, extent: None }
+    }
+
+    /// Receives until the sender ends the stream.
+    pub(super) fn run(&mut self) -> Result<(), Error> {
+        loop {
+            match self.next_frame()? {
+                Some(FrameKind::Entry) => self.on_entry()?,
+                Some(FrameKind::Extent) => self.on_extent()?,
+                Some(FrameKind::Raw) => self.on_raw()?,
+                Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
+                Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(()),
+                Some(FrameKind::Refusal) => return Err(decode("refusal", &self.payload)?),
+                Some(kind) => return Err(violation("data stream", format_args!("unexpected {kind:?}"))),
+                None => {}
+            }
+        }
+    }
+
+    fn next_frame(&mut self) -> Result<Option<FrameKind>, Error> {
+        let mut head = [0; HEAD_BYTES];
+        self.stream.read_exact(&mut head)?;
+        let head = frame::parse_head(head)?;
+        self.payload.resize(head.payload_bytes, 0);
+        self.stream.read_exact(&mut self.payload)?;
+        Ok(head.kind)
+    }
+
+    fn on_entry(&mut self) -> Result<(), Error> {
+        if self.extent.is_some() {
+            return Err(violation("data stream", "an entry inside an extent"));
+        }
+        let (head, content) = EntryHead::read(&self.payload)?;
+        let EntryHead { id, entry, .. } = &head;
+        let placed = if !head.content_matches(content) {
+            Err(Error::new(Code::DigestMismatch, "receive", &entry.path, "BLAKE3 differs"))
+        } else if self.session.dry_run() {
+            self.session.on_placed(Done { id: *id, path: entry.path.clone(), copy_of: None });
+            Ok(())
+        } else {
+            place(self.session, &mut self.places, *id, entry, content)
+        };
+        placed.or_else(|error| self.session.on_entry_failed(*id, &entry.path, error))
+    }
+
+    fn on_extent(&mut self) -> Result<(), Error> {
+        if self.extent.is_some() {
+            return Err(violation("data stream", "an extent inside an extent"));
+        }
+        let head = ExtentHead::read(&self.payload)?;
+        let start = self.session.start_extent(&head)?;
+        let file = match start {
+            Start::Ignore => None,
+            Start::Write { keep_existing } => {
+                match self.session.open_file(&mut self.places, &head, keep_existing) {
+                    Ok(file) => Some(file),
+                    Err(error) => {
+                        self.session.on_entry_failed(head.id, &head.entry.path, error)?;
+                        None
+                    }
+                }
+            }
+        };
+        let hasher = SlotHasher::new(head.slot, head.entry.size());
+        self.extent = Some(Extent { head, hasher, file });
+        Ok(())
+    }
+
+    fn on_raw(&mut self) -> Result<(), Error> {
+        let extent = self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
+        let (offset, bytes) = parse_raw(&self.payload)?;
+        let Some(file) = &extent.file else { return Ok(()) };
+        if !extent.hasher.update(offset, bytes) {
+            return Err(violation("data stream", "bytes out of place"));
+        }
+        let written = file.file.write_at(bytes, offset);
+        written.or_else(|error| {
+            extent.file = None;
+            self.session.on_entry_failed(extent.head.id, &extent.head.entry.path, error)
+        })
+    }
+
+    fn on_extent_end(&mut self) -> Result<(), Error> {
+        let extent = self.extent.take().ok_or_else(|| violation("data stream", "the end of no extent"))?;
+        let end: ExtentEnd = decode("extent end", &self.payload)?;
+        let Some(file) = extent.file else { return Ok(()) };
+        let Extent { head, hasher, .. } = extent;
+        let digest = hasher.finish();
+        match end {
+            ExtentEnd::Failed(_) => {
+                self.session.give_up(head.id);
+                Ok(())
+            }
+            ExtentEnd::Whole(sent) if sent != digest => {
+                let cause = format!("BLAKE3 of extent {} differs", head.slot);
+                let error = Error::new(Code::DigestMismatch, "receive", &head.entry.path, cause);
+                self.session.on_entry_failed(head.id, &head.entry.path, error)
+            }
+            ExtentEnd::Whole(_) | ExtentEnd::Hole => {
+                file.file.start_writeback(head.range());
+                self.session.on_extent_written(&head, digest, &file)
+            }
+        }
+    }
+}
+
+/// Puts a whole entry in its place, or as near as it may get before the end.
+fn place(
+    session: &Session,
+    places: &mut Places,
+    id: u64,
+    entry: &Entry,
+    content: &[u8],
+) -> Result<(), Error> {
+    let path = entry.path.clone();
+    match &entry.kind {
+        EntryKind::Dir => {
+            places.make_dir(&path)?;
+            session.receiver(|receiver| receiver.defer_dir(PendingDir { id, path, meta: entry.meta.clone() }))
+        }
+        EntryKind::HardLink { to } => {
+            session.receiver(|receiver| receiver.defer_link(PendingLink { id, path, to: to.clone() }))
+        }
+        EntryKind::Symlink { target } => place_symlink(session, places, id, entry, target),
+        EntryKind::File { stamp, .. } => {
+            let ino = write_small(session, places, id, entry, content)?;
+            session.on_written(Done { id, path, copy_of: Some((*stamp, ino)) });
+            Ok(())
+        }
+        EntryKind::Special => Err(violation("entry", "a special file is never sent")),
+    }
+}
+
+fn write_small(
+    session: &Session,
+    places: &mut Places,
+    id: u64,
+    entry: &Entry,
+    content: &[u8],
+) -> Result<u64, Error> {
+    let temp = places.temp(&entry.path);
+    let place = places.make(&entry.path)?;
+    let file = place.dir.create_temp(&temp, false)?;
+    let written = (|| {
+        if !content.is_empty() {
+            file.write_at(content, 0)?;
+        }
+        finish_file(session, id, entry, &*file)?;
+        file.stamp()
+    })();
+    written.map(|stamp: Stamp| stamp.ino).inspect_err(|_| drop(place.dir.remove_file(&temp)))
+}
+
+/// Sets a file's metadata; what cannot be kept is reported and does not fail the file.
+pub(super) fn finish_file(
+    session: &Session,
+    id: u64,
+    entry: &Entry,
+    file: &dyn WriteFile,
+) -> Result<(), Error> {
+    let lost = file.set_meta(&entry.meta)?;
+    session.report_lost(id, &entry.path, lost)
+}
+
+fn place_symlink(
+    session: &Session,
+    places: &mut Places,
+    id: u64,
+    entry: &Entry,
+    target: &[u8],
+) -> Result<(), Error> {
+    let temp = places.temp(&entry.path);
+    let place = places.make(&entry.path)?;
+    if let Err(error) = place.dir.symlink(target, &temp) {
+        if error.code != Code::PathExists {
+            return Err(error);
+        }
+        place.dir.remove_file(&temp)?;
+        place.dir.symlink(target, &temp)?;
+    }
+    let meta = Meta { xattrs: Vec::new(), ..entry.meta.clone() };
+    let named = place.dir.set_meta(&temp, &meta).and_then(|_| place.dir.rename(&temp, &*place.dir, place.name));
+    if let Err(error) = named {
+        let _ = place.dir.remove_file(&temp);
+        return Err(error);
+    }
+    session.on_placed(Done { id, path: entry.path.clone(), copy_of: None });
+    Ok(())
+}

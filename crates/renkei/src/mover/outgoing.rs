@@ -1,0 +1,254 @@
+//! One sending data stream: takes units and puts them on the wire.
+
+use super::send::Session;
+use super::tls::{TlsStream, WRITE_BYTES};
+use super::walk::{Root, vanished};
+use crate::store::{Dir, ReadFile};
+use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::digest::{self, SlotHasher};
+use renkei_core::mover::plan::{Item, Unit};
+use renkei_core::path::RelPath;
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
+use renkei_core::wire::encode;
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// File bytes in one raw frame: whole pages, and with the frame's head one write of the stream.
+const CHUNK_BYTES: usize = WRITE_BYTES - 4096;
+/// A raw frame's head and the offset after it.
+const RAW_HEAD_BYTES: usize = HEAD_BYTES + 8;
+
+pub(super) struct Outgoing<'a> {
+    stream: TlsStream,
+    session: &'a Session,
+    /// Whole frames waiting to be sent together.
+    frames: Vec<u8>,
+    /// Content of a small file, or one raw frame.
+    chunk: Vec<u8>,
+    dir: Option<(u16, RelPath, Arc<dyn Dir>)>,
+    file: Option<(u64, Box<dyn ReadFile>)>,
+}
+
+impl<'a> Outgoing<'a> {
+    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
+        let chunk = vec![0; RAW_HEAD_BYTES + CHUNK_BYTES];
+        Outgoing {
+            stream,
+            session,
+            frames: Vec::with_capacity(2 * WRITE_BYTES),
+            chunk,
+            dir: None,
+            file: None,
+        }
+    }
+
+    /// Sends units until there are none, then the end of the stream.
+    pub(super) fn run(&mut self) -> Result<(), Error> {
+        while let Some(unit) = self.session.next_unit() {
+            let moved = match unit {
+                Unit::Pack(items) => self.send_pack(&items)?,
+                Unit::Extent { item, slot } => self.send_extent(&item, slot)?,
+            };
+            self.session.on_bytes_moved(moved);
+        }
+        frame::push(&mut self.frames, FrameKind::StreamEnd, &[]);
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.stream.write_all(&self.frames)?;
+        self.frames.clear();
+        Ok(())
+    }
+
+    fn send_pack(&mut self, items: &[Item]) -> Result<u64, Error> {
+        let mut moved = 0;
+        for item in items {
+            match self.push_entry(item) {
+                Ok(bytes) => moved += bytes,
+                Err(error) => self.session.on_source_failed(item.id, vanished(error)),
+            }
+            if self.frames.len() >= WRITE_BYTES {
+                self.flush()?;
+            }
+        }
+        self.flush()?;
+        Ok(moved)
+    }
+
+    fn push_entry(&mut self, item: &Item) -> Result<u64, Error> {
+        let mut entry = item.entry.clone();
+        let (mut digest, mut bytes) = ([0; 32], 0);
+        if let EntryKind::File { stamp, .. } = &mut entry.kind {
+            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
+            *stamp = self.read_small(item, stamp.size)?;
+            entry.meta.mtime = stamp.mtime;
+            bytes = stamp.size as usize;
+            digest = digest::whole(&self.chunk[..bytes]);
+        }
+        let head = EntryHead { id: item.id, entry, digest };
+        let start = self.frames.len();
+        self.frames.extend_from_slice(&[0; HEAD_BYTES]);
+        head.write(&mut self.frames, &self.chunk[..bytes]);
+        let payload_bytes = self.frames.len() - start - HEAD_BYTES;
+        self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
+        Ok(bytes as u64)
+    }
+
+    /// Reads all of a small file into `chunk`.
+    fn read_small(&mut self, item: &Item, size: u64) -> Result<Stamp, Error> {
+        let file = self.open(item)?;
+        let before = file.stamp()?;
+        if before.size != size {
+            return Err(changed(item, "it has another size than a moment ago"));
+        }
+        if self.chunk.len() < size as usize {
+            self.chunk.resize(size as usize, 0);
+        }
+        let count = file.read_at(&mut self.chunk[..size as usize], 0)?;
+        if count as u64 != size || file.stamp()? != before {
+            return Err(changed(item, "written to while it was read"));
+        }
+        Ok(before)
+    }
+
+    fn open(&mut self, item: &Item) -> Result<Box<dyn ReadFile>, Error> {
+        let Some((parent, name)) = item.origin.path.split() else {
+            return Err(changed(item, "a directory a moment ago"));
+        };
+        let source = item.origin.source;
+        let cached = self.dir.as_ref().filter(|(s, path, _)| *s == source && path.as_bytes() == parent);
+        let dir = match cached {
+            Some((_, _, dir)) => dir.clone(),
+            None => {
+                let parent = RelPath::parse(parent)?;
+                let dir = self.session.roots[source as usize].dir.descend(&parent)?;
+                self.dir = Some((source, parent, dir.clone()));
+                dir
+            }
+        };
+        dir.open_read(name)
+    }
+
+    fn send_extent(&mut self, item: &Item, slot: u32) -> Result<u64, Error> {
+        let head = ExtentHead { id: item.id, entry: item.entry.clone(), slot };
+        frame::push(&mut self.frames, FrameKind::Extent, &encode(&head));
+        self.flush()?;
+        let (end, moved) = match self.send_range(item, slot, head.range()) {
+            Ok(sent) => sent,
+            Err(Fault::Source(error)) => {
+                let error = vanished(error);
+                self.session.on_source_failed(item.id, error.clone());
+                (ExtentEnd::Failed(error), 0)
+            }
+            Err(Fault::Stream(error)) => return Err(error),
+        };
+        frame::push(&mut self.frames, FrameKind::ExtentEnd, &encode(&end));
+        self.flush()?;
+        Ok(moved)
+    }
+
+    fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<(ExtentEnd, u64), Fault> {
+        let EntryKind::File { stamp, sparse } = item.entry.kind else {
+            return Err(Fault::Source(changed(item, "no regular file")));
+        };
+        let file = match self.file.take().filter(|(id, _)| *id == item.id) {
+            Some((_, file)) => file,
+            None => self.open(item).map_err(Fault::Source)?,
+        };
+        let unchanged = |file: &dyn ReadFile| match file.stamp() {
+            Ok(now) if now == stamp => Ok(()),
+            Ok(_) => Err(Fault::Source(changed(item, "written to since it was found"))),
+            Err(error) => Err(Fault::Source(error)),
+        };
+        unchanged(&*file)?;
+        let mut hasher = SlotHasher::new(slot, stamp.size);
+        let mut moved = 0;
+        let mut at = range.start;
+        while at < range.end {
+            let data = next_data(&*file, at, &range, sparse).map_err(Fault::Source)?;
+            let Some(data) = data else { break };
+            moved += self.send_data(item, &*file, data.clone(), &mut hasher)?;
+            at = data.end;
+        }
+        unchanged(&*file)?;
+        self.file = Some((item.id, file));
+        Ok((if moved == 0 { ExtentEnd::Hole } else { ExtentEnd::Whole(hasher.finish()) }, moved))
+    }
+
+    fn send_data(
+        &mut self,
+        item: &Item,
+        file: &dyn ReadFile,
+        data: Range<u64>,
+        hasher: &mut SlotHasher,
+    ) -> Result<u64, Fault> {
+        let mut at = data.start;
+        while at < data.end {
+            let want = (data.end - at).min(CHUNK_BYTES as u64) as usize;
+            let chunk = &mut self.chunk[..RAW_HEAD_BYTES + want];
+            let count = file.read_at(&mut chunk[RAW_HEAD_BYTES..], at).map_err(Fault::Source)?;
+            if count != want {
+                return Err(Fault::Source(changed(item, "shrank while it was read")));
+            }
+            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, 8 + want));
+            chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
+            assert!(hasher.update(at, &chunk[RAW_HEAD_BYTES..]), "ranges of data ascend within the slot");
+            self.stream.write_all(chunk).map_err(Fault::Stream)?;
+            at += want as u64;
+        }
+        Ok(data.end - data.start)
+    }
+}
+
+enum Fault {
+    /// The file is at fault; the others go on.
+    Source(Error),
+    /// The stream is at fault; the session ends.
+    Stream(Error),
+}
+
+/// The next bytes at or after `at` and inside `range` that are not a hole.
+fn next_data(
+    file: &dyn ReadFile,
+    at: u64,
+    range: &Range<u64>,
+    sparse: bool,
+) -> Result<Option<Range<u64>>, Error> {
+    if !sparse {
+        return Ok(Some(at..range.end));
+    }
+    let data = file.next_data(at)?;
+    Ok(data
+        .map(|data| data.start.max(at)..data.end.min(range.end))
+        .filter(|data| data.start < data.end))
+}
+
+fn changed(item: &Item, cause: &str) -> Error {
+    Error::new(Code::SourceChanged, "read", &item.origin.path, cause)
+}
+
+/// BLAKE3 of a file at the source.
+pub(super) fn digest_of(root: &Root, path: &RelPath) -> Result<[u8; 32], Error> {
+    let (parent, name) =
+        path.split().ok_or_else(|| Error::new(Code::IsADirectory, "read", path, "a directory"))?;
+    let file = root.dir.descend(&RelPath::parse(parent)?)?.open_read(name)?;
+    digest_file(&*file)
+}
+
+/// BLAKE3 of an open file, read to its end.
+pub fn digest_file(file: &dyn ReadFile) -> Result<[u8; 32], Error> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buf = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    loop {
+        let count = file.read_at(&mut buf, at)?;
+        if count == 0 {
+            return Ok(*hasher.finalize().as_bytes());
+        }
+        hasher.update(&buf[..count]);
+        at += count as u64;
+    }
+}

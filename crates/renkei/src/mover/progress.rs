@@ -1,0 +1,55 @@
+//! How far a transfer is and what it does, for whoever wants to look.
+
+use renkei_core::path::RelPath;
+use renkei_core::wire::message::Progress;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Something a dry run would do, or a removal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// This file would be sent.
+    WouldSend(RelPath),
+    /// This name was removed, or would be.
+    Removed(RelPath),
+}
+
+#[derive(Default)]
+struct Seen {
+    progress: Progress,
+    notes: Option<Vec<Note>>,
+}
+
+/// The latest progress of one transfer; clones share it.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<Mutex<Seen>>);
+
+impl Watch {
+    /// A watch that also keeps notes until they are taken.
+    pub fn with_notes() -> Self {
+        Watch(Arc::new(Mutex::new(Seen { notes: Some(Vec::new()), ..Seen::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// What was last told.
+    pub fn look(&self) -> Progress {
+        self.lock().progress
+    }
+
+    /// Takes the notes since the last call.
+    pub fn take_notes(&self) -> Vec<Note> {
+        self.lock().notes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    pub(super) fn set(&self, progress: Progress) {
+        self.lock().progress = progress;
+    }
+
+    pub(super) fn note(&self, paths: Vec<RelPath>, note: impl Fn(RelPath) -> Note) {
+        if let Some(notes) = &mut self.lock().notes {
+            notes.extend(paths.into_iter().map(note));
+        }
+    }
+}

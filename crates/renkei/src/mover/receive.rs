@@ -1,0 +1,432 @@
+//! The receiving end of a session.
+//!
+//! Each data stream writes what it brings under temporary names; one thread commits (sync, rename, sync,
+//! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
+//! once per entry or extent.
+
+use super::control::{ControlReceiver, ControlSender};
+use super::failure::{Failure, Stop};
+use super::incoming::{Incoming, finish_file};
+use super::journal::{BEHIND, Journal, boot_id};
+use super::place::Places;
+use super::progress::{Note, Watch};
+use super::tls::TlsStream;
+use crate::identity::account::{Account, AccountThread};
+use crate::store::{Dir, WriteFile};
+use renkei_core::entry::EntryKind;
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::journal::State as Kept;
+use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
+use renkei_core::path::RelPath;
+use renkei_core::wire::data::{EntryId, ExtentHead};
+use renkei_core::wire::message::{
+    Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
+};
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Where to receive and how.
+pub struct ReceiveJob {
+    /// The directory that paths are relative to.
+    pub base: Arc<dyn Dir>,
+    /// The job's key; names its temporary files.
+    pub job: u64,
+    /// What to do with names that exist.
+    pub options: ReceiveOptions,
+    /// The job's journal and what it holds; none for a dry run.
+    pub journal: Option<(Journal, Kept)>,
+    /// Who writes.
+    pub account: Account,
+    /// This side's name in errors.
+    pub side: String,
+}
+
+/// A large file under its temporary name.
+pub(super) struct OpenFile {
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) temp: Vec<u8>,
+    pub(super) file: Box<dyn WriteFile>,
+    pub(super) ino: u64,
+}
+
+type Opening = Arc<OnceLock<Result<Arc<OpenFile>, Error>>>;
+
+struct State {
+    receiver: Receiver,
+    open: HashMap<EntryId, Opening>,
+    streams_left: usize,
+    source_complete: Option<bool>,
+    deleted: u64,
+}
+
+pub(super) struct Session {
+    base: Arc<dyn Dir>,
+    job: u64,
+    options: ReceiveOptions,
+    side: String,
+    checks_written: bool,
+    clock: Instant,
+    watch: Watch,
+    state: Mutex<State>,
+    changed: Condvar,
+    pub(super) failure: Failure,
+    pub(super) control: Arc<ControlSender>,
+}
+
+/// Receives until everything is durable or reported, and returns what the sender says became of it.
+///
+/// # Errors
+/// The first failure that ended the session; single entries that failed are in the summary.
+pub fn receive(
+    job: ReceiveJob,
+    control: &mut ControlReceiver,
+    streams: Vec<TlsStream>,
+    watch: &Watch,
+    stop: &Stop,
+) -> Result<Summary, Error> {
+    let (journal, kept) = job.journal.unzip();
+    let kept = kept.unwrap_or_default();
+    let link = control.sender();
+    let session = Arc::new(Session {
+        base: job.base,
+        job: job.job,
+        options: job.options.clone(),
+        side: job.side,
+        checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
+        clock: Instant::now(),
+        watch: watch.clone(),
+        state: Mutex::new(State {
+            receiver: Receiver::new(job.options, kept),
+            open: HashMap::new(),
+            streams_left: streams.len(),
+            source_complete: None,
+            deleted: 0,
+        }),
+        changed: Condvar::new(),
+        failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
+        control: link,
+    });
+    let _hook = stop.on_stop({
+        let session = session.clone();
+        move |error| session.fail(error)
+    });
+    let journal = spawn_journal(&session, journal)?;
+    let (offers, threads) = spawn_workers(&session, &job.account, streams)?;
+    let ended = session.converse(control, offers);
+    if let Err(error) = &ended {
+        session.fail(error.clone());
+    }
+    session.failure.finish();
+    session.changed.notify_all();
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+    let journal = journal.join().expect("a panic aborts the process");
+    let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
+    if let Some(journal) = journal.filter(|_| summary.failed == 0) {
+        journal.remove();
+    }
+    Ok(summary)
+}
+
+impl Session {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    pub(super) fn receiver<T>(&self, ask: impl FnOnce(&mut Receiver) -> T) -> T {
+        ask(&mut self.lock().receiver)
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.failure.set(self.name_side(error));
+        self.changed.notify_all();
+    }
+
+    pub(super) fn name_side(&self, error: Error) -> Error {
+        error.at(&self.side)
+    }
+
+    pub(super) fn places(&self) -> Places {
+        Places::new(self.base.clone(), self.job)
+    }
+
+    pub(super) fn base(&self) -> &Arc<dyn Dir> {
+        &self.base
+    }
+
+    pub(super) fn dry_run(&self) -> bool {
+        self.options.dry_run
+    }
+
+    pub(super) fn existing(&self) -> Existing {
+        self.options.existing
+    }
+
+    /// Whether extents of an earlier run must be read back before they are believed.
+    pub(super) fn checks_written(&self) -> bool {
+        self.checks_written
+    }
+
+    pub(super) fn note_name(&self, path: &RelPath) {
+        self.receiver(|receiver| receiver.on_named(path));
+    }
+
+    pub(super) fn left(&self, item: &OfferItem) -> Left {
+        self.receiver(|receiver| receiver.left(item))
+    }
+
+    pub(super) fn start_extent(&self, head: &ExtentHead) -> Result<Start, Error> {
+        if self.dry_run() {
+            return Err(renkei_core::wire::violation("extent", "in a dry run"));
+        }
+        self.receiver(|receiver| receiver.start_extent(head.id, &head.entry, head.slot))
+    }
+
+    /// The file an extent belongs to, opened by whichever stream comes first.
+    pub(super) fn open_file(
+        &self,
+        places: &mut Places,
+        head: &ExtentHead,
+        keep_existing: bool,
+    ) -> Result<Arc<OpenFile>, Error> {
+        let opening = self.lock().open.entry(head.id).or_default().clone();
+        opening.get_or_init(|| create(places, head, keep_existing).map(Arc::new)).clone()
+    }
+
+    pub(super) fn keep_open(&self, id: EntryId, file: OpenFile) {
+        self.lock().open.insert(id, Arc::new(OnceLock::from(Ok(Arc::new(file)))));
+    }
+
+    pub(super) fn on_extent_written(
+        &self,
+        head: &ExtentHead,
+        digest: [u8; 32],
+        file: &OpenFile,
+    ) -> Result<(), Error> {
+        let arrival =
+            self.receiver(|receiver| receiver.on_extent_written(head.id, head.slot, digest, file.ino));
+        if arrival != Arrival::Complete {
+            return Ok(());
+        }
+        if let Err(error) = finish_file(self, head.id, &head.entry, &*file.file) {
+            return self.on_entry_failed(head.id, &head.entry.path, error);
+        }
+        let EntryKind::File { stamp, .. } = head.entry.kind else {
+            return Err(renkei_core::wire::violation("extent", "not of a regular file"));
+        };
+        self.on_written(Done {
+            id: head.id,
+            path: head.entry.path.clone(),
+            copy_of: Some((stamp, file.ino)),
+        });
+        Ok(())
+    }
+
+    pub(super) fn on_written(&self, done: Done) {
+        let mut state = self.lock();
+        state.open.remove(&done.id);
+        state.receiver.on_written(self.now(), done);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn on_placed(&self, done: Done) {
+        self.receiver(|receiver| receiver.on_placed(self.now(), done));
+    }
+
+    /// Gives a file up: its temporary file goes, its further extents are dropped.
+    pub(super) fn give_up(&self, id: EntryId) {
+        let mut state = self.lock();
+        let remove = state.receiver.on_given_up(id);
+        let open = state.open.remove(&id);
+        drop(state);
+        if let Some(Ok(file)) = open.as_ref().filter(|_| remove).and_then(|open| open.get()) {
+            let _ = file.dir.remove_file(&file.temp);
+        }
+    }
+
+    /// Reports an entry that failed; an error only if it ends the session.
+    pub(super) fn on_entry_failed(&self, id: EntryId, path: &RelPath, error: Error) -> Result<(), Error> {
+        let error = self.name_side(error);
+        if ends_session(error.code) {
+            return Err(error);
+        }
+        tracing::debug!(%error, "entry failed");
+        self.give_up(id);
+        self.control.send(&Control::Failed(EntryFailure {
+            id: Some(id),
+            path: path.clone(),
+            kept: false,
+            error,
+        }))
+    }
+
+    /// Reports attributes that could not be kept.
+    pub(super) fn report_lost(&self, id: EntryId, path: &RelPath, lost: Vec<Error>) -> Result<(), Error> {
+        lost.into_iter().try_for_each(|error| {
+            let error = self.name_side(error);
+            self.control.send(&Control::Failed(EntryFailure {
+                id: Some(id),
+                path: path.clone(),
+                kept: true,
+                error,
+            }))
+        })
+    }
+
+    fn on_stream_ended(&self) {
+        let mut state = self.lock();
+        state.streams_left -= 1;
+        Self::check_ended(&mut state);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn on_send_done(&self, complete: bool) {
+        let mut state = self.lock();
+        state.source_complete = Some(complete);
+        Self::check_ended(&mut state);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn check_ended(state: &mut State) {
+        if let (0, Some(complete)) = (state.streams_left, state.source_complete) {
+            state.receiver.on_streams_ended(complete);
+        }
+    }
+
+    /// Something was removed, or would be.
+    pub(super) fn on_removed(&self, path: RelPath) -> Result<(), Error> {
+        self.lock().deleted += 1;
+        self.watch.note(vec![path.clone()], Note::Removed);
+        self.control.send(&Control::Removed(vec![path]))
+    }
+
+    pub(super) fn deleted(&self) -> u64 {
+        self.lock().deleted
+    }
+
+    /// Waits until the committer may have something to do.
+    pub(super) fn wait(&self, at_most: Option<Duration>) {
+        let timeout = at_most.unwrap_or(Duration::from_secs(1)).max(Duration::from_millis(1));
+        drop(self.changed.wait_timeout(self.lock(), timeout));
+    }
+
+    /// Handles what the sender says until the end.
+    fn converse(
+        &self,
+        control: &mut ControlReceiver,
+        offers: mpsc::Sender<Vec<OfferItem>>,
+    ) -> Result<Summary, Error> {
+        loop {
+            match control.recv()? {
+                Control::Offer(items) => drop(offers.send(items)),
+                Control::SendDone(done) => self.on_send_done(done.complete),
+                Control::Progress(progress) => self.watch.set(progress),
+                Control::Finished(result) => return result,
+                Control::Abort(error) => return Err(error),
+                other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
+            }
+        }
+    }
+}
+
+/// Failures that would meet every further file too.
+fn ends_session(code: Code) -> bool {
+    use Code::*;
+    matches!(
+        code,
+        NoSpace | QuotaExceeded | ReadOnlyStorage | StorageMissing | ProtocolViolation | ConnectionLost
+    )
+}
+
+fn create(places: &mut Places, head: &ExtentHead, keep_existing: bool) -> Result<OpenFile, Error> {
+    let temp = places.temp(&head.entry.path);
+    let place = places.make(&head.entry.path)?;
+    let file = place.dir.create_temp(&temp, keep_existing)?;
+    let ino = file.stamp()?.ino;
+    file.set_len(head.entry.size())?;
+    if let EntryKind::File { sparse: false, .. } = head.entry.kind {
+        file.allocate(0..head.entry.size())?;
+    }
+    Ok(OpenFile { dir: place.dir, temp, file, ino })
+}
+
+type Threads = Vec<AccountThread<()>>;
+
+fn spawn_workers(
+    session: &Arc<Session>,
+    account: &Account,
+    streams: Vec<TlsStream>,
+) -> Result<(mpsc::Sender<Vec<OfferItem>>, Threads), Error> {
+    let (offers, offered) = mpsc::channel();
+    let mut threads = vec![
+        spawn(session, account, "offers", move |session| judge_offers(session, offered))?,
+        spawn(session, account, "commit", super::commit::run)?,
+    ];
+    for stream in streams {
+        threads.push(spawn(session, account, "receive", move |session| {
+            Incoming::new(stream, session).run()?;
+            session.on_stream_ended();
+            session.failure.wait();
+            Ok(())
+        })?);
+    }
+    Ok((offers, threads))
+}
+
+fn spawn(
+    session: &Arc<Session>,
+    account: &Account,
+    name: &str,
+    work: impl FnOnce(&Session) -> Result<(), Error> + Send + 'static,
+) -> Result<AccountThread<()>, Error> {
+    let session = session.clone();
+    account.spawn(name, move || work(&session).unwrap_or_else(|error| session.fail(error)))
+}
+
+fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> Result<(), Error> {
+    let mut places = session.places();
+    for items in offered {
+        if session.failure.is_over() {
+            break;
+        }
+        let judge = |item| super::offers::judge(session, &mut places, item);
+        let verdicts: Vec<Verdict> = items.iter().map(judge).collect();
+        session.control.send(&Control::Verdicts(verdicts))?;
+    }
+    Ok(())
+}
+
+/// Appends to the journal every [`BEHIND`], and once more at the end.
+fn spawn_journal(
+    session: &Arc<Session>,
+    journal: Option<Journal>,
+) -> Result<std::thread::JoinHandle<Option<Journal>>, Error> {
+    let session = session.clone();
+    let keep = move || {
+        let mut journal = journal?;
+        loop {
+            let over = session.failure.wait_for(BEHIND);
+            let records = session.receiver(Receiver::take_records);
+            if !records.is_empty()
+                && let Err(error) = journal.append(&records)
+            {
+                session.fail(error);
+            }
+            if over {
+                return Some(journal);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("journal".into())
+        .spawn(keep)
+        .map_err(|error| Error::new(Code::SystemCall, "start thread", "journal", error))
+}

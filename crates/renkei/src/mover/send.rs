@@ -1,0 +1,268 @@
+//! The sending end of a session.
+//!
+//! The walk, each data stream and the control stream have a thread of their own. They meet in one lock around the
+//! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
+//! writing of a unit happens outside it.
+
+use super::control::{ControlReceiver, ControlSender};
+use super::outgoing::Outgoing;
+use super::progress::{Note, Watch};
+use super::tls::TlsStream;
+use super::walk::{Root, Sink, walk};
+use super::failure::{Failure, Stop};
+use crate::identity::account::{Account, AccountThread};
+use renkei_core::entry::{Entry, EntryKind};
+use renkei_core::error::Error;
+use renkei_core::mover::plan::{Origin, Unit};
+use renkei_core::mover::sender::Sender;
+use renkei_core::path::RelPath;
+use renkei_core::wire::message::{Control, SendDone, Summary};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How often progress is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// What to send and how.
+pub struct SendJob {
+    /// The sources.
+    pub roots: Vec<Root>,
+    /// Descend into directories.
+    pub recursive: bool,
+    /// Offer files before sending them.
+    pub offers: bool,
+    /// Offer them with their digest.
+    pub digests: bool,
+    /// Only say what would be sent.
+    pub dry_run: bool,
+    /// Who reads.
+    pub account: Account,
+    /// Whether the receiver wants to be told the progress.
+    pub tell_progress: bool,
+}
+
+pub(super) struct Session {
+    pub(super) roots: Vec<Root>,
+    state: Mutex<Sender>,
+    changed: Condvar,
+    pub(super) failure: Failure,
+    control: Arc<ControlSender>,
+}
+
+/// Sends until everything is acknowledged or failed, and returns what became of it.
+///
+/// # Errors
+/// The first failure that ended the session; single entries that failed are in the summary.
+pub fn send(
+    job: SendJob,
+    control: &mut ControlReceiver,
+    streams: Vec<TlsStream>,
+    watch: &Watch,
+    stop: &Stop,
+) -> Result<Summary, Error> {
+    let link = control.sender();
+    let sockets = streams.iter().map(TlsStream::socket).collect();
+    let session = Arc::new(Session {
+        roots: job.roots,
+        state: Mutex::new(Sender::new(job.offers, job.dry_run)),
+        changed: Condvar::new(),
+        failure: Failure::new(link.clone(), sockets),
+        control: link,
+    });
+    let _hook = stop.on_stop({
+        let session = session.clone();
+        move |error| session.fail(error)
+    });
+    let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
+    let streams = spawn_streams(&session, &job.account, streams)?;
+    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress)?;
+    let ended = session.converse(control, watch);
+    if let Err(error) = &ended {
+        session.fail(error.clone());
+    }
+    session.failure.finish();
+    session.changed.notify_all();
+    let _ = (walk.join(), ticker.join());
+    streams.into_iter().for_each(|stream| drop(stream.join()));
+    session.conclude(ended, watch)
+}
+
+impl Session {
+    fn lock(&self) -> MutexGuard<'_, Sender> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.failure.set(error);
+        self.changed.notify_all();
+    }
+
+    /// Waits for work; `None` when there will be none.
+    pub(super) fn next_unit(&self) -> Option<Unit> {
+        let mut sender = self.lock();
+        loop {
+            if self.failure.is_over() {
+                return None;
+            }
+            if let Some(unit) = sender.poll_unit() {
+                if sender.wants_entries() {
+                    self.changed.notify_all();
+                }
+                return Some(unit);
+            }
+            if sender.is_handed_out() {
+                self.changed.notify_all();
+                return None;
+            }
+            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+        }
+    }
+
+    pub(super) fn on_bytes_moved(&self, bytes: u64) {
+        self.lock().on_bytes_moved(bytes);
+    }
+
+    pub(super) fn on_source_failed(&self, id: u64, error: Error) {
+        tracing::debug!(%error, "source failed");
+        self.lock().on_source_failed(id, error);
+    }
+
+    fn send_offers(&self) -> Result<(), Error> {
+        loop {
+            let offer = self.lock().poll_offer();
+            match offer {
+                Some(items) => self.control.send(&Control::Offer(items))?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Handles what the receiver says until it is done.
+    fn converse(&self, control: &mut ControlReceiver, watch: &Watch) -> Result<u64, Error> {
+        loop {
+            match control.recv()? {
+                Control::Verdicts(verdicts) => {
+                    let would_send = {
+                        let mut sender = self.lock();
+                        sender.handle_verdicts(verdicts)?;
+                        sender.take_would_send()
+                    };
+                    watch.note(would_send, Note::WouldSend);
+                    self.changed.notify_all();
+                    self.send_offers()?;
+                }
+                Control::Acked(ranges) => self.lock().handle_acked(&ranges)?,
+                Control::Failed(failure) => self.lock().handle_failed(failure),
+                Control::Removed(paths) => watch.note(paths, Note::Removed),
+                Control::ReceiveDone(done) => return Ok(done.deleted),
+                Control::Abort(error) => return Err(error),
+                other => return Err(renkei_core::wire::violation("sender", format_args!("{other:?}"))),
+            }
+        }
+    }
+
+    fn conclude(&self, ended: Result<u64, Error>, watch: &Watch) -> Result<Summary, Error> {
+        let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
+        watch.set(sender.progress());
+        match ended {
+            Ok(deleted) => {
+                let summary = sender.finish(deleted);
+                self.control.send(&Control::Finished(Ok(summary.clone())))?;
+                Ok(summary)
+            }
+            Err(error) => Err(self.failure.first().unwrap_or(error)),
+        }
+    }
+}
+
+type Thread = AccountThread<()>;
+
+fn spawn_walk(
+    session: &Arc<Session>,
+    account: &Account,
+    recursive: bool,
+    digests: bool,
+) -> Result<Thread, Error> {
+    let session = session.clone();
+    account.spawn("walk", move || {
+        let mut sink = Finder { session: &session, digests };
+        walk(&session.roots, recursive, &mut sink);
+        session.lock().on_walk_done();
+        session.changed.notify_all();
+        if let Err(error) = session.send_offers() {
+            session.fail(error);
+        }
+    })
+}
+
+fn spawn_streams(
+    session: &Arc<Session>,
+    account: &Account,
+    streams: Vec<TlsStream>,
+) -> Result<Vec<Thread>, Error> {
+    let left = Arc::new(std::sync::atomic::AtomicUsize::new(streams.len()));
+    let run = |stream: TlsStream| {
+        let (session, left) = (session.clone(), left.clone());
+        account.spawn("send", move || {
+            let mut outgoing = Outgoing::new(stream, &session);
+            if let Err(error) = outgoing.run() {
+                return session.fail(error);
+            }
+            if left.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+                let complete = session.lock().walk_complete();
+                if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {
+                    session.fail(error);
+                }
+            }
+            // The socket stays open until the receiver is done: closing it with unread input would reset it.
+            session.failure.wait();
+        })
+    };
+    streams.into_iter().map(run).collect()
+}
+
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool) -> Result<Thread, Error> {
+    let session = session.clone();
+    Account::own()?.spawn("progress", move || {
+        while !session.failure.wait_for(PROGRESS_EVERY) {
+            let progress = session.lock().progress();
+            watch.set(progress);
+            if tell && session.control.send(&Control::Progress(progress)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Feeds the walk's findings to the sender.
+struct Finder<'a> {
+    session: &'a Session,
+    digests: bool,
+}
+
+impl Sink for Finder<'_> {
+    fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
+        let digest = match entry.kind {
+            EntryKind::File { .. } if self.digests => {
+                super::outgoing::digest_of(&self.session.roots[origin.source as usize], &origin.path).ok()
+            }
+            _ => None,
+        };
+        let mut sender = self.session.lock();
+        while !sender.wants_entries() && !self.session.failure.is_over() {
+            sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
+        }
+        sender.handle_entry(origin, entry, digest);
+        drop(sender);
+        self.session.changed.notify_one();
+        if let Err(error) = self.session.send_offers() {
+            self.session.fail(error);
+        }
+        !self.session.failure.is_over()
+    }
+
+    fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
+        self.session.lock().on_walk_failed(path, error);
+        !self.session.failure.is_over()
+    }
+}

@@ -1,0 +1,390 @@
+//! TLS over a blocking socket, for control and data streams.
+//!
+//! Built on rustls' unbuffered interface, so that a data stream reads and decrypts a quarter of a megabyte with
+//! one system call and encrypts straight into the buffer that is sent. A stream's loop allocates nothing of its
+//! own; buffers live as long as the stream.
+
+use renkei_core::error::{Code, Error};
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus,
+};
+use rustls::{ClientConfig, ServerConfig};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Ciphertext read with one call: large enough that a fast stream makes few calls, small enough to stay in cache.
+const INBOX_BYTES: usize = 256 << 10;
+/// Plaintext encrypted and sent with one call.
+pub const WRITE_BYTES: usize = 256 << 10;
+/// Room for the records' own bytes around [`WRITE_BYTES`]: 22 for each 16 KiB, and handshake messages.
+const OUTBOX_BYTES: usize = WRITE_BYTES + (64 << 10);
+
+/// The TLS state of one end.
+pub(super) struct Codec(Side);
+
+enum Side {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// Where a connection stands after some input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The handshake needs more input.
+    Handshaking,
+    /// Established; all input is used up.
+    Ready,
+    /// A record was decrypted; there may be more.
+    Record,
+    /// The peer closed properly.
+    Closed,
+}
+
+impl Codec {
+    /// Turns ciphertext into plaintext, one record at most, and appends what must be sent to `out`.
+    ///
+    /// Returns how many bytes of `incoming` are used up.
+    pub(super) fn process(
+        &mut self,
+        incoming: &mut [u8],
+        out: &mut Outbox,
+        mut on_plain: impl FnMut(&[u8]),
+    ) -> Result<(usize, State), Error> {
+        let mut used = 0;
+        loop {
+            let rest = &mut incoming[used..];
+            let (discard, state) = match &mut self.0 {
+                Side::Client(conn) => step(conn.process_tls_records(rest), out, &mut on_plain),
+                Side::Server(conn) => step(conn.process_tls_records(rest), out, &mut on_plain),
+            }?;
+            used += discard;
+            if let Some(state) = state {
+                return Ok((used, state));
+            }
+        }
+    }
+
+    /// Encrypts `plain` (at most [`WRITE_BYTES`]) into `out`.
+    pub(super) fn encrypt(&mut self, plain: &[u8], out: &mut Outbox) -> Result<(), Error> {
+        loop {
+            let done = match &mut self.0 {
+                Side::Client(conn) => seal(conn.process_tls_records(&mut []), plain, out),
+                Side::Server(conn) => seal(conn.process_tls_records(&mut []), plain, out),
+            }?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        let chain = match &self.0 {
+            Side::Client(conn) => conn.peer_certificates(),
+            Side::Server(conn) => conn.peer_certificates(),
+        };
+        chain.map(|chain| chain.iter().map(|cert| cert.clone().into_owned()).collect()).unwrap_or_default()
+    }
+}
+
+fn step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    out: &mut Outbox,
+    on_plain: &mut impl FnMut(&[u8]),
+) -> Result<(usize, Option<State>), Error> {
+    let mut discard = status.discard;
+    let state = match status.state.map_err(tls_failed)? {
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record.map_err(tls_failed)?;
+                discard += record.discard;
+                on_plain(record.payload);
+            }
+            Some(State::Record)
+        }
+        ConnectionState::EncodeTlsData(encode) => {
+            encode_into(encode, out)?;
+            None
+        }
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            None
+        }
+        ConnectionState::BlockedHandshake => Some(State::Handshaking),
+        ConnectionState::WriteTraffic(_) => Some(State::Ready),
+        ConnectionState::PeerClosed | ConnectionState::Closed => Some(State::Closed),
+        _ => return Err(Error::new(Code::TlsFailed, "handshake", "peer", "early data is not accepted")),
+    };
+    Ok((discard, state))
+}
+
+fn seal<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    plain: &[u8],
+    out: &mut Outbox,
+) -> Result<bool, Error> {
+    match status.state.map_err(tls_failed)? {
+        ConnectionState::WriteTraffic(mut traffic) => {
+            let written = traffic.encrypt(plain, out.room());
+            let written = written.map_err(|error| Error::new(Code::TlsFailed, "encrypt", "peer", error))?;
+            out.advance(written);
+            Ok(true)
+        }
+        ConnectionState::EncodeTlsData(encode) => encode_into(encode, out).map(|()| false),
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            Ok(false)
+        }
+        _ => Err(Error::new(Code::ConnectionLost, "encrypt", "peer", "closed by the peer")),
+    }
+}
+
+fn encode_into<Data>(mut encode: EncodeTlsData<'_, Data>, out: &mut Outbox) -> Result<(), Error> {
+    let written = match encode.encode(out.room()) {
+        Err(EncodeError::InsufficientSize(size)) => {
+            out.reserve(size.required_size);
+            encode.encode(out.room())
+        }
+        other => other,
+    };
+    let written = written.map_err(|error| Error::new(Code::TlsFailed, "handshake", "peer", error))?;
+    out.advance(written);
+    Ok(())
+}
+
+fn tls_failed(error: rustls::Error) -> Error {
+    let code = match &error {
+        rustls::Error::InvalidMessage(_) => Code::NotRenkei,
+        _ => Code::TlsFailed,
+    };
+    Error::new(code, "TLS", "peer", error)
+}
+
+/// Ciphertext waiting to be sent.
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Outbox { bytes: vec![0; OUTBOX_BYTES], used: 0 }
+    }
+
+    /// An empty one that grows if a handshake message needs it.
+    pub(super) fn new_small() -> Self {
+        Outbox { bytes: Vec::new(), used: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.used..]
+    }
+
+    fn reserve(&mut self, bytes: usize) {
+        self.bytes.resize(self.used + bytes, 0);
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.used += written;
+    }
+
+    /// Sends all of it.
+    pub(super) fn flush(&mut self, mut sock: &TcpStream) -> Result<(), Error> {
+        if self.used > 0 {
+            sock.write_all(&self.bytes[..self.used]).map_err(|error| lost("send", &error))?;
+            self.used = 0;
+        }
+        Ok(())
+    }
+}
+
+/// Ciphertext received and not yet decrypted.
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Inbox { bytes: vec![0; INBOX_BYTES], start: 0, end: 0 }
+    }
+
+    pub(super) fn filled(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    pub(super) fn discard(&mut self, bytes: usize) {
+        self.start += bytes;
+    }
+
+    /// Reads more from the socket; an error if it has ended.
+    pub(super) fn fill(&mut self, mut sock: &TcpStream) -> Result<(), Error> {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        match sock.read(&mut self.bytes[self.end..]) {
+            Ok(0) => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
+            Ok(count) => {
+                self.end += count;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(lost("receive", &error)),
+        }
+    }
+}
+
+/// What a failed call on an established socket means.
+pub fn lost(op: &str, error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Code::Stalled,
+        _ => Code::ConnectionLost,
+    };
+    Error::new(code, op, "peer", error)
+}
+
+/// A TLS connection used by one thread at a time.
+pub struct TlsStream {
+    pub(super) sock: Arc<TcpStream>,
+    pub(super) codec: Codec,
+    pub(super) inbox: Inbox,
+    pub(super) outbox: Outbox,
+    pub(super) plain: Vec<u8>,
+    pub(super) plain_start: usize,
+}
+
+impl TlsStream {
+    /// Takes the dialling part on `sock` and shakes hands within `timeout`.
+    pub fn connect(
+        sock: TcpStream,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let conn = UnbufferedClientConnection::new(config, name).map_err(tls_failed)?;
+        Self::shake(sock, Codec(Side::Client(conn)), timeout)
+    }
+
+    /// Takes the dialled part on `sock` and shakes hands within `timeout`.
+    pub fn accept(sock: TcpStream, config: Arc<ServerConfig>, timeout: Duration) -> Result<Self, Error> {
+        let conn = UnbufferedServerConnection::new(config).map_err(tls_failed)?;
+        Self::shake(sock, Codec(Side::Server(conn)), timeout)
+    }
+
+    fn shake(sock: TcpStream, codec: Codec, timeout: Duration) -> Result<Self, Error> {
+        let mut stream = TlsStream {
+            sock: Arc::new(sock),
+            codec,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            plain: Vec::new(),
+            plain_start: 0,
+        };
+        stream.bear_silence(timeout)?;
+        let _ = stream.sock.set_nodelay(true);
+        let deadline = std::time::Instant::now() + timeout;
+        while stream.handshake_step()? == State::Handshaking {
+            stream.inbox.fill(&stream.sock)?;
+            if std::time::Instant::now() > deadline {
+                return Err(Error::new(Code::Stalled, "handshake", "peer", "not finished in time"));
+            }
+        }
+        Ok(stream)
+    }
+
+    fn handshake_step(&mut self) -> Result<State, Error> {
+        let plain = &mut self.plain;
+        let result =
+            self.codec.process(self.inbox.filled(), &mut self.outbox, |bytes| plain.extend_from_slice(bytes));
+        // An alert that says why must go out before the error is returned.
+        let flushed = self.outbox.flush(&self.sock);
+        let (used, state) = result?;
+        flushed?;
+        self.inbox.discard(used);
+        Ok(state)
+    }
+
+    /// Sets how long a read or write may make no progress.
+    pub fn bear_silence(&self, timeout: Duration) -> Result<(), Error> {
+        let set = self.sock.set_read_timeout(Some(timeout));
+        set.and_then(|()| self.sock.set_write_timeout(Some(timeout))).map_err(|error| lost("set timeout", &error))
+    }
+
+    /// The certificates the peer showed, leaf first.
+    pub fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        self.codec.peer_chain()
+    }
+
+    /// The socket, to shut it down from elsewhere or to ask the kernel about it.
+    pub fn socket(&self) -> Arc<TcpStream> {
+        self.sock.clone()
+    }
+
+    /// Sends all of `bytes`.
+    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        for part in bytes.chunks(WRITE_BYTES) {
+            self.codec.encrypt(part, &mut self.outbox)?;
+            self.outbox.flush(&self.sock)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `target`.
+    pub fn read_exact(&mut self, mut target: &mut [u8]) -> Result<(), Error> {
+        while !target.is_empty() {
+            let count = self.take_plain(target);
+            target = &mut target[count..];
+            if !target.is_empty() {
+                let count = self.read_record(target)?;
+                target = &mut target[count..];
+            }
+        }
+        Ok(())
+    }
+
+    fn take_plain(&mut self, target: &mut [u8]) -> usize {
+        let have = &self.plain[self.plain_start..];
+        let count = have.len().min(target.len());
+        target[..count].copy_from_slice(&have[..count]);
+        self.plain_start += count;
+        if self.plain_start == self.plain.len() {
+            self.plain.clear();
+            self.plain_start = 0;
+        }
+        count
+    }
+
+    /// Decrypts the next record: as much as fits into `target`, the rest is kept.
+    fn read_record(&mut self, target: &mut [u8]) -> Result<usize, Error> {
+        let mut taken = 0;
+        let kept = &mut self.plain;
+        let (used, state) = self.codec.process(self.inbox.filled(), &mut self.outbox, |bytes| {
+            let count = bytes.len().min(target.len() - taken);
+            target[taken..taken + count].copy_from_slice(&bytes[..count]);
+            kept.extend_from_slice(&bytes[count..]);
+            taken += count;
+        })?;
+        self.inbox.discard(used);
+        self.outbox.flush(&self.sock)?;
+        match state {
+            State::Record => Ok(taken),
+            State::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
+            State::Ready | State::Handshaking => self.inbox.fill(&self.sock).map(|()| 0),
+        }
+    }
+
+    /// Ends both directions; whoever is blocked on the socket returns.
+    pub fn shutdown(&self) {
+        let _ = self.sock.shutdown(Shutdown::Both);
+    }
+}

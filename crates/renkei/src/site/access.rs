@@ -1,0 +1,104 @@
+//! What one principal may do: the account it maps to, and the storages as that account sees them.
+
+use super::snapshot::Snapshot;
+use crate::identity::account::Account;
+use crate::store::Store;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::mapping::{OwnUsers, Why};
+use renkei_core::identity::principal::Principal;
+use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::message::Identity;
+use std::sync::Arc;
+
+/// A principal with its account, and the configuration it was judged by.
+#[derive(Clone)]
+pub struct Access {
+    /// Who asks.
+    pub principal: Principal,
+    /// Who does the work.
+    pub account: Account,
+    /// The rule that says so.
+    pub rule: String,
+    pub(super) snapshot: Arc<Snapshot>,
+}
+
+/// A place opened for one account.
+pub struct Opened {
+    /// The storage.
+    pub store: Arc<dyn Store>,
+    /// The path in it.
+    pub path: RelPath,
+    /// Who does the work there.
+    pub account: Account,
+}
+
+impl Access {
+    pub(super) fn new(principal: &Principal, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
+        let own = if snapshot.config.map_own_users {
+            OwnUsers::SameName(&snapshot.site)
+        } else {
+            OwnUsers::NeedRule
+        };
+        let verdict = snapshot.mapping.resolve(principal, own);
+        let Some(name) = verdict.account else {
+            let cause = match verdict.why {
+                Why::HostHasNone => "a PoP has no account of its own",
+                Why::NotRootBySameName { .. } => "a rule with `*` makes nobody root",
+                _ => "no rule matches",
+            };
+            return Err(Error::new(Code::NotMapped, "map", principal, cause));
+        };
+        let rule = match verdict.why {
+            Why::Rule { rule, .. } => rule,
+            _ => "own user".into(),
+        };
+        let account = Account::lookup(&name)?;
+        account.check_servable()?;
+        Ok(Access { principal: principal.clone(), account, rule, snapshot })
+    }
+
+    /// The site that judged.
+    pub fn site(&self) -> &str {
+        self.snapshot.site.as_str()
+    }
+
+    /// Opens the storage of a place for reading or writing.
+    pub fn open(&self, place: &Place, write: bool) -> Result<Opened, Error> {
+        let root = self.snapshot.storage(&place.storage)?;
+        if write && root.read_only {
+            let cause = "added with --read-only";
+            return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
+        }
+        let store = root.store.clone().map_err(|error| error.at(self.site()))?;
+        let account = match &root.account {
+            Some(name) => Account::lookup(name)?,
+            None => self.account.clone(),
+        };
+        Ok(Opened { store, path: place.path.clone(), account })
+    }
+
+    /// Who the principal is here.
+    pub fn identity(&self) -> Identity {
+        let storage = |(name, root): (&String, &super::snapshot::Root)| (name.clone(), !root.read_only);
+        Identity {
+            principal: self.principal.to_string(),
+            site: self.snapshot.site.clone(),
+            account: self.account.name.clone(),
+            rule: self.rule.clone(),
+            storages: self.snapshot.storages.iter().map(storage).collect(),
+        }
+    }
+}
+
+impl Opened {
+    /// Does some work on the place as its account, in a thread of its own.
+    pub fn run<T: Send + 'static>(
+        self,
+        name: &str,
+        work: impl FnOnce(&dyn Store, &RelPath) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let Opened { store, path, account } = self;
+        let thread = account.spawn(name, move || work(&*store, &path))?;
+        thread.join().expect("a panic aborts the process")
+    }
+}

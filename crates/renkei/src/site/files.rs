@@ -1,0 +1,230 @@
+//! Operations on files and directories, each done as the asker's account.
+
+use super::Site;
+use super::access::Access;
+use crate::mover::outgoing::digest_file;
+use crate::store::temp::is_temp_name;
+use crate::store::tree::{disk_usage, remove_tree};
+use crate::store::{Detail, Dir, ReadFile, Store};
+use renkei_core::entry::{Entry, EntryKind, Meta};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Space, Usage};
+use std::sync::Arc;
+
+/// Bytes read at once for a checksum.
+const READ_BYTES: usize = 1 << 20;
+
+impl Site {
+    /// One entry's metadata; the root and each storage show as directories.
+    pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
+        let Some(place) = place else { return Ok(folder(RelPath::root())) };
+        at(access, access.open(&place, false)?.run("stat", |store, path| stat(store, path)))
+    }
+
+    /// Lists a directory, or the storages, in parts of at most [`BATCH_ENTRIES`].
+    pub fn list(
+        &self,
+        access: &Access,
+        place: Option<Place>,
+        on_part: impl FnMut(Vec<Entry>) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let Some(place) = place else { return list_storages(access, on_part) };
+        at(access, access.open(&place, false)?.run("list", |store, path| list(&*store.dir(path)?, on_part)))
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, access: &Access, place: &Place, parents: bool) -> Result<(), Error> {
+        audit(access, "mkdir", place);
+        let work = move |store: &dyn Store, path: &RelPath| make_dir(store, path, parents);
+        at(access, access.open(place, true)?.run("mkdir", work))
+    }
+
+    /// Removes a file, or with `recursive` a tree.
+    pub fn remove(&self, access: &Access, place: &Place, recursive: bool) -> Result<(), Error> {
+        audit(access, "remove", place);
+        let work = move |store: &dyn Store, path: &RelPath| remove(store, path, recursive);
+        at(access, access.open(place, true)?.run("remove", work))
+    }
+
+    /// Renames within one storage, replacing a file that is there.
+    pub fn rename(&self, access: &Access, from: &Place, to: &Place) -> Result<(), Error> {
+        audit(access, "rename", from);
+        if from.storage != to.storage {
+            let cause = format!("{from} and {to} are in different storages");
+            return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
+        }
+        let to = to.path.clone();
+        let work = move |store: &dyn Store, from: &RelPath| rename(store, from, &to);
+        at(access, access.open(from, true)?.run("rename", work))
+    }
+
+    /// Space used by a tree.
+    pub fn usage(&self, access: &Access, place: &Place) -> Result<Usage, Error> {
+        at(access, access.open(place, false)?.run("usage", |store, path| usage(store, path)))
+    }
+
+    /// Space of the file system below a place.
+    pub fn space(&self, access: &Access, place: &Place) -> Result<Space, Error> {
+        let work = |store: &dyn Store, path: &RelPath| {
+            let space = store.space(path)?;
+            Ok(Space {
+                total_bytes: space.total,
+                available_bytes: space.available,
+                total_files: space.files_total,
+                free_files: space.files_free,
+            })
+        };
+        at(access, access.open(place, false)?.run("space", work))
+    }
+
+    /// Digest of a file as the disk has it now.
+    pub fn checksum(&self, access: &Access, place: &Place, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
+        let work = move |store: &dyn Store, path: &RelPath| {
+            let (dir, name) = parent(store, path)?;
+            checksum(&*dir.open_read(name)?, algorithm)
+        };
+        at(access, access.open(place, false)?.run("checksum", work))
+    }
+}
+
+fn at<T>(access: &Access, result: Result<T, Error>) -> Result<T, Error> {
+    result.map_err(|error| error.at(access.site()))
+}
+
+fn audit(access: &Access, op: &str, place: &Place) {
+    let (principal, account) = (&access.principal, &access.account.name);
+    tracing::info!(target: "audit", %principal, account, op, %place, "file operation");
+}
+
+/// The directory a path lies in, and its name there.
+fn parent<'p>(store: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+    let Some((parent, name)) = path.split() else {
+        return Err(Error::new(Code::IsADirectory, "open", path, "the storage's root"));
+    };
+    Ok((store.dir(&RelPath::parse(parent)?)?, name))
+}
+
+/// Metadata of an entry of any store.
+pub fn stat(store: &dyn Store, path: &RelPath) -> Result<Entry, Error> {
+    if path.is_root() {
+        return Ok(store.root()?.self_entry(Detail::Full)?.0);
+    }
+    let (dir, name) = parent(store, path)?;
+    Ok(dir.entry(name, Detail::Full)?.0)
+}
+
+fn folder(path: RelPath) -> Entry {
+    Entry { path, meta: Meta { mode: 0o755, ..Meta::default() }, kind: EntryKind::Dir }
+}
+
+fn list_storages(
+    access: &Access,
+    mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let names = access.snapshot.storages.keys();
+    on_part(names.map(|name| Ok(folder(RelPath::parse(name.as_bytes())?))).collect::<Result<_, Error>>()?)
+}
+
+/// Hands on the entries of a directory; names of unfinished copies are passed over.
+fn list(dir: &dyn Dir, mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>) -> Result<(), Error> {
+    let mut part = Vec::new();
+    for listed in dir.list()? {
+        let name = listed?.name;
+        if is_temp_name(&name) {
+            continue;
+        }
+        match dir.entry(&name, Detail::Full) {
+            Ok((entry, _)) => part.push(Entry { path: RelPath::parse(&name)?, ..entry }),
+            Err(error) if error.code == Code::PathNotFound => {}
+            Err(error) => return Err(error),
+        }
+        if part.len() == BATCH_ENTRIES {
+            on_part(std::mem::take(&mut part))?;
+        }
+    }
+    on_part(part)
+}
+
+/// Makes a directory in any store, as mkdir or `mkdir -p`.
+pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), Error> {
+    if !parents {
+        let (dir, name) = parent(store, path)?;
+        return dir.mkdir(name, 0o777);
+    }
+    let mut at = RelPath::root();
+    for name in path.components() {
+        let dir = store.dir(&at)?;
+        at = at.child(name)?;
+        match dir.mkdir(name, 0o777) {
+            Err(error) if error.code != Code::PathExists => return Err(error),
+            _ => {}
+        }
+    }
+    store.dir(&at).map(drop)
+}
+
+fn remove(store: &dyn Store, path: &RelPath, recursive: bool) -> Result<(), Error> {
+    let (dir, name) = parent(store, path)?;
+    if recursive { remove_tree(&*dir, name).map(drop) } else { dir.remove_file(name) }
+}
+
+fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> {
+    let (from_dir, from_name) = parent(store, from)?;
+    let into_dir = store.dir(to).ok();
+    match (into_dir, to.split()) {
+        (Some(dir), _) => from_dir.rename(from_name, &*dir, from_name),
+        (None, Some((parent, name))) => {
+            from_dir.rename(from_name, &*store.dir(&RelPath::parse(parent)?)?, name)
+        }
+        (None, None) => Err(Error::new(Code::StorageMissing, "rename", to, "the storage's root is gone")),
+    }
+}
+
+fn usage(store: &dyn Store, path: &RelPath) -> Result<Usage, Error> {
+    let entry = stat(store, path)?;
+    if entry.kind == EntryKind::Dir {
+        return disk_usage(&store.dir(path)?);
+    }
+    let (dir, name) = parent(store, path)?;
+    let (entry, raw) = dir.entry(name, Detail::Basic)?;
+    Ok(Usage { bytes: entry.size(), allocated_bytes: raw.blocks * 512, files: 1, dirs: 0 })
+}
+
+/// Digest of an open file.
+pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
+    match algorithm {
+        Algorithm::Blake3 => digest_file(file).map(|digest| digest.to_vec()),
+        Algorithm::Sha256 => rust_crypto::<sha2::Sha256>(file),
+        Algorithm::Md5 => rust_crypto::<md5::Md5>(file),
+        Algorithm::Adler32 => {
+            let mut adler = simd_adler32::Adler32::new();
+            each_chunk(file, |bytes| adler.write(bytes))?;
+            Ok(adler.finish().to_be_bytes().to_vec())
+        }
+        Algorithm::Crc32c => {
+            let mut crc = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+            each_chunk(file, |bytes| crc.update(bytes))?;
+            Ok((crc.finalize() as u32).to_be_bytes().to_vec())
+        }
+    }
+}
+
+fn rust_crypto<D: sha2::Digest>(file: &dyn ReadFile) -> Result<Vec<u8>, Error> {
+    let mut digest = D::new();
+    each_chunk(file, |bytes| digest.update(bytes))?;
+    Ok(digest.finalize().to_vec())
+}
+
+fn each_chunk(file: &dyn ReadFile, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
+    let mut buf = vec![0; READ_BYTES];
+    let mut at = 0;
+    loop {
+        let count = file.read_at(&mut buf, at)?;
+        if count == 0 {
+            return Ok(());
+        }
+        take(&buf[..count]);
+        at += count as u64;
+    }
+}

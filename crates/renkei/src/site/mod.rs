@@ -1,0 +1,155 @@
+//! The facade of a PoP: every operation that a door, the command line or an API may ask for.
+//!
+//! A request comes in as a [`Principal`] proved by the door; [`Site::authorise`] turns it into an [`Access`]: a
+//! local account and the configuration of that moment. All file work is then done by threads that run as that
+//! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
+
+pub mod access;
+pub mod files;
+pub mod snapshot;
+pub mod tickets;
+pub mod transfer;
+
+use crate::config::Config;
+use crate::home::Home;
+use crate::identity::verify::verify_peer;
+use access::Access;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::principal::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::{Status, TransferStatus};
+use rustls::pki_types::CertificateDer;
+use snapshot::Snapshot;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Instant, SystemTime};
+use tickets::{Grants, Tickets};
+use transfer::Transfers;
+
+/// What a PoP counts; see docs/operations.md for the metrics made of it.
+#[derive(Default)]
+pub struct Counters {
+    /// Control sessions open now.
+    pub sessions: AtomicU64,
+    /// Control sessions since the start.
+    pub sessions_total: AtomicU64,
+    /// Connections that did not become a session.
+    pub refused_total: AtomicU64,
+    /// Transfers finished, by outcome.
+    pub transfers_done: AtomicU64,
+    /// Transfers that ended with an error.
+    pub transfers_failed: AtomicU64,
+    /// Files received and acknowledged, or sent and acknowledged.
+    pub files_total: AtomicU64,
+    /// Bytes of content moved.
+    pub bytes_total: AtomicU64,
+}
+
+impl Counters {
+    /// Counts one.
+    pub fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// A running PoP.
+pub struct Site {
+    home: Home,
+    current: RwLock<Arc<Snapshot>>,
+    started: Instant,
+    /// What it counts.
+    pub counters: Counters,
+    pub(crate) tickets: Tickets,
+    pub(crate) grants: Grants,
+    pub(crate) transfers: Transfers,
+}
+
+impl Site {
+    /// Opens the PoP in `home` with `config`.
+    pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
+        let snapshot = Snapshot::load(&home, config)?;
+        Ok(Arc::new(Site {
+            home,
+            current: RwLock::new(Arc::new(snapshot)),
+            started: Instant::now(),
+            counters: Counters::default(),
+            tickets: Tickets::default(),
+            grants: Grants::default(),
+            transfers: Transfers::default(),
+        }))
+    }
+
+    /// The PoP's directories.
+    pub fn home(&self) -> &Home {
+        &self.home
+    }
+
+    /// The configuration of this moment; files that changed are read again.
+    ///
+    /// A file that became invalid is reported in the log and the last good state stays.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        let current = self.current.read().expect("no thread panics while it holds the lock").clone();
+        if !current.is_stale(&self.home) {
+            return current;
+        }
+        match current.reload(&self.home) {
+            Ok(fresh) => {
+                let fresh = Arc::new(fresh);
+                *self.current.write().expect("no thread panics while it holds the lock") = fresh.clone();
+                tracing::info!("configuration, mapping or trust changed and was read again");
+                fresh
+            }
+            Err(error) => {
+                tracing::error!(%error, "a changed file cannot be used; the last good state stays");
+                current
+            }
+        }
+    }
+
+    /// The site's name.
+    pub fn name(&self) -> SiteName {
+        self.snapshot().site.clone()
+    }
+
+    /// Who shows this chain.
+    pub fn authenticate(&self, chain: &[CertificateDer<'_>]) -> Result<Principal, Error> {
+        let snapshot = self.snapshot();
+        verify_peer(chain, &snapshot.trust, SystemTime::now()).map_err(|error| error.at(snapshot.site.as_str()))
+    }
+
+    /// What a principal may do.
+    ///
+    /// # Errors
+    /// `NotMapped`, `AccountUnknown`, `AccountNotServed`.
+    pub fn authorise(&self, principal: &Principal) -> Result<Access, Error> {
+        let snapshot = self.snapshot();
+        let side = snapshot.site.clone();
+        let access = Access::new(principal, snapshot).map_err(|error| error.at(side.as_str()));
+        match &access {
+            Ok(access) => {
+                tracing::info!(target: "audit", %principal, account = access.account.name, "authorised");
+            }
+            Err(error) => tracing::warn!(target: "audit", %principal, %error, "refused"),
+        }
+        access
+    }
+
+    /// What the PoP is doing, as far as `access` may see it; the administrator (no access) sees all.
+    pub fn status(&self, access: Option<&Access>) -> Status {
+        let visible = |status: &TransferStatus| {
+            access.is_none_or(|access| status.principal == access.principal.to_string())
+        };
+        Status {
+            software: crate::mover::dial::SOFTWARE.into(),
+            uptime_s: self.started.elapsed().as_secs(),
+            sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
+            transfers: self.transfers.list().into_iter().filter(visible).collect(),
+        }
+    }
+
+    /// Stops every transfer; each can be resumed.
+    pub fn stop_all(&self) {
+        let error = Error::new(Code::Cancelled, "shut down", self.name(), "the PoP is stopping");
+        self.transfers.stop_all(&error);
+    }
+}

@@ -1,0 +1,120 @@
+//! Secrets that bind connections to what they belong to: tickets for data streams, grants for other sites.
+
+use super::access::Access;
+use crate::mover::tls::TlsStream;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::wire::data::{Join, Ticket};
+use renkei_core::wire::message::OpenReceive;
+use std::collections::HashMap;
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a session waits for its data streams.
+const JOIN_WITHIN: Duration = Duration::from_secs(60);
+/// How long a grant may wait to be redeemed.
+const REDEEM_WITHIN: Duration = Duration::from_secs(600);
+/// Grants that may wait at once.
+const MAX_GRANTS: usize = 4096;
+
+/// A fresh secret.
+pub fn random_ticket() -> Result<Ticket, Error> {
+    let mut ticket = [0; 32];
+    aws_lc_rs::rand::fill(&mut ticket)
+        .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;
+    Ok(ticket)
+}
+
+/// Sessions that wait for data streams.
+#[derive(Default)]
+pub struct Tickets(Mutex<HashMap<Ticket, mpsc::SyncSender<TlsStream>>>);
+
+/// A session's wait for its streams; the ticket ends with it.
+pub struct Waiting<'a> {
+    tickets: &'a Tickets,
+    /// The ticket to hand out.
+    pub ticket: Ticket,
+    streams: u16,
+    joined: mpsc::Receiver<TlsStream>,
+}
+
+impl Tickets {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ticket, mpsc::SyncSender<TlsStream>>> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Makes a ticket for so many streams.
+    pub fn issue(&self, streams: u16) -> Result<Waiting<'_>, Error> {
+        let ticket = random_ticket()?;
+        let (join, joined) = mpsc::sync_channel(usize::from(streams));
+        self.lock().insert(ticket, join);
+        Ok(Waiting { tickets: self, ticket, streams, joined })
+    }
+
+    /// Hands a stream to the session it belongs to.
+    pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), Error> {
+        let waiting = self.lock().get(&join.ticket).cloned();
+        let refused = |cause| Error::new(Code::TicketRefused, "join", "data stream", cause);
+        let waiting = waiting.ok_or_else(|| refused("no session waits for it"))?;
+        waiting.try_send(stream).map_err(|_| refused("the session has all its streams"))
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits for all streams.
+    pub fn gather(self) -> Result<Vec<TlsStream>, Error> {
+        let deadline = Instant::now() + JOIN_WITHIN;
+        let next = |_| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.joined.recv_timeout(left).map_err(|_| {
+                Error::new(Code::Stalled, "join", "data streams", "they did not come within 60 s")
+            })
+        };
+        (0..self.streams).map(next).collect()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.tickets.lock().remove(&self.ticket);
+    }
+}
+
+struct Grant {
+    access: Access,
+    open: OpenReceive,
+    peer: SiteName,
+    until: Instant,
+}
+
+/// Permissions for other sites' PoPs to send here on a user's behalf.
+#[derive(Default)]
+pub struct Grants(Mutex<HashMap<Ticket, Grant>>);
+
+impl Grants {
+    /// Lets `peer` open what `access` may open, once.
+    pub fn give(&self, access: Access, open: OpenReceive, peer: SiteName) -> Result<Ticket, Error> {
+        let ticket = random_ticket()?;
+        let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
+        let now = Instant::now();
+        grants.retain(|_, grant| grant.until > now);
+        if grants.len() >= MAX_GRANTS {
+            return Err(Error::new(Code::TooManySessions, "grant", peer, "too many grants wait"));
+        }
+        grants.insert(ticket, Grant { access, open, peer, until: now + REDEEM_WITHIN });
+        Ok(ticket)
+    }
+
+    /// Takes a grant that was given to `peer`.
+    pub fn redeem(&self, ticket: &Ticket, peer: &SiteName) -> Result<(Access, OpenReceive), Error> {
+        let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
+        let refused = |cause| Error::new(Code::TicketRefused, "redeem", peer, cause);
+        let good = grants.get(ticket).is_some_and(|grant| grant.peer == *peer && grant.until > Instant::now());
+        if !good {
+            return Err(refused("no such grant for this site"));
+        }
+        let grant = grants.remove(ticket).ok_or_else(|| refused("no such grant"))?;
+        Ok((grant.access, grant.open))
+    }
+}

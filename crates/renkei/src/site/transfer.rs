@@ -1,0 +1,330 @@
+//! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
+
+use super::access::Access;
+use super::{Counters, Site};
+use crate::mover::control::ControlReceiver;
+use crate::mover::dial::Dialler;
+use crate::mover::journal::{Journal, boot_id};
+use crate::mover::progress::Watch;
+use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::send::{SendJob, send};
+use crate::mover::walk::Root;
+use crate::mover::{Stop, hex};
+use crate::store::{Dir, Store};
+use renkei_core::error::{Code, Error};
+use renkei_core::link;
+use renkei_core::mover::journal::{Header, State, VERSION};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::{
+    Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
+};
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long a new run of a job waits for the old one to let go.
+const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
+
+struct Running {
+    status: TransferStatus,
+    watch: Watch,
+    stop: Stop,
+}
+
+/// The transfers that run now.
+#[derive(Default)]
+pub struct Transfers {
+    running: Mutex<HashMap<u64, Running>>,
+    changed: Condvar,
+    next: Mutex<u64>,
+}
+
+/// A transfer's place in the list, given back when it ends.
+struct Listed<'a>(&'a Transfers, u64);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Transfers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Running>> {
+        self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Enters a transfer under `key`; an older run under the same key is stopped first.
+    fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
+        let mut all = self.lock();
+        if let Some(older) = all.get(&key) {
+            let stop = older.stop.clone();
+            drop(all);
+            let cause = "a newer run of the same transfer took over";
+            stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
+            let waited = self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, |all| all.contains_key(&key));
+            all = waited.expect("no thread panics while it holds the lock").0;
+            if all.contains_key(&key) {
+                return Err(Error::new(Code::TransferBusy, "open", &running.status.place, "the older run goes on"));
+            }
+        }
+        all.insert(key, running);
+        Ok(Listed(self, key))
+    }
+
+    fn fresh_key(&self) -> u64 {
+        let mut next = self.next.lock().expect("no thread panics while it holds the lock");
+        *next += 1;
+        // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
+        u64::MAX - *next
+    }
+
+    /// All of them.
+    pub fn list(&self) -> Vec<TransferStatus> {
+        let status = |running: &Running| TransferStatus { progress: running.watch.look(), ..running.status.clone() };
+        let mut all: Vec<_> = self.lock().values().map(status).collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// Stops all of them.
+    pub fn stop_all(&self, error: &Error) {
+        let stops: Vec<Stop> = self.lock().values().map(|running| running.stop.clone()).collect();
+        stops.iter().for_each(|stop| stop.stop(error.clone()));
+        let none = |all: &mut HashMap<u64, Running>| !all.is_empty();
+        drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
+    }
+}
+
+fn running(access: &Access, id: [u8; 16], direction: &str, place: String, watch: &Watch, stop: &Stop) -> Running {
+    let status = TransferStatus {
+        id: hex(&id),
+        principal: access.principal.to_string(),
+        direction: direction.into(),
+        place,
+        progress: Progress::default(),
+    };
+    Running { status, watch: watch.clone(), stop: stop.clone() }
+}
+
+impl Site {
+    /// Receives what the asker sends; `request` is the request to answer when the streams may come.
+    pub fn receive(
+        &self,
+        access: &Access,
+        open: OpenReceive,
+        request: u64,
+        control: &mut ControlReceiver,
+    ) -> Result<Summary, Error> {
+        let id = hex(&open.transfer);
+        let span = tracing::info_span!("receive", transfer = id, principal = %access.principal, to = %open.to);
+        let _entered = span.enter();
+        let result = self.try_receive(access, open, request, control).map_err(|error| error.at(access.site()));
+        self.note_end(&result);
+        result
+    }
+
+    fn try_receive(
+        &self,
+        access: &Access,
+        open: OpenReceive,
+        request: u64,
+        control: &mut ControlReceiver,
+    ) -> Result<Summary, Error> {
+        let link = control.sender();
+        let place = access.open(&open.to, true)?;
+        let account = place.account.clone();
+        let base = place.run("open", |store, path| store.dir(path))?;
+        let job = job_key(access, &open);
+        let (watch, stop) = (Watch::default(), Stop::default());
+        let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
+        let _listed = self.transfers.enter(job, entry)?;
+        let journal = self.open_journal(access, &open, job)?;
+        let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
+        let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
+        let streams = self.stream_count(access, open.max_streams, link.socket());
+        let waiting = self.tickets.issue(streams)?;
+        let opened = Opened { ticket: waiting.ticket, streams, offers };
+        tracing::info!(streams, offers, resuming = kept, "opened");
+        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        let streams = waiting.gather()?;
+        let job = ReceiveJob {
+            base,
+            job,
+            options: open.options,
+            journal,
+            account,
+            side: access.site().into(),
+        };
+        receive(job, control, streams, &watch, &stop)
+    }
+
+    fn open_journal(
+        &self,
+        access: &Access,
+        open: &OpenReceive,
+        job: u64,
+    ) -> Result<Option<(Journal, State)>, Error> {
+        if open.options.dry_run {
+            return Ok(None);
+        }
+        let header = Header {
+            version: VERSION,
+            job,
+            boot: boot_id(),
+            to: Some(open.to.clone()),
+            local: Vec::new(),
+            account: access.account.name.clone(),
+        };
+        Journal::open(&self.home().journal_dir(), &header).map(Some)
+    }
+
+    /// Sends what the asker wants to receive.
+    pub fn send(
+        &self,
+        access: &Access,
+        open: OpenSend,
+        request: u64,
+        control: &mut ControlReceiver,
+    ) -> Result<Summary, Error> {
+        let id = hex(&open.transfer);
+        let span = tracing::info_span!("send", transfer = id, principal = %access.principal);
+        let _entered = span.enter();
+        let result = self.try_send(access, open, request, control).map_err(|error| error.at(access.site()));
+        self.note_end(&result);
+        result
+    }
+
+    fn try_send(
+        &self,
+        access: &Access,
+        open: OpenSend,
+        request: u64,
+        control: &mut ControlReceiver,
+    ) -> Result<Summary, Error> {
+        let link = control.sender();
+        let (watch, stop) = (Watch::default(), Stop::default());
+        let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
+        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let streams = self.stream_count(access, open.max_streams, link.socket());
+        let job = send_job(access, &open, open.offers, true)?;
+        let waiting = self.tickets.issue(streams)?;
+        let opened = Opened { ticket: waiting.ticket, streams, offers: open.offers };
+        tracing::info!(streams, offers = open.offers, from = places(&open), "opened");
+        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        let streams = waiting.gather()?;
+        send(job, control, streams, &watch, &stop)
+    }
+
+    /// Sends to another site, which granted it; the asker is told the progress through `watch`.
+    pub fn push(
+        &self,
+        access: &Access,
+        open: OpenSend,
+        to: &SiteName,
+        grant: Ticket,
+        watch: &Watch,
+        stop: &Stop,
+    ) -> Result<Summary, Error> {
+        let id = hex(&open.transfer);
+        let span = tracing::info_span!("push", transfer = id, principal = %access.principal, %to);
+        let _entered = span.enter();
+        let result = self.try_push(access, &open, to, grant, watch, stop);
+        let result = result.map_err(|error| match error.side.as_str() {
+            "client" => Error { side: access.site().into(), ..error },
+            _ => error.at(access.site()),
+        });
+        self.note_end(&result);
+        result
+    }
+
+    fn try_push(
+        &self,
+        access: &Access,
+        open: &OpenSend,
+        to: &SiteName,
+        grant: Ticket,
+        watch: &Watch,
+        stop: &Stop,
+    ) -> Result<Summary, Error> {
+        let entry = running(access, open.transfer, "send", places(open), watch, stop);
+        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let snapshot = self.snapshot();
+        let silence = snapshot.config.stall_timeout();
+        let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
+        let mut session = dialler.connect(to)?;
+        let opened = session.ask_open(Request::Redeem(grant))?;
+        let streams = dialler.join(&session, &opened)?;
+        let job = send_job(access, open, opened.offers, false)?;
+        send(job, &mut session.control, streams, watch, stop)
+    }
+
+    fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
+        let rtt = crate::mover::dial::rtt(control);
+        link::controller::initial_streams(rtt, cores).min(wanted.max(1)).min(limit)
+    }
+
+    fn note_end(&self, result: &Result<Summary, Error>) {
+        let counters = &self.counters;
+        match result {
+            Ok(summary) => {
+                Counters::add(&counters.transfers_done, 1);
+                Counters::add(&counters.files_total, summary.files);
+                Counters::add(&counters.bytes_total, summary.bytes_moved);
+                let Summary { files, bytes, failed, .. } = summary;
+                tracing::info!(files, bytes, failed, "finished");
+            }
+            Err(error) => {
+                Counters::add(&counters.transfers_failed, 1);
+                tracing::warn!(%error, "ended early");
+            }
+        }
+    }
+}
+
+/// Key of a job at this site: another principal or place with the same client key is another job.
+fn job_key(access: &Access, open: &OpenReceive) -> u64 {
+    let text = format!("{}\0{}\0{:016x}", access.principal, open.to, open.job);
+    u64::from_le_bytes(*blake3::hash(text.as_bytes()).as_bytes().first_chunk().expect("32 bytes"))
+}
+
+fn places(open: &OpenSend) -> String {
+    let names: Vec<String> = open.sources.iter().take(3).map(|source| source.from.to_string()).collect();
+    let more = if open.sources.len() > 3 { " ..." } else { "" };
+    format!("{}{more}", names.join(" "))
+}
+
+fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool) -> Result<SendJob, Error> {
+    let mut account = access.account.clone();
+    let mut roots = Vec::new();
+    for source in &open.sources {
+        let place = access.open(&source.from, false)?;
+        account = place.account.clone();
+        roots.push(open_root(place, &source.from, source.to.clone())?);
+    }
+    Ok(SendJob {
+        roots,
+        recursive: open.recursive,
+        offers,
+        digests: open.digests,
+        dry_run: open.dry_run,
+        account,
+        tell_progress,
+    })
+}
+
+/// Opens the directory a source lies in; links on the way are followed as far as they stay in the storage.
+fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<Root, Error> {
+    let below = match from.path.name() {
+        Some(name) => RelPath::parse(name)?,
+        None => RelPath::root(),
+    };
+    let open = |store: &dyn Store, path: &RelPath| -> Result<Arc<dyn Dir>, Error> {
+        store.dir(&path.parent().unwrap_or_default())
+    };
+    Ok(Root { dir: place.run("open", open)?, from: below, to })
+}
