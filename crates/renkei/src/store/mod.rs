@@ -14,6 +14,15 @@
 //! device swapped in cannot hang a call; every error names the operation and the path.
 //! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
 
+pub mod errno;
+mod file;
+mod jail;
+mod listing;
+pub mod local;
+mod metadata;
+pub mod names;
+pub mod temp;
+
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
 use renkei_core::path::RelPath;
