@@ -15,6 +15,7 @@
 //! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
 
 pub mod errno;
+pub mod fault;
 mod file;
 mod jail;
 mod listing;
@@ -22,6 +23,7 @@ pub mod local;
 mod metadata;
 pub mod names;
 pub mod temp;
+pub mod tree;
 
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
