@@ -14,6 +14,8 @@
 //! device swapped in cannot hang a call; every error names the operation and the path.
 //! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
 
+#[cfg(test)]
+mod conformance;
 pub mod errno;
 pub mod fault;
 mod file;
