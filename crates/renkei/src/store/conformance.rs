@@ -633,8 +633,13 @@ fn the_thread_s_own_account_decides() {
         fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o777)).unwrap();
         fs::create_dir(place.at("dropbox")).unwrap();
         fs::set_permissions(place.at("dropbox"), fs::Permissions::from_mode(0o733)).unwrap();
+        if keeps_xattrs(place) {
+            let (private, flags) = (place.at("private"), rustix::fs::XattrFlags::empty());
+            rustix::fs::setxattr(private, "user.a", b"v", flags).unwrap();
+        }
         as_nobody(|| {
             let root = &*place.root;
+            assert_eq!(place.full(b"private").0.meta.owner, "root");
             assert_eq!(code(root.open_read(b"private")), Code::PermissionDenied);
             assert_eq!(code(root.create_temp(b"t", false)), Code::PermissionDenied);
             assert_eq!(code(root.child(b"closed").unwrap().list()), Code::PermissionDenied);

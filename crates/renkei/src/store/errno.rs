@@ -6,7 +6,7 @@
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
 use rustix::io::Errno;
-use std::io;
+use std::{fmt, io};
 
 /// What was being done when the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,19 +78,24 @@ fn anywhere(errno: Errno) -> Code {
 
 /// Makes the error for a call on `subject` that the system refused.
 #[cold]
-pub fn error(errno: Errno, step: Step, op: &str, subject: impl std::fmt::Display) -> Error {
+pub fn error(errno: Errno, step: Step, op: &str, subject: impl fmt::Display) -> Error {
     Error::new(code_of(errno, step), op, subject, io::Error::from(errno))
 }
 
-/// The printable path of `name` in `dir`, however long.
-#[cold]
-pub fn subject(dir: &RelPath, name: &[u8]) -> String {
-    match (dir.is_root(), name.is_empty()) {
-        (true, true) => ".".into(),
-        (true, false) => printable(name),
-        (false, true) => dir.to_string(),
-        (false, false) => format!("{dir}/{}", printable(name)),
+/// The path of a name in a directory, however long; made printable only when an error shows it.
+pub struct Subject(Vec<u8>);
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str(".") } else { f.write_str(&printable(&self.0)) }
     }
+}
+
+/// Names `name` in `dir`, or `dir` itself if the name is empty.
+pub fn subject(dir: &RelPath, name: &[u8]) -> Subject {
+    let dir = dir.as_bytes();
+    let slash: &[u8] = if dir.is_empty() || name.is_empty() { b"" } else { b"/" };
+    Subject([dir, slash, name].concat())
 }
 
 #[cfg(test)]
@@ -143,6 +148,6 @@ mod tests {
         let error = error(Errno::NOSPC, Step::Data, "write", subject(&dir, b"a\xff"));
         assert_eq!((error.subject.as_str(), error.op.as_str()), ("run7/raw/a\\xff", "write"));
         assert!(error.cause.contains("No space left on device"), "{}", error.cause);
-        assert_eq!(subject(&RelPath::root(), b""), ".");
+        assert_eq!(subject(&RelPath::root(), b"").to_string(), ".");
     }
 }

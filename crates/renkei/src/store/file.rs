@@ -1,7 +1,7 @@
 //! Open files of a local store: plain positioned reads and writes on a descriptor, so one file can be used by
 //! many threads at once.
 
-use super::errno::{self, Step};
+use super::errno::{self, Step, Subject};
 use super::metadata::{self, Handle};
 use super::{ReadFile, WriteFile};
 use renkei_core::entry::{Meta, Stamp};
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// A regular file, and the path it was opened under, for messages.
 pub(super) struct LocalFile {
     pub(super) fd: OwnedFd,
-    pub(super) subject: String,
+    pub(super) subject: Subject,
 }
 
 impl LocalFile {

@@ -1,6 +1,6 @@
 //! The names in a local directory, read with getdents in batches.
 
-use super::errno::{self, Step};
+use super::errno::{self, Step, Subject};
 use super::{Listed, TypeHint};
 use renkei_core::error::Error;
 use rustix::fd::OwnedFd;
@@ -14,7 +14,7 @@ const BATCH_BYTES: usize = 32 * 1024;
 /// Reads one directory to its end; memory does not grow with the number of names.
 pub(super) struct Entries {
     fd: OwnedFd,
-    subject: String,
+    subject: Subject,
     buffer: Vec<u8>,
     batch: VecDeque<Listed>,
     at_end: bool,
@@ -22,7 +22,7 @@ pub(super) struct Entries {
 
 impl Entries {
     /// Starts reading `fd`, which is open for reading and shared with nobody.
-    pub(super) fn new(fd: OwnedFd, subject: String) -> Self {
+    pub(super) fn new(fd: OwnedFd, subject: Subject) -> Self {
         let buffer = Vec::with_capacity(BATCH_BYTES);
         Entries { fd, subject, buffer, batch: VecDeque::new(), at_end: false }
     }

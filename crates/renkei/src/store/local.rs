@@ -426,3 +426,44 @@ impl Dir for LocalDir {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(at: &Path) -> Arc<LocalDir> {
+        LocalStore::open(at, Access::ReadWrite).unwrap().root
+    }
+
+    #[test]
+    fn renaming_in_two_steps_replaces_nothing_either() {
+        let keep = tempfile::tempdir().unwrap();
+        let at = |name: &str| keep.path().join(name);
+        let root = dir(keep.path());
+        std::fs::write(at("file"), "file").unwrap();
+        std::fs::create_dir_all(at("dir/sub")).unwrap();
+        for from in [&b"file"[..], b"dir"] {
+            for taken in [&b"file"[..], b"dir"] {
+                assert_eq!(root.move_in_two_steps(from, &root, taken), Err(Errno::EXIST));
+            }
+        }
+        root.move_in_two_steps(b"file", &root, b"file2").unwrap();
+        root.move_in_two_steps(b"dir", &root, b"dir2").unwrap();
+        assert_eq!(std::fs::read(at("file2")).unwrap(), b"file");
+        assert!(at("dir2/sub").exists() && !at("file").exists() && !at("dir").exists());
+    }
+
+    #[test]
+    fn stores_with_different_roots_do_not_mix_kinds() {
+        let keep = tempfile::tempdir().unwrap();
+        let root = dir(keep.path());
+        let read_only = LocalStore::open(keep.path(), Access::ReadOnly).unwrap().root;
+        root.mkdir(b"d", 0o700).unwrap();
+        let into = root.rename(b"d", &*read_only, b"e").unwrap_err();
+        assert_eq!(into.code, Code::ReadOnlyStorage);
+        let wrapped =
+            crate::store::fault::FaultStore::new(LocalStore::open(keep.path(), Access::ReadWrite).unwrap());
+        let foreign = root.rename(b"d", &*wrapped.root().unwrap(), b"e").unwrap_err();
+        assert_eq!(foreign.code, Code::CrossDevice);
+    }
+}

@@ -133,8 +133,8 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
         room.resize(MAX_XATTR_BYTES, 0);
         match read(name, &mut room) {
             Ok(len) => xattrs.push(Xattr { name: name.to_vec(), value: room[..len].to_vec() }),
-            // Removed since it was listed.
-            Err(Errno::NODATA) => {}
+            // Removed since it was listed; or not for this account, which then cannot read the content either.
+            Err(Errno::NODATA | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }
     }

@@ -255,7 +255,8 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn store() -> (tempfile::TempDir, LocalStore) {
-        let dir = tempfile::tempdir().unwrap();
+        // Tens of thousands of names are made: on tmpfs, if there is one, that is not the disk's business.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let store = LocalStore::open(dir.path(), Access::ReadWrite).unwrap();
         (dir, store)
     }
