@@ -14,6 +14,19 @@
 //! device swapped in cannot hang a call; every error names the operation and the path.
 //! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
 
+#[cfg(test)]
+mod conformance;
+pub mod errno;
+pub mod fault;
+mod file;
+mod jail;
+mod listing;
+pub mod local;
+mod metadata;
+pub mod names;
+pub mod temp;
+pub mod tree;
+
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
 use renkei_core::path::RelPath;

@@ -1,0 +1,149 @@
+//! Open files of a local store: plain positioned reads and writes on a descriptor, so one file can be used by
+//! many threads at once.
+
+use super::errno::{self, Step, Subject};
+use super::metadata::{self, Handle};
+use super::{ReadFile, WriteFile};
+use renkei_core::entry::{Meta, Stamp};
+use renkei_core::error::{Code, Error};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
+use rustix::io::{self, Errno};
+use std::num::NonZeroU64;
+use std::ops::Range;
+
+/// A regular file, and the path it was opened under, for messages.
+pub(super) struct LocalFile {
+    pub(super) fd: OwnedFd,
+    pub(super) subject: Subject,
+}
+
+impl LocalFile {
+    #[cold]
+    fn fail(&self, errno: Errno, op: &str) -> Error {
+        errno::error(errno, Step::Data, op, &self.subject)
+    }
+
+    fn state(&self) -> Result<Stamp, Error> {
+        rustix::fs::fstat(&self.fd).map(|stat| metadata::stamp_of(&stat)).map_err(|e| self.fail(e, "stat"))
+    }
+
+    fn fill(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(len) => done += len,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.fail(errno, "read")),
+            }
+        }
+        Ok(done)
+    }
+
+    fn data_range(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        let found = rustix::fs::seek(&self.fd, SeekFrom::Data(from))
+            .and_then(|start| Ok(start..rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?));
+        match found {
+            Ok(range) => Ok(Some(range)),
+            // Beyond the last data, or the file was cut in between.
+            Err(Errno::NXIO) => Ok(None),
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let size = rustix::fs::fstat(&self.fd)?.st_size as u64;
+                Ok((from < size).then_some(from..size))
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl ReadFile for LocalFile {
+    fn stamp(&self) -> Result<Stamp, Error> {
+        self.state()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        self.fill(buf, offset)
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        self.data_range(from).map_err(|errno| self.fail(errno, "find data"))
+    }
+
+    fn advise_sequential(&self, range: Range<u64>) {
+        let len = NonZeroU64::new(range.end.saturating_sub(range.start));
+        // A hint; its refusal changes nothing.
+        let _ = rustix::fs::fadvise(&self.fd, range.start, len, Advice::Sequential);
+    }
+}
+
+impl WriteFile for LocalFile {
+    fn stamp(&self) -> Result<Stamp, Error> {
+        self.state()
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<(), Error> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pwrite(&self.fd, &buf[done..], offset + done as u64) {
+                Ok(0) => {
+                    return Err(Error::new(Code::IoFailed, "write", &self.subject, "nothing was written"));
+                }
+                Ok(len) => done += len,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.fail(errno, "write")),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        self.fill(buf, offset)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), Error> {
+        rustix::fs::ftruncate(&self.fd, len).map_err(|errno| self.fail(errno, "truncate"))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> Result<(), Error> {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, range.start, len) {
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)) => {
+                Err(self.fail(errno, "allocate"))
+            }
+            // Not every file system can reserve; writing will tell.
+            _ => Ok(()),
+        }
+    }
+
+    fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
+        metadata::apply(Handle::File(self.fd.as_fd()), meta, &self.subject)
+    }
+
+    fn start_writeback(&self, range: Range<u64>) {
+        let (start, len) = (range.start as i64, range.end.saturating_sub(range.start) as i64);
+        // SAFETY: the descriptor is open; the call reads no memory of ours. It is a hint, its refusal nothing.
+        unsafe { libc::sync_file_range(self.fd.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+
+    fn sync_data(&self) -> Result<(), Error> {
+        retry(|| rustix::fs::fdatasync(&self.fd)).map_err(|errno| self.fail(errno, "sync"))
+    }
+
+    fn sync_all(&self) -> Result<(), Error> {
+        retry(|| rustix::fs::fsync(&self.fd)).map_err(|errno| self.fail(errno, "sync"))
+    }
+}
+
+/// Calls again while a signal interrupts.
+pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Work on whole trees: removing one, and counting what it takes.
+//!
+//! Both go by handles and single names, so a directory swapped for a symbolic link is removed or counted as the
+//! link it is. Both keep their own stack, and a bounded number of directories open, however deep the tree.
+
+use super::{Detail, Dir, Listed, Listing, Raw, TypeHint};
+use renkei_core::entry::{Entry, EntryKind};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Levels of directories held open at once; each holds two descriptors and a listing's buffer.
+const MAX_LEVELS: usize = 64;
+/// Directories still to be counted that are held by a handle; the others are found again by path.
+const MAX_HELD: usize = 256;
+/// Names that directories from far below get when they are moved up to be removed.
+const HOISTED: &str = ".rk~rm-";
+
+/// Removes `name` in `dir` with everything below it and tells how many names went.
+///
+/// A directory that lies too deep is first moved up into the tree's top, so the depth has no limit. What cannot
+/// be removed does not keep the rest from going.
+///
+/// # Errors
+/// The first failure, after everything that can be removed has been.
+pub fn remove_tree(dir: &dyn Dir, name: &[u8]) -> Result<u64, Error> {
+    match dir.remove_file(name) {
+        Ok(()) => return Ok(1),
+        Err(error) if error.code == Code::IsADirectory => {}
+        Err(error) => return Err(error),
+    }
+    let mut removal = Removal { levels: vec![Level::open(dir, name)?], removed: 0, hoisted: 0, failed: None };
+    removal.run(dir);
+    match removal.failed {
+        None => Ok(removal.removed),
+        Some(error) => Err(error),
+    }
+}
+
+/// One directory on the way down.
+struct Level {
+    dir: Arc<dyn Dir>,
+    name: Vec<u8>,
+    listing: Listing,
+    /// Whether something went since the listing began, so that a new one may show less.
+    progressed: bool,
+}
+
+impl Level {
+    fn open(parent: &dyn Dir, name: &[u8]) -> Result<Self, Error> {
+        let dir = parent.child(name)?;
+        let listing = dir.list()?;
+        Ok(Level { dir, name: name.to_vec(), listing, progressed: false })
+    }
+}
+
+struct Removal {
+    levels: Vec<Level>,
+    removed: u64,
+    hoisted: u64,
+    failed: Option<Error>,
+}
+
+impl Removal {
+    fn run(&mut self, above: &dyn Dir) {
+        while let Some(level) = self.levels.last_mut() {
+            match level.listing.next() {
+                Some(Ok(listed)) => self.remove(listed),
+                Some(Err(error)) => self.note(error),
+                None => self.leave(above),
+            }
+        }
+    }
+
+    fn note(&mut self, error: Error) {
+        // What somebody else removed in between is gone, as wished.
+        if error.code != Code::PathNotFound {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn count(&mut self) {
+        self.removed += 1;
+        if let Some(level) = self.levels.last_mut() {
+            level.progressed = true;
+        }
+    }
+
+    fn remove(&mut self, listed: Listed) {
+        let Some(level) = self.levels.last() else { return };
+        let dir = level.dir.clone();
+        if listed.hint != TypeHint::Dir {
+            match dir.remove_file(&listed.name) {
+                Ok(()) => return self.count(),
+                Err(error) if error.code == Code::IsADirectory => {}
+                Err(error) => return self.note(error),
+            }
+        }
+        if let Err(error) = self.enter(&*dir, &listed.name) {
+            self.note(error);
+        }
+    }
+
+    /// Goes down into a directory, or moves it up to be met later.
+    fn enter(&mut self, dir: &dyn Dir, name: &[u8]) -> Result<(), Error> {
+        if self.levels.len() < MAX_LEVELS {
+            self.levels.push(Level::open(dir, name)?);
+            return Ok(());
+        }
+        let top = self.levels[0].dir.clone();
+        loop {
+            let hoisted = format!("{HOISTED}{}", self.hoisted);
+            self.hoisted += 1;
+            match dir.rename_no_replace(name, &*top, hoisted.as_bytes()) {
+                Err(error) if error.code == Code::PathExists => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        self.levels[0].progressed = true;
+        Ok(())
+    }
+
+    /// Removes the directory whose listing has ended, or lists it again if it has names that were not shown.
+    fn leave(&mut self, above: &dyn Dir) {
+        let Some(mut level) = self.levels.pop() else { return };
+        let parent = self.levels.last().map(|level| level.dir.clone());
+        match parent.as_deref().unwrap_or(above).remove_dir(&level.name) {
+            Ok(()) => self.count(),
+            Err(error) if error.code == Code::NotEmpty && level.progressed => match level.dir.list() {
+                Ok(listing) => {
+                    (level.listing, level.progressed) = (listing, false);
+                    self.levels.push(level);
+                }
+                Err(error) => self.note(error),
+            },
+            Err(error) => self.note(error),
+        }
+    }
+}
+
+/// What a tree takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Names that are not directories, a file with several names counted once.
+    pub files: u64,
+    /// Directories, the tree's top included.
+    pub dirs: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Bytes taken on disk, directories included.
+    pub allocated: u64,
+    /// What could not be looked at and is not in the numbers, up to [`MAX_FAILURES`].
+    pub failures: Vec<Error>,
+}
+
+/// Failures kept in [`Usage::failures`].
+pub const MAX_FAILURES: usize = 100;
+
+/// Counts what the tree below `dir` takes, as du does; what vanishes meanwhile is not counted.
+///
+/// # Errors
+/// Only if `dir` itself cannot be read; what fails below it is listed in the result.
+pub fn disk_usage(dir: &Arc<dyn Dir>) -> Result<Usage, Error> {
+    let mut count =
+        Count { top: dir.clone(), usage: Usage::default(), seen: HashSet::new(), todo: Vec::new() };
+    let (_, raw) = dir.self_entry(Detail::Basic)?;
+    count.usage.allocated += raw.blocks * 512;
+    count.visit(dir, &RelPath::root())?;
+    while let Some(next) = count.todo.pop() {
+        if let Err(error) = count.open(next).and_then(|(dir, path)| count.visit(&dir, &path)) {
+            count.note(error);
+        }
+    }
+    Ok(count.usage)
+}
+
+/// A directory still to be counted; paths are relative to the tree's top.
+enum Pending {
+    Held { parent: Arc<dyn Dir>, path: RelPath },
+    ByPath(RelPath),
+}
+
+struct Count {
+    top: Arc<dyn Dir>,
+    usage: Usage,
+    /// Device and inode of files with several names that were counted.
+    seen: HashSet<(u64, u64)>,
+    todo: Vec<Pending>,
+}
+
+impl Count {
+    fn note(&mut self, error: Error) {
+        let failures = &mut self.usage.failures;
+        if error.code != Code::PathNotFound && failures.len() < MAX_FAILURES {
+            failures.push(error);
+        }
+    }
+
+    fn open(&self, next: Pending) -> Result<(Arc<dyn Dir>, RelPath), Error> {
+        match next {
+            Pending::Held { parent, path } => {
+                Ok((parent.child(path.name().expect("below the top there is a name"))?, path))
+            }
+            Pending::ByPath(path) => Ok((self.top.descend(&path)?, path)),
+        }
+    }
+
+    fn visit(&mut self, dir: &Arc<dyn Dir>, path: &RelPath) -> Result<(), Error> {
+        self.usage.dirs += 1;
+        for listed in dir.list()? {
+            let counted = listed.and_then(|listed| {
+                let (entry, raw) = dir.entry(&listed.name, Detail::Basic)?;
+                self.add(dir, path, &listed.name, &entry, raw)
+            });
+            if let Err(error) = counted {
+                self.note(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        path: &RelPath,
+        name: &[u8],
+        entry: &Entry,
+        raw: Raw,
+    ) -> Result<(), Error> {
+        if entry.kind == EntryKind::Dir {
+            self.usage.allocated += raw.blocks * 512;
+            let path = path.child(name)?;
+            self.todo.push(if self.todo.len() < MAX_HELD {
+                Pending::Held { parent: dir.clone(), path }
+            } else {
+                Pending::ByPath(path)
+            });
+        } else if raw.nlink < 2 || self.seen.insert((raw.dev, raw.ino)) {
+            self.usage.files += 1;
+            self.usage.bytes += entry.size();
+            self.usage.allocated += raw.blocks * 512;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Store;
+    use super::super::local::{Access, LocalStore};
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn store() -> (tempfile::TempDir, LocalStore) {
+        // Tens of thousands of names are made: on tmpfs, if there is one, that is not the disk's business.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let store = LocalStore::open(dir.path(), Access::ReadWrite).unwrap();
+        (dir, store)
+    }
+
+    /// Makes a chain of directories `levels` deep, each with a file beside the next directory.
+    fn dig(top: &Arc<dyn Dir>, levels: usize) {
+        let mut here = top.clone();
+        for _ in 0..levels {
+            here.mkdir(b"d", 0o700).unwrap();
+            here.create_temp(b"f", false).unwrap();
+            here = here.child(b"d").unwrap();
+        }
+    }
+
+    #[test]
+    fn deep_trees_are_counted_and_removed() {
+        let (_keep, store) = store();
+        let root = store.root().unwrap();
+        root.mkdir(b"tree", 0o700).unwrap();
+        let tree = root.child(b"tree").unwrap();
+        dig(&tree, 10_000);
+        let usage = disk_usage(&tree).unwrap();
+        assert_eq!((usage.files, usage.dirs, usage.bytes), (10_000, 10_001, 0));
+        assert_eq!(usage.failures, []);
+        assert_eq!(remove_tree(&*root, b"tree").unwrap(), 20_001);
+        assert_eq!(root.list().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn few_directories_are_open_at_once() {
+        let (_keep, store) = store();
+        let root = store.root().unwrap();
+        // A comb: every level has a second directory that waits while the first is followed.
+        let mut here = root.clone();
+        for _ in 0..1500 {
+            here.mkdir(b"a", 0o700).unwrap();
+            here.mkdir(b"b", 0o700).unwrap();
+            here = here.child(b"b").unwrap();
+        }
+        drop(here);
+        let mut count =
+            Count { top: root.clone(), usage: Usage::default(), seen: HashSet::new(), todo: Vec::new() };
+        count.visit(&root, &RelPath::root()).unwrap();
+        while let Some(next) = count.todo.pop() {
+            let (dir, path) = count.open(next).unwrap();
+            count.visit(&dir, &path).unwrap();
+            assert!(count.todo.iter().filter(|p| matches!(p, Pending::Held { .. })).count() <= MAX_HELD);
+        }
+        assert_eq!(count.usage.dirs, 3001);
+        remove_tree(&*root, b"b").unwrap();
+    }
+
+    #[test]
+    fn links_are_removed_not_followed() {
+        let (keep, store) = store();
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("precious"), "x").unwrap();
+        let tree = keep.path().join("tree");
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        symlink(outside.path(), tree.join("sub/out")).unwrap();
+        symlink(outside.path(), keep.path().join("top")).unwrap();
+        let root = store.root().unwrap();
+        assert_eq!(remove_tree(&*root, b"tree").unwrap(), 3);
+        assert_eq!(remove_tree(&*root, b"top").unwrap(), 1);
+        assert!(outside.path().join("precious").exists());
+        assert_eq!(remove_tree(&*root, b"none").unwrap_err().code, Code::PathNotFound);
+    }
+
+    #[test]
+    fn many_names_in_one_directory_all_go() {
+        let (keep, store) = store();
+        let many = keep.path().join("many");
+        fs::create_dir(&many).unwrap();
+        for i in 0..5000 {
+            fs::write(many.join(format!("name-{i}")), "").unwrap();
+        }
+        assert_eq!(remove_tree(&*store.root().unwrap(), b"many").unwrap(), 5001);
+    }
+
+    #[test]
+    fn hard_links_count_once() {
+        let (keep, store) = store();
+        fs::write(keep.path().join("a"), [1; 5000]).unwrap();
+        fs::hard_link(keep.path().join("a"), keep.path().join("b")).unwrap();
+        symlink("a", keep.path().join("c")).unwrap();
+        fs::create_dir(keep.path().join("d")).unwrap();
+        fs::write(keep.path().join("d/e"), [1; 300]).unwrap();
+        let usage = disk_usage(&store.root().unwrap()).unwrap();
+        assert_eq!((usage.files, usage.dirs, usage.bytes), (3, 2, 5300));
+        assert!(usage.allocated >= 5300);
+    }
+}
