@@ -6,4 +6,4 @@
 // pub mod cli;
 pub mod config;
 pub mod home;
-// pub mod identity;
+pub mod identity;
