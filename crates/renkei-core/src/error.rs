@@ -343,6 +343,8 @@ codes! {
         "see `renkei help COMMAND`";
     PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",
         "start it: `renkei serve`";
+    CardConflict = "RK-CONF-8", Exists, Never, "the site is known here by another authority",
+        "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -1,4 +1,13 @@
-//! x
+//! renkei, a point of presence for research data: everything but the pure rules, which are in `renkei-core`.
+//!
+//! A tour: [`cli`] has one file per verb, [`daemon`] wires a PoP together, [`doors`] are its protocols, [`site`]
+//! is the facade every door asks, [`mover`] moves files between sites, [`store`] holds them, [`identity`] has
+//! certificates, trust, accounts and login, [`home`] says where things are kept and [`config`] what an
+//! administrator sets.
+
+pub mod config;
+pub mod home;
 pub mod identity;
 pub mod mover;
+pub mod site;
 pub mod store;

@@ -1,0 +1,307 @@
+//! Which local account a principal becomes.
+//!
+//! The table is text, one `PATTERN ACCOUNT` per line and `#` comments: `alice@kek alice`, `*@kek guest`, or
+//! `*@kek *` for "the account of the user's own name". A rule for one user beats a rule for a whole site; of two
+//! rules of the same kind the first counts. Who matches nothing becomes nobody: the default is to refuse.
+//!
+//! Guarantees: a PoP is never mapped to an account, and an account `*` never becomes `root`, whatever another
+//! site calls its users; `root` must be written out.
+
+use super::{Principal, is_user_name};
+use crate::error::{Code, Error};
+use crate::path::{SiteName, printable};
+use serde::Serialize;
+use std::fmt;
+
+/// Whom a rule is about: `alice@titech` or `*@titech`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// The site whose users are meant.
+    pub site: SiteName,
+    /// The user; `None` for all users of the site.
+    pub user: Option<String>,
+}
+
+/// What a rule gives: a named account, or the account of the user's own name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccountRule {
+    /// This account.
+    Named(String),
+    /// Written `*`: the account that is called as the user is.
+    SameName,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whom it is about.
+    pub pattern: Pattern,
+    /// What they become.
+    pub account: AccountRule,
+    /// Its line in the file, from 1.
+    pub line: usize,
+}
+
+/// Whether users of the PoP's own site need a rule.
+#[derive(Clone, Copy, Debug)]
+pub enum OwnUsers<'a> {
+    /// A user of this site becomes the account of the same name when no rule says otherwise.
+    SameName(&'a SiteName),
+    /// They are treated as everybody else.
+    NeedRule,
+}
+
+/// How a mapping was decided, for `map test` and the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Why {
+    /// A rule of the table.
+    Rule {
+        /// The rule as written.
+        rule: String,
+        /// Its line in the file, from 1.
+        line: usize,
+    },
+    /// A user of the PoP's own site.
+    OwnUser,
+    /// No rule is about this principal.
+    NoRule,
+    /// A PoP has no account; only users have.
+    HostHasNone,
+    /// A rule with account `*` does not make anybody root.
+    NotRootBySameName {
+        /// Its line in the file, from 1.
+        line: usize,
+    },
+}
+
+/// The outcome for one principal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// The account; `None` is a refusal.
+    pub account: Option<String>,
+    /// Why.
+    pub why: Why,
+}
+
+/// The whole table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    rules: Vec<Rule>,
+}
+
+impl Mapping {
+    /// Parses the text form; an error names the line.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let rules = text
+            .lines()
+            .enumerate()
+            .map(|(index, line)| parse_line(line, index + 1))
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        Ok(Mapping { rules })
+    }
+
+    /// The rules in the order of the file.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Decides what `principal` becomes.
+    pub fn resolve(&self, principal: &Principal, own: OwnUsers<'_>) -> Verdict {
+        let Principal::User { site, name } = principal else {
+            return Verdict { account: None, why: Why::HostHasNone };
+        };
+        match self.best_rule(site, name) {
+            Some(rule) => rule.apply(name),
+            None => without_rule(site, name, own),
+        }
+    }
+
+    fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
+        let of_site = || self.rules.iter().filter(|rule| rule.pattern.site == *site);
+        of_site()
+            .find(|rule| rule.pattern.user.as_deref() == Some(name))
+            .or_else(|| of_site().find(|rule| rule.pattern.user.is_none()))
+    }
+}
+
+impl Rule {
+    fn apply(&self, user: &str) -> Verdict {
+        let account = match &self.account {
+            AccountRule::Named(account) => account,
+            AccountRule::SameName if user == "root" => {
+                return Verdict { account: None, why: Why::NotRootBySameName { line: self.line } };
+            }
+            AccountRule::SameName => user,
+        };
+        let why = Why::Rule { rule: self.to_string(), line: self.line };
+        Verdict { account: Some(account.into()), why }
+    }
+}
+
+fn without_rule(site: &SiteName, name: &str, own: OwnUsers<'_>) -> Verdict {
+    match own {
+        OwnUsers::SameName(own) if own == site => Verdict { account: Some(name.into()), why: Why::OwnUser },
+        _ => Verdict { account: None, why: Why::NoRule },
+    }
+}
+
+impl Pattern {
+    /// Parses `alice@titech` or `*@titech`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let bad = || bad_rule(text, "write alice@SITE, or *@SITE for all users of a site");
+        let (user, site) = text.split_once('@').ok_or_else(bad)?;
+        let site = SiteName::parse(site).map_err(|_| bad())?;
+        match user {
+            "*" => Ok(Pattern { site, user: None }),
+            user if is_user_name(user) => Ok(Pattern { site, user: Some(user.into()) }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl AccountRule {
+    /// Parses an account's name or `*`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text {
+            "*" => Ok(AccountRule::SameName),
+            name if is_account_name(name) => Ok(AccountRule::Named(name.into())),
+            _ => Err(bad_rule(text, "not an account's name; `*` means the account of the user's own name")),
+        }
+    }
+}
+
+/// Account names as Linux has them: wider than user names (`$` of machine accounts, `\` and `+` of domains).
+fn is_account_name(text: &str) -> bool {
+    (1..=256).contains(&text.len())
+        && !text.starts_with('-')
+        && text.chars().all(|c| c.is_alphanumeric() || "._-$+\\@".contains(c))
+}
+
+fn parse_line(line: &str, number: usize) -> Result<Option<Rule>, Error> {
+    let content = line.split('#').next().unwrap_or_default();
+    let words: Vec<&str> = content.split_whitespace().collect();
+    let (pattern, account) = match words[..] {
+        [] => return Ok(None),
+        [pattern, account] => (pattern, account),
+        _ => return Err(at_line(bad_rule(content.trim(), "write PATTERN ACCOUNT"), number)),
+    };
+    let pattern = Pattern::parse(pattern).map_err(|error| at_line(error, number))?;
+    let account = AccountRule::parse(account).map_err(|error| at_line(error, number))?;
+    Ok(Some(Rule { pattern, account, line: number }))
+}
+
+fn at_line(mut error: Error, number: usize) -> Error {
+    error.code = Code::ConfigInvalid;
+    error.cause = format!("line {number} of the map: {}", error.cause);
+    error
+}
+
+fn bad_rule(text: &str, why: &str) -> Error {
+    let shown: String = printable(text.as_bytes()).chars().take(200).collect();
+    Error::new(Code::UsageInvalid, "parse rule", shown, why)
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.user.as_deref().unwrap_or("*"), self.site)
+    }
+}
+
+impl fmt::Display for AccountRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AccountRule::Named(name) => f.write_str(name),
+            AccountRule::SameName => f.write_str("*"),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pattern, self.account)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Rule { rule, line } => write!(f, "rule `{rule}` on line {line}"),
+            Why::OwnUser => f.write_str("a user of this site, no rule needed"),
+            Why::NoRule => f.write_str("no rule is about this principal"),
+            Why::HostHasNone => f.write_str("a PoP has no account, only users have"),
+            Why::NotRootBySameName { line } => {
+                write!(f, "the `*` on line {line} makes nobody root; a rule must name root to do so")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TABLE: &str =
+        "# who becomes whom\n*@kek guest\n\nalice@kek alice # staff\n*@titech *\nalice@kek other\n";
+
+    fn account(principal: &str, own: OwnUsers<'_>) -> Option<String> {
+        Mapping::parse(TABLE).unwrap().resolve(&Principal::parse(principal).unwrap(), own).account
+    }
+
+    #[test]
+    fn exact_beats_wildcard_and_first_beats_second() {
+        assert_eq!(account("alice@kek", OwnUsers::NeedRule).as_deref(), Some("alice"));
+        assert_eq!(account("bob@kek", OwnUsers::NeedRule).as_deref(), Some("guest"));
+        assert_eq!(account("bob@titech", OwnUsers::NeedRule).as_deref(), Some("bob"));
+    }
+
+    #[test]
+    fn refuses_by_default() {
+        assert_eq!(account("alice@osaka", OwnUsers::NeedRule), None);
+        assert_eq!(account("kek", OwnUsers::NeedRule), None);
+        assert_eq!(account("root@titech", OwnUsers::NeedRule), None);
+    }
+
+    #[test]
+    fn own_users_need_no_rule_unless_told() {
+        let osaka = SiteName::parse("osaka").unwrap();
+        assert_eq!(account("alice@osaka", OwnUsers::SameName(&osaka)).as_deref(), Some("alice"));
+        assert_eq!(account("root@osaka", OwnUsers::SameName(&osaka)).as_deref(), Some("root"));
+        assert_eq!(account("alice@nagoya", OwnUsers::SameName(&osaka)), None);
+        let kek = SiteName::parse("kek").unwrap();
+        assert_eq!(account("bob@kek", OwnUsers::SameName(&kek)).as_deref(), Some("guest"));
+    }
+
+    #[test]
+    fn a_verdict_names_its_rule() {
+        let mapping = Mapping::parse(TABLE).unwrap();
+        let verdict = mapping.resolve(&Principal::parse("alice@kek").unwrap(), OwnUsers::NeedRule);
+        assert_eq!(verdict.why, Why::Rule { rule: "alice@kek alice".into(), line: 4 });
+        assert_eq!(verdict.why.to_string(), "rule `alice@kek alice` on line 4");
+    }
+
+    #[test]
+    fn errors_carry_the_line() {
+        for (bad, line) in [("a@kek\n", 1), ("# x\na@kek b c\n", 2), ("\n\nkek root", 3), ("a@kek -x", 1)] {
+            let error = Mapping::parse(bad).unwrap_err();
+            assert_eq!(error.code, Code::ConfigInvalid);
+            assert!(error.cause.starts_with(&format!("line {line} ")), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rules_round_trip(user in "[A-Za-z0-9._][A-Za-z0-9._-]{0,10}", site in "[a-z][a-z0-9-]{0,8}") {
+            let text = format!("{user}@{site} *");
+            let mapping = Mapping::parse(&text).unwrap();
+            prop_assert_eq!(mapping.rules()[0].to_string(), text);
+        }
+
+        #[test]
+        fn parsing_never_panics(text in "\\PC{0,120}") {
+            let _ = Mapping::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! An authenticated identity: a site's PoP or a user of a site.
+
+use crate::error::{Code, Error};
+use crate::path::{SiteName, printable};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Longest user name, in bytes.
+pub const MAX_USER_BYTES: usize = 64;
+/// Scheme of the URI by which certificates name a principal.
+const URI_SCHEME: &str = "renkei://";
+
+/// Who somebody proved to be. Text form: `alice@titech` for a user, `titech` for a site's PoP.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Principal {
+    /// A PoP of the site.
+    Host(SiteName),
+    /// A user whom the site vouches for.
+    User {
+        /// The site.
+        site: SiteName,
+        /// The user's name there.
+        name: String,
+    },
+}
+
+impl Principal {
+    /// A user of a site.
+    pub fn user(site: &SiteName, name: &str) -> Result<Self, Error> {
+        if is_user_name(name) {
+            return Ok(Principal::User { site: site.clone(), name: name.into() });
+        }
+        Err(bad_principal(name, "a user name is 1 to 64 of A-Z, a-z, 0-9, ., _ and -, not starting with -"))
+    }
+
+    /// Parses `alice@titech` or `titech`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text.split_once('@') {
+            Some((name, site)) => Principal::user(&SiteName::parse(site)?, name),
+            None => Ok(Principal::Host(SiteName::parse(text)?)),
+        }
+    }
+
+    /// Parses the name in a certificate: `renkei://titech/host` or `renkei://titech/user/alice`.
+    pub fn parse_uri(uri: &str) -> Result<Self, Error> {
+        let parts: Vec<&str> = uri.strip_prefix(URI_SCHEME).unwrap_or_default().split('/').collect();
+        match parts[..] {
+            [site, "host"] => Ok(Principal::Host(SiteName::parse(site)?)),
+            [site, "user", name] => Principal::user(&SiteName::parse(site)?, name),
+            _ => Err(bad_principal(
+                uri,
+                "a certificate's name is renkei://SITE/host or renkei://SITE/user/NAME",
+            )),
+        }
+    }
+
+    /// Whether `uri` claims to name a principal, well formed or not.
+    pub fn is_uri(uri: &str) -> bool {
+        uri.starts_with(URI_SCHEME)
+    }
+
+    /// The name as certificates carry it.
+    pub fn to_uri(&self) -> String {
+        match self {
+            Principal::Host(site) => format!("{URI_SCHEME}{site}/host"),
+            Principal::User { site, name } => format!("{URI_SCHEME}{site}/user/{name}"),
+        }
+    }
+
+    /// The site that vouches for the principal.
+    pub fn site(&self) -> &SiteName {
+        match self {
+            Principal::Host(site) | Principal::User { site, .. } => site,
+        }
+    }
+
+    /// The user's name; `None` for a PoP.
+    pub fn user_name(&self) -> Option<&str> {
+        match self {
+            Principal::Host(_) => None,
+            Principal::User { name, .. } => Some(name),
+        }
+    }
+}
+
+/// Whether `text` can be a user's name: 1 to 64 of `A-Za-z0-9._-`, not starting with `-`.
+pub fn is_user_name(text: &str) -> bool {
+    (1..=MAX_USER_BYTES).contains(&text.len())
+        && !text.starts_with('-')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+fn bad_principal(text: &str, why: &str) -> Error {
+    let shown: String = printable(text.as_bytes()).chars().take(200).collect();
+    Error::new(Code::UsageInvalid, "parse principal", shown, why)
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Host(site) => write!(f, "{site}"),
+            Principal::User { site, name } => write!(f, "{name}@{site}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Principal {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self, Error> {
+        Principal::parse(&text)
+    }
+}
+
+impl From<Principal> for String {
+    fn from(principal: Principal) -> String {
+        principal.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_forms_round_trip() {
+        for text in ["alice@titech", "titech", "A.b_c-9@kek"] {
+            let principal = Principal::parse(text).unwrap();
+            assert_eq!(principal.to_string(), text);
+            assert_eq!(Principal::parse_uri(&principal.to_uri()).unwrap(), principal);
+            let json = serde_json::to_string(&principal).unwrap();
+            assert_eq!(json, format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<Principal>(&json).unwrap(), principal);
+        }
+        assert_eq!(Principal::parse("alice@kek").unwrap().site().as_str(), "kek");
+    }
+
+    #[test]
+    fn odd_names_are_refused() {
+        let long = format!("{}@kek", "a".repeat(65));
+        for bad in ["", "@kek", "-a@kek", "a@", "a@b@kek", "a b@kek", "a/b@kek", "*@kek", "\u{e9}@kek", &long]
+        {
+            assert!(Principal::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Principal::parse(&format!("{}@kek", "a".repeat(64))).is_ok());
+    }
+
+    #[test]
+    fn odd_uris_are_refused() {
+        for bad in ["renkei://kek", "renkei://kek/user", "renkei://kek/user/a/b", "renkei://kek/user/-a"] {
+            assert!(Principal::is_uri(bad) && Principal::parse_uri(bad).is_err(), "{bad}");
+        }
+        assert!(Principal::parse_uri("https://kek/host").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics_and_round_trips(text in "\\PC{0,80}") {
+            if let Ok(principal) = Principal::parse(&text) {
+                prop_assert_eq!(principal.to_string(), text.clone());
+            }
+            let _ = Principal::parse_uri(&text);
+        }
+    }
+}

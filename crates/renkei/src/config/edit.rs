@@ -1,0 +1,146 @@
+//! Changes config.toml by command, keeping its comments, order and blank lines.
+
+use super::{Config, LABEL_RULE, Storage};
+use crate::home::{Home, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{SiteName, is_label};
+use std::net::SocketAddr;
+use toml_edit::{DocumentMut, Item, Table, value};
+
+/// Mode of config.toml: it holds no secret.
+const MODE: u32 = 0o644;
+
+/// The first config.toml of a PoP.
+pub fn template(site: &SiteName, listen: &[SocketAddr], endpoints: &[String]) -> String {
+    let list = |texts: Vec<String>| toml::Value::from(texts).to_string();
+    let line = |key: &str, texts: Vec<String>, example: &str| match texts.is_empty() {
+        true => format!("# {key} = {example}\n"),
+        false => format!("{key} = {}\n", list(texts)),
+    };
+    let listen = listen.iter().map(SocketAddr::to_string).collect();
+    format!(
+        "# Configuration of the PoP of site {site}. docs/config.md has every field; `renkei serve` reads it at start.\n\
+         site = \"{site}\"\n{}{}",
+        line("listen", listen, "\"0.0.0.0:7512\""),
+        line("endpoints", endpoints.to_vec(), "[\"pop.example.org:7512\"]  # as other sites reach it"),
+    )
+}
+
+/// Adds a storage to the file of `home`.
+pub fn add_storage(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
+    if !is_label(name) {
+        return Err(Error::new(Code::UsageInvalid, "add storage", name, LABEL_RULE));
+    }
+    change(home, |document| {
+        let storages = storage_table(document)?;
+        if storages.contains_key(name) {
+            return Err(Error::new(Code::PathExists, "add storage", name, "there is a storage of that name"));
+        }
+        storages.insert(name, Item::Table(to_table(storage)?));
+        Ok(())
+    })
+}
+
+/// Removes a storage from the file of `home`; its data are not touched.
+pub fn remove_storage(home: &Home, name: &str) -> Result<(), Error> {
+    change(home, |document| match storage_table(document)?.remove(name) {
+        Some(_) => Ok(()),
+        None => Err(Error::new(Code::StorageUnknown, "remove storage", name, "not in config.toml")),
+    })
+}
+
+fn to_table(storage: &Storage) -> Result<Table, Error> {
+    let path = storage.path.to_str().ok_or_else(|| {
+        let cause = "config.toml can only hold a path in UTF-8";
+        Error::new(Code::UsageInvalid, "add storage", storage.path.display(), cause)
+    })?;
+    let mut table = Table::new();
+    table.insert("path", value(path));
+    if storage.read_only {
+        table.insert("read_only", value(true));
+    }
+    if let Some(account) = &storage.account {
+        table.insert("account", value(account.as_str()));
+    }
+    Ok(table)
+}
+
+fn storage_table(document: &mut DocumentMut) -> Result<&mut Table, Error> {
+    let mut implicit = Table::new();
+    implicit.set_implicit(true);
+    document.entry("storage").or_insert(Item::Table(implicit)).as_table_mut().ok_or_else(|| {
+        let cause = "write storages as tables: [storage.NAME]";
+        Error::new(Code::ConfigInvalid, "edit configuration", "storage", cause)
+    })
+}
+
+/// Applies one change and writes the file as a whole, if the result is a good configuration.
+fn change(home: &Home, edit: impl FnOnce(&mut DocumentMut) -> Result<(), Error>) -> Result<(), Error> {
+    let path = home.config_file();
+    let text = read_text(&path, super::MAX_FILE_BYTES)?.unwrap_or_default();
+    Config::parse(&text, &path)?.site(home)?;
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        Error::new(Code::ConfigInvalid, "edit configuration", path.display(), error.message())
+    })?;
+    edit(&mut document)?;
+    let edited = document.to_string();
+    Config::parse(&edited, &path)?;
+    write_file(&path, edited.as_bytes(), MODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(text: &str) -> (tempfile::TempDir, Home) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.toml"), text).unwrap();
+        let home = Home::at(dir.path());
+        (dir, home)
+    }
+
+    fn storage(path: &str) -> Storage {
+        Storage { path: path.into(), read_only: false, account: None }
+    }
+
+    #[test]
+    fn comments_survive_adding_and_removing() {
+        let text = "# mine\nsite = 'kek' # ours\n\n[storage.old] # the old one\npath = '/old'\n";
+        let (_dir, home) = home(text);
+        add_storage(&home, "data", &Storage { read_only: true, ..storage("/lustre/data") }).unwrap();
+        let added = std::fs::read_to_string(home.config_file()).unwrap();
+        assert!(added.starts_with(text), "{added}");
+        assert!(Config::load(&home).unwrap().storage["data"].read_only);
+        remove_storage(&home, "data").unwrap();
+        assert_eq!(std::fs::read_to_string(home.config_file()).unwrap(), text);
+    }
+
+    #[test]
+    fn the_template_is_a_good_configuration() {
+        let site = SiteName::parse("kek").unwrap();
+        let (_dir, home) = home(&template(&site, &["127.0.0.1:9".parse().unwrap()], &["a:1".into()]));
+        let config = Config::load(&home).unwrap();
+        assert_eq!((config.listen[0].port(), config.endpoints[0].as_str()), (9, "a:1"));
+        assert_eq!(config.site(&home).unwrap(), &site);
+        add_storage(&home, "data", &storage("/d")).unwrap();
+        assert_eq!(Config::load(&home).unwrap().storage.len(), 1);
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        let (_dir, home) = home("site = 'kek'\n[storage.a]\npath = '/a'\n");
+        let before = std::fs::read(home.config_file()).unwrap();
+        assert_eq!(add_storage(&home, "a", &storage("/b")).unwrap_err().code, Code::PathExists);
+        assert_eq!(add_storage(&home, "A", &storage("/b")).unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(add_storage(&home, "b", &storage("b")).unwrap_err().code, Code::ConfigInvalid);
+        assert_eq!(remove_storage(&home, "c").unwrap_err().code, Code::StorageUnknown);
+        assert_eq!(std::fs::read(home.config_file()).unwrap(), before);
+    }
+
+    #[test]
+    fn without_a_pop_there_is_nothing_to_edit() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = add_storage(&Home::at(dir.path()), "a", &storage("/b")).unwrap_err();
+        assert_eq!(error.code, Code::NotInitialised);
+    }
+}

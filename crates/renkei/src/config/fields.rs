@@ -1,0 +1,269 @@
+//! The table of all fields: what docs/config.md prints, what the environment can set, what a typo may have meant.
+
+use super::Config;
+use renkei_core::error::{Code, Error};
+use std::fmt::Write;
+
+/// How a field's text becomes a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// Text.
+    Text,
+    /// One text or a list; in the environment separated by commas.
+    List,
+    /// Yes or no.
+    Bool,
+    /// A whole number in some unit.
+    Number(&'static str),
+}
+
+/// One line of docs/config.md.
+#[derive(Debug)]
+pub struct Field {
+    /// The key with its table, as `limits.max_sessions`.
+    pub key: &'static str,
+    /// Type and unit.
+    pub kind: Type,
+    /// The default as written in the file; empty if there is none.
+    pub default: &'static str,
+    /// The variable that overrides the file; empty where there is none.
+    pub env: &'static str,
+    /// What it does.
+    pub effect: &'static str,
+}
+
+/// Every field of config.toml.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    Field { key: "site", kind: Type::Text, default: "", env: "RENKEI_SITE",
+        effect: "The site's name: 1 to 63 of a-z, 0-9 and -, starting with a letter. Set once by `renkei init`." },
+    Field { key: "listen", kind: Type::List, default: "0.0.0.0:7512", env: "RENKEI_LISTEN",
+        effect: "Addresses and ports to listen on. Port 0 takes a free one. Read when the PoP starts." },
+    Field { key: "endpoints", kind: Type::List, default: "[]", env: "RENKEI_ENDPOINTS",
+        effect: "`HOST:PORT` under which other sites reach the PoP, as the site card announces them. Empty: the listen \
+                 address if it is one address, else the machine's name and the port." },
+    Field { key: "map_own_users", kind: Type::Bool, default: "true", env: "RENKEI_MAP_OWN_USERS",
+        effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
+    Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
+        effect: "How long a peer may be silent before the connection is given up." },
+    Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
+        effect: "Sessions open at a time; one more is refused with RK-WIRE-6." },
+    Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "16", env: "RENKEI_LIMITS_MAX_STREAMS",
+        effect: "Data streams of one session." },
+    Field { key: "limits.max_memory_mib", kind: Type::Number("MiB"), default: "1024", env: "RENKEI_LIMITS_MAX_MEMORY_MIB",
+        effect: "Memory for data in flight, over all sessions." },
+    Field { key: "limits.max_entries", kind: Type::Number("entries"), default: "10000000", env: "RENKEI_LIMITS_MAX_ENTRIES",
+        effect: "Entries in one request or listing; more are refused with RK-WIRE-7." },
+    Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",
+        effect: "Which events are logged, as `info` or `renkei::mover=debug,info`." },
+    Field { key: "log.format", kind: Type::Text, default: "text", env: "RENKEI_LOG_FORMAT",
+        effect: "`text` for people, `json` for collectors." },
+    Field { key: "storage.NAME.path", kind: Type::Text, default: "", env: "",
+        effect: "The root directory of storage NAME: an absolute path. Nothing outside it can be reached." },
+    Field { key: "storage.NAME.read_only", kind: Type::Bool, default: "false", env: "",
+        effect: "Refuse every change in this storage." },
+    Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
+        effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
+];
+
+/// The field of a key that the code names.
+pub(super) fn by_key(key: &str) -> &'static Field {
+    FIELDS.iter().find(|field| field.key == key).expect("flags name fields of the table")
+}
+
+/// Fields that the environment sets: field, text and the variable's name.
+pub(super) fn from_environment(
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Vec<(&'static Field, String, String)> {
+    FIELDS
+        .iter()
+        .filter(|field| !field.env.is_empty())
+        .filter_map(|field| variable(field.env).map(|text| (field, text, field.env.to_owned())))
+        .collect()
+}
+
+/// Puts texts into a configuration; an error names where the text came from.
+pub(super) fn apply(
+    mut config: Config,
+    settings: impl Iterator<Item = (&'static Field, String, String)>,
+) -> Result<Config, Error> {
+    for (field, text, origin) in settings {
+        let bad = |cause: String| Error::new(Code::ConfigInvalid, "read configuration", &origin, cause);
+        let value = field.kind.parse(&text).map_err(bad)?;
+        let mut tree = toml::Table::try_from(&config).expect("the configuration is plain data");
+        *leaf(&mut tree, field.key) = value;
+        config = tree.try_into().map_err(|error: toml::de::Error| bad(explain(error.message())))?;
+    }
+    Ok(config)
+}
+
+fn leaf<'a>(tree: &'a mut toml::Table, key: &str) -> &'a mut toml::Value {
+    let empty = || toml::Value::Table(toml::Table::new());
+    match key.split_once('.') {
+        None => tree.entry(key).or_insert_with(empty),
+        Some((table, rest)) => match tree.entry(table).or_insert_with(empty) {
+            toml::Value::Table(below) => leaf(below, rest),
+            _ => unreachable!("a dotted key of the table starts with a table"),
+        },
+    }
+}
+
+impl Type {
+    fn parse(self, text: &str) -> Result<toml::Value, String> {
+        match self {
+            Type::Text => Ok(toml::Value::String(text.into())),
+            Type::List => Ok(text
+                .split(',')
+                .map(str::trim)
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+                .into()),
+            Type::Bool => {
+                text.parse().map(toml::Value::Boolean).map_err(|_| format!("`{text}` is not true or false"))
+            }
+            Type::Number(unit) => text
+                .parse()
+                .map(toml::Value::Integer)
+                .map_err(|_| format!("`{text}` is not a whole number of {unit}")),
+        }
+    }
+
+    fn describe(self) -> String {
+        match self {
+            Type::Text => "text".into(),
+            Type::List => "text or list".into(),
+            Type::Bool => "true or false".into(),
+            Type::Number(unit) => format!("number of {unit}"),
+        }
+    }
+}
+
+/// Adds "did you mean" to the parser's words about an unknown field.
+pub(super) fn explain(message: &str) -> String {
+    let message = message.trim_end();
+    let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+    let Some(unknown) = unknown else { return message.into() };
+    let known = FIELDS.iter().flat_map(|field| field.key.split('.')).filter(|part| *part != "NAME");
+    let nearest = known.map(|key| (distance(unknown, key), key)).min();
+    match nearest {
+        // Further away than half of what was typed is no typo any more.
+        Some((far, key)) if far * 2 <= unknown.len().max(2) => {
+            format!("there is no field `{unknown}`; did you mean `{key}`?")
+        }
+        _ => message.into(),
+    }
+}
+
+/// Edit distance of Levenshtein, in bytes.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The text of docs/config.md.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "# Configuration\n\n\
+         One file, `config.toml`, in the PoP's directory (`--dir`, `RENKEI_DIR`; `/etc/renkei` for root,\n\
+         `~/.config/renkei` otherwise). Order: default < file < environment < flag. An unknown field is an error.\n\
+         This page is printed by `renkei docs config`.\n\n\
+         | field | type | default | environment | effect |\n|---|---|---|---|---|\n",
+    );
+    for field in FIELDS {
+        let code = |text: &str| if text.is_empty() { "-".into() } else { format!("`{text}`") };
+        writeln!(
+            out,
+            "| `{}` | {} | {} | {} | {} |",
+            field.key,
+            field.kind.describe(),
+            code(field.default),
+            code(field.env),
+            field.effect
+        )
+        .expect("writing to a string cannot fail");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Storage;
+    use std::collections::BTreeSet;
+
+    /// A configuration in which every field is set, so that its serialised form shows all keys.
+    fn full() -> Config {
+        let storage = Storage { path: "/x".into(), read_only: false, account: Some("a".into()) };
+        Config {
+            site: Some(renkei_core::path::SiteName::parse("kek").unwrap()),
+            storage: [("NAME".to_owned(), storage)].into(),
+            ..Config::default()
+        }
+    }
+
+    fn keys(prefix: &str, table: &toml::Table, out: &mut BTreeSet<String>) {
+        for (name, value) in table {
+            match value {
+                toml::Value::Table(below) => keys(&format!("{prefix}{name}."), below, out),
+                _ => {
+                    out.insert(format!("{prefix}{name}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_and_the_types_agree() {
+        let mut of_types = BTreeSet::new();
+        keys("", &toml::Table::try_from(full()).unwrap(), &mut of_types);
+        let of_table: BTreeSet<String> = FIELDS.iter().map(|field| field.key.to_owned()).collect();
+        assert_eq!(of_types, of_table);
+    }
+
+    #[test]
+    fn the_documented_defaults_are_the_real_ones() {
+        let tree = toml::Table::try_from(Config::default()).unwrap();
+        for field in FIELDS.iter().filter(|field| !field.key.starts_with("storage") && field.key != "site") {
+            let mut value = &toml::Value::Table(tree.clone());
+            for part in field.key.split('.') {
+                value = &value[part];
+            }
+            let real = match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Array(list) if !list.is_empty() => list[0].as_str().unwrap().into(),
+                other => other.to_string(),
+            };
+            assert_eq!(real, field.default, "{}", field.key);
+        }
+    }
+
+    #[test]
+    fn variables_are_named_after_their_field() {
+        for field in FIELDS.iter().filter(|field| !field.env.is_empty()) {
+            assert_eq!(field.env, format!("RENKEI_{}", field.key.to_uppercase().replace('.', "_")));
+        }
+    }
+
+    #[test]
+    fn suggestions_are_near() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert!(explain("unknown field `endpoint`, expected one of").contains("did you mean `endpoints`"));
+        assert!(!explain("unknown field `zzzzzz`, expected one of").contains("did you mean"));
+    }
+
+    #[test]
+    fn the_page_has_every_field() {
+        let page = markdown();
+        assert!(FIELDS.iter().all(|field| page.contains(&format!("| `{}` |", field.key))));
+    }
+}

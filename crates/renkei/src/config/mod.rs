@@ -1,0 +1,371 @@
+//! What an administrator sets: one TOML file, one tree of types.
+//!
+//! Order: default < file < environment (`RENKEI_<FIELD>`) < flag. An unknown field is an error that names the
+//! line and the nearest known field. The table [`FIELDS`] documents every field; docs/config.md is printed from
+//! it. A user without a PoP has no file and gets the defaults.
+
+mod edit;
+mod fields;
+
+pub use edit::{add_storage, remove_storage, template};
+pub use fields::{FIELDS, Field, markdown};
+
+use crate::home::{Home, read_text};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{SiteName, is_label};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The port of a PoP.
+pub const DEFAULT_PORT: u16 = 7512;
+/// Largest configuration file accepted.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The site's name; a PoP has one, a mere user's directory has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteName>,
+    /// Addresses to listen on.
+    #[serde(deserialize_with = "one_or_many")]
+    pub listen: Vec<SocketAddr>,
+    /// `host:port` under which others reach the PoP; empty means derived, see [`Config::announced_endpoints`].
+    #[serde(deserialize_with = "endpoints")]
+    pub endpoints: Vec<String>,
+    /// Whether users of the own site become the account of the same name without a rule.
+    pub map_own_users: bool,
+    /// How long a silent peer is borne, in seconds.
+    #[serde(deserialize_with = "at_least_one")]
+    pub stall_timeout_s: u64,
+    /// Limits that protect the PoP.
+    pub limits: Limits,
+    /// What is logged and how.
+    pub log: Log,
+    /// The named roots.
+    #[serde(deserialize_with = "storages")]
+    pub storage: BTreeMap<String, Storage>,
+}
+
+/// Limits that protect the PoP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Sessions open at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_sessions: u64,
+    /// Data streams of one session.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_streams: u64,
+    /// Memory for buffers, in MiB.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_memory_mib: u64,
+    /// Entries in one request or listing.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_entries: u64,
+}
+
+/// What is logged and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Directives as `info` or `renkei::mover=debug,info`.
+    pub filter: String,
+    /// Text for people or JSON for collectors.
+    pub format: LogFormat,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// One readable line per event.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+/// A named root of files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// The root directory.
+    #[serde(deserialize_with = "absolute_path")]
+    pub path: PathBuf,
+    /// Whether writing is refused.
+    #[serde(default)]
+    pub read_only: bool,
+    /// If set, all I/O on this storage is done as this account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            site: None,
+            listen: vec![SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT))],
+            endpoints: Vec::new(),
+            map_own_users: true,
+            stall_timeout_s: 60,
+            limits: Limits::default(),
+            log: Log::default(),
+            storage: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_sessions: 256, max_streams: 16, max_memory_mib: 1024, max_entries: 10_000_000 }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { filter: "info".into(), format: LogFormat::Text }
+    }
+}
+
+impl Config {
+    /// Reads the file of `home`, if there is one, then the environment.
+    pub fn load(home: &Home) -> Result<Self, Error> {
+        Self::load_with_flags(home, &[])
+    }
+
+    /// As [`Config::load`]; `flags` are fields by key, as `("listen", "127.0.0.1:0")`, and win over all else.
+    pub fn load_with_flags(home: &Home, flags: &[(&str, String)]) -> Result<Self, Error> {
+        let path = home.config_file();
+        let text = read_text(&path, MAX_FILE_BYTES)?.unwrap_or_default();
+        let config = Config::parse(&text, &path)?;
+        let environment = fields::from_environment(&|name| std::env::var(name).ok());
+        let flags = flags.iter().map(|(key, value)| (fields::by_key(key), value.clone(), format!("--{key}")));
+        fields::apply(config, environment.into_iter().chain(flags))
+    }
+
+    /// Parses the text of the file at `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| {
+            let cause = fields::explain(error.message());
+            let place = match error.span() {
+                Some(span) => format!("{}:{}", path.display(), line_of(text, span)),
+                None => path.display().to_string(),
+            };
+            Error::new(Code::ConfigInvalid, "read configuration", place, cause)
+        })
+    }
+
+    /// The site, for verbs that need a PoP.
+    pub fn site(&self, home: &Home) -> Result<&SiteName, Error> {
+        let missing = || {
+            let subject = home.config_file();
+            Error::new(Code::NotInitialised, "read configuration", subject.display(), "no `site` is set")
+        };
+        self.site.as_ref().ok_or_else(missing)
+    }
+
+    /// What the site card announces: `endpoints`, else each listen address, with this machine's name in place of
+    /// "all addresses".
+    pub fn announced_endpoints(&self) -> Vec<String> {
+        if !self.endpoints.is_empty() {
+            return self.endpoints.clone();
+        }
+        let mut announced: Vec<String> = self.listen.iter().map(|address| announce(*address)).collect();
+        announced.dedup();
+        announced
+    }
+
+    /// How long a silent peer is borne.
+    pub fn stall_timeout(&self) -> Duration {
+        Duration::from_secs(self.stall_timeout_s)
+    }
+}
+
+fn announce(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        return format!("{}:{}", host_name(), address.port());
+    }
+    address.to_string()
+}
+
+/// The machine's name; `localhost` where the kernel does not tell.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() || name == "(none)" { "localhost".into() } else { name.into() }
+}
+
+fn line_of(text: &str, span: Range<usize>) -> usize {
+    text.as_bytes().iter().take(span.start).filter(|&&b| b == b'\n').count() + 1
+}
+
+/// Whether `text` has the form `host:port` or `[v6]:port`.
+pub fn is_endpoint(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let name_like = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+    let host_good = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => (1..=253).contains(&host.len()) && host.chars().all(name_like) && !host.starts_with('-'),
+    };
+    host_good && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D, form: &str) -> Result<Vec<String>, D::Error> {
+        match OneOrMany::deserialize(deserializer) {
+            Ok(OneOrMany::One(text)) => Ok(vec![text]),
+            Ok(OneOrMany::Many(texts)) => Ok(texts),
+            Err(_) => Err(D::Error::custom(format!("write {form}, or a list of them"))),
+        }
+    }
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"ADDRESS:PORT\"")?;
+    if texts.is_empty() {
+        return Err(D::Error::custom("at least one address is needed"));
+    }
+    let parse = |text: &String| {
+        text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not ADDRESS:PORT (as 0.0.0.0:7512)")))
+    };
+    texts.iter().map(parse).collect()
+}
+
+fn endpoints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"HOST:PORT\"")?;
+    match texts.iter().find(|text| !is_endpoint(text)) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not HOST:PORT"))),
+        None => Ok(texts),
+    }
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match i64::deserialize(deserializer)? {
+        number @ 1.. => Ok(number.unsigned_abs()),
+        number => Err(D::Error::custom(format!("{number} is not at least 1"))),
+    }
+}
+
+fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(D::Error::custom(format!("`{}` is not an absolute path", path.display())))
+}
+
+fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
+    let storages = BTreeMap::<String, Storage>::deserialize(deserializer)?;
+    match storages.keys().find(|name| !is_label(name)) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a storage's name: {LABEL_RULE}"))),
+        None => Ok(storages),
+    }
+}
+
+/// What [`is_label`] asks for, in words.
+pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, Error> {
+        Config::parse(text, Path::new("/etc/renkei/config.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_gives_the_defaults() {
+        let config = parse("").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.listen[0].to_string(), "0.0.0.0:7512");
+        assert_eq!(config.stall_timeout(), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let text = "site = 'kek'\nlisten = ['127.0.0.1:1', '[::1]:2']\nendpoints = 'pop.kek.jp:7512'\n\
+                    [limits]\nmax_streams = 4\n[log]\nformat = 'json'\n\
+                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n";
+        let config = parse(text).unwrap();
+        assert_eq!(config.listen.len(), 2);
+        assert_eq!(config.endpoints, ["pop.kek.jp:7512"]);
+        assert_eq!((config.limits.max_streams, config.log.format), (4, LogFormat::Json));
+        assert_eq!(config.storage["data"].account.as_deref(), Some("guest"));
+    }
+
+    #[test]
+    fn an_unknown_field_names_the_line_and_the_nearest_field() {
+        let error = parse("site = 'kek'\n\nlsten = '0.0.0.0:1'\n").unwrap_err();
+        assert_eq!(error.code, Code::ConfigInvalid);
+        assert_eq!(error.subject, "/etc/renkei/config.toml:3");
+        assert!(error.cause.contains("did you mean `listen`?"), "{error}");
+        let error = parse("[limits]\nmax_session = 3\n").unwrap_err();
+        assert!(error.subject.ends_with(":2") && error.cause.contains("`max_sessions`"), "{error}");
+        let error = parse("[storage.data]\npath='/x'\nreadonly = true\n").unwrap_err();
+        assert!(error.cause.contains("`read_only`"), "{error}");
+    }
+
+    #[test]
+    fn senseless_values_are_refused_with_their_line() {
+        for (bad, line) in [
+            ("listen = 'nowhere'", 1),
+            ("listen = []", 1),
+            ("\nendpoints = ['x']", 2),
+            ("stall_timeout_s = 0", 1),
+            ("stall_timeout_s = -5", 1),
+            ("[storage.Data]\npath = '/x'", 1),
+            ("[storage.data]\npath = 'x'", 2),
+            ("site = 'KEK'", 1),
+            ("[log]\nformat = 'xml'", 2),
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.code, Code::ConfigInvalid, "{bad}");
+            assert!(error.subject.ends_with(&format!(":{line}")), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_order_is_file_then_environment_then_flag() {
+        let file = parse("stall_timeout_s = 5\nlisten = '127.0.0.1:1'\n[limits]\nmax_sessions = 1").unwrap();
+        let environment = fields::from_environment(&|name| match name {
+            "RENKEI_LISTEN" => Some("127.0.0.1:2, 127.0.0.1:3".into()),
+            "RENKEI_LIMITS_MAX_SESSIONS" => Some("2".into()),
+            "RENKEI_MAP_OWN_USERS" => Some("false".into()),
+            _ => None,
+        });
+        let flag = (fields::by_key("listen"), "127.0.0.1:4".to_owned(), "--listen".to_owned());
+        let config = fields::apply(file, environment.into_iter().chain([flag])).unwrap();
+        assert_eq!(config.listen, ["127.0.0.1:4".parse().unwrap()]);
+        assert_eq!((config.limits.max_sessions, config.stall_timeout_s, config.map_own_users), (2, 5, false));
+    }
+
+    #[test]
+    fn a_bad_environment_value_names_the_variable() {
+        let environment = fields::from_environment(&|name| (name == "RENKEI_SITE").then(|| "A B".into()));
+        let error = fields::apply(Config::default(), environment.into_iter()).unwrap_err();
+        assert_eq!((error.code, error.subject.as_str()), (Code::ConfigInvalid, "RENKEI_SITE"));
+    }
+
+    #[test]
+    fn endpoints_are_derived_from_listening() {
+        let config = parse("listen = ['127.0.0.1:1', '0.0.0.0:9']").unwrap();
+        let announced = config.announced_endpoints();
+        assert_eq!(announced[0], "127.0.0.1:1");
+        assert!(announced[1].ends_with(":9") && !announced[1].starts_with("0.0.0.0"), "{announced:?}");
+        assert!(is_endpoint("[::1]:7512") && !is_endpoint("::1:7512") && !is_endpoint("a b:1"));
+        assert!(!is_endpoint("host") && !is_endpoint("host:0") && !is_endpoint("host:70000"));
+    }
+}

@@ -1,0 +1,319 @@
+//! Where a PoP or a user keeps configuration, keys, state and the socket, and how those files are written.
+//!
+//! One directory (`--dir D`) holds everything and may be both a PoP's and a user's. Without it, root uses
+//! `/etc/renkei`, `/var/lib/renkei` and `/run/renkei`, anybody else the XDG folders.
+//!
+//! Guarantees: a file written here is complete or not there ([`write_file`]); directories with secrets are
+//! mode 700. Non-goal: what stands in the files.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The directories of one PoP or user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    config: PathBuf,
+    state: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Home {
+    /// Chooses by `--dir`, else `RENKEI_DIR`, else by who runs this.
+    pub fn select(dir: Option<&Path>) -> Result<Self, Error> {
+        let dir = dir.map(Path::to_path_buf).or_else(|| variable("RENKEI_DIR").map(PathBuf::from));
+        match dir {
+            Some(dir) => Ok(Home::at(&absolute(&dir)?)),
+            None if rustix::process::geteuid().is_root() => Ok(Home::system()),
+            None => Home::xdg(&variable),
+        }
+    }
+
+    /// Everything in one directory.
+    pub fn at(dir: &Path) -> Self {
+        Home { config: dir.into(), state: dir.join("state"), runtime: dir.join("run") }
+    }
+
+    fn system() -> Self {
+        Home { config: "/etc/renkei".into(), state: "/var/lib/renkei".into(), runtime: "/run/renkei".into() }
+    }
+
+    fn xdg(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+        let user_home = variable("HOME").map(PathBuf::from);
+        let folder = |name: &str, below_home: &str| {
+            variable(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+                .or_else(|| user_home.as_ref().map(|home| home.join(below_home)))
+                .map(|path| path.join("renkei"))
+        };
+        let missing = || Error::new(Code::UsageInvalid, "select directory", "HOME", "not set; give --dir");
+        let config = folder("XDG_CONFIG_HOME", ".config").ok_or_else(missing)?;
+        let state = folder("XDG_STATE_HOME", ".local/state").ok_or_else(missing)?;
+        let runtime = match variable("XDG_RUNTIME_DIR") {
+            Some(dir) => PathBuf::from(dir).join("renkei"),
+            None => state.join("run"),
+        };
+        Ok(Home { config, state, runtime })
+    }
+
+    /// The socket of the PoP that a machine runs as a service.
+    pub fn system_socket() -> PathBuf {
+        Home::system().socket()
+    }
+
+    /// The directory of the configuration; what `--dir` names.
+    pub fn config_dir(&self) -> &Path {
+        &self.config
+    }
+
+    /// The PoP's configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.config.join("config.toml")
+    }
+
+    /// Keys and certificates of the PoP; mode 700.
+    pub fn pki_dir(&self) -> PathBuf {
+        self.config.join("pki")
+    }
+
+    /// Certificate of the site's authority.
+    pub fn ca_cert(&self) -> PathBuf {
+        self.pki_dir().join("ca.pem")
+    }
+
+    /// Key of the site's authority.
+    pub fn ca_key(&self) -> PathBuf {
+        self.pki_dir().join("ca.key")
+    }
+
+    /// Certificate of the PoP.
+    pub fn host_cert(&self) -> PathBuf {
+        self.pki_dir().join("host.pem")
+    }
+
+    /// Key of the PoP.
+    pub fn host_key(&self) -> PathBuf {
+        self.pki_dir().join("host.key")
+    }
+
+    /// Site cards of the trusted sites.
+    pub fn trust_dir(&self) -> PathBuf {
+        self.config.join("trust")
+    }
+
+    /// The table principal -> account.
+    pub fn map_file(&self) -> PathBuf {
+        self.config.join("map")
+    }
+
+    /// Serials of certificates that the site's authority revoked.
+    pub fn revoked_file(&self) -> PathBuf {
+        self.pki_dir().join("revoked")
+    }
+
+    /// A user's certificate chain and key; mode 600 in a directory of mode 700.
+    pub fn user_credential(&self) -> PathBuf {
+        self.config.join("user").join("credential.pem")
+    }
+
+    /// What the daemon and the client remember; mode 700.
+    pub fn state_dir(&self) -> &Path {
+        &self.state
+    }
+
+    /// Revocation lists of the trusted sites.
+    pub fn crl_dir(&self) -> PathBuf {
+        self.state.join("crl")
+    }
+
+    /// The revocation list of one site.
+    pub fn crl_file(&self, site: &SiteName) -> PathBuf {
+        self.crl_dir().join(format!("{site}.crl"))
+    }
+
+    /// Serial, principal and expiry of every certificate issued here.
+    pub fn issued_file(&self) -> PathBuf {
+        self.state.join("issued")
+    }
+
+    /// Journals of transfers.
+    pub fn journal_dir(&self) -> PathBuf {
+        self.state.join("journal")
+    }
+
+    /// Directory of the socket; anybody on the machine may enter it.
+    pub fn runtime_dir(&self) -> &Path {
+        &self.runtime
+    }
+
+    /// The socket for local users.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.join("renkei.sock")
+    }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn absolute(dir: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(dir).map_err(|error| file_error("select directory", dir, &error))
+}
+
+/// Makes a directory and its missing parents with `mode`; the mode of one that exists is left alone.
+pub fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| file_error("create directory", path, &error))
+}
+
+/// Makes a directory for secrets: mode 700, also if it existed with a wider one.
+pub fn make_private_dir(path: &Path) -> Result<(), Error> {
+    make_dir(path, 0o700)?;
+    let metadata = path.metadata().map_err(|error| file_error("inspect directory", path, &error))?;
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+        .map_err(|error| file_error("close directory", path, &error))
+}
+
+/// Replaces a file as a whole: temporary name, sync, rename, sync of the directory.
+///
+/// The file never exists with a wider mode than `mode`, whatever the umask.
+pub fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let temp = temp_path(path);
+    let written = write_temp(&temp, bytes, mode).and_then(|()| std::fs::rename(&temp, path));
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&temp);
+        return Err(file_error("write", path, &error));
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|error| file_error("sync", parent, &error))
+}
+
+fn temp_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.{:?}.new", std::process::id(), std::thread::current().id()));
+    path.with_file_name(name)
+}
+
+fn write_temp(temp: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    // What an earlier process of the same id left behind.
+    let _ = std::fs::remove_file(temp);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(temp, flags, Mode::from_raw_mode(0o600))?);
+    file.write_all(bytes)?;
+    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+/// Reads a text file of at most `limit` bytes; `None` if there is none.
+pub fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Error> {
+    use io::Read;
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(file_error("read", path, &error)),
+    };
+    let mut text = String::new();
+    file.take(limit + 1).read_to_string(&mut text).map_err(|error| file_error("read", path, &error))?;
+    if text.len() as u64 > limit {
+        return Err(Error::new(Code::ConfigInvalid, "read", path.display(), "the file is too large"));
+    }
+    Ok(Some(text))
+}
+
+/// The error for a file or directory of renkei's own.
+pub fn file_error(op: &str, path: &Path, error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => Code::PathNotFound,
+        io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+        io::ErrorKind::AlreadyExists => Code::PathExists,
+        io::ErrorKind::NotADirectory => Code::NotADirectory,
+        io::ErrorKind::IsADirectory => Code::IsADirectory,
+        io::ErrorKind::StorageFull => Code::NoSpace,
+        io::ErrorKind::QuotaExceeded => Code::QuotaExceeded,
+        io::ErrorKind::ReadOnlyFilesystem => Code::ReadOnlyStorage,
+        io::ErrorKind::InvalidData => Code::ConfigInvalid,
+        _ => Code::IoFailed,
+    };
+    Error::new(code, op, path.display(), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn one_directory_holds_everything() {
+        let home = Home::at(Path::new("/x"));
+        assert_eq!(home.config_file(), Path::new("/x/config.toml"));
+        assert_eq!(home.socket(), Path::new("/x/run/renkei.sock"));
+        assert_eq!(home.journal_dir(), Path::new("/x/state/journal"));
+        assert!(Home::select(Some(Path::new("relative"))).unwrap().config_dir().is_absolute());
+    }
+
+    #[test]
+    fn xdg_variables_are_honoured_and_have_defaults() {
+        let home = Home::xdg(&|name| (name == "HOME").then(|| "/home/a".into())).unwrap();
+        assert_eq!(home.config_file(), Path::new("/home/a/.config/renkei/config.toml"));
+        assert_eq!(home.socket(), Path::new("/home/a/.local/state/renkei/run/renkei.sock"));
+        let home = Home::xdg(&|name| Some(format!("/{name}").into())).unwrap();
+        assert_eq!(home.config_dir(), Path::new("/XDG_CONFIG_HOME/renkei"));
+        assert_eq!(home.socket(), Path::new("/XDG_RUNTIME_DIR/renkei/renkei.sock"));
+        assert_eq!(Home::xdg(&|_| None).unwrap_err().code, Code::UsageInvalid);
+    }
+
+    #[test]
+    fn files_are_replaced_as_a_whole_with_their_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        write_file(&path, b"one", 0o644).unwrap();
+        assert_eq!(mode(&path), 0o644);
+        write_file(&path, b"two", 0o600).unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), mode(&path)), (b"two".to_vec(), 0o600));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(write_file(&path, b"x", 0o600).unwrap_err().code, Code::IsADirectory);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn private_directories_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        make_dir(&path, 0o755).unwrap();
+        make_private_dir(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+    }
+
+    #[test]
+    fn large_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_text(&path, 5).unwrap().as_deref(), Some("12345"));
+        assert_eq!(read_text(&path, 4).unwrap_err().code, Code::ConfigInvalid);
+        assert_eq!(read_text(&dir.path().join("none"), 4).unwrap(), None);
+    }
+}

@@ -1,0 +1,369 @@
+//! The site's own certificate authority: it names the site's PoPs and users, for some hours or a year, and takes
+//! certificates back.
+//!
+//! The key stays in `pki/ca.key`; it is ECDSA on P-256. Names are URIs (`renkei://kek/user/alice`); of a
+//! certificate request only the public key is used, every name is set here. Certificates start five minutes in
+//! the past so that a peer whose clock is a little behind takes them. Non-goals: intermediate authorities (the
+//! path length is 0) and names of other sites.
+
+use super::certificate::{Facts, parse_chain, serial_text, to_pem, unix_seconds};
+use super::credential::generate_key;
+use super::issued::{self, Revoked};
+use super::secret;
+use super::trust::list_number;
+use crate::config::Config;
+use crate::home::{Home, file_error, make_private_dir, write_file};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
+    RevokedCertParams, SanType, SerialNumber,
+};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use rustls::pki_types::CertificateDer;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Life of the authority's certificate: ten years.
+const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Life of a PoP's certificate: one year.
+const HOST_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Life of a user's certificate in hours, unless asked otherwise.
+pub const USER_HOURS: u32 = 12;
+/// Longest life of a user's certificate in hours: a week.
+pub const MAX_USER_HOURS: u32 = 7 * 24;
+/// How far before now a certificate starts.
+const BACKDATED: Duration = Duration::from_secs(5 * 60);
+/// Largest certificate request accepted.
+const MAX_REQUEST_BYTES: usize = 16 * 1024;
+
+/// A site's authority with its key.
+pub struct Authority {
+    site: SiteName,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate fresh from the authority.
+#[derive(Clone, Debug)]
+pub struct Issued {
+    /// The certificate.
+    pub pem: String,
+    /// Lower-case hexadecimal.
+    pub serial: String,
+    /// Whom it names.
+    pub principal: Principal,
+    /// Until when it is valid.
+    pub not_after: SystemTime,
+}
+
+impl Authority {
+    /// Makes a new authority, in memory.
+    pub fn create(site: &SiteName, now: SystemTime) -> Result<Self, Error> {
+        let key = generate_key()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = named(&format!("{site} site authority"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.serial_number = Some(random_serial());
+        params.not_before = (now - BACKDATED).into();
+        params.not_after = (now + AUTHORITY_LIFE).into();
+        let certificate = params.self_signed(&key).map_err(defect)?.der().clone();
+        Ok(Authority { site: site.clone(), certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// Reads the authority of the PoP in `home`.
+    pub fn load(home: &Home) -> Result<Self, Error> {
+        let config = Config::load(home)?;
+        let site = config.site(home)?.clone();
+        let path = home.ca_key();
+        let missing = |path: &std::path::Path| {
+            Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
+        };
+        let key = secret::read(&path)?.ok_or_else(|| missing(&path))?;
+        let key = KeyPair::from_pem(&key).map_err(|error| bad_file(&path, &error))?;
+        let path = home.ca_cert();
+        let pem = crate::home::read_text(&path, 64 * 1024)?.ok_or_else(|| missing(&path))?;
+        let certificate = parse_chain(&pem)?.remove(0);
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| bad_file(&path, &error))?;
+        Ok(Authority { site, certificate, issuer })
+    }
+
+    /// Writes certificate and key; refuses to replace an authority.
+    pub fn store(&self, home: &Home) -> Result<(), Error> {
+        if home.ca_key().exists() {
+            let cause = "pki/ca.key is there; restore config.toml, or move the folder pki away to begin anew";
+            return Err(Error::new(
+                Code::AlreadyInitialised,
+                "create authority",
+                home.ca_key().display(),
+                cause,
+            ));
+        }
+        secret::write(&home.ca_key(), &self.issuer.key().serialize_pem())?;
+        write_file(&home.ca_cert(), self.certificate_pem().as_bytes(), 0o644)
+    }
+
+    /// The site whose names this authority gives.
+    pub fn site(&self) -> &SiteName {
+        &self.site
+    }
+
+    /// The authority's certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// The authority's certificate as text.
+    pub fn certificate_pem(&self) -> String {
+        to_pem("CERTIFICATE", &self.certificate)
+    }
+
+    /// Names a PoP of this site for a year. `hosts` are its host names and addresses, for plain HTTPS clients.
+    pub fn issue_host(
+        &self,
+        key: &impl PublicKeyData,
+        hosts: &[String],
+        now: SystemTime,
+    ) -> Result<Issued, Error> {
+        let mut params = CertificateParams::default();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.subject_alt_names = hosts.iter().filter_map(|host| host_name(host)).collect();
+        self.issue(Principal::Host(self.site.clone()), params, key, now, HOST_LIFE)
+    }
+
+    /// Names a user of this site. `request` is a PEM certificate request, which proves that its sender has the key.
+    pub fn issue_user(
+        &self,
+        name: &str,
+        request: &str,
+        hours: u32,
+        now: SystemTime,
+    ) -> Result<Issued, Error> {
+        let principal = Principal::user(&self.site, name)?;
+        if !(1..=MAX_USER_HOURS).contains(&hours) {
+            let cause = format!("the life of a certificate is 1 to {MAX_USER_HOURS} hours");
+            return Err(Error::new(Code::UsageInvalid, "issue certificate", hours, cause));
+        }
+        let key = parse_request(request)?.public_key;
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(principal, params, &key, now, HOUR * hours)
+    }
+
+    fn issue(
+        &self,
+        principal: Principal,
+        mut params: CertificateParams,
+        key: &impl PublicKeyData,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued, Error> {
+        let uri = principal.to_uri().try_into().map_err(defect)?;
+        params.subject_alt_names.insert(0, SanType::URI(uri));
+        params.distinguished_name = named(&principal.to_string());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(random_serial());
+        params.not_before = (now - BACKDATED).into();
+        params.not_after = (now + life).into();
+        let certificate = params.signed_by(key, &self.issuer).map_err(defect)?;
+        let facts = Facts::read(certificate.der())?;
+        let pem = to_pem("CERTIFICATE", certificate.der());
+        Ok(Issued { pem, serial: facts.serial, principal, not_after: facts.not_after })
+    }
+
+    /// Signs the list of certificates taken back; `number` must grow from list to list.
+    pub fn sign_list(&self, revoked: &[Revoked], number: u64, now: SystemTime) -> Result<Vec<u8>, Error> {
+        let revoked_certs = revoked.iter().map(revoked_params).collect::<Result<_, _>>()?;
+        let params = CertificateRevocationListParams {
+            this_update: now.into(),
+            next_update: (now + 30 * DAY).into(),
+            crl_number: SerialNumber::from_slice(&number.to_be_bytes()),
+            issuing_distribution_point: None,
+            revoked_certs,
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(params.signed_by(&self.issuer).map_err(defect)?.der().to_vec())
+    }
+
+    /// Takes certificates back and writes the new list to where [`super::trust::Trust`] reads it.
+    pub fn revoke(&self, home: &Home, serials: &[String], now: SystemTime) -> Result<(), Error> {
+        for serial in serials {
+            issued::note_revoked(home, serial, now)?;
+        }
+        let path = home.crl_file(&self.site);
+        let last = std::fs::read(&path).ok().and_then(|der| list_number(&der).ok()).unwrap_or(0);
+        let number = unix_seconds(now).unsigned_abs().max(last + 1);
+        let list = self.sign_list(&issued::revoked(home)?, number, now)?;
+        make_private_dir(&home.crl_dir())?;
+        write_file(&path, &list, 0o644)
+    }
+}
+
+/// Gives the PoP in `home` a fresh certificate, with a new key if it has none or `new_key` asks for one.
+pub fn renew_host(
+    home: &Home,
+    authority: &Authority,
+    endpoints: &[String],
+    new_key: bool,
+    now: SystemTime,
+) -> Result<Issued, Error> {
+    let path = home.host_key();
+    let old = if new_key { None } else { secret::read(&path)? };
+    let key = match &old {
+        Some(pem) => KeyPair::from_pem(pem).map_err(|error| bad_file(&path, &error))?,
+        None => generate_key()?,
+    };
+    let hosts: Vec<String> = endpoints.iter().filter_map(|endpoint| endpoint_host(endpoint)).collect();
+    let fresh = authority.issue_host(&key, &hosts, now)?;
+    issued::note(home, &fresh)?;
+    if old.is_none() {
+        secret::write(&path, &key.serialize_pem())?;
+    }
+    write_file(&home.host_cert(), fresh.pem.as_bytes(), 0o644)?;
+    Ok(fresh)
+}
+
+fn endpoint_host(endpoint: &str) -> Option<String> {
+    let host = endpoint.rsplit_once(':')?.0;
+    Some(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+}
+
+fn host_name(host: &str) -> Option<SanType> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Some(SanType::IpAddress(ip)),
+        Err(_) => host.to_owned().try_into().ok().map(SanType::DnsName),
+    }
+}
+
+fn parse_request(pem: &str) -> Result<CertificateSigningRequestParams, Error> {
+    let bad = |cause: String| Error::new(Code::BadCertificate, "read certificate request", "", cause);
+    if pem.len() > MAX_REQUEST_BYTES {
+        return Err(bad(format!("it is larger than {MAX_REQUEST_BYTES} bytes")));
+    }
+    CertificateSigningRequestParams::from_pem(pem).map_err(|error| bad(error.to_string()))
+}
+
+fn revoked_params(revoked: &Revoked) -> Result<RevokedCertParams, Error> {
+    let serial = issued::parse_serial(&revoked.serial)?;
+    let bytes: Vec<u8> = (0..serial.len() / 2)
+        .map(|i| u8::from_str_radix(&serial[2 * i..2 * i + 2], 16).expect("checked hexadecimal"))
+        .collect();
+    Ok(RevokedCertParams {
+        serial_number: SerialNumber::from_slice(&bytes),
+        revocation_time: revoked.moment.into(),
+        reason_code: None,
+        invalidity_date: None,
+    })
+}
+
+fn named(text: &str) -> rcgen::DistinguishedName {
+    let mut name = rcgen::DistinguishedName::new();
+    name.push(DnType::CommonName, text);
+    name
+}
+
+/// 126 random bits: positive and always 16 bytes long, so that it has one text form.
+fn random_serial() -> SerialNumber {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system has randomness");
+    bytes[0] = bytes[0] & 0x3f | 0x40;
+    debug_assert_eq!(serial_text(&bytes).len(), 32);
+    SerialNumber::from_slice(&bytes)
+}
+
+fn defect(error: rcgen::Error) -> Error {
+    Error::new(Code::Internal, "make certificate", "", error)
+}
+
+fn bad_file(path: &std::path::Path, error: &rcgen::Error) -> Error {
+    file_error("read", path, &std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::credential::KeyRequest;
+    use crate::identity::tests::{now, site};
+
+    #[test]
+    fn a_user_certificate_has_our_names_only() {
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = named("root@elsewhere");
+        params.subject_alt_names = vec![SanType::URI("renkei://kek/host".try_into().unwrap())];
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let request = params.serialize_request(&generate_key().unwrap()).unwrap().pem().unwrap();
+        let issued = authority.issue_user("alice", &request, 12, now()).unwrap();
+        let facts = Facts::read(&parse_chain(&issued.pem).unwrap()[0]).unwrap();
+        assert_eq!(facts.names, ["renkei://kek/user/alice"]);
+        assert!(!facts.is_authority);
+        assert_eq!((facts.not_after, facts.not_before), (now() + 12 * HOUR, now() - BACKDATED));
+        assert_eq!(facts.serial, issued.serial);
+    }
+
+    #[test]
+    fn serials_differ_for_one_key() {
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let request = KeyRequest::generate().unwrap();
+        let issue = || authority.issue_user("alice", &request.request, 12, now()).unwrap().serial;
+        assert_ne!(issue(), issue());
+    }
+
+    #[test]
+    fn bad_requests_are_refused() {
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let good = KeyRequest::generate().unwrap().request;
+        let code = |name: &str, request: &str, hours| {
+            authority.issue_user(name, request, hours, now()).unwrap_err().code
+        };
+        assert_eq!(code("alice", "garbage", 12), Code::BadCertificate);
+        assert_eq!(code("alice", &"x".repeat(20_000), 12), Code::BadCertificate);
+        assert_eq!(code("a b", &good, 12), Code::UsageInvalid);
+        assert_eq!(code("alice", &good, 0), Code::UsageInvalid);
+        assert_eq!(code("alice", &good, 1000), Code::UsageInvalid);
+        let forged = forge(&good);
+        assert_eq!(code("alice", &forged, 12), Code::BadCertificate);
+    }
+
+    /// The request with a bit of its signature flipped.
+    fn forge(request: &str) -> String {
+        let mut der = pem::parse(request).unwrap().into_contents();
+        let last = der.len() - 1;
+        der[last] ^= 1;
+        to_pem("CERTIFICATE REQUEST", &der)
+    }
+
+    #[test]
+    fn an_authority_is_stored_once_and_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        authority.store(&home).unwrap();
+        assert_eq!(authority.store(&home).unwrap_err().code, Code::AlreadyInitialised);
+        assert_eq!(Authority::load(&home).err().unwrap().code, Code::NotInitialised);
+        std::fs::write(home.config_file(), "site = 'kek'").unwrap();
+        let loaded = Authority::load(&home).unwrap();
+        assert_eq!(loaded.certificate(), authority.certificate());
+    }
+
+    #[test]
+    fn renewing_keeps_the_key_unless_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let endpoints = ["pop.kek.jp:7512".to_owned(), "[::1]:7512".to_owned()];
+        let renew = |new_key| {
+            let issued = renew_host(&home, &authority, &endpoints, new_key, now()).unwrap();
+            (issued.serial, secret::read(&home.host_key()).unwrap().unwrap())
+        };
+        let (first, second, third) = (renew(false), renew(false), renew(true));
+        assert!(first.0 != second.0 && first.1 == second.1 && second.1 != third.1);
+        assert_eq!(issued::find(&home, "kek", now()).unwrap().len(), 3);
+    }
+}

@@ -1,0 +1,147 @@
+//! What a certificate says: names, dates, serial. Reads only; nothing here is a judgement of trust.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
+
+/// What matters of one certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The URI names of renkei's scheme, unchecked.
+    pub names: Vec<String>,
+    /// Lower-case hexadecimal without leading zero bytes.
+    pub serial: String,
+    /// The issuer's name, for messages.
+    pub issuer: String,
+    /// First moment of validity.
+    pub not_before: SystemTime,
+    /// Last moment of validity.
+    pub not_after: SystemTime,
+    /// Whether it may sign other certificates.
+    pub is_authority: bool,
+}
+
+impl Facts {
+    /// Reads a certificate.
+    pub fn read(der: &CertificateDer<'_>) -> Result<Self, Error> {
+        let certificate = parse(der)?;
+        Ok(Facts {
+            names: renkei_names(&certificate)?,
+            serial: serial_text(certificate.raw_serial()),
+            issuer: certificate.issuer().to_string(),
+            not_before: to_system_time(certificate.validity().not_before),
+            not_after: to_system_time(certificate.validity().not_after),
+            is_authority: certificate.is_ca(),
+        })
+    }
+
+    /// The one principal the certificate names.
+    pub fn principal(&self) -> Result<Principal, Error> {
+        match &self.names[..] {
+            [name] => Principal::parse_uri(name).map_err(|error| bad(error.cause)),
+            [] => Err(bad("it names no renkei principal")),
+            _ => Err(bad("it names more than one renkei principal")),
+        }
+    }
+}
+
+/// Parses DER; nothing may follow the certificate.
+pub(super) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err(bad("bytes follow the certificate")),
+        Err(error) => Err(bad(format!("not a certificate: {error}"))),
+    }
+}
+
+fn renkei_names(certificate: &X509Certificate<'_>) -> Result<Vec<String>, Error> {
+    let names = certificate.subject_alternative_name().map_err(bad)?;
+    let Some(names) = names else { return Ok(Vec::new()) };
+    let uri = |name: &GeneralName<'_>| match name {
+        GeneralName::URI(uri) if Principal::is_uri(uri) => Some((*uri).to_owned()),
+        _ => None,
+    };
+    Ok(names.value.general_names.iter().filter_map(uri).collect())
+}
+
+/// The certificates of a PEM text, in order; at least one.
+pub fn parse_chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(bad)?;
+    if chain.is_empty() {
+        return Err(bad("no certificate in the text"));
+    }
+    Ok(chain)
+}
+
+/// PEM text of DER bytes.
+pub fn to_pem(label: &str, der: &[u8]) -> String {
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new(label, der), config)
+}
+
+/// A serial number as lower-case hexadecimal without leading zero bytes.
+pub fn serial_text(bytes: &[u8]) -> String {
+    let start = bytes.iter().position(|&b| b != 0).unwrap_or(bytes.len());
+    hex(&bytes[start..], "")
+}
+
+/// Bytes as lower-case hexadecimal with `separator` between them.
+pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(separator)
+}
+
+/// A moment for people: `2026-11-21 20:26:00 UTC`.
+pub fn utc(time: SystemTime) -> String {
+    let Ok(time) = ASN1Time::from_timestamp(unix_seconds(time)) else { return "far away".into() };
+    let t = time.to_datetime();
+    let (month, day) = (u8::from(t.month()), t.day());
+    format!("{:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", t.year(), t.hour(), t.minute(), t.second())
+}
+
+/// Seconds since 1970; negative before.
+pub fn unix_seconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |secs| -secs),
+    }
+}
+
+fn to_system_time(time: ASN1Time) -> SystemTime {
+    let seconds = time.timestamp();
+    let distance = Duration::from_secs(seconds.unsigned_abs());
+    if seconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+}
+
+fn bad(cause: impl std::fmt::Display) -> Error {
+    Error::new(Code::BadCertificate, "read certificate", "", cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_readable() {
+        assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(1_795_292_760)), "2026-11-21 20:26:00 UTC");
+        assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(1)), "1969-12-31 23:59:59 UTC");
+    }
+
+    #[test]
+    fn serials_have_one_form() {
+        assert_eq!(serial_text(&[0, 0, 0x0a, 0xff]), "0aff");
+        assert_eq!(serial_text(&[0]), "");
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        for garbage in [&b""[..], b"\x30", b"\x30\x03abc", &[0x30; 300]] {
+            let error = Facts::read(&CertificateDer::from(garbage)).unwrap_err();
+            assert_eq!(error.code, Code::BadCertificate);
+        }
+        assert_eq!(parse_chain("hello").unwrap_err().code, Code::BadCertificate);
+    }
+}

@@ -1,0 +1,156 @@
+//! What proves who we are: a certificate chain and its private key, of the PoP or of a user.
+//!
+//! A user's credential is one PEM file of mode 600. The key is made where it is used and never leaves; what
+//! travels at login is a certificate request.
+
+use super::certificate::{Facts, parse_chain, utc};
+use super::{secret, tls};
+use crate::home::{Home, read_text};
+use rcgen::{CertificateParams, KeyPair};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// A chain, leaf first, and the leaf's key.
+#[derive(Debug)]
+pub struct Credential {
+    /// The certificates.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The private key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Credential {
+    /// The PoP's; fails if there is no PoP or the certificate is out of date.
+    pub fn host(home: &Home, now: SystemTime) -> Result<Self, Error> {
+        let (certificate, key) = (home.host_cert(), home.host_key());
+        let chain = read_text(&certificate, 256 * 1024)?.ok_or_else(|| no_pop(&certificate))?;
+        let key = secret::read(&key)?.ok_or_else(|| no_pop(&key))?;
+        Self::parse(&chain, &key, &certificate)?.checked(now)
+    }
+
+    /// The user's; fails if there was no login or the certificate is out of date.
+    pub fn user(home: &Home, now: SystemTime) -> Result<Self, Error> {
+        let path = home.user_credential();
+        let text = secret::read(&path)?.ok_or_else(|| {
+            Error::new(Code::NotLoggedIn, "read credential", path.display(), "there is no such file")
+        })?;
+        Self::parse(&text, &text, &path)?.checked(now)
+    }
+
+    /// Takes PEM texts and checks that key and leaf belong together.
+    pub fn parse(chain: &str, key: &str, origin: &Path) -> Result<Self, Error> {
+        let bad =
+            |cause: String| Error::new(Code::BadCertificate, "read credential", origin.display(), cause);
+        let chain = parse_chain(chain).map_err(|error| bad(error.cause))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| bad(error.to_string()))?;
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &tls::provider())
+            .map_err(|error| bad(format!("key and certificate do not belong together: {error}")))?;
+        Ok(Credential { chain, key })
+    }
+
+    /// What the leaf says.
+    pub fn facts(&self) -> Result<Facts, Error> {
+        Facts::read(&self.chain[0])
+    }
+
+    /// Whom the leaf names.
+    pub fn principal(&self) -> Result<Principal, Error> {
+        self.facts()?.principal()
+    }
+
+    fn checked(self, now: SystemTime) -> Result<Self, Error> {
+        let facts = self.facts()?;
+        let who = self.principal()?;
+        if now > facts.not_after {
+            let cause = format!("it expired on {}; now it is {}", utc(facts.not_after), utc(now));
+            return Err(Error::new(Code::CertificateExpired, "read credential", who, cause));
+        }
+        if now < facts.not_before {
+            let cause = format!("it is valid from {}; now it is {}", utc(facts.not_before), utc(now));
+            return Err(Error::new(Code::CertificateNotYetValid, "read credential", who, cause));
+        }
+        Ok(self)
+    }
+}
+
+impl Clone for Credential {
+    fn clone(&self) -> Self {
+        Credential { chain: self.chain.clone(), key: self.key.clone_key() }
+    }
+}
+
+/// A fresh key and the request that asks for a certificate on it.
+pub struct KeyRequest {
+    /// Private key, PEM; secret.
+    pub key: String,
+    /// Certificate request, PEM; names nobody, the authority decides.
+    pub request: String,
+}
+
+impl KeyRequest {
+    /// Makes a key and its request.
+    pub fn generate() -> Result<Self, Error> {
+        let key = generate_key()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let request = params.serialize_request(&key).and_then(|request| request.pem()).map_err(defect)?;
+        Ok(KeyRequest { key: key.serialize_pem(), request })
+    }
+}
+
+/// A fresh ECDSA key on P-256.
+pub fn generate_key() -> Result<KeyPair, Error> {
+    KeyPair::generate().map_err(defect)
+}
+
+fn defect(error: rcgen::Error) -> Error {
+    Error::new(Code::Internal, "make key", "", error)
+}
+
+fn no_pop(path: &Path) -> Error {
+    Error::new(Code::NotInitialised, "read credential", path.display(), "there is no such file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::tests::{login, now, pop};
+    use std::time::Duration;
+
+    #[test]
+    fn the_host_credential_is_checked_for_dates() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, _) = pop(dir.path(), "kek");
+        let credential = Credential::host(&home, now()).unwrap();
+        assert_eq!(credential.principal().unwrap().to_string(), "kek");
+        let in_two_years = now() + Duration::from_secs(2 * 365 * 86400);
+        let error = Credential::host(&home, in_two_years).unwrap_err();
+        assert_eq!(error.code, Code::CertificateExpired);
+        assert!(error.cause.contains(" UTC"), "{error}");
+        let error = Credential::host(&home, now() - Duration::from_secs(3600)).unwrap_err();
+        assert_eq!(error.code, Code::CertificateNotYetValid);
+    }
+
+    #[test]
+    fn without_login_or_pop_there_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        assert_eq!(Credential::user(&home, now()).unwrap_err().code, Code::NotLoggedIn);
+        assert_eq!(Credential::host(&home, now()).unwrap_err().code, Code::NotInitialised);
+    }
+
+    #[test]
+    fn key_and_certificate_must_belong_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, authority) = pop(dir.path(), "kek");
+        let (pem, key) = login(&authority, "alice");
+        Credential::parse(&pem, &key, dir.path()).unwrap();
+        let other = KeyRequest::generate().unwrap().key;
+        assert_eq!(Credential::parse(&pem, &other, dir.path()).unwrap_err().code, Code::BadCertificate);
+    }
+}

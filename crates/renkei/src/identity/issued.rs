@@ -1,0 +1,165 @@
+//! What the site's authority issued and what it took back: two text files of one line per certificate.
+//!
+//! `issued`: `SERIAL PRINCIPAL EXPIRY`; `revoked`: `SERIAL MOMENT`, times in seconds since 1970. Both only grow;
+//! a line is one write in append mode, so that the daemon and a command may write at the same time. The file of
+//! issued certificates is the audit trail of who could act when.
+
+use super::authority::Issued;
+use super::certificate::unix_seconds;
+use crate::home::{Home, file_error, make_private_dir};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One certificate that was issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Lower-case hexadecimal.
+    pub serial: String,
+    /// To whom.
+    pub principal: Principal,
+    /// Until when it is valid.
+    pub not_after: SystemTime,
+}
+
+/// One certificate that was taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// Lower-case hexadecimal.
+    pub serial: String,
+    /// When.
+    pub moment: SystemTime,
+}
+
+/// Notes a certificate before it is handed out.
+pub fn note(home: &Home, issued: &Issued) -> Result<(), Error> {
+    let line = format!("{} {} {}\n", issued.serial, issued.principal, unix_seconds(issued.not_after));
+    append(&home.issued_file(), &line)
+}
+
+/// The certificates that may still be valid at `now` and are meant by `what`: a principal or a serial.
+pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<Entry>, Error> {
+    let serial = what.replace(':', "").to_ascii_lowercase();
+    let meant = |entry: &Entry| entry.serial == serial || entry.principal.to_string() == what;
+    let mut found = Vec::new();
+    each_line(&home.issued_file(), |words| {
+        found.extend(parse_entry(words).filter(|entry| entry.not_after >= now && meant(entry)));
+    })?;
+    Ok(found)
+}
+
+/// Notes that a certificate is taken back.
+pub fn note_revoked(home: &Home, serial: &str, now: SystemTime) -> Result<(), Error> {
+    append(&home.revoked_file(), &format!("{serial} {}\n", unix_seconds(now)))
+}
+
+/// All certificates taken back, each once.
+pub fn revoked(home: &Home) -> Result<Vec<Revoked>, Error> {
+    let mut list: Vec<Revoked> = Vec::new();
+    each_line(&home.revoked_file(), |words| {
+        let [serial, moment] = words else { return };
+        if let Some(moment) = parse_time(moment)
+            && list.iter().all(|known| known.serial != *serial)
+        {
+            list.push(Revoked { serial: (*serial).to_owned(), moment });
+        }
+    })?;
+    Ok(list)
+}
+
+fn parse_entry(words: &[&str]) -> Option<Entry> {
+    let [serial, principal, not_after] = words else { return None };
+    let principal = Principal::parse(principal).ok()?;
+    Some(Entry { serial: (*serial).to_owned(), principal, not_after: parse_time(not_after)? })
+}
+
+fn parse_time(text: &str) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_secs(text.parse().ok()?))
+}
+
+fn append(path: &Path, line: &str) -> Result<(), Error> {
+    make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes()).and_then(|()| file.sync_data()))
+        .map_err(|error| file_error("append", path, &error))
+}
+
+fn each_line(path: &Path, mut handle: impl FnMut(&[&str])) -> Result<(), Error> {
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(file_error("read", path, &error)),
+    };
+    for line in BufReader::new(file).lines() {
+        let line = line.map_err(|error| file_error("read", path, &error))?;
+        handle(&line.split_whitespace().collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// Whether `text` is a serial as [`note_revoked`] takes it.
+pub fn parse_serial(text: &str) -> Result<String, Error> {
+    let serial = text.replace(':', "").to_ascii_lowercase();
+    let hex = serial.bytes().all(|b| b.is_ascii_hexdigit());
+    // RFC 5280, 4.1.2.2: at most 20 octets.
+    if hex && serial.len().is_multiple_of(2) && (2..=40).contains(&serial.len()) {
+        return Ok(serial);
+    }
+    Err(Error::new(Code::UsageInvalid, "parse serial", text, "a serial is 1 to 20 bytes in hexadecimal"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn issued(serial: &str, principal: &str, not_after: u64) -> Issued {
+        Issued {
+            pem: String::new(),
+            serial: serial.into(),
+            principal: Principal::parse(principal).unwrap(),
+            not_after: UNIX_EPOCH + Duration::from_secs(not_after),
+        }
+    }
+
+    #[test]
+    fn finds_what_may_still_be_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        assert!(find(&home, "alice@kek", now).unwrap().is_empty());
+        for (serial, who, until) in
+            [("0a", "alice@kek", 99), ("0b", "alice@kek", 101), ("0c", "bob@kek", 101), ("0d", "kek", 200)]
+        {
+            note(&home, &issued(serial, who, until)).unwrap();
+        }
+        let serials = |what| -> Vec<String> {
+            find(&home, what, now).unwrap().into_iter().map(|entry| entry.serial).collect()
+        };
+        assert_eq!(serials("alice@kek"), ["0b"]);
+        assert_eq!(serials("0C"), ["0c"]);
+        assert_eq!(serials("kek"), ["0d"]);
+    }
+
+    #[test]
+    fn a_torn_line_is_skipped_and_revocations_count_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let now = UNIX_EPOCH + Duration::from_secs(7);
+        note_revoked(&home, "0a", now).unwrap();
+        note_revoked(&home, "0a", now + Duration::from_secs(1)).unwrap();
+        append(&home.revoked_file(), "0b\n").unwrap();
+        assert_eq!(revoked(&home).unwrap(), [Revoked { serial: "0a".into(), moment: now }]);
+    }
+
+    #[test]
+    fn serials_are_checked() {
+        assert_eq!(parse_serial("0A:ff").unwrap(), "0aff");
+        for bad in ["", "0", "xy", "alice@kek", &"00".repeat(21)] {
+            assert!(parse_serial(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Certificates, trust between sites, TLS, local accounts and login.
+//!
+//! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
+//! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
+//! as it, and [`login`] hands certificates to local users. The rules of mapping are in `renkei_core::identity`.
+
+pub mod account;
+pub mod authority;
+pub mod card;
+pub mod certificate;
+pub mod credential;
+pub mod issued;
+pub mod login;
+pub mod secret;
+pub mod socket;
+#[cfg(test)]
+pub(crate) mod tests;
+pub mod tls;
+pub mod trust;
+pub mod verify;

@@ -1,0 +1,364 @@
+//! The local socket: one JSON line asked, one JSON line answered, and the kernel says who asks.
+//!
+//! Anybody on the machine may connect (mode 666); authority comes from SO_PEERCRED alone. Blocking code on threads
+//! of its own. Guarantees: a line over 64 KiB, a caller who is silent for 5 s and more than a few callers of one
+//! account at a time are turned away, so nobody can hold the socket from others. A reply is `{"ok":...}` or
+//! `{"error":{...}}`.
+
+use crate::home::{file_error, make_dir};
+use renkei_core::error::{Code, Error};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest request line.
+pub const LINE_LIMIT: usize = 64 * 1024;
+/// Longest reply a client takes: a federation's cards.
+const REPLY_LIMIT: usize = 32 * 1024 * 1024;
+/// How long one request may take to arrive, and its reply to leave.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the accepting thread looks whether it should stop.
+const STOP_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// Connections open at a time, of all accounts and of one.
+const MAX_OPEN: usize = 256;
+const MAX_OPEN_PER_UID: usize = 16;
+/// Longest path the kernel takes in a socket address (sun_path, 108 with its NUL).
+const MAX_ADDRESS: usize = 107;
+
+/// Who is at the other end, by the kernel's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Effective user id when it connected.
+    pub uid: u32,
+    /// Effective group id when it connected.
+    pub gid: u32,
+    /// Process id.
+    pub pid: i32,
+}
+
+/// What the socket can be asked.
+pub trait Handler: Sync {
+    /// Answers one request, an object with the field `op`. Called on several threads at a time; may block.
+    fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error>;
+}
+
+impl<F: Fn(Peer, &Value) -> Result<Value, Error> + Sync> Handler for F {
+    fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        self(peer, request)
+    }
+}
+
+/// The form of a reply.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reply {
+    Ok(Value),
+    Error(Error),
+}
+
+/// Opens the socket for everybody; a dead one left behind is replaced, a live one is not.
+pub fn bind_socket(path: &Path) -> Result<UnixListener, Error> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    make_dir(dir, 0o755)?;
+    if connect(path).is_ok() {
+        return Err(Error::new(Code::AddressInUse, "listen", path.display(), "another PoP answers there"));
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(file_error("replace socket", path, &error));
+        }
+        _ => {}
+    }
+    let bound = Address::of(path).and_then(|address| UnixListener::bind(&address.path));
+    let listener = bound.map_err(|error| file_error("listen", path, &error))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o666))
+        .map_err(|error| file_error("open socket to all", path, &error))?;
+    Ok(listener)
+}
+
+/// A path short enough for a socket address: through an open directory where the real one is too long.
+struct Address {
+    path: PathBuf,
+    _dir: Option<OwnedFd>,
+}
+
+impl Address {
+    fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().len() <= MAX_ADDRESS {
+            return Ok(Address { path: path.into(), _dir: None });
+        }
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let name = path.file_name().unwrap_or_default();
+        let short = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+        Ok(Address { path: short, _dir: Some(dir) })
+    }
+}
+
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    Address::of(path).and_then(|address| UnixStream::connect(&address.path))
+}
+
+/// Serves until `stop`; returns when the last request is answered, at most some seconds later.
+pub fn serve_socket(listener: &UnixListener, handler: &dyn Handler, stop: &AtomicBool) -> Result<(), Error> {
+    let broken = |error: io::Error| Error::new(Code::SystemCall, "accept", "local socket", error);
+    listener.set_nonblocking(true).map_err(broken)?;
+    let open = Open::default();
+    std::thread::scope(|scope| {
+        while !stop.load(Ordering::Acquire) {
+            let Some(stream) = accept(listener).map_err(broken)? else { continue };
+            let Some(seat) = open.take_seat(&stream) else { continue };
+            let serve = || serve_one(stream, seat, handler);
+            if let Err(error) =
+                std::thread::Builder::new().name("local-api".into()).spawn_scoped(scope, serve)
+            {
+                tracing::warn!(%error, "no thread for a local request");
+            }
+        }
+        Ok(())
+    })
+}
+
+fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    match poll(&mut fds, Some(&STOP_CHECK)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(error) if is_passing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Failures of one connection or of a moment, not of the listener.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [libc::EAGAIN, libc::EINTR, libc::ECONNABORTED, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+}
+
+/// Who is connected, to keep one account from taking all seats.
+#[derive(Default)]
+struct Open(Mutex<HashMap<u32, usize>>);
+
+struct Seat<'a> {
+    open: &'a Open,
+    peer: Peer,
+}
+
+impl Open {
+    fn take_seat(&self, stream: &UnixStream) -> Option<Seat<'_>> {
+        let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+        let peer = Peer {
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+            pid: credentials.pid.as_raw_nonzero().get(),
+        };
+        let mut seats = self.0.lock().expect("no thread panics with the seats");
+        let of_uid = seats.get(&peer.uid).copied().unwrap_or(0);
+        if of_uid >= MAX_OPEN_PER_UID || seats.values().sum::<usize>() >= MAX_OPEN {
+            return None;
+        }
+        seats.insert(peer.uid, of_uid + 1);
+        Some(Seat { open: self, peer })
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut seats = self.open.0.lock().expect("no thread panics with the seats");
+        if let Some(count) = seats.get_mut(&self.peer.uid) {
+            *count -= 1;
+        }
+        seats.retain(|_, count| *count > 0);
+    }
+}
+
+fn serve_one(mut stream: UnixStream, seat: Seat<'_>, handler: &dyn Handler) {
+    let reply = match read_line(&mut stream, LINE_LIMIT, Some(PATIENCE)) {
+        Ok(line) => answer(&line, seat.peer, handler),
+        Err(error) => Reply::Error(error),
+    };
+    let mut text = serde_json::to_string(&reply).expect("a reply is plain data");
+    text.push('\n');
+    let sent = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes()));
+    if let Err(error) = sent {
+        tracing::debug!(%error, uid = seat.peer.uid, "a local reply was not taken");
+    }
+}
+
+fn answer(line: &str, peer: Peer, handler: &dyn Handler) -> Reply {
+    let request = serde_json::from_str(line)
+        .map_err(|error| Error::new(Code::ProtocolViolation, "read request", "local socket", error));
+    match request.and_then(|request| handler.handle(peer, &request)) {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Error(error),
+    }
+}
+
+/// Reads up to a newline or the end, at most `limit` bytes, all within `patience`.
+fn read_line(stream: &mut UnixStream, limit: usize, patience: Option<Duration>) -> Result<String, Error> {
+    let fail = |code, cause: &dyn std::fmt::Display| Error::new(code, "read line", "local socket", cause);
+    let start = Instant::now();
+    let mut line = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let left = patience.map(|patience| patience.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(fail(Code::Stalled, &"no whole line within 5 s"));
+        }
+        stream.set_read_timeout(left).map_err(|error| fail(Code::SystemCall, &error))?;
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(n) => line.extend_from_slice(&chunk[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(fail(Code::ConnectionLost, &error)),
+        }
+        if let Some(end) = line.iter().position(|&b| b == b'\n') {
+            line.truncate(end);
+            break;
+        }
+        if line.len() > limit {
+            return Err(fail(Code::FrameTooLarge, &format!("a line is at most {limit} bytes")));
+        }
+    }
+    String::from_utf8(line).map_err(|error| fail(Code::ProtocolViolation, &error))
+}
+
+/// Asks the PoP behind the socket at `path`.
+pub fn request(path: &Path, request: &Value) -> Result<Value, Error> {
+    let mut stream = connect(path).map_err(|error| not_running(path, &error))?;
+    let lost = |error: io::Error| Error::new(Code::ConnectionLost, "ask", path.display(), error);
+    writeln!(stream, "{request}").map_err(lost)?;
+    parse_reply(&read_line(&mut stream, REPLY_LIMIT, None)?)
+}
+
+/// Parses a reply line.
+pub fn parse_reply(line: &str) -> Result<Value, Error> {
+    match serde_json::from_str(line) {
+        Ok(Reply::Ok(value)) => Ok(value),
+        Ok(Reply::Error(error)) => Err(error),
+        Err(error) => Err(Error::new(Code::ProtocolViolation, "read reply", "local socket", error)),
+    }
+}
+
+/// The reply line for an outcome.
+pub fn reply_line(outcome: Result<Value, Error>) -> String {
+    let reply = outcome.map_or_else(Reply::Error, Reply::Ok);
+    serde_json::to_string(&reply).expect("a reply is plain data")
+}
+
+fn not_running(path: &Path, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            Error::new(Code::PopNotRunning, "connect", path.display(), error)
+        }
+        _ => file_error("connect", path, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn echo(peer: Peer, request: &Value) -> Result<Value, Error> {
+        match request["op"].as_str() {
+            Some("who") => Ok(json!({"uid": peer.uid, "pid": peer.pid})),
+            Some(op) => Err(Error::new(Code::UsageInvalid, "dispatch", op, "no such op")),
+            None => Err(Error::new(Code::UsageInvalid, "dispatch", "", "no op")),
+        }
+    }
+
+    /// Runs `test` against a served socket in a directory whose path is `depth` characters longer than usual.
+    fn served(depth: usize, test: impl FnOnce(&Path)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d".repeat(depth.max(1))).join("renkei.sock");
+        let listener = bind_socket(&path).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| serve_socket(&listener, &echo, &stop));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&path)));
+            stop.store(true, Ordering::Release);
+            serving.join().unwrap().unwrap();
+            outcome.unwrap();
+        });
+    }
+
+    #[test]
+    fn the_kernel_says_who_asks() {
+        served(1, |path| {
+            let reply = request(path, &json!({"op": "who"})).unwrap();
+            assert_eq!(reply["uid"], rustix::process::geteuid().as_raw());
+            assert_eq!(reply["pid"], std::process::id());
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o666);
+        });
+    }
+
+    #[test]
+    fn errors_arrive_with_their_code() {
+        served(1, |path| {
+            let error = request(path, &json!({"op": "fly"})).unwrap_err();
+            assert_eq!((error.code, error.subject.as_str()), (Code::UsageInvalid, "fly"));
+            let send = |bytes: &[u8]| {
+                let mut stream = connect(path).unwrap();
+                stream.write_all(bytes).unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                parse_reply(&read_line(&mut stream, REPLY_LIMIT, None).unwrap()).unwrap_err().code
+            };
+            assert_eq!(send(b"garbage\n"), Code::ProtocolViolation);
+            assert_eq!(send(b""), Code::ProtocolViolation);
+            assert_eq!(send(b"\xff\n"), Code::ProtocolViolation);
+            // Exactly one chunk over the limit, so that everything is read before the refusal.
+            assert_eq!(send(&vec![b'x'; LINE_LIMIT + 4096]), Code::FrameTooLarge);
+        });
+    }
+
+    #[test]
+    fn one_account_cannot_take_all_seats() {
+        served(1, |path| {
+            let silent: Vec<_> = (0..MAX_OPEN_PER_UID).map(|_| connect(path).unwrap()).collect();
+            assert!(request(path, &json!({"op": "who"})).is_err());
+            drop(silent);
+            let seated = (0..1000).any(|_| {
+                std::thread::yield_now();
+                request(path, &json!({"op": "who"})).is_ok()
+            });
+            assert!(seated, "seats are given back");
+        });
+    }
+
+    #[test]
+    fn long_paths_work() {
+        served(200, |path| {
+            assert!(path.as_os_str().len() > MAX_ADDRESS);
+            request(path, &json!({"op": "who"})).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("renkei.sock");
+        let first = bind_socket(&path).unwrap();
+        assert_eq!(bind_socket(&path).unwrap_err().code, Code::AddressInUse);
+        drop(first);
+        let _second = bind_socket(&path).unwrap();
+        let none = request(&dir.path().join("none.sock"), &json!({})).unwrap_err();
+        assert_eq!(none.code, Code::PopNotRunning);
+    }
+}

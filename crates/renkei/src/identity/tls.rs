@@ -1,0 +1,184 @@
+//! TLS: the only module that builds rustls configurations.
+//!
+//! TLS 1.3 only, AES-128-GCM first (the fastest where the CPU has AES). On `renkei/1` both sides show a
+//! certificate, and the handshake itself checks one thing only: that the peer has the private key of the
+//! certificate it shows. Whether that certificate is any good is judged right after the handshake by
+//! [`super::verify::verify_peer`], which both sides must call before they act on anything the peer says. A refusal
+//! then travels as a coded error that says what is wrong and what to do, where a TLS alert could say no more than
+//! "bad certificate" - and an expired certificate would look like a broken network.
+//!
+//! Guarantees: no anonymous peer passes a `renkei/1` handshake; resumed connections (data streams) carry the
+//! identity of the first. Non-goal: `http_config` asks for no client certificate; doors authenticate themselves.
+
+use super::credential::Credential;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use std::sync::Arc;
+
+/// Protocol name of daemons and the command line.
+pub const RENKEI_ALPN: &[u8] = b"renkei/1";
+/// Protocol names of HTTP, preferred first.
+pub const HTTP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// Tickets sent per handshake: each resumes one data stream, and streams bring tickets of their own.
+const TICKETS: usize = 4;
+/// Peers whose sessions the client remembers.
+const REMEMBERED_PEERS: usize = 256;
+
+/// The cryptography in use.
+pub fn provider() -> Arc<CryptoProvider> {
+    let mut provider = aws_lc_rs::default_provider();
+    provider.cipher_suites = vec![
+        aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
+        aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    ];
+    Arc::new(provider)
+}
+
+/// The accepting side of `renkei/1`.
+pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
+    let provider = provider();
+    let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .and_then(|builder| {
+            let builder = builder.with_client_cert_verifier(verifier);
+            builder.with_single_cert(credential.chain.clone(), credential.key.clone_key())
+        })
+        .map_err(failed)?;
+    config.alpn_protocols = vec![RENKEI_ALPN.to_vec()];
+    config.ticketer = aws_lc_rs::Ticketer::new().map_err(failed)?;
+    config.send_tls13_tickets = TICKETS;
+    Ok(Arc::new(config))
+}
+
+/// The accepting side of everything HTTP.
+pub fn http_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .and_then(|builder| {
+            let builder = builder.with_no_client_auth();
+            builder.with_single_cert(credential.chain.clone(), credential.key.clone_key())
+        })
+        .map_err(failed)?;
+    config.alpn_protocols = HTTP_ALPN.map(<[u8]>::to_vec).to_vec();
+    Ok(Arc::new(config))
+}
+
+/// The dialling side of `renkei/1`. Keep it for all streams of a session: it remembers the tickets.
+pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .and_then(|builder| {
+            let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+            builder.with_client_auth_cert(credential.chain.clone(), credential.key.clone_key())
+        })
+        .map_err(failed)?;
+    config.alpn_protocols = vec![RENKEI_ALPN.to_vec()];
+    config.resumption = Resumption::in_memory_sessions(REMEMBERED_PEERS);
+    Ok(Arc::new(config))
+}
+
+/// The server name to ask for: sessions are remembered under it, nothing is verified by it.
+pub fn server_name(site: &SiteName) -> ServerName<'static> {
+    // A site's name may end with `-`, a DNS label may not.
+    ServerName::try_from(format!("{site}x.renkei.internal"))
+        .or_else(|_| ServerName::try_from("renkei.internal"))
+        .expect("a constant legal name")
+}
+
+fn failed(error: rustls::Error) -> Error {
+    Error::new(Code::TlsFailed, "prepare TLS", "", error)
+}
+
+/// Checks the signature over the handshake and leaves the chain to the caller; see the module's introduction.
+#[derive(Debug)]
+struct ProofOfPossession(WebPkiSupportedAlgorithms);
+
+impl ProofOfPossession {
+    fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 only".into()))
+    }
+}
+
+impl ServerCertVerifier for ProofOfPossession {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Self::no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for ProofOfPossession {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // No hints: a client has one certificate, and the list would grow with the federation.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Self::no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

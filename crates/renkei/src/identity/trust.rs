@@ -1,0 +1,365 @@
+//! Whom this place believes: its own site's card, the cards in `trust/`, and the newest revocation list of each.
+//!
+//! Guarantees: a card never silently replaces one with another fingerprint; a revocation list counts only if the
+//! site's own authority signed it and its number is higher than that of the one known. Non-goal: judging peers,
+//! see [`super::verify`].
+
+use super::card::{MAX_CARD_BYTES, SiteCard};
+use super::certificate::parse;
+use crate::config::Config;
+use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
+
+/// Largest revocation list accepted.
+pub const MAX_LIST_BYTES: usize = 1 << 20;
+
+/// A revocation list whose signature was checked.
+#[derive(Debug)]
+pub struct RevocationList {
+    number: u64,
+    der: Vec<u8>,
+    parsed: webpki::CertRevocationList<'static>,
+}
+
+/// What came of adding a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Added {
+    /// The site was not known.
+    New,
+    /// The site was known by the same authority; its endpoints changed.
+    Updated,
+    /// Nothing new.
+    Same,
+}
+
+/// The trusted sites.
+#[derive(Debug)]
+pub struct Trust {
+    home: Home,
+    own: Option<SiteName>,
+    cards: BTreeMap<SiteName, SiteCard>,
+    lists: BTreeMap<SiteName, RevocationList>,
+}
+
+impl Trust {
+    /// Trust in nobody.
+    pub fn empty(home: &Home) -> Self {
+        Trust { home: home.clone(), own: None, cards: BTreeMap::new(), lists: BTreeMap::new() }
+    }
+
+    /// Reads the PoP's own site, if `home` has a PoP, and all cards and lists.
+    pub fn load(home: &Home) -> Result<Self, Error> {
+        let mut trust = Trust::empty(home);
+        for path in card_files(&home.trust_dir())? {
+            let card = read_card(&path)?;
+            trust.cards.insert(card.site.clone(), card);
+        }
+        if let Some(card) = own_card(home)? {
+            trust.own = Some(card.site.clone());
+            trust.cards.insert(card.site.clone(), card);
+        }
+        trust.load_lists()?;
+        Ok(trust)
+    }
+
+    fn load_lists(&mut self) -> Result<(), Error> {
+        for card in self.cards.values() {
+            let path = self.home.crl_file(&card.site);
+            let kept = read_list(&path)?.map(|der| RevocationList::check(card, der)).transpose()?;
+            let carried =
+                card.revocation_list.clone().map(|der| RevocationList::check(card, der)).transpose()?;
+            let newest = [kept, carried].into_iter().flatten().max_by_key(|list| list.number);
+            if let Some(list) = newest {
+                self.lists.insert(card.site.clone(), list);
+            }
+        }
+        Ok(())
+    }
+
+    /// The site of the PoP in this directory, if there is one.
+    pub fn own_site(&self) -> Option<&SiteName> {
+        self.own.as_ref()
+    }
+
+    /// The cards of all trusted sites, the own one among them, by name.
+    pub fn list(&self) -> impl Iterator<Item = &SiteCard> {
+        self.cards.values()
+    }
+
+    /// A site's card.
+    pub fn card(&self, site: &SiteName) -> Option<&SiteCard> {
+        self.cards.get(site)
+    }
+
+    /// A site's card as it should be handed on: with the newest revocation list.
+    pub fn export(&self, site: &SiteName) -> Option<SiteCard> {
+        let mut card = self.cards.get(site)?.clone();
+        card.revocation_list = self.lists.get(site).map(|list| list.der.clone());
+        Some(card)
+    }
+
+    /// Where a site's PoPs listen.
+    pub fn endpoints(&self, site: &SiteName) -> Result<&[String], Error> {
+        let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
+        self.cards.get(site).map(|card| &card.endpoints[..]).ok_or_else(unknown)
+    }
+
+    /// A site's revocation list and its number.
+    pub fn revocation_list(&self, site: &SiteName) -> Option<(u64, &[u8])> {
+        self.lists.get(site).map(|list| (list.number, &list.der[..]))
+    }
+
+    pub(super) fn parsed_list(&self, site: &SiteName) -> Option<&webpki::CertRevocationList<'static>> {
+        self.lists.get(site).map(|list| &list.parsed)
+    }
+
+    /// Trusts a site from now on and keeps its card.
+    ///
+    /// # Errors
+    /// `CardConflict` if the site is known by another authority; nothing is changed then.
+    pub fn add(&mut self, card: SiteCard) -> Result<Added, Error> {
+        let carried = card.revocation_list.clone();
+        let added = self.compare(&card)?;
+        if added != Added::Same && self.own.as_ref() != Some(&card.site) {
+            make_dir(&self.home.trust_dir(), 0o755)?;
+            write_file(&card_path(&self.home, &card.site), card.to_text().as_bytes(), 0o644)?;
+            self.cards.insert(card.site.clone(), card.clone());
+        }
+        if let Some(der) = carried {
+            self.merge_crl(&card.site, &der)?;
+        }
+        Ok(added)
+    }
+
+    /// What adding `card` would do.
+    pub fn compare(&self, card: &SiteCard) -> Result<Added, Error> {
+        if let Some(der) = &card.revocation_list {
+            RevocationList::check(card, der.clone())?;
+        }
+        let Some(known) = self.cards.get(&card.site) else { return Ok(Added::New) };
+        if known.authority != card.authority {
+            let cause = format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
+            return Err(Error::new(Code::CardConflict, "add site card", &card.site, cause));
+        }
+        Ok(if known.endpoints == card.endpoints { Added::Same } else { Added::Updated })
+    }
+
+    /// Ends the trust in a site.
+    pub fn remove(&mut self, site: &SiteName) -> Result<(), Error> {
+        if self.own.as_ref() == Some(site) {
+            let cause = "a PoP always trusts its own site";
+            return Err(Error::new(Code::UsageInvalid, "remove site", site, cause));
+        }
+        if self.cards.remove(site).is_none() {
+            return Err(Error::new(Code::SiteUnknown, "remove site", site, ""));
+        }
+        self.lists.remove(site);
+        remove_file(&card_path(&self.home, site))?;
+        remove_file(&self.home.crl_file(site))
+    }
+
+    /// Takes a revocation list of `site` if it is good and newer than the one known; tells whether it was.
+    pub fn merge_crl(&mut self, site: &SiteName, der: &[u8]) -> Result<bool, Error> {
+        let unknown = || Error::new(Code::SiteUnknown, "take revocation list", site, "");
+        let list = RevocationList::check(self.cards.get(site).ok_or_else(unknown)?, der.to_vec())?;
+        if self.lists.get(site).is_some_and(|known| known.number >= list.number) {
+            return Ok(false);
+        }
+        make_private_dir(self.home.state_dir())?;
+        make_private_dir(&self.home.crl_dir())?;
+        write_file(&self.home.crl_file(site), der, 0o644)?;
+        self.lists.insert(site.clone(), list);
+        Ok(true)
+    }
+}
+
+impl RevocationList {
+    /// Checks that the authority of `card` signed the list.
+    fn check(card: &SiteCard, der: Vec<u8>) -> Result<Self, Error> {
+        let bad = |cause: String| Error::new(Code::BadCertificate, "read revocation list", &card.site, cause);
+        let authority = parse(&card.authority)?;
+        let list = parse_list(&der).map_err(bad)?;
+        if list.issuer() != authority.subject() || list.verify_signature(authority.public_key()).is_err() {
+            return Err(bad("the site's authority did not sign it".into()));
+        }
+        let number = list_number(&der)?;
+        let parsed =
+            webpki::OwnedCertRevocationList::from_der(&der).map_err(|error| bad(error.to_string()))?;
+        Ok(RevocationList { number, der, parsed: parsed.into() })
+    }
+}
+
+fn parse_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {
+    if der.len() > MAX_LIST_BYTES {
+        return Err(format!("it is larger than {MAX_LIST_BYTES} bytes"));
+    }
+    match CertificateRevocationList::from_der(der) {
+        Ok(([], list)) => Ok(list),
+        Ok(_) => Err("bytes follow the list".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The number of a revocation list, unchecked.
+pub(super) fn list_number(der: &[u8]) -> Result<u64, Error> {
+    let bad = |cause: String| Error::new(Code::BadCertificate, "read revocation list", "", cause);
+    let list = parse_list(der).map_err(bad)?;
+    let number = list.crl_number().and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| bad("it has no usable number".into()))
+}
+
+fn card_path(home: &Home, site: &SiteName) -> PathBuf {
+    home.trust_dir().join(format!("{site}.site"))
+}
+
+fn card_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error("read trust", dir, &error)),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| file_error("read trust", dir, &error))?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if path.extension().is_some_and(|extension| extension == "site") && !hidden {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn read_card(path: &Path) -> Result<SiteCard, Error> {
+    let text = read_text(path, MAX_CARD_BYTES as u64)?.unwrap_or_default();
+    let bad = |cause: String| Error::new(Code::CardInvalid, "read trust", path.display(), cause);
+    let card = SiteCard::parse(&text).map_err(|error| bad(error.cause))?;
+    if path.file_stem().and_then(|stem| stem.to_str()) != Some(card.site.as_str()) {
+        return Err(bad(format!("the card is of site {}; add cards with `renkei trust add`", card.site)));
+    }
+    Ok(card)
+}
+
+/// The card of the PoP in `home`, made from its configuration; `None` if there is no PoP.
+fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
+    let config = Config::load(home)?;
+    let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), 64 * 1024)?) else {
+        return Ok(None);
+    };
+    let authority = super::certificate::parse_chain(&pem)?.remove(0);
+    let endpoints = config.announced_endpoints();
+    Ok(Some(SiteCard { site: site.clone(), endpoints, authority, revocation_list: None }))
+}
+
+fn read_list(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match std::fs::read(path) {
+        Ok(der) => Ok(Some(der)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(file_error("read revocation list", path, &error)),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::authority::Authority;
+    use crate::identity::tests::{card, now, pop, site};
+
+    #[test]
+    fn cards_are_kept_updated_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let mut kek = card(&Authority::create(&site("kek"), now()).unwrap());
+        let mut trust = Trust::load(&home).unwrap();
+        assert_eq!(trust.add(kek.clone()).unwrap(), Added::New);
+        assert_eq!(trust.add(kek.clone()).unwrap(), Added::Same);
+        kek.endpoints = vec!["new.example:1".into()];
+        assert_eq!(trust.add(kek.clone()).unwrap(), Added::Updated);
+        let mut trust = Trust::load(&home).unwrap();
+        assert_eq!(trust.endpoints(&kek.site).unwrap(), ["new.example:1"]);
+        trust.remove(&kek.site).unwrap();
+        assert_eq!(trust.remove(&kek.site).unwrap_err().code, Code::SiteUnknown);
+        assert_eq!(Trust::load(&home).unwrap().list().count(), 0);
+    }
+
+    #[test]
+    fn another_fingerprint_never_replaces_a_card() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let first = card(&Authority::create(&site("kek"), now()).unwrap());
+        let mut trust = Trust::empty(&home);
+        trust.add(first.clone()).unwrap();
+        let other = card(&Authority::create(&site("kek"), now()).unwrap());
+        assert_eq!(trust.add(other).unwrap_err().code, Code::CardConflict);
+        assert_eq!(Trust::load(&home).unwrap().card(&first.site), Some(&first));
+    }
+
+    #[test]
+    fn a_pop_trusts_its_own_site() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, authority) = pop(dir.path(), "kek");
+        let mut trust = Trust::load(&home).unwrap();
+        assert_eq!(trust.own_site(), Some(&site("kek")));
+        assert_eq!(&trust.card(&site("kek")).unwrap().authority, authority.certificate());
+        assert_eq!(trust.remove(&site("kek")).unwrap_err().code, Code::UsageInvalid);
+        let other = card(&Authority::create(&site("kek"), now()).unwrap());
+        assert_eq!(trust.add(other).unwrap_err().code, Code::CardConflict);
+    }
+
+    #[test]
+    fn only_newer_lists_of_the_right_authority_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let impostor = Authority::create(&site("kek"), now()).unwrap();
+        let mut trust = Trust::empty(&home);
+        trust.add(card(&authority)).unwrap();
+        let list = |number| authority.sign_list(&[], number, now()).unwrap();
+        assert!(trust.merge_crl(&site("kek"), &list(5)).unwrap());
+        assert!(!trust.merge_crl(&site("kek"), &list(5)).unwrap());
+        assert!(!trust.merge_crl(&site("kek"), &list(4)).unwrap());
+        let forged = impostor.sign_list(&[], 9, now()).unwrap();
+        assert_eq!(trust.merge_crl(&site("kek"), &forged).unwrap_err().code, Code::BadCertificate);
+        assert_eq!(trust.merge_crl(&site("kek"), b"garbage").unwrap_err().code, Code::BadCertificate);
+        assert_eq!(trust.merge_crl(&site("osaka"), &list(6)).unwrap_err().code, Code::SiteUnknown);
+        let mut trust = Trust::load(&home).unwrap();
+        assert_eq!(trust.revocation_list(&site("kek")).unwrap().0, 5);
+        assert!(trust.merge_crl(&site("kek"), &list(6)).unwrap());
+    }
+
+    #[test]
+    fn a_card_brings_its_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let mut kek = card(&authority);
+        kek.revocation_list = Some(authority.sign_list(&[], 3, now()).unwrap());
+        Trust::empty(&home).add(kek.clone()).unwrap();
+        let trust = Trust::load(&home).unwrap();
+        assert_eq!(trust.revocation_list(&kek.site).unwrap().0, 3);
+        assert_eq!(trust.export(&kek.site).unwrap(), kek);
+    }
+
+    #[test]
+    fn a_misnamed_or_broken_card_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        std::fs::create_dir(home.trust_dir()).unwrap();
+        let path = home.trust_dir().join("osaka.site");
+        std::fs::write(&path, card(&Authority::create(&site("kek"), now()).unwrap()).to_text()).unwrap();
+        let error = Trust::load(&home).unwrap_err();
+        assert_eq!((error.code, error.subject), (Code::CardInvalid, path.display().to_string()));
+    }
+}

@@ -1,0 +1,159 @@
+//! Judges a peer's certificate chain.
+//!
+//! The leaf names a principal; the principal's site decides which single authority may have vouched for it. A
+//! chain that is good under any other trusted authority is `ForeignName`: that site claimed a name not its own.
+//! Every reason to refuse has its own code, and the causes carry dates in UTC. The TLS handshake has proven
+//! before that the peer has the leaf's key (see [`super::tls`]).
+
+use super::card::SiteCard;
+use super::certificate::{Facts, utc};
+use super::trust::Trust;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use webpki::{
+    EndEntityCert, KeyUsage, RevocationOptionsBuilder, UnknownStatusPolicy, anchor_from_trusted_cert,
+};
+
+/// Most certificates in a chain.
+const MAX_CHAIN: usize = 4;
+const OP: &str = "verify certificate";
+
+/// Who the peer is, if the chain proves it.
+///
+/// # Errors
+/// `UnknownAuthority`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`, `CertificateRevoked`, or
+/// `BadCertificate` for all else; none goes away by trying again.
+pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime) -> Result<Principal, Error> {
+    let [leaf, intermediates @ ..] = chain else {
+        return Err(Error::new(Code::BadCertificate, OP, "", "the peer showed no certificate"));
+    };
+    if chain.len() > MAX_CHAIN {
+        return Err(Error::new(
+            Code::BadCertificate,
+            OP,
+            "",
+            format!("the chain is longer than {MAX_CHAIN}"),
+        ));
+    }
+    let facts = Facts::read(leaf)?;
+    let principal = facts.principal()?;
+    let judge = Judge { leaf, intermediates, facts: &facts, principal: &principal, now };
+    judge.decide(trust)?;
+    Ok(principal)
+}
+
+/// Checks that the peer, a server, is the PoP of `site` and not merely somebody of that site.
+pub fn expect_site(peer: &Principal, site: &SiteName) -> Result<(), Error> {
+    if matches!(peer, Principal::Host(host) if host == site) {
+        return Ok(());
+    }
+    let what = if peer.user_name().is_some() { "user" } else { "PoP" };
+    let cause = format!("expected the PoP of {site}, the peer proved to be the {what} {peer}");
+    Err(Error::new(Code::WrongSite, OP, site, cause))
+}
+
+struct Judge<'a> {
+    leaf: &'a CertificateDer<'a>,
+    intermediates: &'a [CertificateDer<'a>],
+    facts: &'a Facts,
+    principal: &'a Principal,
+    now: SystemTime,
+}
+
+impl Judge<'_> {
+    fn decide(&self, trust: &Trust) -> Result<(), Error> {
+        let site = self.principal.site();
+        let Some(card) = trust.card(site) else {
+            self.refuse_foreign(trust)?;
+            return Err(self.error(Code::UnknownAuthority, format!("the site {site} is not trusted here")));
+        };
+        match self.check(card, trust) {
+            Ok(()) => self.check_authority_dates(card),
+            Err(error) if is_of_another(&error) => {
+                self.refuse_foreign(trust)?;
+                let known = card.fingerprint();
+                let cause = format!(
+                    "the authority of {site} known here ({known}) did not sign it ({})",
+                    self.facts.issuer
+                );
+                Err(self.error(Code::UnknownAuthority, cause))
+            }
+            Err(error) => Err(self.explain(&error)),
+        }
+    }
+
+    /// Verifies under the one authority of `card`.
+    fn check(&self, card: &SiteCard, trust: &Trust) -> Result<(), webpki::Error> {
+        let anchors = [anchor_from_trusted_cert(&card.authority)?];
+        let lists: Vec<_> = trust.parsed_list(&card.site).into_iter().collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            // A list may be old where a site is cut off; an old one is better than none.
+            options.with_status_policy(UnknownStatusPolicy::Allow).build()
+        });
+        let now = self.now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        EndEntityCert::try_from(self.leaf)?.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &anchors,
+            self.intermediates,
+            UnixTime::since_unix_epoch(now),
+            KeyUsage::client_auth(),
+            revocation,
+            None,
+        )?;
+        Ok(())
+    }
+
+    /// An authority's own expiry, which chain building does not look at.
+    fn check_authority_dates(&self, card: &SiteCard) -> Result<(), Error> {
+        let dates = Facts::read(&card.authority)?;
+        if self.now <= dates.not_after {
+            return Ok(());
+        }
+        let cause = format!("the authority of {} expired on {}", card.site, utc(dates.not_after));
+        Err(self.error(Code::CertificateExpired, cause))
+    }
+
+    /// Fails if another trusted site vouched for this name.
+    fn refuse_foreign(&self, trust: &Trust) -> Result<(), Error> {
+        let site = self.principal.site();
+        let others = trust.list().filter(|card| card.site != *site);
+        for card in others {
+            if self.check(card, trust).is_ok() {
+                let cause = format!("the authority of {} signed a name of {site}", card.site);
+                return Err(self.error(Code::ForeignName, cause));
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, error: &webpki::Error) -> Error {
+        let now = utc(self.now);
+        match error {
+            webpki::Error::CertExpired { .. } => {
+                let cause = format!("it expired on {}; here it is {now}", utc(self.facts.not_after));
+                self.error(Code::CertificateExpired, cause)
+            }
+            webpki::Error::CertNotValidYet { .. } => {
+                let cause = format!("it is valid from {}; here it is {now}", utc(self.facts.not_before));
+                self.error(Code::CertificateNotYetValid, cause)
+            }
+            webpki::Error::CertRevoked => {
+                let cause = format!("{} took back serial {}", self.principal.site(), self.facts.serial);
+                self.error(Code::CertificateRevoked, cause)
+            }
+            other => self.error(Code::BadCertificate, other.to_string()),
+        }
+    }
+
+    fn error(&self, code: Code, cause: String) -> Error {
+        Error::new(code, OP, self.principal, cause)
+    }
+}
+
+/// Whether the failure says "not signed by this authority".
+fn is_of_another(error: &webpki::Error) -> bool {
+    matches!(error, webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey)
+}
