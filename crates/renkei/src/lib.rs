@@ -6,6 +6,7 @@
 //! administrator sets.
 
 pub mod config;
+pub mod doors;
 pub mod home;
 pub mod identity;
 pub mod mover;

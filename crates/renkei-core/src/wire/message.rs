@@ -43,6 +43,8 @@ pub enum Control {
     Failed(EntryFailure),
     /// Receiver to sender: these names were removed (in a dry run: would be).
     Removed(Vec<RelPath>),
+    /// Sender to client, in a dry run: these names would be sent.
+    WouldSend(Vec<RelPath>),
     /// Sender to receiver: everything was sent; what was found at the source.
     SendDone(SendDone),
     /// Receiver to sender: everything is durable or reported.

@@ -117,7 +117,9 @@ impl ControlReceiver {
                     message => return Ok(message),
                 },
                 (FrameKind::Refusal, payload) => return Err(decode("refusal", &payload)?),
-                (kind, _) => return Err(renkei_core::wire::violation("control stream", format_args!("{kind:?}"))),
+                (kind, _) => {
+                    return Err(renkei_core::wire::violation("control stream", format_args!("{kind:?}")));
+                }
             }
         }
     }

@@ -216,7 +216,8 @@ fn named(error: Error, site: &SiteName, address: SocketAddr) -> Error {
 /// The addresses behind an endpoint `HOST:PORT`.
 pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
     let found = endpoint.to_socket_addrs();
-    let found = found.map_err(|error| Error::new(Code::NameUnresolved, "resolve", endpoint, error).at("client"));
+    let found =
+        found.map_err(|error| Error::new(Code::NameUnresolved, "resolve", endpoint, error).at("client"));
     found.map(Iterator::collect)
 }
 

@@ -7,7 +7,7 @@ use crate::store::WriteFile;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::SlotHasher;
-use renkei_core::mover::receiver::{Arrival, Done, PendingDir, PendingLink, Start};
+use renkei_core::mover::receiver::{Done, PendingDir, PendingLink, Start};
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, parse_raw};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::{decode, violation};
@@ -101,7 +101,8 @@ impl<'a> Incoming<'a> {
     }
 
     fn on_raw(&mut self) -> Result<(), Error> {
-        let extent = self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
+        let extent =
+            self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
         let (offset, bytes) = parse_raw(&self.payload)?;
         let Some(file) = &extent.file else { return Ok(()) };
         if !extent.hasher.update(offset, bytes) {
@@ -213,7 +214,8 @@ fn place_symlink(
         place.dir.symlink(target, &temp)?;
     }
     let meta = Meta { xattrs: Vec::new(), ..entry.meta.clone() };
-    let named = place.dir.set_meta(&temp, &meta).and_then(|_| place.dir.rename(&temp, &*place.dir, place.name));
+    let named =
+        place.dir.set_meta(&temp, &meta).and_then(|_| place.dir.rename(&temp, &*place.dir, place.name));
     if let Err(error) = named {
         let _ = place.dir.remove_file(&temp);
         return Err(error);

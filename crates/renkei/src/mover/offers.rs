@@ -30,7 +30,9 @@ fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result
     };
     session.note_name(&item.entry.path);
     match session.left(item) {
-        Left::Finished { ino } if is_copy(places, &item.entry, stamp, Some(ino))? => return Ok(Verdict::Have),
+        Left::Finished { ino } if is_copy(places, &item.entry, stamp, Some(ino))? => {
+            return Ok(Verdict::Have);
+        }
         Left::Partial { temp_ino, slots } => return resume(session, places, item, temp_ino, slots),
         _ => {}
     }

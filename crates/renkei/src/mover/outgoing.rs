@@ -221,9 +221,7 @@ fn next_data(
         return Ok(Some(at..range.end));
     }
     let data = file.next_data(at)?;
-    Ok(data
-        .map(|data| data.start.max(at)..data.end.min(range.end))
-        .filter(|data| data.start < data.end))
+    Ok(data.map(|data| data.start.max(at)..data.end.min(range.end)).filter(|data| data.start < data.end))
 }
 
 fn changed(item: &Item, cause: &str) -> Error {

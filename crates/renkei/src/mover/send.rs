@@ -5,11 +5,11 @@
 //! writing of a unit happens outside it.
 
 use super::control::{ControlReceiver, ControlSender};
+use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
 use super::progress::{Note, Watch};
 use super::tls::TlsStream;
 use super::walk::{Root, Sink, walk};
-use super::failure::{Failure, Stop};
 use crate::identity::account::{Account, AccountThread};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::Error;

@@ -8,9 +8,7 @@ use renkei_core::error::{Code, Error};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus,
-};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ClientConfig, ServerConfig};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -122,11 +120,7 @@ fn step<Data>(
     Ok((discard, state))
 }
 
-fn seal<Data>(
-    status: UnbufferedStatus<'_, '_, Data>,
-    plain: &[u8],
-    out: &mut Outbox,
-) -> Result<bool, Error> {
+fn seal<Data>(status: UnbufferedStatus<'_, '_, Data>, plain: &[u8], out: &mut Outbox) -> Result<bool, Error> {
     match status.state.map_err(tls_failed)? {
         ConnectionState::WriteTraffic(mut traffic) => {
             let written = traffic.encrypt(plain, out.room());
@@ -214,8 +208,10 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
-        Inbox { bytes: vec![0; INBOX_BYTES], start: 0, end: 0 }
+    fn holding(received: &[u8]) -> Self {
+        let mut bytes = vec![0; INBOX_BYTES];
+        bytes[..received.len()].copy_from_slice(received);
+        Inbox { bytes, start: 0, end: received.len() }
     }
 
     pub(super) fn filled(&mut self) -> &mut [u8] {
@@ -272,20 +268,25 @@ impl TlsStream {
         timeout: Duration,
     ) -> Result<Self, Error> {
         let conn = UnbufferedClientConnection::new(config, name).map_err(tls_failed)?;
-        Self::shake(sock, Codec(Side::Client(conn)), timeout)
+        Self::shake(sock, Codec(Side::Client(conn)), &[], timeout)
     }
 
-    /// Takes the dialled part on `sock` and shakes hands within `timeout`.
-    pub fn accept(sock: TcpStream, config: Arc<ServerConfig>, timeout: Duration) -> Result<Self, Error> {
+    /// Takes the dialled part on `sock` and shakes hands within `timeout`; `received` was read from it already.
+    pub fn accept(
+        sock: TcpStream,
+        config: Arc<ServerConfig>,
+        received: &[u8],
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let conn = UnbufferedServerConnection::new(config).map_err(tls_failed)?;
-        Self::shake(sock, Codec(Side::Server(conn)), timeout)
+        Self::shake(sock, Codec(Side::Server(conn)), received, timeout)
     }
 
-    fn shake(sock: TcpStream, codec: Codec, timeout: Duration) -> Result<Self, Error> {
+    fn shake(sock: TcpStream, codec: Codec, received: &[u8], timeout: Duration) -> Result<Self, Error> {
         let mut stream = TlsStream {
             sock: Arc::new(sock),
             codec,
-            inbox: Inbox::new(),
+            inbox: Inbox::holding(received),
             outbox: Outbox::new(),
             plain: Vec::new(),
             plain_start: 0,
@@ -317,7 +318,8 @@ impl TlsStream {
     /// Sets how long a read or write may make no progress.
     pub fn bear_silence(&self, timeout: Duration) -> Result<(), Error> {
         let set = self.sock.set_read_timeout(Some(timeout));
-        set.and_then(|()| self.sock.set_write_timeout(Some(timeout))).map_err(|error| lost("set timeout", &error))
+        set.and_then(|()| self.sock.set_write_timeout(Some(timeout)))
+            .map_err(|error| lost("set timeout", &error))
     }
 
     /// The certificates the peer showed, leaf first.

@@ -58,7 +58,9 @@ impl Walk<'_> {
             None => root.dir.self_entry(Detail::Full),
             Some((parent, name)) => {
                 let parent = RelPath::parse(parent);
-                parent.and_then(|parent| root.dir.descend(&parent)).and_then(|dir| dir.entry(name, Detail::Full))
+                parent
+                    .and_then(|parent| root.dir.descend(&parent))
+                    .and_then(|dir| dir.entry(name, Detail::Full))
             }
         };
         let (entry, raw) = match found {

@@ -184,7 +184,9 @@ fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> 
 fn usage(store: &dyn Store, path: &RelPath) -> Result<Usage, Error> {
     let entry = stat(store, path)?;
     if entry.kind == EntryKind::Dir {
-        return disk_usage(&store.dir(path)?);
+        let used = disk_usage(&store.dir(path)?)?;
+        let (files, dirs) = (used.files, used.dirs);
+        return Ok(Usage { bytes: used.bytes, allocated_bytes: used.allocated, files, dirs });
     }
     let (dir, name) = parent(store, path)?;
     let (entry, raw) = dir.entry(name, Detail::Basic)?;

@@ -15,7 +15,7 @@ use crate::home::Home;
 use crate::identity::verify::verify_peer;
 use access::Access;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::principal::Principal;
+use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use rustls::pki_types::CertificateDer;
@@ -114,7 +114,8 @@ impl Site {
     /// Who shows this chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'_>]) -> Result<Principal, Error> {
         let snapshot = self.snapshot();
-        verify_peer(chain, &snapshot.trust, SystemTime::now()).map_err(|error| error.at(snapshot.site.as_str()))
+        verify_peer(chain, &snapshot.trust, SystemTime::now())
+            .map_err(|error| error.at(snapshot.site.as_str()))
     }
 
     /// What a principal may do.

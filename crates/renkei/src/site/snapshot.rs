@@ -3,12 +3,14 @@
 use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
+use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::mapping::Mapping;
+use renkei_core::identity::Mapping;
 use renkei_core::path::SiteName;
+use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +44,10 @@ pub struct Snapshot {
     pub mapping: Mapping,
     /// The host's certificate and key.
     pub credential: Credential,
+    /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
+    pub renkei_tls: Arc<ServerConfig>,
+    /// TLS for HTTP.
+    pub http_tls: Arc<ServerConfig>,
     /// The storages by name.
     pub storages: BTreeMap<String, Root>,
     mark: Mark,
@@ -62,10 +68,13 @@ impl Snapshot {
             };
             (name.clone(), root)
         });
+        let credential = Credential::host(home, SystemTime::now())?;
         Ok(Snapshot {
+            renkei_tls: server_config(&credential)?,
+            http_tls: http_config(&credential)?,
             trust: Arc::new(Trust::load(home)?),
             mapping: Mapping::parse(&map)?,
-            credential: Credential::host(home, SystemTime::now())?,
+            credential,
             storages: storages.collect(),
             site,
             config,

@@ -110,7 +110,8 @@ impl Grants {
     pub fn redeem(&self, ticket: &Ticket, peer: &SiteName) -> Result<(Access, OpenReceive), Error> {
         let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
         let refused = |cause| Error::new(Code::TicketRefused, "redeem", peer, cause);
-        let good = grants.get(ticket).is_some_and(|grant| grant.peer == *peer && grant.until > Instant::now());
+        let good =
+            grants.get(ticket).is_some_and(|grant| grant.peer == *peer && grant.until > Instant::now());
         if !good {
             return Err(refused("no such grant for this site"));
         }

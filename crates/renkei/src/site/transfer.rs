@@ -12,6 +12,7 @@ use crate::mover::walk::Root;
 use crate::mover::{Stop, hex};
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -64,10 +65,16 @@ impl Transfers {
             drop(all);
             let cause = "a newer run of the same transfer took over";
             stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
-            let waited = self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, |all| all.contains_key(&key));
+            let waited =
+                self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, |all| all.contains_key(&key));
             all = waited.expect("no thread panics while it holds the lock").0;
             if all.contains_key(&key) {
-                return Err(Error::new(Code::TransferBusy, "open", &running.status.place, "the older run goes on"));
+                return Err(Error::new(
+                    Code::TransferBusy,
+                    "open",
+                    &running.status.place,
+                    "the older run goes on",
+                ));
             }
         }
         all.insert(key, running);
@@ -83,7 +90,8 @@ impl Transfers {
 
     /// All of them.
     pub fn list(&self) -> Vec<TransferStatus> {
-        let status = |running: &Running| TransferStatus { progress: running.watch.look(), ..running.status.clone() };
+        let status =
+            |running: &Running| TransferStatus { progress: running.watch.look(), ..running.status.clone() };
         let mut all: Vec<_> = self.lock().values().map(status).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
@@ -98,7 +106,14 @@ impl Transfers {
     }
 }
 
-fn running(access: &Access, id: [u8; 16], direction: &str, place: String, watch: &Watch, stop: &Stop) -> Running {
+fn running(
+    access: &Access,
+    id: [u8; 16],
+    direction: &str,
+    place: String,
+    watch: &Watch,
+    stop: &Stop,
+) -> Running {
     let status = TransferStatus {
         id: hex(&id),
         principal: access.principal.to_string(),
@@ -110,20 +125,25 @@ fn running(access: &Access, id: [u8; 16], direction: &str, place: String, watch:
 }
 
 impl Site {
-    /// Receives what the asker sends; `request` is the request to answer when the streams may come.
+    /// Receives what the asker sends; `request` is answered when the streams may come.
+    ///
+    /// # Errors
+    /// The outer one before that answer, for the caller to send; the inner one is how the transfer ended.
     pub fn receive(
         &self,
         access: &Access,
         open: OpenReceive,
         request: u64,
         control: &mut ControlReceiver,
-    ) -> Result<Summary, Error> {
+    ) -> Result<Result<Summary, Error>, Error> {
         let id = hex(&open.transfer);
-        let span = tracing::info_span!("receive", transfer = id, principal = %access.principal, to = %open.to);
+        let span =
+            tracing::info_span!("receive", transfer = id, principal = %access.principal, to = %open.to);
         let _entered = span.enter();
-        let result = self.try_receive(access, open, request, control).map_err(|error| error.at(access.site()));
-        self.note_end(&result);
-        result
+        let side = |error: Error| error.at(access.site());
+        let ended = self.try_receive(access, open, request, control).map_err(side)?.map_err(side);
+        self.note_end(&ended);
+        Ok(ended)
     }
 
     fn try_receive(
@@ -132,7 +152,7 @@ impl Site {
         open: OpenReceive,
         request: u64,
         control: &mut ControlReceiver,
-    ) -> Result<Summary, Error> {
+    ) -> Result<Result<Summary, Error>, Error> {
         let link = control.sender();
         let place = access.open(&open.to, true)?;
         let account = place.account.clone();
@@ -149,16 +169,13 @@ impl Site {
         let opened = Opened { ticket: waiting.ticket, streams, offers };
         tracing::info!(streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-        let streams = waiting.gather()?;
-        let job = ReceiveJob {
-            base,
-            job,
-            options: open.options,
-            journal,
-            account,
-            side: access.site().into(),
+        let streams = match waiting.gather() {
+            Ok(streams) => streams,
+            Err(error) => return Ok(Err(error)),
         };
-        receive(job, control, streams, &watch, &stop)
+        let job =
+            ReceiveJob { base, job, options: open.options, journal, account, side: access.site().into() };
+        Ok(receive(job, control, streams, &watch, &stop))
     }
 
     fn open_journal(
@@ -181,20 +198,21 @@ impl Site {
         Journal::open(&self.home().journal_dir(), &header).map(Some)
     }
 
-    /// Sends what the asker wants to receive.
+    /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].
     pub fn send(
         &self,
         access: &Access,
         open: OpenSend,
         request: u64,
         control: &mut ControlReceiver,
-    ) -> Result<Summary, Error> {
+    ) -> Result<Result<Summary, Error>, Error> {
         let id = hex(&open.transfer);
         let span = tracing::info_span!("send", transfer = id, principal = %access.principal);
         let _entered = span.enter();
-        let result = self.try_send(access, open, request, control).map_err(|error| error.at(access.site()));
-        self.note_end(&result);
-        result
+        let side = |error: Error| error.at(access.site());
+        let ended = self.try_send(access, open, request, control).map_err(side)?.map_err(side);
+        self.note_end(&ended);
+        Ok(ended)
     }
 
     fn try_send(
@@ -203,7 +221,7 @@ impl Site {
         open: OpenSend,
         request: u64,
         control: &mut ControlReceiver,
-    ) -> Result<Summary, Error> {
+    ) -> Result<Result<Summary, Error>, Error> {
         let link = control.sender();
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
@@ -214,8 +232,7 @@ impl Site {
         let opened = Opened { ticket: waiting.ticket, streams, offers: open.offers };
         tracing::info!(streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-        let streams = waiting.gather()?;
-        send(job, control, streams, &watch, &stop)
+        Ok(waiting.gather().and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
     /// Sends to another site, which granted it; the asker is told the progress through `watch`.
@@ -259,6 +276,23 @@ impl Site {
         let streams = dialler.join(&session, &opened)?;
         let job = send_job(access, open, opened.offers, false)?;
         send(job, &mut session.control, streams, watch, stop)
+    }
+
+    /// Lets another site send here on the asker's behalf, once and only what `open` says.
+    pub fn grant(&self, access: &Access, open: OpenReceive, peer: SiteName) -> Result<Ticket, Error> {
+        access.open(&open.to, true)?;
+        tracing::info!(target: "audit", principal = %access.principal, %peer, to = %open.to, "granted");
+        self.grants.give(access.clone(), open, peer)
+    }
+
+    /// Takes a grant that a host shows.
+    pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
+        match peer {
+            Principal::Host(site) => self.grants.redeem(grant, site),
+            Principal::User { .. } => {
+                Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
+            }
+        }
     }
 
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {

@@ -1,0 +1,32 @@
+//! `/metrics`: what the PoP counts, in OpenMetrics text. Names and meanings are listed in docs/operations.md.
+
+use crate::site::Site;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Renders the counters of this moment.
+pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("renkei");
+    let counters = &site.counters;
+    let mut count = |name: &str, help: &str, counter: &AtomicU64| {
+        registry.register(name, help, ConstCounter::new(counter.load(Ordering::Relaxed)));
+    };
+    count("sessions_opened", "Control sessions opened", &counters.sessions_total);
+    count("connections_refused", "Connections that did not become a session", &counters.refused_total);
+    count("transfers_finished", "Transfers that came to their end", &counters.transfers_done);
+    count("transfers_ended_early", "Transfers that ended with an error", &counters.transfers_failed);
+    count("files", "Files acknowledged as durable, received or sent", &counters.files_total);
+    count("content_bytes", "Bytes of file content moved", &counters.bytes_total);
+    let status = site.status(None);
+    let mut gauge =
+        |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
+    gauge("sessions", "Control sessions open now", i64::from(status.sessions));
+    gauge("transfers", "Transfers running now", status.transfers.len() as i64);
+    gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}

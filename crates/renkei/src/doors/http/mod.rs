@@ -1,0 +1,77 @@
+//! The HTTP door: health and metrics now, over TLS on the one port.
+
+mod metrics;
+mod replayed;
+
+use crate::site::Site;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use replayed::Replayed;
+use rustls::ServerConfig;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+/// How long the TLS handshake may take.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Serves one connection; `received` are the bytes already read from it.
+pub async fn serve(
+    sock: TcpStream,
+    received: Vec<u8>,
+    config: Arc<ServerConfig>,
+    peer: SocketAddr,
+    site: Arc<Site>,
+) {
+    let sock = Replayed::new(received, sock);
+    let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(config).accept(sock)).await;
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::info!(%peer, %error, "no TLS"),
+        Err(_) => return tracing::info!(%peer, "dropped: TLS handshake not finished within 10 s"),
+    };
+    let service = TowerToHyperService::new(router(site));
+    let served =
+        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "HTTP connection ended");
+    }
+}
+
+fn router(site: Arc<Site>) -> Router {
+    Router::new().route("/healthz", get(health)).route("/metrics", get(metrics)).with_state(site)
+}
+
+/// 200 if every storage is there, 503 with the list of those that are not.
+async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
+    let snapshot = site.snapshot();
+    let missing: Vec<String> = snapshot
+        .storages
+        .iter()
+        .filter_map(|(name, root)| root.store.as_ref().err().map(|error| format!("{name}: {error}")))
+        .collect();
+    let (status, state) = match missing.is_empty() {
+        true => (StatusCode::OK, "ok"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
+    };
+    (status, Json(serde_json::json!({ "status": state, "site": snapshot.site, "problems": missing })))
+}
+
+async fn metrics(State(site): State<Arc<Site>>) -> impl IntoResponse {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics::render(&site) {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, content_type)], text),
+        Err(error) => {
+            tracing::error!(%error, "cannot render the metrics");
+            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], String::new())
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The door for other PoPs and the command line: `renkei/1`.
+//!
+//! A connection is a control stream or a data stream; its first frame tells which. The certificate is judged here,
+//! after the handshake, so that a refusal reaches the peer with its code.
+
+mod request;
+mod session;
+
+use crate::mover::dial::CONNECT_TIMEOUT;
+use crate::mover::tls::TlsStream;
+use crate::site::{Counters, Site};
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
+use renkei_core::wire::message::Control;
+use renkei_core::wire::{decode, encode, violation};
+use rustls::ServerConfig;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+/// Largest first frame: a greeting or a ticket.
+const MAX_FIRST_BYTES: usize = 4096;
+
+/// Serves one connection in a thread of its own; `received` are the bytes already read from it.
+pub fn spawn(
+    sock: TcpStream,
+    received: Vec<u8>,
+    config: Arc<ServerConfig>,
+    peer: SocketAddr,
+    site: Arc<Site>,
+) {
+    let work = {
+        let site = site.clone();
+        move || {
+            if let Err(error) = serve(sock, &received, config, peer, &site) {
+                Counters::add(&site.counters.refused_total, 1);
+                tracing::info!(%peer, %error, "connection refused or lost");
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("session".into()).spawn(work) {
+        tracing::warn!(%peer, %error, "cannot start a thread for a connection");
+    }
+}
+
+fn serve(
+    sock: TcpStream,
+    received: &[u8],
+    config: Arc<ServerConfig>,
+    peer: SocketAddr,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
+    let first = read_first(&mut stream);
+    let (kind, payload) = match first {
+        Ok(first) => first,
+        Err(error) => return Err(refuse(&mut stream, error)),
+    };
+    match kind {
+        FrameKind::Join => {
+            stream.bear_silence(site.snapshot().config.stall_timeout())?;
+            let join = decode("join", &payload);
+            join.and_then(|join| site.tickets.join(&join, stream))
+        }
+        FrameKind::Control => match decode("greeting", &payload) {
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site),
+            Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
+            Err(error) => Err(refuse(&mut stream, error)),
+        },
+        kind => Err(refuse(&mut stream, violation("greeting", format_args!("a frame of kind {kind:?}")))),
+    }
+}
+
+fn read_first(stream: &mut TlsStream) -> Result<(FrameKind, Vec<u8>), Error> {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head)?;
+    let head = frame::parse_head(head)?;
+    let kind = head.kind.ok_or_else(|| violation("greeting", "an optional frame"))?;
+    if head.payload_bytes > MAX_FIRST_BYTES {
+        return Err(Error::new(
+            Code::FrameTooLarge,
+            "greet",
+            "peer",
+            format!("{} bytes", head.payload_bytes),
+        ));
+    }
+    let mut payload = vec![0; head.payload_bytes];
+    stream.read_exact(&mut payload)?;
+    Ok((kind, payload))
+}
+
+/// Tells the peer why, as far as it listens.
+fn refuse(stream: &mut TlsStream, error: Error) -> Error {
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, FrameKind::Refusal, &encode(&error));
+    let _ = stream.write_all(&bytes);
+    error
+}

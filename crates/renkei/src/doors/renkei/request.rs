@@ -1,0 +1,183 @@
+//! Turns requests into calls of the site and their outcome into replies.
+
+use crate::mover::Stop;
+use crate::mover::control::{ControlReceiver, ControlSender};
+use crate::mover::progress::{Note, Watch};
+use crate::site::Site;
+use crate::site::access::Access;
+use renkei_core::error::Error;
+use renkei_core::identity::Principal;
+use renkei_core::path::{Place, SiteName};
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenSend, Reply, Request, Summary};
+use renkei_core::wire::violation;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How often a client that waits for an answer hears that somebody is there.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(2);
+/// How often a client is told how far a push is.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// Answers one request.
+///
+/// # Errors
+/// Only what ends the session: the connection is lost, or a transfer ended early and the stream is out of step.
+pub(super) fn handle(
+    id: u64,
+    request: Request,
+    principal: &Principal,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let outcome = match request {
+        Request::Redeem(grant) => site
+            .redeem(principal, &grant)
+            .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        request => site.authorise(principal).and_then(|access| dispatch(id, request, &access, control, site)),
+    };
+    let reply = match outcome {
+        Ok(Outcome::Transferred(ended)) => return ended.map(drop),
+        Ok(Outcome::Reply(reply)) => Ok(reply),
+        Err(error) => Err(error.at(site.name().as_str())),
+    };
+    control.sender().send(&Control::Reply { id, reply })
+}
+
+enum Outcome {
+    /// To be sent.
+    Reply(Reply),
+    /// A transfer was opened and has ended.
+    Transferred(Result<Summary, Error>),
+}
+
+fn dispatch(
+    id: u64,
+    request: Request,
+    access: &Access,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    match request {
+        Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
+        Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
+        Request::Push { send, to, grant } => push(id, send, &to, grant, access, control, site),
+        request => {
+            let link = control.sender();
+            alive(&link, || operate(id, request, access, &link, site)).map(Outcome::Reply)
+        }
+    }
+}
+
+/// The operations that are one question and one answer.
+fn operate(
+    id: u64,
+    request: Request,
+    access: &Access,
+    link: &Arc<ControlSender>,
+    site: &Site,
+) -> Result<Reply, Error> {
+    Ok(match request {
+        Request::Whoami => Reply::Identity(access.identity()),
+        Request::Status => Reply::Status(site.status(Some(access))),
+        Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
+        Request::List(place) => return list(id, place, access, link, site),
+        Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
+        Request::Remove { place, recursive } => done(site.remove(access, &place, recursive)?),
+        Request::Rename { from, to } => done(site.rename(access, &from, &to)?),
+        Request::Usage(place) => Reply::Usage(site.usage(access, &place)?),
+        Request::Space(place) => Reply::Space(site.space(access, &place)?),
+        Request::Checksum { place, algorithm } => Reply::Checksum(site.checksum(access, &place, algorithm)?),
+        Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        other => return Err(violation("request", format_args!("{other:?}"))),
+    })
+}
+
+fn done((): ()) -> Reply {
+    Reply::Done
+}
+
+/// Does the work of one reply. The peer's pings wait meanwhile, so it is told that somebody is there.
+fn alive<T: Send>(link: &ControlSender, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let (finish, finished) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || finish.send(work()));
+        loop {
+            match finished.recv_timeout(SHOW_LIFE_EVERY) {
+                Ok(result) => return result,
+                Err(_) => link.send(&Control::Pong(0))?,
+            }
+        }
+    })
+}
+
+fn list(
+    id: u64,
+    place: Option<Place>,
+    access: &Access,
+    link: &Arc<ControlSender>,
+    site: &Site,
+) -> Result<Reply, Error> {
+    let parts = link.clone();
+    let on_part =
+        move |entries| parts.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
+    site.list(access, place, on_part)?;
+    Ok(Reply::Listing { entries: Vec::new(), more: false })
+}
+
+/// Sends to another site while the client is told the progress and may stop it. The session ends with it.
+fn push(
+    id: u64,
+    open: OpenSend,
+    to: &SiteName,
+    grant: Ticket,
+    access: &Access,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    let link = control.sender();
+    let (watch, stop) = (Watch::with_notes(), Stop::default());
+    link.send(&Control::Reply { id, reply: Ok(Reply::Pushing) })?;
+    let (finish, finished) = mpsc::channel();
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| stop_when_told(control, &stop));
+        scope.spawn(|| finish.send(site.push(access, open, to, grant, &watch, &stop)));
+        let ended = loop {
+            match finished.recv_timeout(TELL_EVERY) {
+                Ok(ended) => break ended,
+                Err(_) => tell(&link, &watch),
+            }
+        };
+        tell(&link, &watch);
+        let _ = link.send(&Control::Finished(ended.clone()));
+        link.shutdown();
+        ended
+    });
+    Ok(Outcome::Transferred(ended))
+}
+
+fn stop_when_told(control: &mut ControlReceiver, stop: &Stop) {
+    loop {
+        match control.recv() {
+            Ok(Control::Abort(error)) | Err(error) => return stop.stop(error),
+            Ok(_) => {}
+        }
+    }
+}
+
+fn tell(link: &ControlSender, watch: &Watch) {
+    let _ = link.send(&Control::Progress(watch.look()));
+    let (mut removed, mut would_send) = (Vec::new(), Vec::new());
+    for note in watch.take_notes() {
+        match note {
+            Note::Removed(path) => removed.push(path),
+            Note::WouldSend(path) => would_send.push(path),
+        }
+    }
+    for paths in removed.chunks(BATCH_ENTRIES) {
+        let _ = link.send(&Control::Removed(paths.to_vec()));
+    }
+    for paths in would_send.chunks(BATCH_ENTRIES) {
+        let _ = link.send(&Control::WouldSend(paths.to_vec()));
+    }
+}

@@ -1,0 +1,110 @@
+//! One control session: greeting, then requests one after another.
+
+use super::{refuse, request};
+use crate::mover::control::{ControlReceiver, split};
+use crate::mover::dial::{SOFTWARE, unix_ms};
+use crate::mover::tls::TlsStream;
+use crate::site::{Counters, Site};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::wire::VERSIONS;
+use renkei_core::wire::message::{Control, Hello, Welcome};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
+const MAX_SKEW: Duration = Duration::from_secs(300);
+
+/// Counts a session for as long as it lives.
+struct Counted<'a>(&'a Counters);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Greets and serves until the peer leaves.
+pub(super) fn run(
+    mut stream: TlsStream,
+    hello: Hello,
+    peer: SocketAddr,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let side = site.name();
+    let admitted = admit(&stream, &hello, site);
+    let (principal, _counted) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
+    };
+    let snapshot = site.snapshot();
+    let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
+    let crl = snapshot.trust.revocation_list(&snapshot.site).map(|(_, der)| der.to_vec()).unwrap_or_default();
+    link.send(&Control::Welcome(Welcome {
+        version: *VERSIONS.end().min(&hello.versions.1),
+        software: SOFTWARE.into(),
+        site: side.clone(),
+        principal: principal.to_string(),
+        now_unix_ms: unix_ms(SystemTime::now()),
+        crl,
+    }))?;
+    tracing::info!(%peer, %principal, software = hello.software, "session opened");
+    let ended = serve(&principal, &mut control, site);
+    if let Err(error) = &ended
+        && error.code != Code::ConnectionLost
+    {
+        link.refuse(&error.clone().at(side.as_str()));
+    }
+    link.shutdown();
+    tracing::info!(%peer, %principal, "session closed");
+    ended.or_else(|error| if error.code == Code::ConnectionLost { Ok(()) } else { Err(error) })
+}
+
+fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Principal, Counted<'s>), Error> {
+    let principal = site.authenticate(&stream.peer_chain())?;
+    check_version(hello)?;
+    check_clock(hello)?;
+    let limit = site.snapshot().config.limits.max_sessions;
+    let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+    let counted = Counted(&site.counters);
+    if open > limit {
+        let cause = format!("at most {limit} sessions at a time");
+        return Err(Error::new(Code::TooManySessions, "greet", &principal, cause));
+    }
+    Counters::add(&site.counters.sessions_total, 1);
+    Ok((principal, counted))
+}
+
+fn check_version(hello: &Hello) -> Result<(), Error> {
+    let (oldest, newest) = hello.versions;
+    if oldest <= *VERSIONS.end() && newest >= *VERSIONS.start() {
+        return Ok(());
+    }
+    let cause = format!("this side speaks {VERSIONS:?}, the other {oldest} to {newest}");
+    Err(Error::new(Code::VersionMismatch, "greet", &hello.software, cause))
+}
+
+fn check_clock(hello: &Hello) -> Result<(), Error> {
+    let here = unix_ms(SystemTime::now());
+    let skew = Duration::from_millis(here.abs_diff(hello.now_unix_ms));
+    if skew <= MAX_SKEW {
+        return Ok(());
+    }
+    let ahead = if hello.now_unix_ms > here { "ahead of" } else { "behind" };
+    let cause = format!("the client's clock is {} s {ahead} this site's", skew.as_secs());
+    Err(Error::new(Code::ClockSkew, "greet", "client", cause))
+}
+
+/// Answers requests until the peer leaves.
+fn serve(principal: &Principal, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
+    loop {
+        match control.recv()? {
+            Control::Request { id, request } => request::handle(id, request, principal, control, site)?,
+            // What is left of a transfer that ended at both ends.
+            Control::Progress(_) | Control::Removed(_) => {}
+            other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),
+        }
+    }
+}
