@@ -746,11 +746,18 @@ fn a_directory_swapped_for_a_link_never_leads_out() {
                 }
             }
         });
+        // Also when an assertion fails, or the scope would wait for the swapping thread for ever.
+        struct StopOnDrop<'a>(&'a AtomicBool);
+        impl Drop for StopOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let _stop = StopOnDrop(stop);
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
             written += attack(place);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(written > 0, "no attempt ever found the real directory");
     let found: Vec<_> =
