@@ -141,7 +141,25 @@ fn sources() -> Vec<Source> {
         }
     }
     assert!(found.len() > 5, "the sources were not found below {}", root().display());
+    mark_test_files(&mut found);
     found
+}
+
+/// Files that only `#[cfg(test)] mod NAME;` brings in hold nothing that is shipped.
+fn mark_test_files(all: &mut [Source]) {
+    let only_tests: Vec<_> =
+        all.iter().filter(|source| is_test_module(source, all)).map(|s| s.path.clone()).collect();
+    for source in all.iter_mut().filter(|source| only_tests.contains(&source.path)) {
+        source.shipped.clear();
+    }
+}
+
+fn is_test_module(source: &Source, all: &[Source]) -> bool {
+    let line = format!("mod {};", stem(&source.path));
+    let parents = parent(&source.path);
+    let named_in = |text: &str| text.contains(&line);
+    all.iter()
+        .any(|other| parents.contains(&other.path) && named_in(&other.code) && !named_in(&other.shipped))
 }
 
 fn relative(path: &Path) -> String {
@@ -196,7 +214,7 @@ fn in_word(bytes: &[u8], at: usize) -> bool {
     match at {
         0 => false,
         1 => word(0) && !matches!(bytes[0], b'b' | b'c'),
-        _ => word(at - 1) && !(matches!(bytes[at - 1], b'b' | b'c') && !word(at - 2)),
+        _ => word(at - 1) && (word(at - 2) || !matches!(bytes[at - 1], b'b' | b'c')),
     }
 }
 
@@ -389,6 +407,11 @@ fn parent(path: &str) -> Vec<String> {
     parents
 }
 
+/// The name of the module a file holds.
+fn stem(path: &str) -> &str {
+    path.trim_end_matches("/mod.rs").trim_end_matches(".rs").rsplit('/').next().unwrap_or_default()
+}
+
 /// Files no `mod` line names: they look like code or tests, and are neither.
 fn forgotten(all: &[Source]) -> Vec<String> {
     let is_named = |source: &Source| {
@@ -523,6 +546,18 @@ fn rules_pass_good_examples() {
 fn groups_and_macros_are_seen() {
     let used = used_areas("use crate::{\n    a::{b, c},\n    d,\n};\nx!(crate::e::f); use renkei_crate::g;");
     assert_eq!(used.into_iter().collect::<Vec<_>>(), ["a", "d", "e"]);
+}
+
+#[test]
+fn test_files_may_unwrap() {
+    let mut all = [
+        Source::new("crates/renkei/src/store/mod.rs", "#[cfg(test)]\nmod conformance;\nmod local;"),
+        Source::new("crates/renkei/src/store/conformance.rs", "fn f() { g().unwrap(); }"),
+        Source::new("crates/renkei/src/store/local.rs", "fn f() { g().unwrap(); }"),
+    ];
+    mark_test_files(&mut all);
+    let found: Vec<_> = all.iter().flat_map(unwrap_outside_tests).collect();
+    assert_eq!(found, ["crates/renkei/src/store/local.rs:1: .unwrap()"]);
 }
 
 #[test]
