@@ -52,6 +52,7 @@ docs: ## Writes the generated pages of docs/ anew
 	@scripts/docs --write
 
 fuzz: ## Fuzzes each decoder for FUZZ_SECONDS (default 30); needs a nightly Rust
+	@scripts/setup fuzz
 	@fuzz/run
 
 clean: ## Removes what was built
