@@ -1,0 +1,59 @@
+# The two commands are `make demo` and `make test`; `make` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+
+# Build folder: CARGO_TARGET_DIR, or RENKEI_TARGET_DIR (one folder shared by several clones), or ./target.
+export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),$(RENKEI_TARGET_DIR),target))
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+# Where `make install` puts things; DESTDIR goes in front.
+PREFIX ?= /usr/local
+DESTDIR ?=
+RELEASE := $(CARGO_TARGET_DIR)/release/renkei
+
+.PHONY: help demo test build install deb test-deb bench-loopback docs fuzz clean
+
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Two sites on this machine, real data moved between them and checked
+	@scripts/setup demo
+	@demo/run
+
+test: ## All that CI runs: format, lints, documentation, licences, tests
+	@scripts/setup test
+	@scripts/test
+
+build: ## The release binary
+	@scripts/setup build
+	cargo build --release --locked --package renkei
+
+install: build ## Installs below PREFIX (default /usr/local); DESTDIR is honoured
+	@packaging/install "$(RELEASE)" "$(DESTDIR)" "$(PREFIX)"
+
+deb: ## The Debian package, beside its build in the build folder
+	@scripts/setup deb
+	cargo build --release --locked --package renkei
+	@packaging/build-deb "$(RELEASE)" "$(CARGO_TARGET_DIR)/debian"
+
+test-deb: deb ## Installs the package in a fresh Debian and boots it (root)
+	@scripts/setup deb-test
+	@packaging/test-deb "$(CARGO_TARGET_DIR)/debian"
+
+bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchmarks.md
+	@scripts/setup bench
+	cargo build --release --locked --package renkei
+	@bench/loopback --renkei "$(RELEASE)" $(BENCH_FLAGS)
+
+docs: ## Writes the generated pages of docs/ anew
+	cargo build --locked --package renkei
+	@scripts/docs --write
+
+fuzz: ## Fuzzes each decoder for FUZZ_SECONDS (default 30); needs a nightly Rust
+	@scripts/setup fuzz
+	@fuzz/run
+
+clean: ## Removes what was built
+	cargo clean
