@@ -3,7 +3,7 @@
 //! A tour: [`cli`] has one file per verb, [`home`] where things are kept, [`config`] what an administrator
 //! sets, [`identity`] certificates, trust, accounts and login.
 
-// pub mod cli;
+pub mod cli;
 pub mod config;
 pub mod home;
 pub mod identity;
