@@ -1,5 +1,6 @@
 //! `renkei docs`: prints what is generated from the code: pages, man pages, completions.
 
+use super::output::print;
 use super::{Context, command};
 use crate::config;
 use crate::home::file_error;
@@ -39,9 +40,9 @@ enum Page {
 
 pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
     match &args.page {
-        Page::Config => print!("{}", config::markdown()),
-        Page::Errors => print!("{}", errors()),
-        Page::Cli => print!("{}", cli()),
+        Page::Config => page(&config::markdown())?,
+        Page::Errors => page(&errors())?,
+        Page::Cli => page(&cli())?,
         Page::Man { dir } => {
             clap_mangen::generate_to(command(), dir)
                 .map_err(|error| file_error("write man pages", dir, &error))?;
@@ -51,6 +52,10 @@ pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
         }
     }
     Ok(0)
+}
+
+fn page(text: &str) -> Result<(), Error> {
+    print(text.as_bytes()).map_err(|error| Error::new(Code::IoFailed, "print", "", error))
 }
 
 fn completions(dir: &Path) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! `renkei login`: get a certificate of some hours.
 
 use super::Context;
-use super::output::Report;
+use super::output::{Report, print};
 use crate::home::Home;
 use crate::identity::authority::{MAX_USER_HOURS, USER_HOURS};
 use crate::identity::certificate::{unix_seconds, utc};
@@ -71,7 +71,8 @@ fn relay(home: &Home, args: &Args) -> Result<u8, Error> {
     read.map_err(|error| Error::new(Code::IoFailed, "read request", "standard input", error))?;
     let outcome = forward(&socket(home, args.pop.as_deref()), &request, args.hours);
     let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| 0);
-    println!("{}", reply_line(outcome));
+    let line = format!("{}\n", reply_line(outcome));
+    print(line.as_bytes()).map_err(|error| Error::new(Code::IoFailed, "print", "", error))?;
     Ok(status)
 }
 

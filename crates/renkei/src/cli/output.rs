@@ -85,7 +85,8 @@ pub fn error_json(error: &Error) -> serde_json::Value {
     }})
 }
 
-fn print(bytes: &[u8]) -> io::Result<()> {
+/// Prints bytes as they are.
+pub fn print(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
