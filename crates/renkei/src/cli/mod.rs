@@ -2,7 +2,7 @@
 //!
 //! A verb is a `clap` struct and a function `run(&args, &context) -> Result<u8, Error>` that returns the exit
 //! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
-//! To add a verb: a file, a line in [`Command`], a line in `Command::run`.
+//! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
 mod docs;
 mod init;

@@ -1,6 +1,6 @@
 //! Login: how a person with an account on the PoP's machine gets a certificate of some hours.
 //!
-//! On the PoP's machine the request goes over the local [`socket`](super::socket), and the name of the asking
+//! On the PoP's machine the request goes over the local [`socket`], and the name of the asking
 //! account becomes the user's name at the site. From elsewhere the same request goes through
 //! `ssh USER@POP renkei login --csr-stdin`, so that the site's own keys, passwords and second factors decide. The
 //! private key is made by the client and stays there.
