@@ -5,10 +5,13 @@
 //! certificates, trust, accounts and login, [`home`] says where things are kept and [`config`] what an
 //! administrator sets.
 
+pub mod cli;
 pub mod config;
+pub mod daemon;
 pub mod doors;
 pub mod home;
 pub mod identity;
 pub mod mover;
 pub mod site;
 pub mod store;
+pub mod telemetry;

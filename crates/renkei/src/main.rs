@@ -1,1 +1,7 @@
-fn main() {}
+//! The `renkei` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    renkei::cli::run()
+}

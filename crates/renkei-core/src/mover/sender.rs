@@ -65,7 +65,8 @@ impl Sender {
             EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => Class::Link,
             EntryKind::Special => {
                 let error = Error::new(Code::SpecialFile, "walk", &entry.path, "skipped");
-                return self.fail(EntryFailure { id: None, path: entry.path, kept: false, error });
+                self.summary.special += 1;
+                return self.list(EntryFailure { id: None, path: entry.path, kept: false, error });
             }
         };
         let open = Open { path: entry.path.clone(), bytes: entry.size(), counts_as };
@@ -212,6 +213,10 @@ impl Sender {
 
     fn fail(&mut self, failure: EntryFailure) {
         self.summary.failed += 1;
+        self.list(failure);
+    }
+
+    fn list(&mut self, failure: EntryFailure) {
         if self.summary.failures.len() < MAX_LISTED_FAILURES {
             self.summary.failures.push(failure);
         }
@@ -268,7 +273,8 @@ mod tests {
         sender.handle_acked(&[IdRange { first: 0, count: 2 }]).unwrap();
         assert!(sender.is_settled());
         let summary = sender.finish(0);
-        assert_eq!((summary.files, summary.dirs, summary.bytes, summary.failed), (1, 1, 10, 1));
+        assert_eq!((summary.files, summary.dirs, summary.bytes), (1, 1, 10));
+        assert_eq!((summary.failed, summary.special, summary.failures.len()), (0, 1, 1));
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub enum Request {
     Whoami,
     /// One entry's metadata; `None` asks for the root, the list of storages.
     Stat(Option<Place>),
+    /// The directory a place leads to, links inside the storage followed.
+    StatDir(Option<Place>),
     /// A directory's entries, in parts; `None` lists the storages.
     List(Option<Place>),
     /// Make a directory; `parents` makes missing ones and forgives an existing one.
@@ -441,6 +443,8 @@ pub struct Summary {
     pub bytes_moved: u64,
     /// Entries removed at the destination.
     pub deleted: u64,
+    /// Devices, FIFOs and sockets passed over; listed among the failures, not counted there.
+    pub special: u64,
     /// Entries that failed in all; the list may be shorter.
     pub failed: u64,
     /// The first failures, at most [`MAX_LISTED_FAILURES`].

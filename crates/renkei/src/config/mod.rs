@@ -208,7 +208,8 @@ fn line_of(text: &str, span: Range<usize>) -> usize {
 /// Whether `text` has the form `host:port` or `[v6]:port`.
 pub fn is_endpoint(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
-    let name_like = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+    // The underscore is no legal host name, but machines are called so.
+    let name_like = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     let host_good = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
         None => (1..=253).contains(&host.len()) && host.chars().all(name_like) && !host.starts_with('-'),

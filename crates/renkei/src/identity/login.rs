@@ -1,6 +1,6 @@
 //! Login: how a person with an account on the PoP's machine gets a certificate of some hours.
 //!
-//! On the PoP's machine the request goes over the local [`socket`](super::socket), and the name of the asking
+//! On the PoP's machine the request goes over the local [`socket`], and the name of the asking
 //! account becomes the user's name at the site. From elsewhere the same request goes through
 //! `ssh USER@POP renkei login --csr-stdin`, so that the site's own keys, passwords and second factors decide. The
 //! private key is made by the client and stays there.
@@ -170,6 +170,8 @@ mod tests {
     use super::*;
     use crate::identity::tests::{card, now, pop, site};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     fn own_peer() -> Peer {
         Peer { uid: rustix::process::geteuid().as_raw(), gid: 0, pid: 1 }
@@ -202,6 +204,23 @@ mod tests {
         assert_eq!(issued::find(&home, &got.principal.to_string(), now()).unwrap().len(), 1);
         let again = keep(&user, &key, reply(&home, &key).unwrap(), now()).unwrap();
         assert!(again.sites.is_empty());
+    }
+
+    #[test]
+    fn a_login_goes_over_the_socket() {
+        let (pop_dir, user_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (home, _) = pop(pop_dir.path(), "kek");
+        let listener = socket::bind_socket(&home.socket()).unwrap();
+        let stop = AtomicBool::new(false);
+        let handler = |peer: Peer, request: &Value| grant(&home, peer, request, now());
+        let got = std::thread::scope(|scope| {
+            scope.spawn(|| socket::serve_socket(&listener, &handler, &stop));
+            let got = login(&Home::at(user_dir.path()), &home.socket(), 2, now());
+            stop.store(true, Ordering::Release);
+            got.unwrap()
+        });
+        assert_eq!(got.principal.user_name(), Some(own_name().as_str()));
+        assert_eq!(got.not_after, now() + Duration::from_secs(2 * 3600));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod certificate;
 pub mod credential;
 pub mod issued;
 pub mod login;
+pub mod map;
 pub mod secret;
 pub mod socket;
 #[cfg(test)]

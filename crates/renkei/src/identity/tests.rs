@@ -1,5 +1,6 @@
 //! Tests of several parts together: whole chains against whole trust, and real handshakes. Also what the unit
 //! tests of the area share.
+#![cfg(test)]
 
 use super::authority::{Authority, Issued, renew_host};
 use super::card::SiteCard;
@@ -10,6 +11,7 @@ use super::trust::Trust;
 use super::verify::{expect_site, verify_peer};
 use crate::config::Config;
 use crate::home::Home;
+use proptest::prelude::*;
 use rcgen::{CertificateParams, SanType};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -17,7 +19,7 @@ use renkei_core::path::SiteName;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -221,6 +223,49 @@ fn a_user_cannot_act_as_an_authority() {
     params.subject_alt_names = vec![SanType::URI("renkei://kek/user/bob".try_into().unwrap())];
     let bob = params.signed_by(&generate_key().unwrap(), &issuer).unwrap().der().clone();
     assert!(verify_peer(&[bob, alice], &f.trust, now()).is_err());
+}
+
+/// `bytes` with one bit flipped, some bytes cut off, or some put in.
+fn damaged(bytes: &[u8], at: usize, how: u8) -> Vec<u8> {
+    let at = at % bytes.len();
+    match how {
+        0..8 => bytes.iter().enumerate().map(|(i, b)| if i == at { b ^ (1 << how) } else { *b }).collect(),
+        8 => bytes[..at].to_vec(),
+        _ => [&bytes[..at], &[how; 9], &bytes[at..]].concat(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_certificates_never_pass(at in any::<usize>(), how in 0_u8..12) {
+        static F: LazyLock<(Federation, Vec<u8>)> = LazyLock::new(|| {
+            let f = federation();
+            let leaf = parse_chain(&user(&f.kek).pem).unwrap().remove(0).to_vec();
+            (f, leaf)
+        });
+        let chain = [CertificateDer::from(damaged(&F.1, at, how))];
+        prop_assert!(verify_peer(&chain, &F.0.trust, now()).is_err());
+    }
+
+    #[test]
+    fn damaged_lists_never_count(at in any::<usize>(), how in 0_u8..12) {
+        static F: LazyLock<(Federation, Vec<u8>)> = LazyLock::new(|| {
+            let f = federation();
+            let list = f.kek.sign_list(&[], 3, now()).unwrap();
+            (f, list)
+        });
+        let mut trust = Trust::load(&F.0.home).unwrap();
+        prop_assert!(trust.merge_crl(&site("kek"), &damaged(&F.1, at, how)).is_err());
+    }
+
+    #[test]
+    fn damaged_cards_never_panic_nor_change_authority(at in any::<usize>(), how in 0_u8..12) {
+        static F: LazyLock<SiteCard> = LazyLock::new(|| card(&federation().kek));
+        let text = String::from_utf8_lossy(&damaged(F.to_text().as_bytes(), at, how)).into_owned();
+        if let Ok(card) = SiteCard::parse(&text) {
+            prop_assert_eq!(&card.authority, &F.authority);
+        }
+    }
 }
 
 /// Lets two connections talk until both are done with the handshake and its tickets.

@@ -100,7 +100,7 @@ struct StopState {
 pub struct Stop(Arc<Mutex<StopState>>);
 
 /// Keeps a hook registered.
-pub(super) struct Registered(Stop, u64);
+pub struct Registered(Stop, u64);
 
 impl Stop {
     fn lock(&self) -> std::sync::MutexGuard<'_, StopState> {
@@ -121,7 +121,8 @@ impl Stop {
         self.lock().stopped.clone()
     }
 
-    pub(super) fn on_stop(&self, hook: impl Fn(Error) + Send + 'static) -> Registered {
+    /// Registers what to do when it is stopped, as long as the value returned lives.
+    pub fn on_stop(&self, hook: impl Fn(Error) + Send + 'static) -> Registered {
         let mut state = self.lock();
         if let Some(error) = state.stopped.clone() {
             drop(state);

@@ -19,7 +19,7 @@ pub mod send;
 pub mod tls;
 pub mod walk;
 
-pub use failure::Stop;
+pub use failure::{Registered, Stop};
 
 /// Bytes as lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {

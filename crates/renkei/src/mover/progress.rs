@@ -43,11 +43,22 @@ impl Watch {
         self.lock().notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    pub(super) fn set(&self, progress: Progress) {
+    /// Takes what a PoP told.
+    pub fn set(&self, progress: Progress) {
         self.lock().progress = progress;
     }
 
-    pub(super) fn note(&self, paths: Vec<RelPath>, note: impl Fn(RelPath) -> Note) {
+    /// Takes names that were removed, or would be.
+    pub fn note_removed(&self, paths: Vec<RelPath>) {
+        self.note(paths, Note::Removed);
+    }
+
+    /// Takes names a dry run would send.
+    pub fn note_would_send(&self, paths: Vec<RelPath>) {
+        self.note(paths, Note::WouldSend);
+    }
+
+    fn note(&self, paths: Vec<RelPath>, note: impl Fn(RelPath) -> Note) {
         if let Some(notes) = &mut self.lock().notes {
             notes.extend(paths.into_iter().map(note));
         }

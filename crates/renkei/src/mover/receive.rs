@@ -9,7 +9,7 @@ use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
 use super::place::Places;
-use super::progress::{Note, Watch};
+use super::progress::Watch;
 use super::tls::TlsStream;
 use crate::identity::account::{Account, AccountThread};
 use crate::store::{Dir, WriteFile};
@@ -304,7 +304,7 @@ impl Session {
     /// Something was removed, or would be.
     pub(super) fn on_removed(&self, path: RelPath) -> Result<(), Error> {
         self.lock().deleted += 1;
-        self.watch.note(vec![path.clone()], Note::Removed);
+        self.watch.note_removed(vec![path.clone()]);
         self.control.send(&Control::Removed(vec![path]))
     }
 

@@ -7,7 +7,7 @@
 use super::control::{ControlReceiver, ControlSender};
 use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
-use super::progress::{Note, Watch};
+use super::progress::Watch;
 use super::tls::TlsStream;
 use super::walk::{Root, Sink, walk};
 use crate::identity::account::{Account, AccountThread};
@@ -147,13 +147,13 @@ impl Session {
                         sender.handle_verdicts(verdicts)?;
                         sender.take_would_send()
                     };
-                    watch.note(would_send, Note::WouldSend);
+                    watch.note_would_send(would_send);
                     self.changed.notify_all();
                     self.send_offers()?;
                 }
                 Control::Acked(ranges) => self.lock().handle_acked(&ranges)?,
                 Control::Failed(failure) => self.lock().handle_failed(failure),
-                Control::Removed(paths) => watch.note(paths, Note::Removed),
+                Control::Removed(paths) => watch.note_removed(paths),
                 Control::ReceiveDone(done) => return Ok(done.deleted),
                 Control::Abort(error) => return Err(error),
                 other => return Err(renkei_core::wire::violation("sender", format_args!("{other:?}"))),

@@ -22,6 +22,13 @@ impl Site {
         at(access, access.open(&place, false)?.run("stat", |store, path| stat(store, path)))
     }
 
+    /// The directory a place leads to, links inside the storage followed.
+    pub fn stat_dir(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
+        let Some(place) = place else { return Ok(folder(RelPath::root())) };
+        let work = |store: &dyn Store, path: &RelPath| Ok(store.dir(path)?.self_entry(Detail::Full)?.0);
+        at(access, access.open(&place, false)?.run("stat", work))
+    }
+
     /// Lists a directory, or the storages, in parts of at most [`BATCH_ENTRIES`].
     pub fn list(
         &self,

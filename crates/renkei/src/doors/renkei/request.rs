@@ -81,6 +81,7 @@ fn operate(
         Request::Whoami => Reply::Identity(access.identity()),
         Request::Status => Reply::Status(site.status(Some(access))),
         Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
+        Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
         Request::List(place) => return list(id, place, access, link, site),
         Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
         Request::Remove { place, recursive } => done(site.remove(access, &place, recursive)?),

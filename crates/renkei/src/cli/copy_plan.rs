@@ -1,0 +1,236 @@
+//! From the arguments of `cp` and `sync` to what becomes what.
+//!
+//! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes*
+//! a destination that does not exist. A trailing slash on a source means what is in it; on the destination, that
+//! it is a directory, made if it is missing.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, RelPath, SiteName, printable};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// One argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Spec {
+    /// A path of this machine.
+    Local {
+        /// As typed.
+        path: PathBuf,
+        /// Whether it ends in `/` or `/.`, or is `.`.
+        slash: bool,
+    },
+    /// A place at a site.
+    Remote(EndpointPath),
+}
+
+impl Spec {
+    /// Takes an argument.
+    pub(super) fn parse(argument: &OsStr) -> Result<Self, Error> {
+        let bytes = argument.as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::new(Code::BadPath, "parse path", "''", "an empty path"));
+        }
+        if let Some(remote) = EndpointPath::parse(bytes)? {
+            return Ok(Spec::Remote(remote));
+        }
+        let slash =
+            bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b"." || bytes.ends_with(b"..");
+        Ok(Spec::Local { path: argument.into(), slash })
+    }
+
+    /// Whether it means what is in the directory, or must be one.
+    pub(super) fn has_slash(&self) -> bool {
+        match self {
+            Spec::Local { slash, .. } => *slash,
+            Spec::Remote(path) => path.trailing_slash || path.place.as_ref().is_none_or(|p| p.path.is_root()),
+        }
+    }
+
+    /// The name a source goes by in a destination directory.
+    pub(super) fn name(&self) -> Option<Vec<u8>> {
+        match self {
+            Spec::Local { path, .. } => path.file_name().map(|name| name.as_bytes().to_vec()),
+            Spec::Remote(path) => path.place.as_ref()?.path.name().map(<[u8]>::to_vec),
+        }
+    }
+
+    /// As it is shown.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Spec::Local { path, .. } => printable(path.as_os_str().as_bytes()),
+            Spec::Remote(path) => path.to_string(),
+        }
+    }
+
+    /// What identifies it for a job's key.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            Spec::Local { path, slash } => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("{}{}", printable(path.as_os_str().as_bytes()), if *slash { "/" } else { "" })
+            }
+            Spec::Remote(path) => format!("{path}{}", if path.trailing_slash { "/" } else { "" }),
+        }
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From here to a site.
+    Up(SiteName),
+    /// From a site to here.
+    Down(SiteName),
+    /// From a site to a site, or within one.
+    Between(SiteName, SiteName),
+}
+
+/// Finds the direction.
+pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
+    let mut sites = sources.iter().map(|source| match source {
+        Spec::Local { .. } => None,
+        Spec::Remote(path) => Some(path.site.clone()),
+    });
+    let invalid = |cause: &str| Error::new(Code::UsageInvalid, "copy", destination.shown(), cause);
+    let first = sites.next().ok_or_else(|| invalid("no source"))?;
+    if sites.any(|site| site != first) {
+        return Err(invalid("all sources must be on this machine or at one site"));
+    }
+    match (first, destination) {
+        (None, Spec::Remote(to)) => Ok(Direction::Up(to.site.clone())),
+        (Some(from), Spec::Local { .. }) => Ok(Direction::Down(from)),
+        (Some(from), Spec::Remote(to)) => Ok(Direction::Between(from, to.site.clone())),
+        (None, Spec::Local { .. }) => Err(invalid("both are on this machine: use cp or rsync")),
+    }
+}
+
+/// What a destination is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A directory.
+    Dir,
+    /// Something else.
+    Other,
+    /// Nothing.
+    Nothing,
+}
+
+/// Where the sources go: into the destination, or one becomes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The destination is the base, made first if `make`; else its parent is.
+    pub(super) into: bool,
+    /// The destination directory must be made.
+    pub(super) make: bool,
+    /// What each source becomes below the base.
+    pub(super) targets: Vec<RelPath>,
+}
+
+/// Lays out a copy; `name` is the destination's last component, `None` for a root.
+pub(super) fn lay_out(
+    sources: &[Spec],
+    destination: &Spec,
+    found: Found,
+    name: Option<&[u8]>,
+) -> Result<Layout, Error> {
+    let contents = sources.iter().any(Spec::has_slash);
+    let into = found == Found::Dir
+        || (found == Found::Nothing && (destination.has_slash() || sources.len() > 1))
+        || name.is_none();
+    if found == Found::Other && (destination.has_slash() || sources.len() > 1 || contents) {
+        return Err(Error::new(Code::NotADirectory, "copy", destination.shown(), "it is a file"));
+    }
+    let targets = match (into, name) {
+        (false, Some(name)) => vec![RelPath::parse(name)?],
+        _ => sources.iter().map(target).collect::<Result<Vec<_>, _>>()?,
+    };
+    let mut seen = std::collections::HashSet::new();
+    for (source, target) in sources.iter().zip(&targets) {
+        if !target.is_root() && !seen.insert(target) {
+            let cause = format!("two sources would both become {target}");
+            return Err(Error::new(Code::UsageInvalid, "copy", source.shown(), cause));
+        }
+    }
+    Ok(Layout { into, make: into && found == Found::Nothing, targets })
+}
+
+fn target(source: &Spec) -> Result<RelPath, Error> {
+    if source.has_slash() {
+        return Ok(RelPath::root());
+    }
+    let name = source.name();
+    name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))
+}
+
+/// Lays out a sync: the source's contents become the destination's.
+pub(super) fn lay_out_sync(found: Found, destination: &Spec) -> Result<Layout, Error> {
+    if found == Found::Other {
+        return Err(Error::new(Code::NotADirectory, "sync", destination.shown(), "it is a file"));
+    }
+    Ok(Layout { into: true, make: found == Found::Nothing, targets: vec![RelPath::root()] })
+}
+
+/// Splits a local path into the directory it lies in and its name; `None` for a root or `..`.
+pub(super) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
+    let name = path.file_name().map(|name| name.as_bytes().to_vec());
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    (if name.is_some() { parent } else { path.to_path_buf() }, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        Spec::parse(OsStr::new(text)).unwrap()
+    }
+
+    fn layout(sources: &[&str], destination: &str, found: Found) -> Result<Vec<String>, Error> {
+        let sources: Vec<Spec> = sources.iter().map(|text| spec(text)).collect();
+        let destination = spec(destination);
+        let name = destination.name();
+        let layout = lay_out(&sources, &destination, found, name.as_deref())?;
+        Ok(layout
+            .targets
+            .iter()
+            .map(|target| format!("{}{target}", if layout.into { "/" } else { "" }))
+            .collect())
+    }
+
+    #[test]
+    fn a_source_goes_into_a_directory_and_becomes_a_new_name() {
+        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Dir).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice/", Found::Nothing).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["f"], "kek:/data/g", Found::Other).unwrap(), ["g"]);
+        assert_eq!(layout(&["a", "b"], "kek:/data/x", Found::Nothing).unwrap(), ["/a", "/b"]);
+    }
+
+    #[test]
+    fn a_trailing_slash_means_the_contents() {
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["."], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["kek:/data"], "here", Found::Dir).unwrap(), ["/"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(layout(&["a", "b"], "kek:/data/f", Found::Other).unwrap_err().code, Code::NotADirectory);
+        assert_eq!(layout(&["x/a", "y/a"], "kek:/data/d", Found::Dir).unwrap_err().code, Code::UsageInvalid);
+        let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));
+        assert_eq!(mixed.unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(direction(&[spec("a")], &spec("b")).unwrap_err().code, Code::UsageInvalid);
+    }
+
+    #[test]
+    fn directions() {
+        let kek = SiteName::parse("kek").unwrap();
+        assert_eq!(direction(&[spec("a")], &spec("kek:/data/b")).unwrap(), Direction::Up(kek.clone()));
+        assert_eq!(direction(&[spec("kek:/data/b")], &spec(".")).unwrap(), Direction::Down(kek));
+    }
+}

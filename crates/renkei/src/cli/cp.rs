@@ -1,0 +1,43 @@
+//! `renkei cp`: copies files and trees to, from and between sites.
+
+use super::Context;
+use super::transfer::{Job, Verb};
+use renkei_core::error::Error;
+use renkei_core::wire::message::{Existing, ReceiveOptions};
+use std::ffi::OsString;
+
+/// Copy files and trees: here to a site, a site to here, or site to site
+///
+/// A source goes into DESTINATION if that is a directory and becomes it if it does not exist. SOURCE/ means what
+/// is in it; DESTINATION/ is a directory, made if missing. Modes, times, attributes, links and holes are kept.
+/// A copy that was interrupted goes on where it stopped when the same command is given again.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to copy: a local path or SITE:/STORAGE/PATH
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// Where to: a local path or SITE:/STORAGE/PATH
+    #[arg(required = true, value_name = "DESTINATION")]
+    destination: OsString,
+    /// Copy directories with all in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Leave files at the destination that have the same size and time
+    #[arg(short, long)]
+    update: bool,
+    #[command(flatten)]
+    common: super::transfer::Common,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let existing = if args.update { Existing::SameStamp } else { Existing::Replace };
+    let job = Job {
+        verb: Verb::Cp,
+        sources: args.sources.clone(),
+        destination: args.destination.clone(),
+        recursive: args.recursive,
+        options: ReceiveOptions { existing, delete: false, dry_run: false },
+        common: args.common.clone(),
+    };
+    job.run(context)
+}

@@ -1,0 +1,102 @@
+//! `renkei init`: makes a PoP.
+
+use super::Context;
+use super::output::Report;
+use crate::config::{Config, template};
+use crate::home::{Home, make_dir, make_private_dir, write_file};
+use crate::identity::authority::{Authority, renew_host};
+use crate::identity::map;
+use crate::identity::trust::Trust;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+
+/// Make a PoP: configuration, site authority and host certificate
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the site: 1 to 63 of a-z, 0-9 and -, starting with a letter
+    #[arg(long, value_name = "NAME")]
+    site: String,
+    /// Address to listen on; repeatable [default: 0.0.0.0:7512]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
+    /// HOST:PORT under which other sites reach the PoP; repeatable [default: derived from --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    endpoint: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Made {
+    site: SiteName,
+    dir: String,
+    listen: Vec<SocketAddr>,
+    endpoints: Vec<String>,
+    fingerprint: String,
+    /// The option that selects this directory again; empty for the default one.
+    #[serde(skip)]
+    option: String,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let site = SiteName::parse(&args.site)?;
+    let config = make(&home, &site, args, context)?;
+    let trust = Trust::load(&home)?;
+    let card = trust.card(&site).ok_or_else(|| Error::new(Code::Internal, "init", &site, "no own card"))?;
+    let option = context.dir.as_ref().map(|dir| format!(" --dir {}", dir.display())).unwrap_or_default();
+    context.output.done(&Made {
+        dir: home.config_dir().display().to_string(),
+        listen: config.listen,
+        endpoints: card.endpoints.clone(),
+        fingerprint: card.fingerprint(),
+        site,
+        option,
+    })?;
+    Ok(0)
+}
+
+/// Makes everything; the configuration comes last, because its presence says that there is a PoP.
+fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<Config, Error> {
+    let path = home.config_file();
+    if path.exists() {
+        return Err(Error::new(Code::AlreadyInitialised, "init", path.display(), "the file exists"));
+    }
+    let text = template(site, &args.listen, &args.endpoint);
+    let config = Config::parse(&text, &path)?;
+    make_dir(home.config_dir(), 0o755)?;
+    make_private_dir(home.state_dir())?;
+    make_private_dir(&home.journal_dir())?;
+    make_dir(&home.trust_dir(), 0o755)?;
+    let authority = Authority::create(site, context.now())?;
+    authority.store(home)?;
+    renew_host(home, &authority, &config.announced_endpoints(), false, context.now())?;
+    if !home.map_file().exists() {
+        write_file(&home.map_file(), map::TEMPLATE.as_bytes(), 0o644)?;
+    }
+    write_file(&path, text.as_bytes(), 0o644)?;
+    Ok(config)
+}
+
+impl Report for Made {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (site, option) = (&self.site, &self.option);
+        writeln!(out, "The PoP of site {site} is ready in {}.", self.dir)?;
+        writeln!(out, "  reached at   {}", self.endpoints.join(", "))?;
+        writeln!(out, "  fingerprint  {}", self.fingerprint)?;
+        writeln!(out, "\nNext:")?;
+        writeln!(out, "  renkei{option} storage add NAME PATH       share a directory")?;
+        writeln!(out, "  renkei{option} serve                       start the PoP")?;
+        writeln!(
+            out,
+            "  renkei{option} login                       get a certificate, as any user of this machine"
+        )?;
+        writeln!(
+            out,
+            "  renkei{option} trust export > {site}.site  the card for other sites; tell them the fingerprint"
+        )?;
+        writeln!(out, "  renkei{option} trust add OTHER.site        trust another site")?;
+        writeln!(out, "  renkei{option} map add 'USER@OTHER' ACCOUNT")
+    }
+}

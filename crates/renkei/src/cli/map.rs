@@ -1,0 +1,166 @@
+//! `renkei map`: who becomes which local account.
+
+use super::Context;
+use super::output::Report;
+use crate::config::Config;
+use crate::identity::map;
+use clap::Subcommand;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Principal, Why};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Say who becomes which local account
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Add a rule
+    Add {
+        /// USER@SITE, or *@SITE for all users of a site
+        pattern: String,
+        /// The local account, or * for the account of the user's own name
+        account: String,
+    },
+    /// Remove a rule
+    Remove {
+        /// The rule's pattern as `map list` shows it
+        pattern: String,
+    },
+    /// List the rules
+    List,
+    /// Show what somebody would become, and why; fails if nobody
+    Test {
+        /// USER@SITE
+        principal: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Changed {
+    action: &'static str,
+    pattern: String,
+}
+
+#[derive(Serialize)]
+struct Row {
+    pattern: String,
+    account: String,
+    line: usize,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    rules: Vec<Row>,
+    map_own_users: bool,
+}
+
+#[derive(Serialize)]
+struct Tested {
+    principal: Principal,
+    allowed: bool,
+    account: Option<String>,
+    why: Why,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    groups: Vec<u32>,
+    /// Why it is refused although a rule fits: the code of the error and its words.
+    refusal: Option<Refusal>,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    code: Code,
+    cause: String,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let config = Config::load(&home)?;
+    config.site(&home)?;
+    let changed = |action, pattern: &String| {
+        context.output.done(&Changed { action, pattern: pattern.clone() }).map(|()| 0)
+    };
+    match &args.action {
+        Action::Add { pattern, account } => {
+            let added = map::add(&home, pattern, account)?;
+            changed(if added { "added" } else { "unchanged" }, pattern)
+        }
+        Action::Remove { pattern } => {
+            map::remove(&home, pattern)?;
+            changed("removed", pattern)
+        }
+        Action::List => {
+            let mapping = map::load(&home)?;
+            let rows = mapping.rules().iter().map(|rule| Row {
+                pattern: rule.pattern.to_string(),
+                account: rule.account.to_string(),
+                line: rule.line,
+            });
+            let listing = Listing { rules: rows.collect(), map_own_users: config.map_own_users };
+            context.output.answer(&listing).map(|()| 0)
+        }
+        Action::Test { principal } => test(&map::load(&home)?, &config, principal, context),
+    }
+}
+
+fn test(
+    mapping: &renkei_core::identity::Mapping,
+    config: &Config,
+    principal: &str,
+    context: &Context,
+) -> Result<u8, Error> {
+    let principal = Principal::parse(principal)?;
+    let verdict = map::resolve(mapping, config, &principal);
+    let outcome = map::account_of(mapping, config, &principal);
+    let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| 0);
+    let found = outcome.as_ref().ok();
+    context.output.answer(&Tested {
+        principal,
+        allowed: outcome.is_ok(),
+        account: verdict.account,
+        why: verdict.why,
+        uid: found.map(|account| account.uid),
+        gid: found.map(|account| account.gid),
+        groups: found.map(|account| account.groups.clone()).unwrap_or_default(),
+        refusal: outcome.as_ref().err().map(|error| Refusal { code: error.code, cause: error.to_string() }),
+    })?;
+    Ok(status)
+}
+
+impl Report for Changed {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "rule for {} {}", self.pattern, self.action)
+    }
+}
+
+impl Report for Listing {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for row in &self.rules {
+            writeln!(out, "{:<32} {}", row.pattern, row.account)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for Tested {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.account {
+            Some(account) => writeln!(out, "{} becomes {account}: {}", self.principal, self.why)?,
+            None => writeln!(out, "{} is refused: {}", self.principal, self.why)?,
+        }
+        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
+            let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+            writeln!(out, "  uid {uid}, gid {gid}, groups {}", groups.join(" "))?;
+        }
+        if let (Some(refusal), Some(_)) = (&self.refusal, &self.account) {
+            writeln!(out, "  but refused: {}", refusal.cause)?;
+            writeln!(out, "  what to do: {}", refusal.code.row().remedy)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! The command line: one file per verb.
+//!
+//! A verb is a `clap` struct and a function `run(&args, &context) -> Result<u8, Error>` that returns the exit
+//! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
+//! To add a verb: a file, a line in `Command`, a line in `Command::run`.
+
+mod connect;
+mod copy_plan;
+mod cp;
+mod docs;
+mod init;
+mod login;
+mod map;
+pub mod output;
+mod progress;
+mod renew;
+mod report;
+mod revoke;
+mod serve;
+mod storage;
+mod sync;
+mod transfer;
+mod trust;
+mod whoami;
+
+use crate::home::Home;
+use clap::{CommandFactory, Parser, Subcommand};
+use output::Output;
+use renkei_core::error::{Code, Error};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// A point of presence for research data: moves, shares, stages and serves data between sites.
+#[derive(Debug, Parser)]
+#[command(name = "renkei", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options that every verb takes, before or after it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Global {
+    /// Directory of the PoP or user; also RENKEI_DIR. Default: /etc/renkei and /var/lib/renkei as root, the XDG
+    /// folders otherwise
+    #[arg(long, global = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print nothing but what was asked for
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Print more; twice for even more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Init(init::Args),
+    Serve(serve::Args),
+    Storage(storage::Args),
+    Trust(trust::Args),
+    Map(map::Args),
+    Login(login::Args),
+    Cp(cp::Args),
+    Sync(sync::Args),
+    Whoami(whoami::Args),
+    Revoke(revoke::Args),
+    Renew(renew::Args),
+    #[command(hide = true)]
+    Docs(docs::Args),
+}
+
+impl Command {
+    fn run(&self, context: &Context) -> Result<u8, Error> {
+        match self {
+            Command::Init(args) => init::run(args, context),
+            Command::Serve(args) => serve::run(args, context),
+            Command::Storage(args) => storage::run(args, context),
+            Command::Trust(args) => trust::run(args, context),
+            Command::Map(args) => map::run(args, context),
+            Command::Login(args) => login::run(args, context),
+            Command::Cp(args) => cp::run(args, context),
+            Command::Sync(args) => sync::run(args, context),
+            Command::Whoami(args) => whoami::run(args, context),
+            Command::Revoke(args) => revoke::run(args, context),
+            Command::Renew(args) => renew::run(args, context),
+            Command::Docs(args) => docs::run(args, context),
+        }
+    }
+}
+
+/// What every verb gets.
+#[derive(Clone, Debug)]
+pub struct Context {
+    dir: Option<PathBuf>,
+    /// How to print.
+    pub output: Output,
+    /// How often `-v` was given.
+    pub verbose: u8,
+}
+
+impl Context {
+    /// The directories chosen by `--dir`, the environment or the account.
+    pub fn home(&self) -> Result<Home, Error> {
+        Home::select(self.dir.as_deref())
+    }
+
+    /// The moment, for certificates.
+    pub fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+/// The whole command with all verbs, for man pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command line of this process.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let output = Output::new(cli.global.json, cli.global.quiet);
+    if !matches!(cli.command, Command::Serve(_)) {
+        crate::telemetry::start_for_command(cli.global.verbose);
+    }
+    let context = Context { dir: cli.global.dir, output, verbose: cli.global.verbose };
+    let outcome = cli.command.run(&context);
+    ExitCode::from(outcome.unwrap_or_else(|error| context.output.error(&error)))
+}
+
+/// Help and version go to standard output; a mistake goes where all errors go.
+fn usage(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    if !error.use_stderr() || !json {
+        let _ = error.print();
+        return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+    }
+    let text = error.render().to_string();
+    let cause = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    ExitCode::from(Output::new(true, false).error(&Error::new(
+        Code::UsageInvalid,
+        "parse arguments",
+        "",
+        cause,
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_go_before_and_after_the_verb() {
+        for line in
+            [["renkei", "--dir", "/x", "whoami", "--json"], ["renkei", "--json", "whoami", "--dir", "/x"]]
+        {
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert!(cli.global.json && cli.global.dir == Some("/x".into()));
+        }
+    }
+
+    #[test]
+    fn every_verb_and_option_is_explained() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                let built_in = ["help", "version"].contains(&argument.get_id().as_str());
+                assert!(built_in || argument.get_help().is_some(), "{} {argument}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
+}

@@ -1,0 +1,111 @@
+//! How verbs print: text for people or one JSON object, both from the same value.
+//!
+//! Answers go to standard output, notices and errors to standard error; with `--json` an error is an object on
+//! standard output too. A reader who closed the pipe is no failure.
+
+use renkei_core::error::{Code, Error};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// What a verb has to say.
+pub trait Report: Serialize {
+    /// Writes it for a person.
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Where and how to print.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+    quiet: bool,
+}
+
+impl Output {
+    /// By `--json` and `--quiet`.
+    pub fn new(json: bool, quiet: bool) -> Self {
+        Output { json, quiet }
+    }
+
+    /// Whether JSON is wanted.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether only answers are wanted.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Prints what was asked for.
+    pub fn answer(&self, report: &impl Report) -> Result<(), Error> {
+        let mut text = Vec::new();
+        let written = match self.json {
+            true => {
+                serde_json::to_writer(&mut text, report).map_err(io::Error::from).map(|()| text.push(b'\n'))
+            }
+            false => report.write_text(&mut text),
+        };
+        written.and_then(|()| print(&text)).map_err(|error| Error::new(Code::IoFailed, "print", "", error))
+    }
+
+    /// Prints that something was done; silent with `--quiet`, unless JSON is wanted.
+    pub fn done(&self, report: &impl Report) -> Result<(), Error> {
+        if self.quiet && !self.json { Ok(()) } else { self.answer(report) }
+    }
+
+    /// Prints a notice to standard error; silent with `--quiet` and `--json`.
+    pub fn notice(&self, text: &str) {
+        if !self.quiet && !self.json {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Prints an error and gives the exit status.
+    pub fn error(&self, error: &Error) -> u8 {
+        if self.json {
+            let _ = print(format!("{}\n", error_json(error)).as_bytes());
+        } else {
+            eprintln!("renkei: {error}\n  what to do: {}", error.code.row().remedy);
+        }
+        error.kind().exit_status()
+    }
+}
+
+/// The JSON form of an error.
+pub fn error_json(error: &Error) -> serde_json::Value {
+    serde_json::json!({"error": {
+        "code": error.code,
+        "side": error.side,
+        "op": error.op,
+        "subject": error.subject,
+        "cause": error.cause,
+        "title": error.code.row().title,
+        "remedy": error.code.row().remedy,
+        "exit": error.kind().exit_status(),
+    }})
+}
+
+/// Prints bytes as they are.
+pub fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_all_its_parts() {
+        let error = Error::new(Code::NoSpace, "write", "a", "ENOSPC").at("kek");
+        let json = error_json(&error);
+        assert_eq!(json["error"]["code"], "RK-STORE-6");
+        assert_eq!(json["error"]["exit"], 7);
+        for part in ["side", "op", "subject", "cause", "remedy"] {
+            assert!(json["error"][part].as_str().is_some_and(|text| !text.is_empty()), "{part}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Shows how far a transfer is: a bar on a terminal, a line now and then elsewhere.
+
+use super::output::Output;
+use crate::mover::progress::{Note, Watch};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use renkei_core::wire::message::Progress;
+use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the bar moves.
+const TICK: Duration = Duration::from_millis(200);
+/// How often a line is written where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// A display that runs beside a transfer.
+pub(super) struct Display {
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<Note>>,
+    bar: Option<ProgressBar>,
+    lines: bool,
+}
+
+impl Display {
+    /// Starts showing `watch`; shows nothing with `--quiet` or `--json`.
+    pub(super) fn start(output: &Output, watch: Watch) -> Self {
+        let shown = !output.is_quiet() && !output.is_json();
+        let bar = (shown && std::io::stderr().is_terminal()).then(bar);
+        let lines = shown && bar.is_none();
+        let (stop, stopped) = channel();
+        let shown_bar = bar.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut notes, mut last) = (Vec::new(), Instant::now());
+            let started = Instant::now();
+            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                notes.extend(watch.take_notes());
+                let progress = watch.look();
+                if let Some(bar) = &shown_bar {
+                    show(bar, &progress);
+                } else if lines && last.elapsed() >= LINE_EVERY {
+                    last = Instant::now();
+                    eprintln!("{}", line(&progress, started.elapsed()));
+                }
+            }
+            notes.extend(watch.take_notes());
+            notes
+        });
+        Display { stop, thread, bar, lines }
+    }
+
+    /// Says something beside the progress.
+    pub(super) fn notice(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(format!("renkei: {text}")),
+            None if self.lines => eprintln!("renkei: {text}"),
+            None => {}
+        }
+    }
+
+    /// Ends the display and gives the notes that came up.
+    pub(super) fn finish(self) -> Vec<Note> {
+        drop(self.stop);
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        self.thread.join().expect("a panic aborts the process")
+    }
+}
+
+fn bar() -> ProgressBar {
+    let template = "{bar:24} {percent:>3}% {bytes}/{total_bytes} {msg} {binary_bytes_per_sec} ETA {eta}";
+    let style = ProgressStyle::with_template(template).expect("the template is sound");
+    ProgressBar::new(0).with_style(style)
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    bar.set_length(progress.bytes_found);
+    bar.set_position(progress.bytes_moved.max(progress.bytes_done));
+    let more = if progress.walk_done { "" } else { "+" };
+    bar.set_message(format!("{}/{}{more} files", progress.files_done, progress.files_found));
+}
+
+fn line(progress: &Progress, elapsed: Duration) -> String {
+    let rate = progress.bytes_moved as f64 / elapsed.as_secs_f64();
+    let more = if progress.walk_done { "" } else { " so far" };
+    format!(
+        "{} of {} files, {} of {}{more}, {}/s",
+        progress.files_done,
+        progress.files_found,
+        HumanBytes(progress.bytes_moved.max(progress.bytes_done)),
+        HumanBytes(progress.bytes_found),
+        HumanBytes(rate as u64),
+    )
+}

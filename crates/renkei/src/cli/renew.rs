@@ -1,0 +1,48 @@
+//! `renkei renew`: a fresh certificate for the PoP.
+
+use super::Context;
+use super::output::Report;
+use crate::config::Config;
+use crate::identity::authority::{Authority, renew_host};
+use crate::identity::certificate::{unix_seconds, utc};
+use renkei_core::error::Error;
+use renkei_core::identity::Principal;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Give the PoP a fresh certificate for a year
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Make a new key too
+    #[arg(long)]
+    new_key: bool,
+}
+
+#[derive(Serialize)]
+struct Renewed {
+    principal: Principal,
+    serial: String,
+    expires: String,
+    expires_unix: i64,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let authority = Authority::load(&home)?;
+    let endpoints = Config::load(&home)?.announced_endpoints();
+    let fresh = renew_host(&home, &authority, &endpoints, args.new_key, context.now())?;
+    context.output.done(&Renewed {
+        principal: fresh.principal,
+        serial: fresh.serial,
+        expires: utc(fresh.not_after),
+        expires_unix: unix_seconds(fresh.not_after),
+    })?;
+    Ok(0)
+}
+
+impl Report for Renewed {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "the PoP of {} has a certificate until {}", self.principal, self.expires)?;
+        writeln!(out, "restart the PoP so that it uses it")
+    }
+}

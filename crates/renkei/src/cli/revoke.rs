@@ -1,0 +1,64 @@
+//! `renkei revoke`: takes certificates back.
+
+use super::Context;
+use super::output::Report;
+use crate::identity::authority::Authority;
+use crate::identity::issued::{self, parse_serial};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// Take back certificates this site issued
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// USER@SITE, the site's own name for its PoPs, or a serial number
+    #[arg(value_name = "PRINCIPAL|SERIAL")]
+    what: String,
+}
+
+#[derive(Serialize)]
+struct Revoked {
+    what: String,
+    serials: Vec<String>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let (home, now) = (context.home()?, context.now());
+    let authority = Authority::load(&home)?;
+    let named = args.what.contains('@') || args.what == authority.site().as_str();
+    let serials: Vec<String> = if named {
+        check_own(&Principal::parse(&args.what)?, &authority)?;
+        issued::find(&home, &args.what, now)?.into_iter().map(|entry| entry.serial).collect()
+    } else {
+        vec![parse_serial(&args.what)?]
+    };
+    if !serials.is_empty() {
+        authority.revoke(&home, &serials, now)?;
+    }
+    context.output.done(&Revoked { what: args.what.clone(), serials })?;
+    Ok(0)
+}
+
+fn check_own(principal: &Principal, authority: &Authority) -> Result<(), Error> {
+    if principal.site() == authority.site() {
+        return Ok(());
+    }
+    let cause = format!(
+        "only {} itself can take its certificates back; `renkei map remove` shuts its users out here",
+        principal.site()
+    );
+    Err(Error::new(Code::UsageInvalid, "revoke", principal, cause))
+}
+
+impl Report for Revoked {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.serials.is_empty() {
+            return writeln!(out, "{} has no certificate that is still valid", self.what);
+        }
+        for serial in &self.serials {
+            writeln!(out, "revoked {serial}")?;
+        }
+        writeln!(out, "A user can log in again: shut out who must not with `renkei map`.")
+    }
+}

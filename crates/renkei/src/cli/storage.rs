@@ -1,0 +1,135 @@
+//! `renkei storage`: the named roots of a PoP.
+
+use super::Context;
+use super::output::Report;
+use crate::config::{Config, Storage, add_storage, remove_storage};
+use crate::home::file_error;
+use crate::identity::account::Account;
+use clap::Subcommand;
+use renkei_core::error::{Code, Error};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Name the directories a PoP serves
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serve a directory under a name
+    Add {
+        /// Name of the storage, as in SITE:/NAME/...
+        name: String,
+        /// The root directory
+        path: PathBuf,
+        /// Refuse every change
+        #[arg(long)]
+        read_only: bool,
+        /// Do all I/O as this account instead of the one each user is mapped to
+        #[arg(long)]
+        account: Option<String>,
+    },
+    /// List the storages
+    List,
+    /// Stop serving a storage; its files stay
+    Remove {
+        /// Name of the storage
+        name: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    path: PathBuf,
+    read_only: bool,
+    account: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    storages: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    action: &'static str,
+    name: String,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    match &args.action {
+        Action::Add { name, path, read_only, account } => {
+            let storage = Storage { path: root(path)?, read_only: *read_only, account: account.clone() };
+            add(name, &storage, context)
+        }
+        Action::List => list(context),
+        Action::Remove { name } => {
+            remove_storage(&context.home()?, name)?;
+            changed("removed", name, context)
+        }
+    }
+}
+
+fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
+    if let Some(account) = &storage.account {
+        Account::lookup(account)?;
+    }
+    add_storage(&context.home()?, name, storage)?;
+    changed("added", name, context)
+}
+
+fn changed(action: &'static str, name: &str, context: &Context) -> Result<u8, Error> {
+    context.output.done(&Changed { action, name: name.into() })?;
+    Ok(0)
+}
+
+fn list(context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let config = Config::load(&home)?;
+    config.site(&home)?;
+    let row = |(name, storage): (String, Storage)| Row {
+        name,
+        path: storage.path,
+        read_only: storage.read_only,
+        account: storage.account,
+    };
+    context.output.answer(&Listing { storages: config.storage.into_iter().map(row).collect() })?;
+    Ok(0)
+}
+
+/// The absolute path of a root; it must be a directory, so that a typo shows now.
+fn root(path: &Path) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(path).map_err(|error| file_error("add storage", path, &error))?;
+    let metadata = absolute.metadata().map_err(|error| file_error("add storage", path, &error))?;
+    if !metadata.is_dir() {
+        return Err(Error::new(
+            Code::NotADirectory,
+            "add storage",
+            path.display(),
+            "a storage is a directory",
+        ));
+    }
+    Ok(absolute)
+}
+
+impl Report for Listing {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for row in &self.storages {
+            let mode = if row.read_only { "read-only" } else { "read-write" };
+            let account = row.account.as_ref().map(|name| format!("  as {name}")).unwrap_or_default();
+            writeln!(out, "{:<16} {mode:<10} {}{account}", row.name, row.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for Changed {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "storage {} {}", self.name, self.action)
+    }
+}

@@ -1,0 +1,408 @@
+//! Runs one copy or sync: opens the sessions, moves, tries again when the connection is lost, reports.
+
+use super::connect::{self, unexpected};
+use super::copy_plan::{Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, split_local};
+use super::progress::Display;
+use super::{Context, report};
+use crate::identity::account::Account;
+use crate::mover::Stop;
+use crate::mover::dial::{Dialler, Session};
+use crate::mover::journal::{Journal, boot_id};
+use crate::mover::progress::Watch;
+use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::send::{SendJob, send};
+use crate::mover::walk::Root;
+use crate::store::Store;
+use crate::store::local::{Access, LocalStore};
+use aws_lc_rs::rand;
+use renkei_core::entry::EntryKind;
+use renkei_core::error::{Code, Error, Kind};
+use renkei_core::mover::journal::{Header, VERSION};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
+use renkei_core::wire::message::{
+    Control, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
+};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// First pause before trying again; doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// Options of all verbs that transfer.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Common {
+    /// How long to try again after the connection was lost, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    retry_for: u64,
+    /// Data streams at most; by default the PoP decides
+    #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
+    streams: u16,
+}
+
+/// Which verb asked; names the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// `cp`.
+    Cp,
+    /// `sync`.
+    Sync,
+}
+
+/// A transfer to run.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) verb: Verb,
+    pub(super) sources: Vec<OsString>,
+    pub(super) destination: OsString,
+    pub(super) recursive: bool,
+    pub(super) options: ReceiveOptions,
+    pub(super) common: Common,
+}
+
+impl Job {
+    /// Runs it to its end and reports; the exit status says how it went.
+    pub(super) fn run(&self, context: &Context) -> Result<u8, Error> {
+        let run = Run::prepare(self, context)?;
+        let started = Instant::now();
+        let display = Display::start(&context.output, run.watch.clone());
+        let ended = run.try_until_done(&display);
+        let notes = display.finish();
+        let summary = ended?;
+        report::transferred(self.verb, &summary, notes, started.elapsed(), &run.transfer, context)
+    }
+}
+
+/// A transfer under way, over all its attempts.
+struct Run<'a> {
+    job: &'a Job,
+    context: &'a Context,
+    sources: Vec<Spec>,
+    destination: Spec,
+    direction: Direction,
+    dialler: Dialler,
+    transfer: TransferId,
+    watch: Watch,
+    stop: Stop,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
+        let sources: Vec<Spec> =
+            job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
+        let destination = Spec::parse(&job.destination)?;
+        let direction = direction(&sources, &destination)?;
+        let mut transfer = TransferId::default();
+        let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
+        rand::fill(&mut transfer).map_err(random)?;
+        let stop = Stop::default();
+        stop_on_signal(stop.clone())?;
+        Ok(Run {
+            job,
+            context,
+            sources,
+            destination,
+            direction,
+            dialler: connect::dialler(context)?,
+            transfer,
+            watch: Watch::with_notes(),
+            stop,
+        })
+    }
+
+    /// Tries until it is done, stopped, refused, or lost for too long without progress.
+    fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
+        let limit = Duration::from_secs(self.job.common.retry_for);
+        let mut lost_since: Option<(Instant, u64)> = None;
+        let mut pause = FIRST_PAUSE;
+        let mut connected = false;
+        loop {
+            let error = match self.attempt(&mut connected) {
+                Ok(summary) => return Ok(summary),
+                Err(error) => error,
+            };
+            if let Some(stopped) = self.stop.stopped() {
+                return Err(stopped);
+            }
+            if !connected || !is_passing(&error) {
+                return Err(error);
+            }
+            let done = self.watch.look().bytes_moved;
+            let (since, before) = *lost_since.get_or_insert((Instant::now(), done));
+            if done > before {
+                lost_since = Some((Instant::now(), done));
+                pause = FIRST_PAUSE;
+            } else if since.elapsed() >= limit {
+                return Err(error);
+            }
+            display.notice(&format!("{error}; trying again"));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
+        let open = |site: &SiteName, connected: &mut bool| {
+            let session = self.dialler.connect(site)?;
+            connect::keep_revocations(&self.context.home()?, &session);
+            *connected = true;
+            Ok(session)
+        };
+        match &self.direction {
+            Direction::Up(site) => self.up(open(site, connected)?),
+            Direction::Down(site) => self.down(open(site, connected)?),
+            Direction::Between(from, to) => {
+                let mut target = open(to, connected)?;
+                let (grant, targets) = self.ask_grant(&mut target, from)?;
+                self.between(open(from, connected)?, to, grant, targets)
+            }
+        }
+    }
+
+    fn up(&self, mut session: Session) -> Result<Summary, Error> {
+        let (open, targets) = self.lay_out_remote(&mut session)?;
+        let roots = self.local_roots(targets)?;
+        let opened = session.ask_open(Request::OpenReceive(open))?;
+        let streams = self.dialler.join(&session, &opened)?;
+        let job = SendJob {
+            roots,
+            recursive: self.job.recursive,
+            offers: opened.offers,
+            digests: self.compares_content(),
+            dry_run: self.job.options.dry_run,
+            account: Account::own()?,
+            tell_progress: false,
+        };
+        send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
+    }
+
+    fn down(&self, mut session: Session) -> Result<Summary, Error> {
+        let Spec::Local { path, .. } = &self.destination else {
+            return Err(Error::new(Code::UsageInvalid, "copy", self.destination.shown(), "not a local path"));
+        };
+        let (base, layout) = self.lay_out_local(path)?;
+        let store = LocalStore::open(&base, Access::ReadWrite).map_err(|error| error.at("client"))?;
+        let journal = self.open_journal(&base)?;
+        let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
+        let options = self.job.options.clone();
+        let offers = kept || options.existing != Existing::Replace || options.dry_run;
+        let open = self.open_send(offers, layout.targets)?;
+        let opened = session.ask_open(Request::OpenSend(open))?;
+        let streams = self.dialler.join(&session, &opened)?;
+        let job = ReceiveJob {
+            base: store.root()?,
+            job: self.key(),
+            options,
+            journal,
+            account: Account::own()?,
+            side: "client".into(),
+        };
+        receive(job, &mut session.control, streams, &self.watch, &self.stop)
+            .map_err(|error| error.at("client"))
+    }
+
+    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<([u8; 32], Vec<RelPath>), Error> {
+        let (open, targets) = self.lay_out_remote(target)?;
+        match target.ask(Request::Grant { open, peer: from.clone() })? {
+            Reply::Granted(grant) => Ok((grant, targets)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn between(
+        &self,
+        mut session: Session,
+        to: &SiteName,
+        grant: [u8; 32],
+        targets: Vec<RelPath>,
+    ) -> Result<Summary, Error> {
+        let send = self.open_send(false, targets)?;
+        match session.ask(Request::Push { send, to: to.clone(), grant })? {
+            Reply::Pushing => {}
+            other => return Err(unexpected(&other)),
+        }
+        let link = session.control.sender();
+        let _hook = self.stop.on_stop(move |error| drop(link.send(&Control::Abort(error))));
+        loop {
+            match session.control.recv()? {
+                Control::Progress(progress) => self.watch.set(progress),
+                Control::Removed(paths) => self.watch.note_removed(paths),
+                Control::WouldSend(paths) => self.watch.note_would_send(paths),
+                Control::Finished(ended) => return ended,
+                other => return Err(renkei_core::wire::violation("push", format_args!("{other:?}"))),
+            }
+        }
+    }
+
+    fn compares_content(&self) -> bool {
+        self.job.options.existing == Existing::SameContent
+    }
+
+    fn open_send(&self, offers: bool, targets: Vec<RelPath>) -> Result<OpenSend, Error> {
+        let source = |(spec, to): (&Spec, RelPath)| match spec {
+            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to }),
+            Spec::Local { .. } => {
+                Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a place at a site"))
+            }
+        };
+        Ok(OpenSend {
+            transfer: self.transfer,
+            sources: self.sources.iter().zip(targets).map(source).collect::<Result<_, _>>()?,
+            recursive: self.job.recursive,
+            offers,
+            digests: self.compares_content(),
+            dry_run: self.job.options.dry_run,
+            max_streams: self.job.common.streams,
+        })
+    }
+
+    /// Key of the job: the same command from the same machine is the same job.
+    fn key(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        let host = rustix::system::uname();
+        let local = matches!(self.direction, Direction::Up(_));
+        hasher.update(if local { host.nodename().to_bytes() } else { b"" });
+        for source in &self.sources {
+            hasher.update(source.identity().as_bytes());
+            hasher.update(b"\0");
+        }
+        hasher.update(self.destination.identity().as_bytes());
+        u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().expect("32 bytes"))
+    }
+
+    /// Asks the site what the destination is, and says what to open there.
+    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>), Error> {
+        let Spec::Remote(path) = &self.destination else {
+            return Err(Error::new(
+                Code::UsageInvalid,
+                "copy",
+                self.destination.shown(),
+                "not a place at a site",
+            ));
+        };
+        let place = place_of(path)?;
+        let found = find_remote(session, &place)?;
+        let layout = self.lay_out(found, place.path.name())?;
+        if layout.make && !self.job.options.dry_run {
+            session.ask(Request::Mkdir { place: place.clone(), parents: false })?;
+        }
+        let base = match layout.into {
+            true => place.path,
+            false => place.path.parent().unwrap_or_default(),
+        };
+        let open = OpenReceive {
+            transfer: self.transfer,
+            job: self.key(),
+            to: Place { storage: place.storage, path: base },
+            options: self.job.options.clone(),
+            max_streams: self.job.common.streams,
+        };
+        Ok((open, layout.targets))
+    }
+
+    fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
+        let found = match std::fs::metadata(path) {
+            Ok(data) if data.is_dir() => Found::Dir,
+            Ok(_) => Found::Other,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Nothing,
+            Err(error) => return Err(crate::home::file_error("look at", path, &error).at("client")),
+        };
+        let (parent, name) = split_local(path);
+        let layout = self.lay_out(found, name.as_deref())?;
+        if layout.make && !self.job.options.dry_run {
+            std::fs::create_dir(path)
+                .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
+        }
+        Ok((if layout.into { path.to_path_buf() } else { parent }, layout))
+    }
+
+    fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
+        match self.job.verb {
+            Verb::Cp => lay_out(&self.sources, &self.destination, found, name),
+            Verb::Sync => lay_out_sync(found, &self.destination),
+        }
+    }
+
+    fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+        let root = |(spec, to): (&Spec, RelPath)| match spec {
+            Spec::Local { path, slash } => {
+                let contents = *slash || self.job.verb == Verb::Sync;
+                open_local(path, contents, self.job.recursive, to).map_err(|error| error.at("client"))
+            }
+            Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
+        };
+        self.sources.iter().zip(targets).map(root).collect()
+    }
+
+    fn open_journal(
+        &self,
+        base: &Path,
+    ) -> Result<Option<(Journal, renkei_core::mover::journal::State)>, Error> {
+        if self.job.options.dry_run {
+            return Ok(None);
+        }
+        let local = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
+        let header = Header {
+            version: VERSION,
+            job: self.key(),
+            boot: boot_id(),
+            to: None,
+            local: local.as_os_str().as_bytes().to_vec(),
+            account: Account::own()?.name,
+        };
+        Journal::open(&self.context.home()?.journal_dir(), &header).map(Some)
+    }
+}
+
+fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Result<Root, Error> {
+    if contents {
+        let store = LocalStore::open(path, Access::ReadOnly)?;
+        return Ok(Root { dir: store.root()?, from: RelPath::root(), to });
+    }
+    // As cp does: a link named as a source is followed unless trees are copied.
+    let resolved = match recursive {
+        true => path.to_path_buf(),
+        false => path.canonicalize().map_err(|error| crate::home::file_error("open", path, &error))?,
+    };
+    let (parent, name) = split_local(&resolved);
+    let store = LocalStore::open(&parent, Access::ReadOnly)?;
+    let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
+    Ok(Root { dir: store.root()?, from, to })
+}
+
+fn place_of(path: &EndpointPath) -> Result<Place, Error> {
+    let cause = "name a storage: SITE:/STORAGE/PATH";
+    path.place.clone().ok_or_else(|| Error::new(Code::BadPath, "copy", path, cause))
+}
+
+fn find_remote(session: &mut Session, place: &Place) -> Result<Found, Error> {
+    match session.ask(Request::StatDir(Some(place.clone()))) {
+        Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
+        Ok(Reply::Entry(_)) => Ok(Found::Other),
+        Ok(other) => Err(unexpected(&other)),
+        Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
+        Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the same attempt may work in a moment.
+fn is_passing(error: &Error) -> bool {
+    error.kind() == Kind::Unavailable || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
+}
+
+/// Ctrl-C and SIGTERM stop the transfer in order; the second one ends the process.
+fn stop_on_signal(stop: Stop) -> Result<(), Error> {
+    let handler = move || {
+        if stop.stopped().is_some() {
+            std::process::exit(130);
+        }
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            stop.stop(Error::new(Code::Cancelled, "copy", "", "interrupted").at("client"))
+        });
+    };
+    ctrlc::set_handler(handler).map_err(|error| Error::new(Code::SystemCall, "handle signals", "", error))
+}

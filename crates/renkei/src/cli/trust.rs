@@ -1,0 +1,184 @@
+//! `renkei trust`: exchange of site cards.
+
+use super::Context;
+use super::output::Report;
+use crate::home::file_error;
+use crate::identity::card::{MAX_CARD_BYTES, SiteCard};
+use crate::identity::trust::{Added, Trust};
+use clap::Subcommand;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use serde::Serialize;
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Exchange site cards with other sites
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print the card of this site, to be given to others
+    Export {
+        /// Print the card of this trusted site instead
+        site: Option<String>,
+    },
+    /// Trust the site of a card; shows the fingerprint and asks
+    Add {
+        /// The card's file, or - for standard input
+        file: PathBuf,
+        /// Do not ask: the fingerprint was compared
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List the trusted sites
+    List,
+    /// End the trust in a site
+    Remove {
+        /// Name of the site
+        site: String,
+    },
+}
+
+#[derive(Serialize)]
+struct Row {
+    site: SiteName,
+    own: bool,
+    endpoints: Vec<String>,
+    fingerprint: String,
+    revocation_list: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    sites: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    site: SiteName,
+    fingerprint: String,
+    card: String,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    site: SiteName,
+    fingerprint: Option<String>,
+    action: &'static str,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let mut trust = Trust::load(&context.home()?)?;
+    match &args.action {
+        Action::Export { site } => export(&trust, site.as_deref(), context),
+        Action::Add { file, yes } => add(&mut trust, file, *yes, context),
+        Action::List => list(&trust, context),
+        Action::Remove { site } => {
+            let site = SiteName::parse(site)?;
+            trust.remove(&site)?;
+            context.output.done(&Changed { site, fingerprint: None, action: "removed" })?;
+            Ok(0)
+        }
+    }
+}
+
+fn export(trust: &Trust, site: Option<&str>, context: &Context) -> Result<u8, Error> {
+    let site = match site {
+        Some(name) => SiteName::parse(name)?,
+        None => {
+            let none = || Error::new(Code::NotInitialised, "export card", "", "this directory has no site");
+            trust.own_site().ok_or_else(none)?.clone()
+        }
+    };
+    let card = trust.export(&site).ok_or_else(|| Error::new(Code::SiteUnknown, "export card", &site, ""))?;
+    let fingerprint = card.fingerprint();
+    context.output.answer(&Exported { site, fingerprint, card: card.to_text() })?;
+    Ok(0)
+}
+
+fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u8, Error> {
+    let card = SiteCard::parse(&read_card(file)?)?;
+    let (site, fingerprint) = (card.site.clone(), card.fingerprint());
+    if trust.compare(&card)? == Added::New && !yes {
+        confirm(&card, file)?;
+    }
+    let action = match trust.add(card)? {
+        Added::New => "added",
+        Added::Updated => "updated",
+        Added::Same => "unchanged",
+    };
+    context.output.done(&Changed { site, fingerprint: Some(fingerprint), action })?;
+    Ok(0)
+}
+
+fn read_card(file: &Path) -> Result<String, Error> {
+    let limit = MAX_CARD_BYTES as u64 + 1;
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        io::stdin().lock().take(limit).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|opened| opened.take(limit).read_to_string(&mut text))
+    };
+    read.map(|_| text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Error::new(Code::CardInvalid, "read site card", file.display(), error),
+        _ => file_error("read site card", file, &error),
+    })
+}
+
+/// Shows who is about to be trusted and asks on the terminal.
+fn confirm(card: &SiteCard, file: &Path) -> Result<(), Error> {
+    let refuse = |cause: &str| Err(Error::new(Code::UsageInvalid, "add site card", &card.site, cause));
+    eprintln!("site         {}", card.site);
+    eprintln!("endpoints    {}", card.endpoints.join(", "));
+    eprintln!("fingerprint  {}", card.fingerprint());
+    if file == Path::new("-") || !io::stdin().is_terminal() {
+        return refuse("no terminal to ask on; compare the fingerprint with the site, then give --yes");
+    }
+    eprint!("Did the site confirm this fingerprint by telephone or in person? [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" if read.is_ok() => Ok(()),
+        _ => refuse("not confirmed; nothing was changed"),
+    }
+}
+
+fn list(trust: &Trust, context: &Context) -> Result<u8, Error> {
+    let row = |card: &SiteCard| Row {
+        site: card.site.clone(),
+        own: trust.own_site() == Some(&card.site),
+        endpoints: card.endpoints.clone(),
+        fingerprint: card.fingerprint(),
+        revocation_list: trust.revocation_list(&card.site).map(|(number, _)| number),
+    };
+    context.output.answer(&Listing { sites: trust.list().map(row).collect() })?;
+    Ok(0)
+}
+
+impl Report for Listing {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for row in &self.sites {
+            let own = if row.own { "  (this site)" } else { "" };
+            writeln!(out, "{:<16} {}{own}", row.site.as_str(), row.endpoints.join(", "))?;
+            writeln!(out, "  {}", row.fingerprint)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report for Exported {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(self.card.as_bytes())
+    }
+}
+
+impl Report for Changed {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let fingerprint = self.fingerprint.as_ref().map(|text| format!("  {text}")).unwrap_or_default();
+        writeln!(out, "site {} {}{fingerprint}", self.site, self.action)
+    }
+}

@@ -1,0 +1,101 @@
+//! `renkei whoami`: who we are, by the certificates in the directory.
+
+use super::Context;
+use super::output::Report;
+use crate::identity::certificate::{unix_seconds, utc};
+use crate::identity::credential::Credential;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+/// Show who you are and until when
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+#[derive(Serialize)]
+struct Identity {
+    principal: Principal,
+    site: SiteName,
+    expires: String,
+    expires_unix: i64,
+    serial: String,
+    #[serde(skip)]
+    left: String,
+}
+
+#[derive(Serialize)]
+struct Identities {
+    user: Option<Identity>,
+    pop: Option<Identity>,
+}
+
+pub(super) fn run(_: &Args, context: &Context) -> Result<u8, Error> {
+    let (home, now) = (context.home()?, context.now());
+    let user = Credential::user(&home, now);
+    let pop = Credential::host(&home, now);
+    // With a PoP here, nobody need be logged in; every other trouble is told.
+    let user = match user {
+        Err(error) if error.code == Code::NotLoggedIn && pop.is_ok() => None,
+        user => Some(Identity::of(&user?, now)?),
+    };
+    let pop = match pop {
+        Err(error) if error.code == Code::NotInitialised => None,
+        // The PoP's key is not for every user to read.
+        Err(error) if user.is_some() && error.code != Code::CertificateExpired => None,
+        pop => Some(Identity::of(&pop?, now)?),
+    };
+    context.output.answer(&Identities { user, pop })?;
+    Ok(0)
+}
+
+impl Identity {
+    fn of(credential: &Credential, now: SystemTime) -> Result<Self, Error> {
+        let facts = credential.facts()?;
+        let principal = facts.principal()?;
+        Ok(Identity {
+            site: principal.site().clone(),
+            principal,
+            expires: utc(facts.not_after),
+            expires_unix: unix_seconds(facts.not_after),
+            serial: facts.serial,
+            left: left(facts.not_after, now),
+        })
+    }
+}
+
+fn left(until: SystemTime, now: SystemTime) -> String {
+    let minutes = until.duration_since(now).unwrap_or_default().as_secs() / 60;
+    match minutes {
+        0..120 => format!("{minutes} min"),
+        120..2880 => format!("{} h", minutes / 60),
+        _ => format!("{} days", minutes / 1440),
+    }
+}
+
+impl Report for Identities {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let named = [("", &self.user), ("PoP of ", &self.pop)];
+        for (what, identity) in named {
+            if let Some(Identity { principal, expires, left, .. }) = identity {
+                writeln!(out, "{what}{principal}  until {expires} ({left} left)")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn what_is_left_is_told_in_fitting_units() {
+        let after = |secs| left(UNIX_EPOCH + Duration::from_secs(secs), UNIX_EPOCH);
+        assert_eq!((after(59), after(5400), after(43_200)), ("0 min".into(), "90 min".into(), "12 h".into()));
+        assert_eq!(after(365 * 86_400), "365 days");
+    }
+}

@@ -1,0 +1,98 @@
+//! A PoP at work: the only place that wires port, doors, local socket, site and signals together.
+
+use crate::config::Config;
+use crate::doors::port;
+use crate::home::Home;
+use crate::identity::login::grant;
+use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
+use crate::site::Site;
+use renkei_core::error::{Code, Error};
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs the PoP in `home` until it is told to stop by SIGTERM or SIGINT.
+///
+/// `on_ready` is called with the bound addresses when everything listens.
+pub fn run(
+    home: Home,
+    config: Config,
+    on_ready: impl FnOnce(&Site, &[std::net::SocketAddr]),
+) -> Result<(), Error> {
+    raise_file_limit();
+    let site = Site::open(home, config)?;
+    let socket = bind_socket(&site.home().socket())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let local = {
+        let (site, stop) = (site.clone(), stop.clone());
+        std::thread::Builder::new().name("socket".into()).spawn(move || {
+            if let Err(error) = serve_socket(&socket, &Local { site }, &stop) {
+                tracing::error!(%error, "the local socket failed");
+            }
+        })
+    };
+    let local = local.map_err(|error| Error::new(Code::SystemCall, "start thread", "socket", error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Code::SystemCall, "start runtime", "", error))?;
+    let served = runtime.block_on(serve(site.clone(), on_ready));
+    stop.store(true, Ordering::Release);
+    let _ = local.join();
+    let _ = std::fs::remove_file(site.home().socket());
+    served
+}
+
+async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketAddr])) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::new(Code::SystemCall, "wait for signals", "", error);
+    let mut term = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
+    let mut addresses = Vec::new();
+    for address in &site.snapshot().config.listen {
+        let listener = port::listen(*address).await?;
+        addresses.push(listener.local_addr().map_err(failed)?);
+        tokio::spawn(port::accept(listener, site.clone()));
+    }
+    on_ready(&site, &addresses);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = hup.recv() => drop(site.snapshot()),
+        }
+    }
+    tracing::info!("stopping");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let stopping = site.clone();
+    let _ = tokio::task::spawn_blocking(move || stopping.stop_all()).await;
+    Ok(())
+}
+
+/// Answers the local socket.
+struct Local {
+    site: Arc<Site>,
+}
+
+impl Handler for Local {
+    fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        match request["op"].as_str().unwrap_or_default() {
+            "login" => grant(self.site.home(), peer, request, SystemTime::now()),
+            "status" => Ok(serde_json::to_value(self.site.status(None)).expect("a status is plain data")),
+            op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
+        }
+    }
+}
+
+/// Each session and open file takes descriptors; the soft limit of most systems is far below the hard one.
+fn raise_file_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

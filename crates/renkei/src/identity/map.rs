@@ -1,0 +1,152 @@
+//! The file of the table principal -> account, and its use: from a proven principal to an account of this machine.
+
+use super::account::Account;
+use crate::config::Config;
+use crate::home::{Home, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Verdict};
+
+/// Largest table accepted.
+const MAX_BYTES: u64 = 16 << 20;
+/// Mode of the file: it holds no secret.
+const MODE: u32 = 0o644;
+/// The first table of a PoP.
+pub const TEMPLATE: &str = "\
+# Who becomes which local account: one `PATTERN ACCOUNT` per line. Nobody else gets in.
+#   alice@kek   alice      one user of another site
+#   *@kek       guest      every other user of that site
+#   *@osaka     *          users become the account of their own name (never root)
+";
+
+/// Reads the table of `home`; an empty one if there is no file.
+pub fn load(home: &Home) -> Result<Mapping, Error> {
+    Mapping::parse(&text(home)?).map_err(|error| in_file(home, error))
+}
+
+fn text(home: &Home) -> Result<String, Error> {
+    Ok(read_text(&home.map_file(), MAX_BYTES)?.unwrap_or_default())
+}
+
+fn in_file(home: &Home, mut error: Error) -> Error {
+    error.subject = format!("{} ({})", home.map_file().display(), error.subject);
+    error
+}
+
+/// Adds a rule at the end; `false` if the very rule is there.
+///
+/// # Errors
+/// `PathExists` if the pattern has another account.
+pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
+    let (pattern, account) = (Pattern::parse(pattern)?, AccountRule::parse(account)?);
+    let mut text = text(home)?;
+    let mapping = Mapping::parse(&text).map_err(|error| in_file(home, error))?;
+    if let Some(rule) = mapping.rules().iter().find(|rule| rule.pattern == pattern) {
+        if rule.account == account {
+            return Ok(false);
+        }
+        let cause = format!("line {} maps it to {}; remove that first", rule.line, rule.account);
+        return Err(Error::new(Code::PathExists, "add rule", pattern, cause));
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(&format!("{pattern} {account}\n"));
+    write_file(&home.map_file(), text.as_bytes(), MODE)?;
+    Ok(true)
+}
+
+/// Removes all rules with exactly this pattern; comments stay.
+pub fn remove(home: &Home, pattern: &str) -> Result<(), Error> {
+    let pattern = Pattern::parse(pattern)?;
+    let text = text(home)?;
+    let mapping = Mapping::parse(&text).map_err(|error| in_file(home, error))?;
+    let doomed: Vec<usize> =
+        mapping.rules().iter().filter(|rule| rule.pattern == pattern).map(|rule| rule.line).collect();
+    if doomed.is_empty() {
+        return Err(Error::new(Code::PathNotFound, "remove rule", pattern, "no rule has this pattern"));
+    }
+    let kept: String = text
+        .split_inclusive('\n')
+        .enumerate()
+        .filter(|(index, _)| !doomed.contains(&(index + 1)))
+        .map(|(_, line)| line)
+        .collect();
+    write_file(&home.map_file(), kept.as_bytes(), MODE)
+}
+
+/// Decides what a principal becomes at the PoP with this configuration.
+pub fn resolve(mapping: &Mapping, config: &Config, principal: &Principal) -> Verdict {
+    let own = match &config.site {
+        Some(site) if config.map_own_users => OwnUsers::SameName(site),
+        _ => OwnUsers::NeedRule,
+    };
+    mapping.resolve(principal, own)
+}
+
+/// The account a principal works as here, if this process may serve it.
+///
+/// # Errors
+/// `NotMapped`, `AccountUnknown` or `AccountNotServed`.
+pub fn account_of(mapping: &Mapping, config: &Config, principal: &Principal) -> Result<Account, Error> {
+    let verdict = resolve(mapping, config, principal);
+    let Some(name) = verdict.account else {
+        return Err(Error::new(Code::NotMapped, "map", principal, verdict.why));
+    };
+    let account = Account::lookup(&name)?;
+    account.check_servable()?;
+    Ok(account)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::tests::site;
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        std::fs::write(home.map_file(), TEMPLATE).unwrap();
+        (dir, home)
+    }
+
+    #[test]
+    fn rules_are_added_and_removed_and_comments_stay() {
+        let (_dir, home) = home();
+        assert!(add(&home, "alice@kek", "alice").unwrap());
+        assert!(add(&home, "*@kek", "*").unwrap());
+        assert!(!add(&home, "*@kek", "*").unwrap());
+        assert_eq!(add(&home, "alice@kek", "bob").unwrap_err().code, Code::PathExists);
+        assert_eq!(load(&home).unwrap().rules().len(), 2);
+        remove(&home, "alice@kek").unwrap();
+        assert_eq!(std::fs::read_to_string(home.map_file()).unwrap(), format!("{TEMPLATE}*@kek *\n"));
+        assert_eq!(remove(&home, "alice@kek").unwrap_err().code, Code::PathNotFound);
+    }
+
+    #[test]
+    fn senseless_rules_change_nothing() {
+        let (_dir, home) = home();
+        for (pattern, account) in [("alice", "alice"), ("a b@kek", "x"), ("a@kek", "-x"), ("a@kek", "")] {
+            assert_eq!(add(&home, pattern, account).unwrap_err().code, Code::UsageInvalid);
+        }
+        std::fs::write(home.map_file(), "a@kek\n").unwrap();
+        let error = add(&home, "b@kek", "b").unwrap_err();
+        assert!(error.code == Code::ConfigInvalid && error.cause.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn a_principal_becomes_an_account_or_learns_why_not() {
+        let mapping = Mapping::parse("a@kek root\nb@kek no-such-account\n").unwrap();
+        let config = Config { site: Some(site("osaka")), ..Config::default() };
+        let code = |who: &str| {
+            account_of(&mapping, &config, &Principal::parse(who).unwrap()).map_err(|error| error.code)
+        };
+        assert_eq!(code("b@kek"), Err(Code::AccountUnknown));
+        assert_eq!(code("c@kek"), Err(Code::NotMapped));
+        assert_eq!(code("osaka"), Err(Code::NotMapped));
+        let own = Account::own().unwrap();
+        assert_eq!(code(&format!("{}@osaka", own.name)), Ok(own.clone()));
+        let strict = Config { map_own_users: false, ..config.clone() };
+        let me = Principal::parse(&format!("{}@osaka", own.name)).unwrap();
+        assert_eq!(account_of(&mapping, &strict, &me).unwrap_err().code, Code::NotMapped);
+    }
+}

@@ -1,0 +1,34 @@
+//! Logs: structured events to standard error, for a terminal or the system's collector.
+
+use crate::config::{Log, LogFormat};
+use renkei_core::error::{Code, Error};
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::Subscriber;
+
+/// Starts logging for a PoP as its configuration says.
+pub fn start(log: &Log) -> Result<(), Error> {
+    let invalid =
+        |error: &dyn std::fmt::Display| Error::new(Code::ConfigInvalid, "start log", &log.filter, error);
+    let filter = EnvFilter::try_new(&log.filter).map_err(|error| invalid(&error))?;
+    let builder = Subscriber::builder().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match log.format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| invalid(&error))
+}
+
+/// Starts logging for a command: warnings, and more for each `-v`.
+pub fn start_for_command(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::new(format!("renkei={level},audit={level}"));
+    let builder = Subscriber::builder().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    // Fails only if logging was started before, and then nothing needs doing.
+    let _ = builder.with_ansi(std::io::stderr().is_terminal()).try_init();
+}
