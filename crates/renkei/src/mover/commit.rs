@@ -67,7 +67,7 @@ fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Don
         for done in written {
             let temp = places.temp(&done.path);
             let place = places.find(&done.path)?;
-            place.dir.create_temp(&temp, true)?.sync_all()?;
+            place.dir.sync_file(&temp)?;
         }
         for done in renamed {
             sync_name(session, places, done)?;

@@ -32,6 +32,7 @@ pub enum Op {
     SetMeta,
     SyncData,
     SyncAll,
+    SyncFile,
     Rename,
     RenameNoReplace,
     MakeDir,
@@ -419,6 +420,10 @@ impl Dir for FaultDir {
 
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.own(Op::SetMeta, |dir| dir.set_own_meta(meta))
+    }
+
+    fn sync_file(&self, name: &[u8]) -> Result<(), Error> {
+        self.on(Op::SyncFile, name, |dir| dir.sync_file(name))
     }
 
     fn sync(&self) -> Result<(), Error> {

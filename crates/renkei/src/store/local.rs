@@ -402,6 +402,16 @@ impl Dir for LocalDir {
         metadata::apply(Handle::Path(self.fd.as_fd()), meta, &errno::subject(&self.path, b""))
     }
 
+    fn sync_file(&self, name: &[u8]) -> Result<(), Error> {
+        self.check_name("sync", name)?;
+        match self.open_quietly(name) {
+            Ok(fd) => self.done(retry(|| rustix::fs::fsync(&fd)), Step::Data, "sync", name),
+            // Its mode may keep even its owner from opening it.
+            Err(Errno::ACCESS) => self.sync_fs(),
+            Err(errno) => self.done(Err(errno), Step::Open, "sync", name),
+        }
+    }
+
     fn sync(&self) -> Result<(), Error> {
         let Some(fd) = self.open_for_sync()? else {
             rustix::fs::sync();

@@ -112,6 +112,9 @@ pub trait Dir: Any + Send + Sync {
     /// Applies metadata to this directory; see [`WriteFile::set_meta`].
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
 
+    /// Returns when content and metadata of the file `name` are on stable storage, whoever wrote them.
+    fn sync_file(&self, name: &[u8]) -> Result<(), Error>;
+
     /// Returns when this directory's names are on stable storage.
     fn sync(&self) -> Result<(), Error>;
 
