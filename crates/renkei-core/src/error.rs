@@ -105,6 +105,16 @@ impl Error {
         self
     }
 
+    /// Completes a subject that is a path relative to `root`, if the error comes from a store and has no side yet.
+    pub fn under(mut self, root: &str) -> Self {
+        let relative = !self.subject.starts_with('/');
+        if self.side == SIDE_UNKNOWN && self.code.row().id.starts_with("RK-STORE-") && relative {
+            let slash = if self.subject.is_empty() || root.ends_with('/') { "" } else { "/" };
+            self.subject = format!("{root}{slash}{}", self.subject);
+        }
+        self
+    }
+
     /// The sort of failure.
     pub fn kind(&self) -> Kind {
         self.code.row().kind

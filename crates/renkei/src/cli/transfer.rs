@@ -174,6 +174,7 @@ impl<'a> Run<'a> {
             dry_run: self.job.options.dry_run,
             account: Account::own()?,
             tell_progress: false,
+            side: "client".into(),
         };
         send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
     }
@@ -198,6 +199,7 @@ impl<'a> Run<'a> {
             journal,
             account: Account::own()?,
             side: "client".into(),
+            root: base.display().to_string(),
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| error.at("client"))

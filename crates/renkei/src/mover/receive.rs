@@ -41,6 +41,8 @@ pub struct ReceiveJob {
     pub account: Account,
     /// This side's name in errors.
     pub side: String,
+    /// What paths of the store are relative to, in errors.
+    pub root: String,
 }
 
 /// A large file under its temporary name.
@@ -66,6 +68,7 @@ pub(super) struct Session {
     job: u64,
     options: ReceiveOptions,
     side: String,
+    root: String,
     checks_written: bool,
     clock: Instant,
     watch: Watch,
@@ -94,6 +97,7 @@ pub fn receive(
         job: job.job,
         options: job.options.clone(),
         side: job.side,
+        root: job.root,
         checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
         clock: Instant::now(),
         watch: watch.clone(),
@@ -148,7 +152,7 @@ impl Session {
     }
 
     pub(super) fn name_side(&self, error: Error) -> Error {
-        error.at(&self.side)
+        error.under(&self.root).at(&self.side)
     }
 
     pub(super) fn places(&self) -> Places {

@@ -39,6 +39,8 @@ pub struct SendJob {
     pub account: Account,
     /// Whether the receiver wants to be told the progress.
     pub tell_progress: bool,
+    /// This side's name in errors.
+    pub side: String,
 }
 
 pub(super) struct Session {
@@ -47,6 +49,7 @@ pub(super) struct Session {
     changed: Condvar,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
+    side: String,
 }
 
 /// Sends until everything is acknowledged or failed, and returns what became of it.
@@ -68,6 +71,7 @@ pub fn send(
         changed: Condvar::new(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
+        side: job.side,
     });
     let _hook = stop.on_stop({
         let session = session.clone();
@@ -124,7 +128,7 @@ impl Session {
 
     pub(super) fn on_source_failed(&self, id: u64, error: Error) {
         tracing::debug!(%error, "source failed");
-        self.lock().on_source_failed(id, error);
+        self.lock().on_source_failed(id, error.at(&self.side));
     }
 
     fn send_offers(&self) -> Result<(), Error> {
@@ -262,7 +266,7 @@ impl Sink for Finder<'_> {
     }
 
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
-        self.session.lock().on_walk_failed(path, error);
+        self.session.lock().on_walk_failed(path, error.at(&self.session.side));
         !self.session.failure.is_over()
     }
 }

@@ -19,14 +19,14 @@ impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        at(access, access.open(&place, false)?.run("stat", |store, path| stat(store, path)))
+        at(access, &place, access.open(&place, false)?.run("stat", |store, path| stat(store, path)))
     }
 
     /// The directory a place leads to, links inside the storage followed.
     pub fn stat_dir(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
         let work = |store: &dyn Store, path: &RelPath| Ok(store.dir(path)?.self_entry(Detail::Full)?.0);
-        at(access, access.open(&place, false)?.run("stat", work))
+        at(access, &place, access.open(&place, false)?.run("stat", work))
     }
 
     /// Lists a directory, or the storages, in parts of at most [`BATCH_ENTRIES`].
@@ -37,21 +37,25 @@ impl Site {
         on_part: impl FnMut(Vec<Entry>) -> Result<(), Error> + Send + 'static,
     ) -> Result<(), Error> {
         let Some(place) = place else { return list_storages(access, on_part) };
-        at(access, access.open(&place, false)?.run("list", |store, path| list(&*store.dir(path)?, on_part)))
+        at(
+            access,
+            &place,
+            access.open(&place, false)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
+        )
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, access: &Access, place: &Place, parents: bool) -> Result<(), Error> {
         audit(access, "mkdir", place);
         let work = move |store: &dyn Store, path: &RelPath| make_dir(store, path, parents);
-        at(access, access.open(place, true)?.run("mkdir", work))
+        at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
     /// Removes a file, or with `recursive` a tree.
     pub fn remove(&self, access: &Access, place: &Place, recursive: bool) -> Result<(), Error> {
         audit(access, "remove", place);
         let work = move |store: &dyn Store, path: &RelPath| remove(store, path, recursive);
-        at(access, access.open(place, true)?.run("remove", work))
+        at(access, place, access.open(place, true)?.run("remove", work))
     }
 
     /// Renames within one storage, replacing a file that is there.
@@ -63,12 +67,12 @@ impl Site {
         }
         let to = to.path.clone();
         let work = move |store: &dyn Store, from: &RelPath| rename(store, from, &to);
-        at(access, access.open(from, true)?.run("rename", work))
+        at(access, from, access.open(from, true)?.run("rename", work))
     }
 
     /// Space used by a tree.
     pub fn usage(&self, access: &Access, place: &Place) -> Result<Usage, Error> {
-        at(access, access.open(place, false)?.run("usage", |store, path| usage(store, path)))
+        at(access, place, access.open(place, false)?.run("usage", |store, path| usage(store, path)))
     }
 
     /// Space of the file system below a place.
@@ -82,7 +86,7 @@ impl Site {
                 free_files: space.files_free,
             })
         };
-        at(access, access.open(place, false)?.run("space", work))
+        at(access, place, access.open(place, false)?.run("space", work))
     }
 
     /// Digest of a file as the disk has it now.
@@ -91,12 +95,13 @@ impl Site {
             let (dir, name) = parent(store, path)?;
             checksum(&*dir.open_read(name)?, algorithm)
         };
-        at(access, access.open(place, false)?.run("checksum", work))
+        at(access, place, access.open(place, false)?.run("checksum", work))
     }
 }
 
-fn at<T>(access: &Access, result: Result<T, Error>) -> Result<T, Error> {
-    result.map_err(|error| error.at(access.site()))
+/// Completes an error with the storage and the site.
+fn at<T>(access: &Access, place: &Place, result: Result<T, Error>) -> Result<T, Error> {
+    result.map_err(|error| error.under(&format!("/{}", place.storage)).at(access.site()))
 }
 
 fn audit(access: &Access, op: &str, place: &Place) {

@@ -156,7 +156,8 @@ impl Site {
         let link = control.sender();
         let place = access.open(&open.to, true)?;
         let account = place.account.clone();
-        let base = place.run("open", |store, path| store.dir(path))?;
+        let base = place.run("open", |store, path| store.dir(path));
+        let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
@@ -169,12 +170,20 @@ impl Site {
         let opened = Opened { ticket: waiting.ticket, streams, offers };
         tracing::info!(streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        let storage = open.to.storage;
         let streams = match waiting.gather() {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
-        let job =
-            ReceiveJob { base, job, options: open.options, journal, account, side: access.site().into() };
+        let job = ReceiveJob {
+            base,
+            job,
+            options: open.options,
+            journal,
+            account,
+            side: access.site().into(),
+            root: format!("/{storage}"),
+        };
         Ok(receive(job, control, streams, &watch, &stop))
     }
 
@@ -348,6 +357,7 @@ fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool)
         dry_run: open.dry_run,
         account,
         tell_progress,
+        side: access.site().into(),
     })
 }
 
@@ -360,5 +370,6 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
     let open = |store: &dyn Store, path: &RelPath| -> Result<Arc<dyn Dir>, Error> {
         store.dir(&path.parent().unwrap_or_default())
     };
-    Ok(Root { dir: place.run("open", open)?, from: below, to })
+    let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
+    Ok(Root { dir, from: below, to })
 }
