@@ -1,7 +1,7 @@
 //! renkei, a point of presence for research data: everything but the pure rules, which are in `renkei-core`.
 //!
 //! A tour: [`cli`] has one file per verb, [`daemon`] wires a PoP together, [`doors`] are its protocols, [`site`]
-//! is the facade every door asks, [`mover`] moves files between sites, [`store`] holds them, [`identity`] has
+//! is the facade every door asks, [`mover`] moves files between sites, [`net`] has the connections, [`store`] holds them, [`identity`] has
 //! certificates, trust, accounts and login, [`home`] says where things are kept and [`config`] what an
 //! administrator sets.
 
@@ -12,6 +12,7 @@ pub mod doors;
 pub mod home;
 pub mod identity;
 pub mod mover;
+pub mod net;
 pub mod site;
 pub mod store;
 pub mod telemetry;

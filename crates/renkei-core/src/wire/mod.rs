@@ -13,6 +13,9 @@ pub mod message;
 
 use crate::error::{Code, Error};
 
+/// The protocol's name in the TLS handshake (ALPN).
+pub const ALPN: &[u8] = b"renkei/1";
+
 /// The protocol versions this build speaks, oldest and newest.
 pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
 

@@ -4,9 +4,9 @@
 //! plain text that says so. A peer that dawdles before its handshake is dropped after [`HELLO_WITHIN`].
 
 use super::{http, renkei};
-use crate::identity::tls::RENKEI_ALPN;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
+use renkei_core::wire::ALPN;
 use rustls::server::Acceptor;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
     loop {
         let start = bytes.len();
         let count = sock.read_buf(&mut bytes).await;
-        let count = count.map_err(|error| crate::mover::tls::lost("receive", &error))?;
+        let count = count.map_err(|error| crate::net::tls::lost("receive", &error))?;
         if count == 0 {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
         match acceptor.accept() {
             Ok(Some(accepted)) => {
                 let mut offered = accepted.client_hello().alpn().into_iter().flatten();
-                return Ok(Some(ClientHello { renkei: offered.any(|alpn| alpn == RENKEI_ALPN), bytes }));
+                return Ok(Some(ClientHello { renkei: offered.any(|alpn| alpn == ALPN), bytes }));
             }
             Ok(None) if bytes.len() > MAX_HELLO_BYTES => {
                 return Err(Error::new(

@@ -23,7 +23,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfi
 use std::sync::Arc;
 
 /// Protocol name of daemons and the command line.
-pub const RENKEI_ALPN: &[u8] = b"renkei/1";
+pub const RENKEI_ALPN: &[u8] = renkei_core::wire::ALPN;
 /// Protocol names of HTTP, preferred first.
 pub const HTTP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Tickets sent per handshake: each resumes one data stream, and streams bring tickets of their own.

@@ -1,11 +1,12 @@
 //! Opens sessions: connects to a site, proves who both sides are, greets, and joins data streams.
 
-use super::control::{ControlReceiver, split};
-use super::tls::{TlsStream, lost};
 use crate::identity::credential::Credential;
 use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::Trust;
 use crate::identity::verify::{expect_site, verify_peer};
+use crate::net::control::{ControlReceiver, split};
+use crate::net::tls::{TlsStream, lost};
+use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
@@ -17,12 +18,6 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-/// How long connecting and each handshake may take.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Program and version, as it is greeted with.
-pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));
 
 /// Who dials, and whom it trusts.
 pub struct Dialler {
@@ -198,11 +193,6 @@ fn hello() -> Hello {
         software: SOFTWARE.into(),
         now_unix_ms: unix_ms(SystemTime::now()),
     }
-}
-
-/// Milliseconds since 1970.
-pub fn unix_ms(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Names the peer in an error of the network that does not know it.

@@ -1,6 +1,6 @@
 //! How a session ends early: the first error wins, the peer is told, every thread is woken.
 
-use super::control::ControlSender;
+use crate::net::control::ControlSender;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Control;
 use std::net::{Shutdown, TcpStream};

@@ -2,7 +2,7 @@
 
 use super::place::Places;
 use super::receive::{OpenFile, Session};
-use super::tls::TlsStream;
+use crate::net::tls::TlsStream;
 use crate::store::WriteFile;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};

@@ -1,11 +1,9 @@
 //! The mover: drives the state machines of `renkei_core::mover` with real sockets, files and threads.
 //!
-//! [`tls`] and [`control`] are the two kinds of stream, [`dial`] opens sessions, [`walk`] reads the source,
-//! [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
+//! [`dial`] opens sessions, [`walk`] reads the source, [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
 //! buffers, running as the mapped account; they share one lock, taken once per unit of work.
 
 mod commit;
-pub mod control;
 pub mod dial;
 mod failure;
 mod incoming;
@@ -16,7 +14,6 @@ mod place;
 pub mod progress;
 pub mod receive;
 pub mod send;
-pub mod tls;
 pub mod walk;
 
 pub use failure::{Registered, Stop};

@@ -1,8 +1,8 @@
 //! One sending data stream: takes units and puts them on the wire.
 
 use super::send::Session;
-use super::tls::{TlsStream, WRITE_BYTES};
 use super::walk::{Root, vanished};
+use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};

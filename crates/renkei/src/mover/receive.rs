@@ -4,14 +4,14 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
-use super::control::{ControlReceiver, ControlSender};
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
 use super::place::Places;
 use super::progress::Watch;
-use super::tls::TlsStream;
 use crate::identity::account::{Account, AccountThread};
+use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::tls::TlsStream;
 use crate::store::{Dir, WriteFile};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};

@@ -4,13 +4,13 @@
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
 //! writing of a unit happens outside it.
 
-use super::control::{ControlReceiver, ControlSender};
 use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
 use super::progress::Watch;
-use super::tls::TlsStream;
 use super::walk::{Root, Sink, walk};
 use crate::identity::account::{Account, AccountThread};
+use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::Error;
 use renkei_core::mover::plan::{Origin, Unit};

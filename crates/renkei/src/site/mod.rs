@@ -141,7 +141,7 @@ impl Site {
             access.is_none_or(|access| status.principal == access.principal.to_string())
         };
         Status {
-            software: crate::mover::dial::SOFTWARE.into(),
+            software: crate::net::SOFTWARE.into(),
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),

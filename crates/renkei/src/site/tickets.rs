@@ -1,7 +1,7 @@
 //! Secrets that bind connections to what they belong to: tickets for data streams, grants for other sites.
 
 use super::access::Access;
-use crate::mover::tls::TlsStream;
+use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};

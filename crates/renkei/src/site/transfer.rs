@@ -2,14 +2,15 @@
 
 use super::access::Access;
 use super::{Counters, Site};
-use crate::mover::control::ControlReceiver;
+pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
+use crate::mover::hex;
 use crate::mover::journal::{Journal, boot_id};
-use crate::mover::progress::Watch;
+pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
-use crate::mover::{Stop, hex};
+use crate::net::control::ControlReceiver;
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -42,8 +42,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "hosting",
         ],
     ),
-    // A door sees the facade and nothing below it.
-    ("doors", &["site", "home", "config", "telemetry"]),
+    // A door sees the facade and its connections, and nothing else below.
+    ("doors", &["site", "net", "home", "config", "telemetry"]),
     ("mount", &["site", "home", "config", "telemetry"]),
     ("daemon", ALL),
     ("cli", ALL),

@@ -6,8 +6,8 @@
 mod request;
 mod session;
 
-use crate::mover::dial::CONNECT_TIMEOUT;
-use crate::mover::tls::TlsStream;
+use crate::net::CONNECT_TIMEOUT;
+use crate::net::tls::TlsStream;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};

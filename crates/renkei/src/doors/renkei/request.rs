@@ -1,10 +1,9 @@
 //! Turns requests into calls of the site and their outcome into replies.
 
-use crate::mover::Stop;
-use crate::mover::control::{ControlReceiver, ControlSender};
-use crate::mover::progress::{Note, Watch};
+use crate::net::control::{ControlReceiver, ControlSender};
 use crate::site::Site;
 use crate::site::access::Access;
+use crate::site::transfer::{Note, Stop, Watch};
 use renkei_core::error::Error;
 use renkei_core::identity::Principal;
 use renkei_core::path::{Place, SiteName};

@@ -1,9 +1,9 @@
 //! One control session: greeting, then requests one after another.
 
 use super::{refuse, request};
-use crate::mover::control::{ControlReceiver, split};
-use crate::mover::dial::{SOFTWARE, unix_ms};
-use crate::mover::tls::TlsStream;
+use crate::net::control::{ControlReceiver, split};
+use crate::net::tls::TlsStream;
+use crate::net::{SOFTWARE, unix_ms};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -1,0 +1,17 @@
+//! Connections: TLS streams for data, and the control stream both sides talk on.
+
+pub mod control;
+pub mod tls;
+
+use std::time::{Duration, SystemTime};
+
+/// How long connecting and each handshake may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Program and version, as it is greeted with.
+pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));
+
+/// Milliseconds since 1970.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
