@@ -4,15 +4,19 @@
 //! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
+mod check;
 mod checksum;
 mod connect;
 mod copy_plan;
 mod cp;
 mod df;
 mod docs;
+mod doctor;
+mod doctor_site;
 mod done;
 mod du;
 mod init;
+mod kernel;
 mod local_tree;
 mod login;
 mod ls;
@@ -95,6 +99,7 @@ enum Command {
     Checksum(checksum::Args),
     Whoami(whoami::Args),
     Status(status::Args),
+    Doctor(doctor::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     #[command(hide = true)]
@@ -121,6 +126,7 @@ impl Command {
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),
+            Command::Doctor(args) => doctor::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),
