@@ -65,16 +65,16 @@ pub struct Cli {
 pub struct Global {
     /// Directory of the PoP or user; also RENKEI_DIR. Default: /etc/renkei and /var/lib/renkei as root, the XDG
     /// folders otherwise
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print one JSON object instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
     /// Print nothing but what was asked for
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     quiet: bool,
     /// Print more; twice for even more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = "Global options", action = clap::ArgAction::Count)]
     verbose: u8,
 }
 

@@ -86,12 +86,17 @@ impl Site {
 
     /// The command `renkei --dir ITS-DIRECTORY`, to be given arguments.
     pub fn command(&self) -> Command {
+        self.command_in(&self.dir)
+    }
+
+    /// The command `renkei --dir DIR` of somebody else on the same machine.
+    pub fn command_in(&self, dir: &Path) -> Command {
         let mut command = Command::new(binary());
         let foreign = std::env::vars_os().map(|(name, _)| name);
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);
         }
-        command.arg("--dir").arg(&self.dir).stdin(Stdio::null());
+        command.arg("--dir").arg(dir).stdin(Stdio::null());
         command
     }
 
@@ -185,7 +190,7 @@ impl Drop for Site {
 }
 
 /// The program under test: what cargo names when it runs the tests, else what it named when it built them.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let named = std::env::var_os("CARGO_BIN_EXE_renkei");
     named.map_or_else(|| env!("CARGO_BIN_EXE_renkei").into(), PathBuf::from)
 }
