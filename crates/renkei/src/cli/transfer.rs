@@ -37,9 +37,26 @@ pub(super) struct Common {
     /// How long to try again after the connection was lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry_for: u64,
+    /// Send at most so many bytes per second; K, M and G count in powers of 1024
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    limit: Option<u64>,
     /// Data streams at most; by default the PoP decides
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
+}
+
+/// Parses `10M` and the like.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
+    let factor = match text[number.len()..].to_ascii_uppercase().as_str() {
+        "" => 1u64,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err("write a number, or a number and K, M or G".into()),
+    };
+    let count: u64 = number.parse().map_err(|_| "write a number, or a number and K, M or G")?;
+    count.checked_mul(factor).filter(|rate| *rate > 0).ok_or_else(|| "out of range".into())
 }
 
 /// Which verb asked; names the report.
@@ -172,6 +189,7 @@ impl<'a> Run<'a> {
             offers: opened.offers,
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
+            limit: self.job.common.limit,
             account: Account::own()?,
             tell_progress: false,
             side: "client".into(),
@@ -198,6 +216,7 @@ impl<'a> Run<'a> {
             options,
             journal,
             account: Account::own()?,
+            max_deferred: usize::MAX,
             side: "client".into(),
             root: base.display().to_string(),
         };
@@ -256,6 +275,7 @@ impl<'a> Run<'a> {
             offers,
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
+            limit: self.job.common.limit,
             max_streams: self.job.common.streams,
         })
     }

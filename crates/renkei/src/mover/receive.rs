@@ -15,6 +15,7 @@ use crate::net::tls::TlsStream;
 use crate::store::{DIRECT_ALIGN, Dir, WriteFile};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
 use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::RelPath;
@@ -28,6 +29,11 @@ use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+/// Batches of offers that wait to be judged; then the control stream is read no further.
+const MAX_OFFERS: usize = 64;
+/// Files that wait to be committed before the streams are held back.
+const MAX_PENDING_FILES: usize = 4 * BATCH_FILES;
+
 /// Where to receive and how.
 pub struct ReceiveJob {
     /// The directory that paths are relative to.
@@ -38,6 +44,8 @@ pub struct ReceiveJob {
     pub options: ReceiveOptions,
     /// The job's journal and what it holds; none for a dry run.
     pub journal: Option<(Journal, Kept)>,
+    /// Links and directories that may be left for the end.
+    pub max_deferred: usize,
     /// Who writes.
     pub account: Account,
     /// This side's name in errors.
@@ -143,7 +151,7 @@ pub fn receive(
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
-            receiver: Receiver::new(job.options, kept),
+            receiver: Receiver::new(job.options, kept, job.max_deferred),
             open: HashMap::new(),
             streams_left: streams.len(),
             source_complete: None,
@@ -276,8 +284,11 @@ impl Session {
         let mut state = self.lock();
         state.open.remove(&done.id);
         state.receiver.on_written(self.now(), done);
-        drop(state);
-        self.changed.notify_one();
+        self.changed.notify_all();
+        while state.receiver.pending_files() > MAX_PENDING_FILES && !self.failure.is_over() {
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
     }
 
     pub(super) fn on_placed(&self, done: Done) {
@@ -367,7 +378,7 @@ impl Session {
     fn converse(
         &self,
         control: &mut ControlReceiver,
-        offers: mpsc::Sender<Vec<OfferItem>>,
+        offers: mpsc::SyncSender<Vec<OfferItem>>,
     ) -> Result<Summary, Error> {
         loop {
             match control.recv()? {
@@ -408,8 +419,8 @@ fn spawn_workers(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<(mpsc::Sender<Vec<OfferItem>>, Threads), Error> {
-    let (offers, offered) = mpsc::channel();
+) -> Result<(mpsc::SyncSender<Vec<OfferItem>>, Threads), Error> {
+    let (offers, offered) = mpsc::sync_channel(MAX_OFFERS);
     let mut threads = vec![
         spawn(session, account, "offers", move |session| judge_offers(session, offered))?,
         spawn(session, account, "commit", super::commit::run)?,
