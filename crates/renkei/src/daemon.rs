@@ -6,6 +6,7 @@ use crate::home::Home;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::site::Site;
+use crate::site::cleanup::spawn_cleanup;
 use renkei_core::error::{Code, Error};
 use serde_json::Value;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub fn run(
     raise_file_limit();
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
+    spawn_cleanup(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());

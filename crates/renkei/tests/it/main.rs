@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod docs;
+mod federation;
 mod tidy;
+mod verbs;
