@@ -9,6 +9,7 @@ mod copy_plan;
 mod cp;
 mod docs;
 mod init;
+mod intent;
 mod login;
 mod map;
 pub mod output;
