@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod federation;
+mod fidelity;
+mod proxy;
 mod tidy;
+mod tree;
 mod verbs;
