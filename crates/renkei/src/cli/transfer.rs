@@ -2,6 +2,7 @@
 
 use super::connect::{self, unexpected};
 use super::copy_plan::{Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, split_local};
+use super::intent::Intent;
 use super::progress::Display;
 use super::{Context, report};
 use crate::identity::account::Account;
@@ -88,6 +89,10 @@ impl Job {
         let ended = run.try_until_done(&display);
         let notes = display.finish();
         let summary = ended?;
+        // A directory that was not made yet cannot be mistaken for another the next time.
+        if summary.failed == 0 || summary.dirs == 0 {
+            run.intent()?.forget();
+        }
         report::transferred(self.verb, &summary, notes, started.elapsed(), &run.transfer, context)
     }
 }
@@ -179,9 +184,10 @@ impl<'a> Run<'a> {
     }
 
     fn up(&self, mut session: Session) -> Result<Summary, Error> {
-        let (open, targets) = self.lay_out_remote(&mut session)?;
+        let (open, targets, becomes) = self.lay_out_remote(&mut session)?;
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
+        self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = SendJob {
             roots,
@@ -202,13 +208,16 @@ impl<'a> Run<'a> {
             return Err(Error::new(Code::UsageInvalid, "copy", self.destination.shown(), "not a local path"));
         };
         let (base, layout) = self.lay_out_local(path)?;
-        let store = LocalStore::open(&base, Access::ReadWrite).map_err(|error| error.at("client"))?;
+        let store =
+            LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let options = self.job.options.clone();
         let offers = kept || options.existing != Existing::Replace || options.dry_run;
+        let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
+        self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
@@ -225,9 +234,12 @@ impl<'a> Run<'a> {
     }
 
     fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<([u8; 32], Vec<RelPath>), Error> {
-        let (open, targets) = self.lay_out_remote(target)?;
+        let (open, targets, becomes) = self.lay_out_remote(target)?;
         match target.ask(Request::Grant { open, peer: from.clone() })? {
-            Reply::Granted(grant) => Ok((grant, targets)),
+            Reply::Granted(grant) => {
+                self.intent()?.keep(becomes)?;
+                Ok((grant, targets))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -295,7 +307,7 @@ impl<'a> Run<'a> {
     }
 
     /// Asks the site what the destination is, and says what to open there.
-    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>), Error> {
+    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
         let Spec::Remote(path) = &self.destination else {
             return Err(Error::new(
                 Code::UsageInvalid,
@@ -310,6 +322,7 @@ impl<'a> Run<'a> {
         if layout.make && !self.job.options.dry_run {
             session.ask(Request::Mkdir { place: place.clone(), parents: false })?;
         }
+        let becomes = self.becomes(&layout);
         let base = match layout.into {
             true => place.path,
             false => place.path.parent().unwrap_or_default(),
@@ -321,7 +334,16 @@ impl<'a> Run<'a> {
             options: self.job.options.clone(),
             max_streams: self.job.common.streams,
         };
-        Ok((open, layout.targets))
+        Ok((open, layout.targets, becomes))
+    }
+
+    /// Whether the source becomes the destination, and a later try must know it.
+    fn becomes(&self, layout: &Layout) -> bool {
+        !layout.into && self.job.recursive && !self.job.options.dry_run
+    }
+
+    fn intent(&self) -> Result<Intent, Error> {
+        Ok(Intent::new(&self.context.home()?.journal_dir(), self.key()))
     }
 
     fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
@@ -342,7 +364,7 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
         match self.job.verb {
-            Verb::Cp => lay_out(&self.sources, &self.destination, found, name),
+            Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name),
             Verb::Sync => lay_out_sync(found, &self.destination),
         }
     }
@@ -351,7 +373,8 @@ impl<'a> Run<'a> {
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {
                 let contents = *slash || self.job.verb == Verb::Sync;
-                open_local(path, contents, self.job.recursive, to).map_err(|error| error.at("client"))
+                open_local(path, contents, self.job.recursive, to)
+                    .map_err(|error| not_found(error).at("client"))
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
@@ -392,6 +415,11 @@ fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Resu
     let store = LocalStore::open(&parent, Access::ReadOnly)?;
     let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
     Ok(Root { dir: store.root()?, from, to })
+}
+
+/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
+fn not_found(error: Error) -> Error {
+    if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

@@ -14,6 +14,9 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::{decode, violation};
 use std::sync::Arc;
 
+/// Unit of holes in small files: what most file systems allocate by.
+const HOLE_BYTES: usize = 4096;
+
 pub(super) struct Incoming<'a> {
     stream: TlsStream,
     session: &'a Session,
@@ -205,13 +208,23 @@ fn write_small(
     let place = places.make(&entry.path)?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
-        if !content.is_empty() {
-            file.write_at(content, 0)?;
-        }
+        write_content(&*file, entry, content)?;
         finish_file(session, id, entry, &*file)?;
         file.stamp()
     })();
     written.map(|stamp: Stamp| stamp.ino).inspect_err(|_| drop(place.dir.remove_file(&temp)))
+}
+
+/// Writes a small file's content; blocks of zeros of a sparse file stay holes.
+fn write_content(file: &dyn WriteFile, entry: &Entry, content: &[u8]) -> Result<(), Error> {
+    if !matches!(entry.kind, EntryKind::File { sparse: true, .. }) {
+        return if content.is_empty() { Ok(()) } else { file.write_at(content, 0) };
+    }
+    file.set_len(content.len() as u64)?;
+    let blocks = content.chunks(HOLE_BYTES).zip((0..).step_by(HOLE_BYTES));
+    blocks
+        .filter(|(block, _)| block.iter().any(|byte| *byte != 0))
+        .try_for_each(|(block, offset)| file.write_at(block, offset))
 }
 
 /// Sets a file's metadata; what cannot be kept is reported and does not fail the file.
