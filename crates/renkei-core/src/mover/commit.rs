@@ -82,9 +82,9 @@ impl<T: Clone> Commit<T> {
         !self.written.is_empty()
     }
 
-    /// Bytes written and not yet durable.
-    pub fn pending_bytes(&self) -> u64 {
-        self.written_bytes
+    /// Files written and not yet handed out to be synced.
+    pub fn pending_files(&self) -> usize {
+        self.written.len()
     }
 
     /// What to do at `now`.

@@ -19,8 +19,6 @@ use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
 pub const MAX_OPEN_FILES: usize = 512;
-/// Links and directories one session may leave for the end.
-pub const MAX_DEFERRED: usize = 8_000_000;
 
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,11 +147,13 @@ pub struct Receiver {
     stage: Stage,
     source_complete: bool,
     records: Vec<u8>,
+    max_deferred: usize,
 }
 
 impl Receiver {
-    /// A receiver that may keep what `previous` says.
-    pub fn new(options: ReceiveOptions, previous: State) -> Self {
+    /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
+    /// the end.
+    pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
         Receiver {
             options,
             previous,
@@ -166,6 +166,7 @@ impl Receiver {
             stage: Stage::Receiving,
             source_complete: false,
             records: Vec::new(),
+            max_deferred,
         }
     }
 
@@ -283,7 +284,7 @@ impl Receiver {
     /// Keeps a hard link for the end.
     ///
     /// # Errors
-    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
         self.check_deferred(&link.path)?;
         self.on_named(&link.path);
@@ -294,7 +295,7 @@ impl Receiver {
     /// Keeps a directory's metadata for the end.
     ///
     /// # Errors
-    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
         self.check_deferred(&dir.path)?;
         self.on_named(&dir.path);
@@ -303,7 +304,7 @@ impl Receiver {
     }
 
     fn check_deferred(&self, path: &RelPath) -> Result<(), Error> {
-        if self.links.len() + self.dirs.len() < MAX_DEFERRED {
+        if self.links.len() + self.dirs.len() < self.max_deferred {
             return Ok(());
         }
         Err(Error::new(
@@ -323,9 +324,9 @@ impl Receiver {
         }
     }
 
-    /// Bytes written and not yet durable; the caller slows the streams when this grows.
-    pub fn pending_bytes(&self) -> u64 {
-        self.commit.pending_bytes()
+    /// Files written and not yet durable; the caller holds the streams back when this grows.
+    pub fn pending_files(&self) -> usize {
+        self.commit.pending_files()
     }
 
     /// What to do at `now`.
@@ -432,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_large_file_is_complete_with_its_last_extent() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         let start = Start::Write { keep_existing: false };
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), start);
@@ -445,7 +446,7 @@ mod tests {
 
     #[test]
     fn the_end_comes_in_order() {
-        let mut receiver = Receiver::new(options(true), State::default());
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_written(NOW, done(0, "d/f"));
         receiver.defer_dir(PendingDir { id: 1, path: path("d"), meta: Meta::default() }).unwrap();
         receiver.defer_dir(PendingDir { id: 2, path: path("d/e"), meta: Meta::default() }).unwrap();
@@ -468,7 +469,7 @@ mod tests {
 
     #[test]
     fn nothing_is_removed_if_the_source_was_not_read_in_full() {
-        let mut receiver = Receiver::new(options(true), State::default());
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_streams_ended(false);
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
@@ -477,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_given_up_file_stays_given_up() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
         assert!(receiver.on_given_up(1));

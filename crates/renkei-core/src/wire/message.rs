@@ -222,6 +222,8 @@ pub struct OpenSend {
     pub digests: bool,
     /// Only say what would be sent.
     pub dry_run: bool,
+    /// Bytes per second at most, over all streams.
+    pub limit: Option<u64>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }

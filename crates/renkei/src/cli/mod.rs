@@ -16,6 +16,7 @@ mod doctor_site;
 mod done;
 mod du;
 mod init;
+mod intent;
 mod kernel;
 mod local_tree;
 mod login;

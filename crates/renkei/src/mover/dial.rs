@@ -261,15 +261,3 @@ fn is_network(code: Code) -> bool {
     use Code::*;
     matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
 }
-
-/// The kernel's estimate of a connection's round trip.
-pub fn rtt(sock: &TcpStream) -> Duration {
-    use std::os::fd::AsRawFd;
-    // SAFETY: tcp_info is plain numbers, for which all zeros is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let target = (&raw mut info).cast();
-    // SAFETY: the descriptor lives as long as `sock`; the kernel writes at most `length` bytes to `info`.
-    unsafe { libc::getsockopt(sock.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, target, &raw mut length) };
-    Duration::from_micros(u64::from(info.tcpi_rtt))
-}

@@ -105,7 +105,7 @@ fn resume(
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }
     session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone()));
-    let opened = OpenFile { dir: place.dir, temp, file, ino: temp_ino };
+    let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };

@@ -9,7 +9,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{self, SlotHasher};
 use renkei_core::mover::plan::{Item, Unit};
 use renkei_core::path::RelPath;
-use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, RAW_OFFSET_BYTES};
 use renkei_core::wire::encode;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// File bytes in one raw frame: whole pages, and with the frame's head one write of the stream.
 const CHUNK_BYTES: usize = WRITE_BYTES - 4096;
 /// A raw frame's head and the offset after it.
-const RAW_HEAD_BYTES: usize = HEAD_BYTES + 8;
+const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
@@ -193,7 +193,7 @@ impl<'a> Outgoing<'a> {
             if count != want {
                 return Err(Fault::Source(changed(item, "shrank while it was read")));
             }
-            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, 8 + want));
+            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + want));
             chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
             assert!(hasher.update(at, &chunk[RAW_HEAD_BYTES..]), "ranges of data ascend within the slot");
             self.stream.write_all(chunk).map_err(Fault::Stream)?;

@@ -12,9 +12,10 @@ use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
-use crate::store::{Dir, WriteFile};
+use crate::store::{DIRECT_ALIGN, Dir, WriteFile};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
 use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::RelPath;
@@ -23,9 +24,15 @@ use renkei_core::wire::message::{
     Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
+
+/// Batches of offers that wait to be judged; then the control stream is read no further.
+const MAX_OFFERS: usize = 64;
+/// Files that wait to be committed before the streams are held back.
+const MAX_PENDING_FILES: usize = 4 * BATCH_FILES;
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -37,6 +44,8 @@ pub struct ReceiveJob {
     pub options: ReceiveOptions,
     /// The job's journal and what it holds; none for a dry run.
     pub journal: Option<(Journal, Kept)>,
+    /// Links and directories that may be left for the end.
+    pub max_deferred: usize,
     /// Who writes.
     pub account: Account,
     /// This side's name in errors.
@@ -45,12 +54,52 @@ pub struct ReceiveJob {
     pub root: String,
 }
 
+/// Files from this size on are written past the page cache: they would push everything else out of it, and the
+/// copy into it is the largest single cost of receiving (measured in docs/design/0003-direct-writes.md).
+const DIRECT_FROM_BYTES: u64 = 64 << 20;
+
 /// A large file under its temporary name.
 pub(super) struct OpenFile {
     pub(super) dir: Arc<dyn Dir>,
     pub(super) temp: Vec<u8>,
     pub(super) file: Box<dyn WriteFile>,
     pub(super) ino: u64,
+    direct: Option<Box<dyn WriteFile>>,
+    direct_refused: AtomicBool,
+}
+
+impl OpenFile {
+    pub(super) fn new(
+        dir: Arc<dyn Dir>,
+        temp: Vec<u8>,
+        file: Box<dyn WriteFile>,
+        size: u64,
+    ) -> Result<Self, Error> {
+        let ino = file.stamp()?.ino;
+        let direct = if size >= DIRECT_FROM_BYTES { dir.open_direct(&temp) } else { None };
+        let direct = direct.filter(|direct| direct.stamp().is_ok_and(|stamp| stamp.ino == ino));
+        Ok(OpenFile { dir, temp, file, ino, direct, direct_refused: AtomicBool::new(false) })
+    }
+
+    /// Writes a block past the page cache where that is possible, else through it.
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        let aligned =
+            [bytes.as_ptr() as usize, bytes.len(), offset as usize].iter().all(|n| n % DIRECT_ALIGN == 0);
+        match &self.direct {
+            Some(direct) if aligned && !self.direct_refused.load(Ordering::Relaxed) => {
+                match direct.write_at(bytes, offset) {
+                    Err(error)
+                        if !matches!(error.code, Code::NoSpace | Code::QuotaExceeded | Code::IoFailed) =>
+                    {
+                        self.direct_refused.store(true, Ordering::Relaxed);
+                        self.file.write_at(bytes, offset)
+                    }
+                    written => written,
+                }
+            }
+            _ => self.file.write_at(bytes, offset),
+        }
+    }
 }
 
 type Opening = Arc<OnceLock<Result<Arc<OpenFile>, Error>>>;
@@ -102,7 +151,7 @@ pub fn receive(
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
-            receiver: Receiver::new(job.options, kept),
+            receiver: Receiver::new(job.options, kept, job.max_deferred),
             open: HashMap::new(),
             streams_left: streams.len(),
             source_complete: None,
@@ -235,8 +284,11 @@ impl Session {
         let mut state = self.lock();
         state.open.remove(&done.id);
         state.receiver.on_written(self.now(), done);
-        drop(state);
-        self.changed.notify_one();
+        self.changed.notify_all();
+        while state.receiver.pending_files() > MAX_PENDING_FILES && !self.failure.is_over() {
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
     }
 
     pub(super) fn on_placed(&self, done: Done) {
@@ -326,7 +378,7 @@ impl Session {
     fn converse(
         &self,
         control: &mut ControlReceiver,
-        offers: mpsc::Sender<Vec<OfferItem>>,
+        offers: mpsc::SyncSender<Vec<OfferItem>>,
     ) -> Result<Summary, Error> {
         loop {
             match control.recv()? {
@@ -354,12 +406,11 @@ fn create(places: &mut Places, head: &ExtentHead, keep_existing: bool) -> Result
     let temp = places.temp(&head.entry.path);
     let place = places.make(&head.entry.path)?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
-    let ino = file.stamp()?.ino;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {
         file.allocate(0..head.entry.size())?;
     }
-    Ok(OpenFile { dir: place.dir, temp, file, ino })
+    OpenFile::new(place.dir, temp, file, head.entry.size())
 }
 
 type Threads = Vec<AccountThread<()>>;
@@ -368,8 +419,8 @@ fn spawn_workers(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<(mpsc::Sender<Vec<OfferItem>>, Threads), Error> {
-    let (offers, offered) = mpsc::channel();
+) -> Result<(mpsc::SyncSender<Vec<OfferItem>>, Threads), Error> {
+    let (offers, offered) = mpsc::sync_channel(MAX_OFFERS);
     let mut threads = vec![
         spawn(session, account, "offers", move |session| judge_offers(session, offered))?,
         spawn(session, account, "commit", super::commit::run)?,

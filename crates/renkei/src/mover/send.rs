@@ -10,15 +10,18 @@ use super::progress::Watch;
 use super::walk::{Root, Sink, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::socket::{pace, sample};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::Error;
+use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, SendDone, Summary};
+use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -35,6 +38,8 @@ pub struct SendJob {
     pub digests: bool,
     /// Only say what would be sent.
     pub dry_run: bool,
+    /// Bytes per second at most, over all streams.
+    pub limit: Option<u64>,
     /// Who reads.
     pub account: Account,
     /// Whether the receiver wants to be told the progress.
@@ -64,7 +69,8 @@ pub fn send(
     stop: &Stop,
 ) -> Result<Summary, Error> {
     let link = control.sender();
-    let sockets = streams.iter().map(TlsStream::socket).collect();
+    let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
+    let pacer = Pacer::new(sockets.clone(), job.limit);
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
@@ -79,7 +85,7 @@ pub fn send(
     });
     let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
     let streams = spawn_streams(&session, &job.account, streams)?;
-    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress)?;
+    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
         session.fail(error.clone());
@@ -225,10 +231,41 @@ fn spawn_streams(
     streams.into_iter().map(run).collect()
 }
 
-fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool) -> Result<Thread, Error> {
+/// The connections of a session and the controller of their pace.
+struct Pacer {
+    sockets: Vec<Arc<TcpStream>>,
+    controller: Controller,
+    started: Instant,
+}
+
+impl Pacer {
+    fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
+        let controller = Controller::new(sockets.len(), limit);
+        let pacer = Pacer { sockets, controller, started: Instant::now() };
+        if limit.is_some() {
+            pacer.apply();
+        }
+        pacer
+    }
+
+    fn apply(&self) {
+        let rates = &self.controller.pacing().rates;
+        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, *rate));
+    }
+
+    fn tick(&mut self) {
+        let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
+        if self.controller.on_samples(self.started.elapsed(), &samples) {
+            self.apply();
+        }
+    }
+}
+
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool, mut pacer: Pacer) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         while !session.failure.wait_for(PROGRESS_EVERY) {
+            pacer.tick();
             let progress = session.lock().progress();
             watch.set(progress);
             if tell && session.control.send(&Control::Progress(progress)).is_err() {

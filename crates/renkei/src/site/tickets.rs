@@ -26,35 +26,52 @@ pub fn random_ticket() -> Result<Ticket, Error> {
     Ok(ticket)
 }
 
-/// Sessions that wait for data streams.
+/// Sessions with data streams, waiting for them or using them.
 #[derive(Default)]
-pub struct Tickets(Mutex<HashMap<Ticket, mpsc::SyncSender<TlsStream>>>);
+pub struct Tickets(Mutex<HashMap<Ticket, Issued>>);
 
-/// A session's wait for its streams; the ticket ends with it.
+/// One session's streams.
+struct Issued {
+    join: mpsc::SyncSender<TlsStream>,
+    streams: u16,
+}
+
+/// A session's hold on its streams; the ticket ends with it.
 pub struct Waiting<'a> {
     tickets: &'a Tickets,
     /// The ticket to hand out.
     pub ticket: Ticket,
-    streams: u16,
+    /// How many streams may join.
+    pub streams: u16,
     joined: mpsc::Receiver<TlsStream>,
 }
 
 impl Tickets {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ticket, mpsc::SyncSender<TlsStream>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ticket, Issued>> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Makes a ticket for so many streams.
-    pub fn issue(&self, streams: u16) -> Result<Waiting<'_>, Error> {
+    /// Makes a ticket for `wanted` streams, or fewer if all sessions together would have more than `limit`.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if not even one stream is left.
+    pub fn issue(&self, wanted: u16, limit: usize) -> Result<Waiting<'_>, Error> {
         let ticket = random_ticket()?;
+        let mut issued = self.lock();
+        let used: usize = issued.values().map(|issued| usize::from(issued.streams)).sum();
+        let streams = u16::try_from(limit.saturating_sub(used)).unwrap_or(u16::MAX).min(wanted);
+        if streams == 0 {
+            let cause = format!("{used} data streams are open, as many as `limits.max_memory_mib` allows");
+            return Err(Error::new(Code::OutOfMemory, "open", "data streams", cause));
+        }
         let (join, joined) = mpsc::sync_channel(usize::from(streams));
-        self.lock().insert(ticket, join);
+        issued.insert(ticket, Issued { join, streams });
         Ok(Waiting { tickets: self, ticket, streams, joined })
     }
 
     /// Hands a stream to the session it belongs to.
     pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), Error> {
-        let waiting = self.lock().get(&join.ticket).cloned();
+        let waiting = self.lock().get(&join.ticket).map(|issued| issued.join.clone());
         let refused = |cause| Error::new(Code::TicketRefused, "join", "data stream", cause);
         let waiting = waiting.ok_or_else(|| refused("no session waits for it"))?;
         waiting.try_send(stream).map_err(|_| refused("the session has all its streams"))
@@ -63,7 +80,7 @@ impl Tickets {
 
 impl Waiting<'_> {
     /// Waits for all streams.
-    pub fn gather(self) -> Result<Vec<TlsStream>, Error> {
+    pub fn gather(&self) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
         let next = |_| {
             let left = deadline.saturating_duration_since(Instant::now());

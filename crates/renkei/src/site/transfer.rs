@@ -29,6 +29,9 @@ use std::time::Duration;
 /// How long a new run of a job waits for the old one to let go.
 const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
 
+/// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
+const STREAM_BYTES: u64 = 6 << 20;
+
 struct Running {
     status: TransferStatus,
     watch: Watch,
@@ -167,11 +170,12 @@ impl Site {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(streams)?;
-        let opened = Opened { ticket: waiting.ticket, streams, offers };
-        tracing::info!(streams, offers, resuming = kept, "opened");
+        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+        tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         let storage = open.to.storage;
+        let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let streams = match waiting.gather() {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
@@ -182,6 +186,7 @@ impl Site {
             options: open.options,
             journal,
             account,
+            max_deferred,
             side: access.site().into(),
             root: format!("/{storage}"),
         };
@@ -238,9 +243,9 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers, true)?;
-        let waiting = self.tickets.issue(streams)?;
-        let opened = Opened { ticket: waiting.ticket, streams, offers: open.offers };
-        tracing::info!(streams, offers = open.offers, from = places(&open), "opened");
+        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
+        tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         Ok(waiting.gather().and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
@@ -308,8 +313,14 @@ impl Site {
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
-        let rtt = crate::mover::dial::rtt(control);
+        let rtt = crate::net::socket::rtt(control);
         link::controller::initial_streams(rtt, cores).min(wanted.max(1)).min(limit)
+    }
+
+    /// How many data streams the PoP's memory allows in all.
+    fn max_streams(&self, access: &Access) -> usize {
+        let limit = access.snapshot.config.limits.max_memory_mib << 20;
+        usize::try_from(limit / STREAM_BYTES).unwrap_or(usize::MAX)
     }
 
     fn note_end(&self, result: &Result<Summary, Error>) {
@@ -356,6 +367,7 @@ fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool)
         offers,
         digests: open.digests,
         dry_run: open.dry_run,
+        limit: open.limit,
         account,
         tell_progress,
         side: access.site().into(),

@@ -34,6 +34,9 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Alignment of direct writes: the page size, which is no less than any disk's block.
+pub const DIRECT_ALIGN: usize = 4096;
+
 /// A place that holds files, and the root of it.
 pub trait Store: Send + Sync {
     /// Opens the root.
@@ -84,6 +87,10 @@ pub trait Dir: Any + Send + Sync {
     /// What is in the way and is not a regular file with one name, owned by this account, is replaced by a new
     /// empty file; a directory in the way is `IsADirectory`.
     fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error>;
+
+    /// Opens the temporary file `name` for writes that pass the page cache by, if the file system can; such writes
+    /// must be aligned to [`DIRECT_ALIGN`] in memory, offset and length.
+    fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>>;
 
     /// Renames, replacing what `to` names. `to_dir` must be of the same store, else `CrossDevice`.
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;

@@ -4,5 +4,8 @@
 
 mod docs;
 mod federation;
+mod fidelity;
+mod proxy;
 mod tidy;
+mod tree;
 mod verbs;

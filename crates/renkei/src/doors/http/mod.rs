@@ -23,6 +23,9 @@ use tokio_rustls::TlsAcceptor;
 /// How long the TLS handshake may take.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a connection may last; everything served here is short.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
+
 /// Serves one connection; `received` are the bytes already read from it.
 pub async fn serve(
     sock: TcpStream,

@@ -16,22 +16,25 @@ use renkei_core::wire::{decode, encode, violation};
 use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
 const MAX_FIRST_BYTES: usize = 4096;
 
-/// Serves one connection in a thread of its own; `received` are the bytes already read from it.
+/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The permit is held
+/// until the peer has proved who it is.
 pub fn spawn(
     sock: TcpStream,
     received: Vec<u8>,
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) {
     let work = {
         let site = site.clone();
         move || {
-            if let Err(error) = serve(sock, &received, config, peer, &site) {
+            if let Err(error) = serve(sock, &received, config, peer, &site, permit) {
                 Counters::add(&site.counters.refused_total, 1);
                 tracing::info!(%peer, %error, "connection refused or lost");
             }
@@ -48,6 +51,7 @@ fn serve(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: &Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
     let first = read_first(&mut stream);
@@ -62,7 +66,7 @@ fn serve(
             join.and_then(|join| site.tickets.join(&join, stream))
         }
         FrameKind::Control => match decode("greeting", &payload) {
-            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site),
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },

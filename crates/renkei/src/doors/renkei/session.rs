@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -32,6 +33,7 @@ pub(super) fn run(
     hello: Hello,
     peer: SocketAddr,
     site: &Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
@@ -39,6 +41,7 @@ pub(super) fn run(
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
+    drop(permit);
     let snapshot = site.snapshot();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
     let crl = snapshot.trust.revocation_list(&snapshot.site).map(|(_, der)| der.to_vec()).unwrap_or_default();
