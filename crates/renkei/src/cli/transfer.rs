@@ -93,7 +93,15 @@ impl Job {
         if summary.failed == 0 || summary.dirs == 0 {
             run.intent()?.forget();
         }
-        report::transferred(self.verb, &summary, notes, started.elapsed(), &run.transfer, context)
+        report::transferred(
+            self.verb,
+            self.options.dry_run,
+            &summary,
+            notes,
+            started.elapsed(),
+            &run.transfer,
+            context,
+        )
     }
 }
 
@@ -319,7 +327,7 @@ impl<'a> Run<'a> {
         let place = place_of(path)?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
-        if layout.make && !self.job.options.dry_run {
+        if layout.make {
             session.ask(Request::Mkdir { place: place.clone(), parents: false })?;
         }
         let becomes = self.becomes(&layout);
@@ -355,7 +363,7 @@ impl<'a> Run<'a> {
         };
         let (parent, name) = split_local(path);
         let layout = self.lay_out(found, name.as_deref())?;
-        if layout.make && !self.job.options.dry_run {
+        if layout.make {
             std::fs::create_dir(path)
                 .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
         }
@@ -365,7 +373,17 @@ impl<'a> Run<'a> {
     fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
         match self.job.verb {
             Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name),
-            Verb::Sync => lay_out_sync(found, &self.destination),
+            Verb::Sync => Ok(self.only_looked_at(lay_out_sync(found, &self.destination)?, name)),
+        }
+    }
+
+    /// A dry run makes nothing: a missing destination is looked at from the directory it would be in.
+    fn only_looked_at(&self, layout: Layout, name: Option<&[u8]>) -> Layout {
+        match name.map(RelPath::parse) {
+            Some(Ok(name)) if layout.make && self.job.options.dry_run => {
+                Layout { into: false, make: false, targets: vec![name] }
+            }
+            _ => layout,
         }
     }
 

@@ -42,10 +42,12 @@ pub async fn serve(
         Err(_) => return tracing::info!(%peer, "dropped: TLS handshake not finished within 10 s"),
     };
     let service = TowerToHyperService::new(router(site));
-    let served =
-        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "HTTP connection ended");
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let served = builder.serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_WITHIN, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP connection ended"),
+        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 60 s"),
     }
 }
 
