@@ -2,7 +2,7 @@
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`identity`] the rules
-//! that turn a principal into an account, and `sim` runs all of them on a virtual clock.
+//! that turn a principal into an account, and [`sim`] runs all of them on a virtual clock.
 
 pub mod entry;
 pub mod error;
@@ -10,4 +10,5 @@ pub mod identity;
 pub mod link;
 pub mod mover;
 pub mod path;
+pub mod sim;
 pub mod wire;

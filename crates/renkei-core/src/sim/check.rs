@@ -1,0 +1,162 @@
+//! The promises, checked on simulated disks.
+//!
+//! A promise that is broken is a text that says how; the simulation stops on the first.
+
+use super::content::Content;
+use super::disk::{Body, Disk, Node};
+use super::receiving::is_temp_name;
+use crate::path::RelPath;
+use std::collections::BTreeMap;
+
+/// Contents each file of the source ever had, oldest first.
+#[derive(Clone, Default)]
+pub struct Versions(BTreeMap<RelPath, Vec<Content>>);
+
+impl Versions {
+    /// Notes what the files of a disk hold now.
+    pub fn note(&mut self, disk: &Disk) {
+        for (path, content) in files(disk) {
+            self.note_one(path, content);
+        }
+    }
+
+    /// Notes a content.
+    pub fn note_one(&mut self, path: RelPath, content: &Content) {
+        let known = self.0.entry(path).or_default();
+        if !known.contains(content) {
+            known.push(content.clone());
+        }
+    }
+
+    fn position(&self, path: &RelPath, content: &Content) -> Option<usize> {
+        self.0.get(path)?.iter().position(|known| known == content)
+    }
+
+    /// Every file under a final name is one the source had, or that was there before.
+    ///
+    /// # Errors
+    /// Which is not.
+    pub fn check_final_names(&self, disk: &Disk) -> Result<(), String> {
+        let partial = files(disk).find(|(path, content)| {
+            !is_temp_name(path.name().unwrap_or_default()) && self.position(path, content).is_none()
+        });
+        partial.map_or(Ok(()), |(path, content)| {
+            Err(format!("{path} is partial: {} bytes, {:?}", content.size(), content.next_data(0)))
+        })
+    }
+}
+
+fn files(disk: &Disk) -> impl Iterator<Item = (RelPath, &Content)> {
+    let content = |(path, ino)| Some((path, disk.content(ino).ok()?));
+    disk.walk().into_iter().filter_map(content)
+}
+
+/// What was acknowledged: each path, and for files which version.
+#[derive(Clone, Default)]
+pub struct Acknowledged(BTreeMap<RelPath, Option<usize>>);
+
+impl Acknowledged {
+    /// Notes an acknowledgement of what `disk` holds under `path`.
+    ///
+    /// # Errors
+    /// If there is nothing, or nothing whole.
+    pub fn note(&mut self, path: RelPath, disk: &Disk, versions: &Versions) -> Result<(), String> {
+        let Some(node) = node(disk, &path) else { return Err(format!("{path} acknowledged and not there")) };
+        let version = match &node.body {
+            Body::File(content) => {
+                let version = versions.position(&path, content);
+                Some(version.ok_or_else(|| format!("{path} acknowledged and not whole"))?)
+            }
+            _ => None,
+        };
+        self.0.insert(path, version);
+        Ok(())
+    }
+
+    /// Everything acknowledged is there, in that version or a newer one.
+    ///
+    /// # Errors
+    /// What is not.
+    pub fn check(&self, disk: &Disk, versions: &Versions) -> Result<(), String> {
+        self.0.iter().try_for_each(|(path, version)| {
+            let node = node(disk, path).ok_or_else(|| format!("{path} was acknowledged and is lost"))?;
+            let found = match &node.body {
+                Body::File(content) => versions.position(path, content),
+                _ => None,
+            };
+            if found >= *version { Ok(()) } else { Err(format!("{path} was acknowledged and is older")) }
+        })
+    }
+
+    /// Forgets what is below no source any more.
+    pub fn retain(&mut self, source: &Disk) {
+        self.0.retain(|path, _| node(source, path).is_some());
+    }
+}
+
+fn node<'d>(disk: &'d Disk, path: &RelPath) -> Option<&'d Node> {
+    if path.is_root() {
+        return disk.live(super::disk::ROOT);
+    }
+    let (dir, name) = disk.place(path).ok()?;
+    disk.live(disk.entry(dir, name).ok()?.ino)
+}
+
+/// What a destination may hold beside the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surplus {
+    /// Nothing.
+    Nothing,
+    /// What was there before, but no temporary names.
+    Others,
+    /// Anything.
+    Anything,
+}
+
+/// The destination is a copy of the source.
+///
+/// # Errors
+/// The first difference.
+pub fn check_copy(source: &Disk, destination: &Disk, surplus: Surplus) -> Result<(), String> {
+    let mut copies = BTreeMap::new();
+    for (path, ino) in std::iter::once((RelPath::root(), super::disk::ROOT)).chain(source.walk()) {
+        let original = source.live(ino).expect("walked");
+        let copy = node(destination, &path).ok_or_else(|| format!("{path} is missing"))?;
+        check_node(&path, original, copy)?;
+        if let Some(first) = copies.insert(ino, path.clone())
+            && inode(destination, &first) != inode(destination, &path)
+        {
+            return Err(format!("{first} and {path} are one file at the source"));
+        }
+    }
+    destination.walk().iter().try_for_each(|(path, _)| check_surplus(source, path, surplus))
+}
+
+fn inode(disk: &Disk, path: &RelPath) -> Option<u64> {
+    let (dir, name) = disk.place(path).ok()?;
+    Some(disk.entry(dir, name).ok()?.ino)
+}
+
+fn check_node(path: &RelPath, original: &Node, copy: &Node) -> Result<(), String> {
+    let same = match (&original.body, &copy.body) {
+        (Body::Dir(_), Body::Dir(_)) => true,
+        (original, copy) => original == copy,
+    };
+    if !same {
+        return Err(format!("{path} differs in kind or content"));
+    }
+    if original.meta != copy.meta {
+        return Err(format!("{path} has {:?} for {:?}", copy.meta, original.meta));
+    }
+    Ok(())
+}
+
+fn check_surplus(source: &Disk, path: &RelPath, surplus: Surplus) -> Result<(), String> {
+    if surplus != Surplus::Anything && is_temp_name(path.name().unwrap_or_default()) {
+        return Err(format!("{path} was left behind"));
+    }
+    if surplus == Surplus::Nothing && node(source, path).is_none() {
+        return Err(format!("{path} should have been removed"));
+    }
+    Ok(())
+}

@@ -1,0 +1,750 @@
+//! A file system in memory that tells what it was asked to keep from what it only holds.
+//!
+//! Every change lands in the live tree and in a list of changes not yet durable. A sync moves the changes of one
+//! file, of one directory's names, or all of them to the durable tree. A process that is killed leaves the live
+//! tree as it is. A machine that loses power keeps the durable tree and, of the other changes, any selection: each
+//! write may survive, be lost or be torn between two sectors, each change of names survives whole or not at all.
+//! That is less than any journalling file system gives, and all that POSIX promises: in particular, the sync of a
+//! directory does not make the directory's own name durable.
+
+use super::chance::Chance;
+use super::content::{Content, SECTOR_BYTES};
+use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
+use crate::error::{Code, Error};
+use crate::path::RelPath;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Number of an inode; a freed number is used again.
+pub type Ino = u64;
+/// The directory everything lies in.
+pub const ROOT: Ino = 2;
+
+/// How a run of the receiver ends without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is gone, the machine goes on.
+    Kill,
+    /// The machine is gone; what was not synced may be.
+    Power,
+    /// The machine is gone, and so is everything that was not synced.
+    PowerLosesAll,
+}
+
+/// Counts the changes of one machine's disks and stops them all after a given one.
+#[derive(Clone, Default)]
+pub struct Fuse(Rc<FuseState>);
+
+#[derive(Default)]
+struct FuseState {
+    changes: Cell<u64>,
+    blows_at: Cell<Option<u64>>,
+    blown: Cell<bool>,
+}
+
+impl Fuse {
+    /// Nothing more happens after `changes` more changes.
+    pub fn arm(&self, changes: u64) {
+        self.0.blows_at.set(Some(self.0.changes.get() + changes));
+        self.0.blown.set(changes == 0);
+    }
+
+    /// Everything works again.
+    pub fn reset(&self) {
+        self.0.blows_at.set(None);
+        self.0.blown.set(false);
+    }
+
+    /// Whether the machine has stopped.
+    pub fn is_blown(&self) -> bool {
+        self.0.blown.get()
+    }
+
+    /// Changes and syncs so far.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.get()
+    }
+
+    fn spend(&self) -> Result<(), Error> {
+        if self.is_blown() {
+            return Err(Error::new(Code::Cancelled, "write", "disk", "the machine has stopped"));
+        }
+        self.0.changes.set(self.changes() + 1);
+        self.0.blown.set(self.0.blows_at.get() == Some(self.changes()));
+        Ok(())
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A regular file.
+    File(Content),
+    /// A directory.
+    Dir(BTreeMap<Vec<u8>, Ino>),
+    /// A symbolic link.
+    Symlink(Vec<u8>),
+}
+
+/// One inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub body: Body,
+    /// Mode and times.
+    pub meta: Meta,
+    ctime: FileTime,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The inode.
+    pub ino: Ino,
+    /// Its entry; never a hard link.
+    pub entry: Entry,
+}
+
+type Tree = BTreeMap<Ino, Node>;
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { ino: Ino, offset: u64, bytes: Vec<u8>, at: FileTime },
+    SetLen { ino: Ino, len: u64, at: FileTime },
+    Meta { ino: Ino, meta: Meta },
+    Names { dir: Ino, names: Vec<(Vec<u8>, Option<Ino>)>, at: FileTime },
+}
+
+impl Change {
+    fn ino(&self) -> Ino {
+        match self {
+            Change::Write { ino, .. } | Change::SetLen { ino, .. } | Change::Meta { ino, .. } => *ino,
+            Change::Names { dir, .. } => *dir,
+        }
+    }
+
+    fn apply(&self, tree: &mut Tree) {
+        let Some(node) = tree.get_mut(&self.ino()) else { return };
+        match (self, &mut node.body) {
+            (Change::Write { offset, bytes, at, .. }, Body::File(content)) => {
+                content.write(*offset, bytes);
+                node.meta.mtime = *at;
+            }
+            (Change::SetLen { len, at, .. }, Body::File(content)) => {
+                content.set_len(*len);
+                node.meta.mtime = *at;
+            }
+            (Change::Names { names, at, .. }, Body::Dir(entries)) => {
+                for (name, ino) in names {
+                    match ino {
+                        Some(ino) => entries.insert(name.clone(), *ino),
+                        None => entries.remove(name),
+                    };
+                }
+                node.meta.mtime = *at;
+            }
+            (Change::Meta { meta, .. }, _) => node.meta = meta.clone(),
+            _ => {}
+        }
+    }
+
+    /// What a power cut leaves of it.
+    fn survivor(self, crash: Crash, chance: &mut Chance) -> Option<Change> {
+        if crash == Crash::PowerLosesAll || chance.percent(40) {
+            return None;
+        }
+        match self {
+            Change::Write { ino, offset, mut bytes, at } if chance.percent(30) => {
+                let sectors = (offset + bytes.len() as u64) / SECTOR_BYTES - offset / SECTOR_BYTES;
+                let cut = (offset / SECTOR_BYTES + chance.below(sectors + 1)) * SECTOR_BYTES;
+                bytes.truncate(cut.saturating_sub(offset) as usize);
+                (!bytes.is_empty()).then_some(Change::Write { ino, offset, bytes, at })
+            }
+            whole => Some(whole),
+        }
+    }
+}
+
+/// What somebody does to a file while it is read.
+#[derive(Clone, Debug)]
+pub enum Meddling {
+    /// Appends bytes.
+    Grow(RelPath),
+    /// Overwrites a byte in place.
+    Rewrite(RelPath),
+    /// Replaces the file by one of a new inode.
+    Replace(RelPath),
+    /// Removes the name.
+    Remove(RelPath),
+}
+
+/// The file system.
+pub struct Disk {
+    live: Tree,
+    durable: Tree,
+    pending: Vec<Change>,
+    free: BTreeSet<Ino>,
+    next_ino: Ino,
+    ticks: i64,
+    names_changed: u64,
+    room: u64,
+    privileged: bool,
+    fuse: Fuse,
+    reads: u64,
+    meddling: VecDeque<(u64, Meddling)>,
+    history: Vec<(RelPath, Content)>,
+    /// Inodes that were ever given a further name.
+    linked: BTreeSet<Ino>,
+}
+
+impl Disk {
+    /// An empty disk; `privileged` if modes do not hold its user back.
+    pub fn new(fuse: Fuse, privileged: bool) -> Self {
+        let meta = Meta { mode: 0o755, ..Meta::default() };
+        let root = Node { body: Body::Dir(BTreeMap::new()), meta, ctime: FileTime::default() };
+        let live = Tree::from([(ROOT, root)]);
+        Disk {
+            durable: live.clone(),
+            live,
+            pending: Vec::new(),
+            free: BTreeSet::new(),
+            next_ino: ROOT + 1,
+            ticks: 0,
+            names_changed: 0,
+            room: u64::MAX,
+            privileged,
+            fuse,
+            reads: 0,
+            meddling: VecDeque::new(),
+            history: Vec::new(),
+            linked: BTreeSet::new(),
+        }
+    }
+
+    /// Writing ends after so many more bytes.
+    pub fn full_after(&mut self, bytes: u64) {
+        self.room = bytes;
+    }
+
+    /// Somebody meddles at the `read`th read from now.
+    pub fn meddle(&mut self, read: u64, what: Meddling) {
+        self.meddling.push_back((self.reads + read, what));
+    }
+
+    /// Takes every content that files had after somebody meddled.
+    pub fn take_history(&mut self) -> Vec<(RelPath, Content)> {
+        std::mem::take(&mut self.history)
+    }
+
+    /// Grows whenever something live changes.
+    pub fn version(&self) -> u64 {
+        self.names_changed
+    }
+
+    fn tick(&mut self) -> FileTime {
+        self.ticks += 1;
+        self.names_changed += 1;
+        FileTime { secs: self.ticks, nanos: 0 }
+    }
+
+    fn change(&mut self, change: Change) {
+        let ino = change.ino();
+        change.apply(&mut self.live);
+        let now = self.tick();
+        if let Some(node) = self.live.get_mut(&ino) {
+            node.ctime = now;
+        }
+        self.pending.push(change);
+    }
+
+    fn node(&self, ino: Ino) -> Result<&Node, Error> {
+        self.live.get(&ino).ok_or_else(|| not_found(b"inode"))
+    }
+
+    fn names(&self, dir: Ino) -> Result<&BTreeMap<Vec<u8>, Ino>, Error> {
+        match &self.node(dir)?.body {
+            Body::Dir(names) => Ok(names),
+            _ => Err(fault(Code::NotADirectory, b"inode")),
+        }
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino, Error> {
+        self.names(dir)?.get(name).copied().ok_or_else(|| not_found(name))
+    }
+
+    /// Finds a directory.
+    pub fn descend(&self, path: &RelPath) -> Result<Ino, Error> {
+        let dir = path.components().try_fold(ROOT, |dir, name| self.lookup(dir, name))?;
+        self.names(dir).map(|_| dir)
+    }
+
+    /// The directory a path lies in, and its name there.
+    pub fn place<'p>(&self, path: &'p RelPath) -> Result<(Ino, &'p [u8]), Error> {
+        let (parent, name) = path.split().ok_or_else(|| fault(Code::IsADirectory, b""))?;
+        Ok((self.descend(&RelPath::parse(parent)?)?, name))
+    }
+
+    /// Tells what a name is.
+    pub fn entry(&self, dir: Ino, name: &[u8]) -> Result<Found, Error> {
+        let ino = self.lookup(dir, name)?;
+        let node = self.node(ino)?;
+        let kind = match &node.body {
+            Body::File(content) => {
+                let data: u64 = content.pieces(0..content.size()).iter().map(|(_, b)| b.len() as u64).sum();
+                EntryKind::File { stamp: self.stamp(ino)?, sparse: data < content.size() }
+            }
+            Body::Dir(_) => EntryKind::Dir,
+            Body::Symlink(target) => EntryKind::Symlink { target: target.clone() },
+        };
+        Ok(Found { ino, entry: Entry { path: RelPath::parse(name)?, meta: node.meta.clone(), kind } })
+    }
+
+    /// The root directory's own metadata.
+    pub fn root_meta(&self) -> Meta {
+        self.live[&ROOT].meta.clone()
+    }
+
+    /// The state of a file.
+    pub fn stamp(&self, ino: Ino) -> Result<Stamp, Error> {
+        let node = self.node(ino)?;
+        let Body::File(content) = &node.body else { return Err(fault(Code::IsADirectory, b"file")) };
+        Ok(Stamp { size: content.size(), mtime: node.meta.mtime, ctime: node.ctime, ino })
+    }
+
+    /// The names in a directory with their inodes, in order.
+    pub fn list(&self, dir: Ino) -> Result<Vec<(Vec<u8>, Ino)>, Error> {
+        Ok(self.names(dir)?.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
+    }
+
+    /// Every path with its inode, parents first.
+    pub fn walk(&self) -> Vec<(RelPath, Ino)> {
+        let mut found = Vec::new();
+        let mut pending = vec![(RelPath::root(), ROOT)];
+        while let Some((path, dir)) = pending.pop() {
+            for (name, ino) in self.list(dir).unwrap_or_default() {
+                let child = path.child(&name).expect("names on the disk are legal");
+                if matches!(self.live[&ino].body, Body::Dir(_)) {
+                    pending.push((child.clone(), ino));
+                }
+                found.push((child, ino));
+            }
+        }
+        found
+    }
+
+    /// An inode as it is now.
+    pub fn live(&self, ino: Ino) -> Option<&Node> {
+        self.live.get(&ino)
+    }
+
+    /// A file's content.
+    pub fn content(&self, ino: Ino) -> Result<&Content, Error> {
+        match &self.node(ino)?.body {
+            Body::File(content) => Ok(content),
+            _ => Err(fault(Code::IsADirectory, b"file")),
+        }
+    }
+
+    /// Reads; what is due to happen at this read happens first.
+    pub fn read_at(&mut self, ino: Ino, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        self.reads += 1;
+        if self.meddling.front().is_some_and(|(read, _)| *read <= self.reads)
+            && let Some((_, what)) = self.meddling.pop_front()
+        {
+            self.carry_out(&what);
+        }
+        Ok(self.content(ino)?.read(range))
+    }
+
+    fn carry_out(&mut self, what: &Meddling) {
+        // What is gone cannot be meddled with.
+        let _ = self.try_meddle(what);
+        let files = self.walk();
+        let contents =
+            files.into_iter().filter_map(|(path, ino)| Some((path, self.content(ino).ok()?.clone())));
+        let contents: Vec<_> = contents.collect();
+        self.history.extend(contents);
+    }
+
+    fn try_meddle(&mut self, what: &Meddling) -> Result<(), Error> {
+        let (Meddling::Grow(path)
+        | Meddling::Rewrite(path)
+        | Meddling::Replace(path)
+        | Meddling::Remove(path)) = what;
+        let (dir, name) = self.place(path)?;
+        let ino = self.lookup(dir, name)?;
+        let size = self.content(ino)?.size();
+        match what {
+            Meddling::Grow(_) => self.write_at(ino, size, b"grown"),
+            Meddling::Rewrite(_) => self.write_at(ino, size / 2, &[self.ticks as u8 | 1]),
+            Meddling::Replace(_) => self.replace(dir, name, &Content::of(b"replaced")),
+            Meddling::Remove(_) => self.unlink(dir, name),
+        }
+    }
+
+    /// Puts a file of a new inode under a name.
+    pub fn replace(&mut self, dir: Ino, name: &[u8], content: &Content) -> Result<(), Error> {
+        let meta = Meta { mode: 0o644, mtime: self.tick(), ..Meta::default() };
+        let old = self.lookup(dir, name).ok();
+        let ino = self.create(dir, name, Body::File(Content::default()), meta.mode)?;
+        self.change(Change::SetLen { ino, len: content.size(), at: meta.mtime });
+        for (offset, bytes) in content.pieces(0..content.size()) {
+            self.change(Change::Write { ino, offset, bytes, at: meta.mtime });
+        }
+        self.set_meta(ino, &meta)?;
+        old.into_iter().for_each(|old| self.drop_if_unnamed(old));
+        Ok(())
+    }
+
+    // ---- changes -----------------------------------------------------------------------------------------------
+
+    fn allocate_ino(&mut self) -> Ino {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.next_ino += 1;
+            self.next_ino - 1
+        })
+    }
+
+    /// Numbers of inodes that are gone may be used again: no handle is open any more.
+    pub fn recycle(&mut self) {
+        let mut used: BTreeSet<Ino> = self.live.keys().copied().chain(reachable(&self.durable)).collect();
+        for change in &self.pending {
+            if let Change::Names { names, .. } = change {
+                used.extend(names.iter().filter_map(|(_, ino)| *ino));
+            }
+        }
+        self.durable.retain(|ino, _| used.contains(ino));
+        self.pending.retain(|change| used.contains(&change.ino()));
+        self.free = (ROOT + 1..self.next_ino).filter(|ino| !used.contains(ino)).collect();
+    }
+
+    fn create(&mut self, dir: Ino, name: &[u8], body: Body, mode: u32) -> Result<Ino, Error> {
+        self.check_writable(dir)?;
+        self.fuse.spend()?;
+        let ino = self.allocate_ino();
+        let now = self.tick();
+        let meta = Meta { mode, mtime: now, ..Meta::default() };
+        let node = Node { body, meta, ctime: now };
+        self.live.insert(ino, node.clone());
+        self.durable.insert(ino, node);
+        self.rename_in(dir, vec![(name.to_vec(), Some(ino))]);
+        Ok(ino)
+    }
+
+    fn check_writable(&self, dir: Ino) -> Result<(), Error> {
+        let mode = self.node(dir)?.meta.mode;
+        self.names(dir)?;
+        if self.privileged || mode & 0o300 == 0o300 {
+            Ok(())
+        } else {
+            Err(fault(Code::PermissionDenied, b"dir"))
+        }
+    }
+
+    fn rename_in(&mut self, dir: Ino, names: Vec<(Vec<u8>, Option<Ino>)>) {
+        let at = self.tick();
+        self.change(Change::Names { dir, names, at });
+    }
+
+    fn drop_if_unnamed(&mut self, ino: Ino) {
+        let named = |node: &Node| match &node.body {
+            Body::Dir(names) => names.values().any(|other| *other == ino),
+            _ => false,
+        };
+        if !self.live.values().any(named) {
+            self.live.remove(&ino);
+        }
+    }
+
+    /// Opens a file for writing, new or with the content it has.
+    pub fn create_temp(&mut self, dir: Ino, name: &[u8], keep_existing: bool) -> Result<Ino, Error> {
+        let known = self.lookup(dir, name).ok();
+        let own = |ino: &Ino| self.content(*ino).is_ok() && self.names_of(*ino) == 1;
+        match known.filter(own) {
+            Some(ino) if keep_existing => Ok(ino),
+            Some(ino) => self.set_len(ino, 0).map(|()| ino),
+            None => {
+                if known.is_some() {
+                    self.unlink(dir, name)?;
+                }
+                self.create(dir, name, Body::File(Content::default()), 0o600)
+            }
+        }
+    }
+
+    /// Whether an inode has more than one name.
+    pub fn has_more_names(&self, ino: Ino) -> bool {
+        self.linked.contains(&ino) && self.names_of(ino) > 1
+    }
+
+    /// How many names an inode has.
+    pub fn names_of(&self, ino: Ino) -> usize {
+        let count = |node: &Node| match &node.body {
+            Body::Dir(names) => names.values().filter(|other| **other == ino).count(),
+            _ => 0,
+        };
+        self.live.values().map(count).sum()
+    }
+
+    /// Writes.
+    pub fn write_at(&mut self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.fuse.spend()?;
+        let left = self.room.checked_sub(bytes.len() as u64);
+        self.room = left.ok_or_else(|| fault(Code::NoSpace, b"file"))?;
+        let at = self.tick();
+        self.change(Change::Write { ino, offset, bytes: bytes.to_vec(), at });
+        Ok(())
+    }
+
+    /// Cuts or extends a file.
+    pub fn set_len(&mut self, ino: Ino, len: u64) -> Result<(), Error> {
+        self.fuse.spend()?;
+        let at = self.tick();
+        self.change(Change::SetLen { ino, len, at });
+        Ok(())
+    }
+
+    /// Applies mode and times.
+    pub fn set_meta(&mut self, ino: Ino, meta: &Meta) -> Result<(), Error> {
+        self.fuse.spend()?;
+        self.change(Change::Meta { ino, meta: meta.clone() });
+        Ok(())
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&mut self, dir: Ino, name: &[u8], mode: u32) -> Result<Ino, Error> {
+        if self.lookup(dir, name).is_ok() {
+            return Err(fault(Code::PathExists, name));
+        }
+        self.create(dir, name, Body::Dir(BTreeMap::new()), mode)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&mut self, dir: Ino, name: &[u8], target: &[u8]) -> Result<Ino, Error> {
+        if self.lookup(dir, name).is_ok() {
+            return Err(fault(Code::PathExists, name));
+        }
+        self.create(dir, name, Body::Symlink(target.to_vec()), 0o777)
+    }
+
+    /// Gives an inode a further name.
+    pub fn hard_link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        self.node(ino)?;
+        if self.lookup(dir, name).is_ok() {
+            return Err(fault(Code::PathExists, name));
+        }
+        self.check_writable(dir)?;
+        self.fuse.spend()?;
+        self.linked.insert(ino);
+        self.rename_in(dir, vec![(name.to_vec(), Some(ino))]);
+        Ok(())
+    }
+
+    /// Renames within a directory, replacing; onto another name of the same inode it does nothing, as POSIX says.
+    pub fn rename(&mut self, dir: Ino, from: &[u8], to: &[u8]) -> Result<(), Error> {
+        let ino = self.lookup(dir, from)?;
+        let old = self.lookup(dir, to).ok();
+        if old == Some(ino) {
+            return Ok(());
+        }
+        if old.is_some_and(|old| self.names(old).is_ok()) {
+            return Err(fault(Code::IsADirectory, to));
+        }
+        self.check_writable(dir)?;
+        self.fuse.spend()?;
+        self.rename_in(dir, vec![(from.to_vec(), None), (to.to_vec(), Some(ino))]);
+        old.into_iter().for_each(|old| self.drop_if_unnamed(old));
+        Ok(())
+    }
+
+    /// Removes anything but a directory.
+    pub fn remove_file(&mut self, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        let ino = self.lookup(dir, name)?;
+        if self.names(ino).is_ok() {
+            return Err(fault(Code::IsADirectory, name));
+        }
+        self.unlink(dir, name)
+    }
+
+    /// Removes whatever it is with what is in it.
+    pub fn remove_tree(&mut self, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        let ino = self.lookup(dir, name)?;
+        for (child, _) in self.list(ino).unwrap_or_default() {
+            self.remove_tree(ino, &child)?;
+        }
+        self.unlink(dir, name)
+    }
+
+    fn unlink(&mut self, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        let ino = self.lookup(dir, name)?;
+        self.check_writable(dir)?;
+        self.fuse.spend()?;
+        self.rename_in(dir, vec![(name.to_vec(), None)]);
+        self.drop_if_unnamed(ino);
+        Ok(())
+    }
+
+    // ---- durability --------------------------------------------------------------------------------------------
+
+    /// Makes one inode's own changes durable: content and metadata of a file, names and metadata of a directory and
+    /// of the symbolic links in it, which nobody can sync by themselves.
+    pub fn sync(&mut self, ino: Ino) -> Result<(), Error> {
+        self.fuse.spend()?;
+        let is_symlink = |ino: &Ino| matches!(self.live.get(ino), Some(Node { body: Body::Symlink(_), .. }));
+        let links: Vec<Ino> = match self.names(ino) {
+            Ok(names) => names.values().copied().filter(is_symlink).collect(),
+            Err(_) => Vec::new(),
+        };
+        let durable = &mut self.durable;
+        self.pending.retain(|change| {
+            let own = change.ino() == ino || links.contains(&change.ino());
+            if own {
+                change.apply(durable);
+            }
+            !own
+        });
+        Ok(())
+    }
+
+    /// Makes everything durable.
+    pub fn sync_all(&mut self) -> Result<(), Error> {
+        self.fuse.spend()?;
+        self.pending.drain(..).for_each(|change| change.apply(&mut self.durable));
+        Ok(())
+    }
+
+    /// The process or the machine is gone; decides what survives.
+    pub fn crash(&mut self, crash: Crash, chance: &mut Chance) {
+        if crash != Crash::Kill {
+            for change in std::mem::take(&mut self.pending) {
+                if let Some(survivor) = change.survivor(crash, chance) {
+                    survivor.apply(&mut self.durable);
+                }
+            }
+            self.forget_lost();
+            self.live = self.durable.clone();
+            self.names_changed += 1;
+        }
+        self.recycle();
+    }
+
+    /// Removes what no name leads to, and names that lead to nothing.
+    fn forget_lost(&mut self) {
+        let kept = reachable(&self.durable);
+        self.durable.retain(|ino, _| kept.contains(ino));
+        for node in self.durable.values_mut() {
+            if let Body::Dir(names) = &mut node.body {
+                names.retain(|_, ino| kept.contains(ino));
+            }
+        }
+    }
+}
+
+fn reachable(tree: &Tree) -> BTreeSet<Ino> {
+    let mut found = BTreeSet::new();
+    let mut pending = vec![ROOT];
+    while let Some(ino) = pending.pop() {
+        let Some(node) = tree.get(&ino) else { continue };
+        if let Body::Dir(names) = &node.body {
+            pending.extend(names.values());
+        }
+        found.insert(ino);
+    }
+    found
+}
+
+fn fault(code: Code, name: &[u8]) -> Error {
+    Error::new(code, "disk", crate::path::printable(name), "simulated")
+}
+
+fn not_found(name: &[u8]) -> Error {
+    fault(Code::PathNotFound, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> Disk {
+        Disk::new(Fuse::default(), true)
+    }
+
+    fn lose_power(disk: &mut Disk) {
+        disk.crash(Crash::PowerLosesAll, &mut Chance::new(1));
+    }
+
+    #[test]
+    fn only_what_was_synced_survives() {
+        let mut disk = disk();
+        let file = disk.create_temp(ROOT, b"f", false).unwrap();
+        disk.write_at(file, 0, b"hello").unwrap();
+        disk.sync(ROOT).unwrap();
+        lose_power(&mut disk);
+        assert_eq!(disk.content(file).unwrap().size(), 0, "the name was synced, the content was not");
+        disk.write_at(file, 0, b"hello").unwrap();
+        disk.sync(file).unwrap();
+        disk.rename(ROOT, b"f", b"g").unwrap();
+        lose_power(&mut disk);
+        assert_eq!(disk.content(disk.entry(ROOT, b"f").unwrap().ino).unwrap().read(0..9), b"hello");
+        assert!(disk.entry(ROOT, b"g").is_err());
+    }
+
+    #[test]
+    fn syncing_a_directory_does_not_keep_its_own_name() {
+        let mut disk = disk();
+        let dir = disk.mkdir(ROOT, b"d", 0o755).unwrap();
+        let file = disk.create_temp(dir, b"f", false).unwrap();
+        disk.sync(file).unwrap();
+        disk.sync(dir).unwrap();
+        lose_power(&mut disk);
+        assert_eq!(disk.walk(), []);
+    }
+
+    #[test]
+    fn a_kill_keeps_everything() {
+        let mut disk = disk();
+        let file = disk.create_temp(ROOT, b"f", false).unwrap();
+        disk.write_at(file, 600, b"x").unwrap();
+        disk.crash(Crash::Kill, &mut Chance::new(1));
+        assert_eq!(disk.content(file).unwrap().size(), 601);
+    }
+
+    #[test]
+    fn power_cuts_tear_writes_between_sectors() {
+        let mut torn = 0;
+        for seed in 0..200 {
+            let mut disk = disk();
+            let file = disk.create_temp(ROOT, b"f", false).unwrap();
+            disk.sync_all().unwrap();
+            disk.write_at(file, 100, &[1; 2_000]).unwrap();
+            disk.crash(Crash::Power, &mut Chance::new(seed));
+            let size = disk.content(file).unwrap().size();
+            assert!(size == 0 || size == 2_100 || size.is_multiple_of(SECTOR_BYTES), "{size}");
+            torn += u32::from(size != 0 && size != 2_100);
+        }
+        assert!(torn > 10);
+    }
+
+    #[test]
+    fn space_ends_and_modes_hold() {
+        let mut disk = Disk::new(Fuse::default(), false);
+        let file = disk.create_temp(ROOT, b"f", false).unwrap();
+        disk.full_after(3);
+        assert_eq!(disk.write_at(file, 0, b"1234").unwrap_err().code, Code::NoSpace);
+        let locked = disk.mkdir(ROOT, b"d", 0o555).unwrap();
+        assert_eq!(disk.create_temp(locked, b"f", false).unwrap_err().code, Code::PermissionDenied);
+    }
+
+    #[test]
+    fn a_fuse_stops_the_machine_after_a_change() {
+        let fuse = Fuse::default();
+        let mut disk = Disk::new(fuse.clone(), true);
+        fuse.arm(1);
+        disk.mkdir(ROOT, b"d", 0o755).unwrap();
+        assert!(fuse.is_blown() && disk.mkdir(ROOT, b"e", 0o755).is_err());
+        fuse.reset();
+        assert!(disk.mkdir(ROOT, b"e", 0o755).is_ok());
+    }
+}

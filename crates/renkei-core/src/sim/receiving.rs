@@ -1,0 +1,622 @@
+//! The receiving end of a simulated session: frames to files, offers to verdicts, commits and the journal, as the
+//! daemon's receiving driver does them.
+
+use super::content::SlotDigests;
+use super::disk::{Disk, Ino, ROOT};
+use crate::entry::{Entry, EntryKind, Meta, Stamp};
+use crate::error::{Code, Error};
+use crate::mover::receiver::{Action, Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, ranges};
+use crate::path::RelPath;
+use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead, parse_raw};
+use crate::wire::frame::FrameKind;
+use crate::wire::message::{Control, EntryFailure, Existing, OfferItem, ReceiveDone, Verdict};
+use crate::wire::{decode, violation};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Mode of a directory until its own metadata is set at the end.
+const MODE_MEANWHILE: u32 = 0o700;
+/// Up to so many files are synced one by one.
+const SINGLE_SYNCS: usize = 16;
+
+#[derive(Clone)]
+struct OpenFile {
+    dir: Ino,
+    temp: Vec<u8>,
+    ino: Ino,
+}
+
+struct Extent {
+    head: ExtentHead,
+    pieces: Vec<(u64, Vec<u8>)>,
+    file: Option<OpenFile>,
+}
+
+/// What the committer does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Ask again when something was written, or after this time.
+    Wait(Option<Duration>),
+    /// A sync is under way; call [`ReceiveEnd::on_synced`] when it has come back.
+    Sync,
+    /// Ask again.
+    Again,
+    /// The sender was told that all is done.
+    Done,
+}
+
+/// The receiving end.
+pub struct ReceiveEnd {
+    receiver: Receiver,
+    job: u64,
+    checks_written: bool,
+    memo: SlotDigests,
+    open: BTreeMap<EntryId, Result<OpenFile, Error>>,
+    extents: Vec<Option<Extent>>,
+    streams_left: usize,
+    source_complete: Option<bool>,
+    syncing: Option<(Vec<Done>, Vec<Done>)>,
+    deleted: u64,
+    out: Vec<Control>,
+    acknowledged: Vec<RelPath>,
+}
+
+impl ReceiveEnd {
+    /// A receiver into the root of its disk; `checks_written` if the machine was started anew since.
+    pub fn new(
+        receiver: Receiver,
+        job: u64,
+        streams: usize,
+        checks_written: bool,
+        memo: SlotDigests,
+    ) -> Self {
+        ReceiveEnd {
+            receiver,
+            job,
+            checks_written,
+            memo,
+            open: BTreeMap::new(),
+            extents: (0..=streams).map(|_| None).collect(),
+            streams_left: streams,
+            source_complete: None,
+            syncing: None,
+            deleted: 0,
+            out: Vec::new(),
+            acknowledged: Vec::new(),
+        }
+    }
+
+    /// Takes the messages for the sender.
+    pub fn take_messages(&mut self) -> Vec<Control> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Takes the paths acknowledged since the last call.
+    pub fn take_acknowledged(&mut self) -> Vec<RelPath> {
+        std::mem::take(&mut self.acknowledged)
+    }
+
+    /// Takes the journal records that came up since the last call.
+    pub fn take_records(&mut self) -> Vec<u8> {
+        self.receiver.take_records()
+    }
+
+    // ---- data streams ------------------------------------------------------------------------------------------
+
+    /// Handles a frame of a data stream.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn on_frame(
+        &mut self,
+        now: Duration,
+        disk: &mut Disk,
+        stream: usize,
+        kind: FrameKind,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        match kind {
+            FrameKind::Entry if self.extents[stream].is_none() => self.on_entry(now, disk, payload),
+            FrameKind::Extent if self.extents[stream].is_none() => self.on_extent(disk, stream, payload),
+            FrameKind::Raw => self.on_raw(disk, stream, payload),
+            FrameKind::ExtentEnd => self.on_extent_end(now, disk, stream, payload),
+            FrameKind::StreamEnd if self.extents[stream].is_none() => {
+                self.streams_left -= 1;
+                self.check_ended();
+                Ok(())
+            }
+            kind => Err(violation("data stream", format_args!("unexpected {kind:?}"))),
+        }
+    }
+
+    fn on_entry(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<(), Error> {
+        let (head, content) = EntryHead::read(payload)?;
+        let placed = if head.content_matches(content) {
+            self.place(now, disk, &head, content)
+        } else {
+            Err(Error::new(Code::DigestMismatch, "receive", &head.entry.path, "BLAKE3 differs"))
+        };
+        placed.or_else(|error| self.on_entry_failed(disk, head.id, &head.entry.path, error))
+    }
+
+    fn place(
+        &mut self,
+        now: Duration,
+        disk: &mut Disk,
+        head: &EntryHead,
+        content: &[u8],
+    ) -> Result<(), Error> {
+        let EntryHead { id, entry, .. } = head;
+        let (id, path) = (*id, entry.path.clone());
+        match &entry.kind {
+            EntryKind::Dir => {
+                make_dir(disk, &path)?;
+                self.receiver.defer_dir(PendingDir { id, path, meta: entry.meta.clone() })
+            }
+            EntryKind::HardLink { to } => self.receiver.defer_link(PendingLink { id, path, to: to.clone() }),
+            EntryKind::Symlink { target } => {
+                self.place_symlink(disk, entry, target)?;
+                self.receiver.on_placed(now, Done { id, path, copy_of: None });
+                Ok(())
+            }
+            EntryKind::File { stamp, .. } => {
+                let ino = self.write_small(disk, entry, content)?;
+                self.receiver.on_written(now, Done { id, path, copy_of: Some((*stamp, ino)) });
+                Ok(())
+            }
+            EntryKind::Special => Err(violation("entry", "a special file is never sent")),
+        }
+    }
+
+    fn write_small(&self, disk: &mut Disk, entry: &Entry, content: &[u8]) -> Result<Ino, Error> {
+        let temp = temp_name(self.job, &entry.path);
+        let (dir, _) = make_place(disk, &entry.path)?;
+        let ino = disk.create_temp(dir, &temp, false)?;
+        let written = match content {
+            [] => Ok(()),
+            content => disk.write_at(ino, 0, content),
+        };
+        let finished = written.and_then(|()| disk.set_meta(ino, &entry.meta));
+        finished.map(|()| ino).inspect_err(|_| drop(disk.remove_file(dir, &temp)))
+    }
+
+    fn place_symlink(&self, disk: &mut Disk, entry: &Entry, target: &[u8]) -> Result<(), Error> {
+        let temp = temp_name(self.job, &entry.path);
+        let (dir, name) = make_place(disk, &entry.path)?;
+        let made = match disk.symlink(dir, &temp, target) {
+            Err(error) if error.code == Code::PathExists => {
+                disk.remove_file(dir, &temp)?;
+                disk.symlink(dir, &temp, target)
+            }
+            made => made,
+        };
+        let ino = made?;
+        let meta = Meta { xattrs: Vec::new(), ..entry.meta.clone() };
+        let named = disk.set_meta(ino, &meta).and_then(|()| disk.rename(dir, &temp, name));
+        named.inspect_err(|_| drop(disk.remove_file(dir, &temp)))
+    }
+
+    fn on_extent(&mut self, disk: &mut Disk, stream: usize, payload: &[u8]) -> Result<(), Error> {
+        let head = ExtentHead::read(payload)?;
+        let start = self.receiver.start_extent(head.id, &head.entry, head.slot)?;
+        let mut file = None;
+        if let Start::Write { keep_existing } = start {
+            match self.open_file(disk, &head, keep_existing) {
+                Ok(open) => file = Some(open),
+                Err(error) => self.on_entry_failed(disk, head.id, &head.entry.path, error)?,
+            }
+        }
+        self.extents[stream] = Some(Extent { head, pieces: Vec::new(), file });
+        Ok(())
+    }
+
+    fn open_file(&mut self, disk: &mut Disk, head: &ExtentHead, keep: bool) -> Result<OpenFile, Error> {
+        if let Some(open) = self.open.get(&head.id) {
+            return open.clone();
+        }
+        let opened = self.create(disk, &head.entry, keep);
+        self.open.insert(head.id, opened.clone());
+        opened
+    }
+
+    fn create(&self, disk: &mut Disk, entry: &Entry, keep_existing: bool) -> Result<OpenFile, Error> {
+        let temp = temp_name(self.job, &entry.path);
+        let (dir, _) = make_place(disk, &entry.path)?;
+        let ino = disk.create_temp(dir, &temp, keep_existing)?;
+        disk.set_len(ino, entry.size())?;
+        Ok(OpenFile { dir, temp, ino })
+    }
+
+    fn on_raw(&mut self, disk: &mut Disk, stream: usize, payload: &[u8]) -> Result<(), Error> {
+        let extent = self.extents[stream].as_mut();
+        let extent = extent.ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
+        let (offset, bytes) = parse_raw(payload)?;
+        let Some(file) = &extent.file else { return Ok(()) };
+        let range = extent.head.range();
+        let after = extent.pieces.last().map_or(range.start, |(at, bytes)| at + bytes.len() as u64);
+        let end = offset.checked_add(bytes.len() as u64);
+        if offset < after || end.is_none_or(|end| end > range.end) {
+            return Err(violation("data stream", "bytes out of place"));
+        }
+        extent.pieces.push((offset, bytes.to_vec()));
+        let Err(error) = disk.write_at(file.ino, offset, bytes) else { return Ok(()) };
+        extent.file = None;
+        let (id, path) = (extent.head.id, extent.head.entry.path.clone());
+        self.on_entry_failed(disk, id, &path, error)
+    }
+
+    fn on_extent_end(
+        &mut self,
+        now: Duration,
+        disk: &mut Disk,
+        stream: usize,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        let extent = self.extents[stream].take();
+        let Extent { head, pieces, file } =
+            extent.ok_or_else(|| violation("data stream", "the end of no extent"))?;
+        let end: ExtentEnd = decode("extent end", payload)?;
+        let Some(file) = file else { return Ok(()) };
+        let digest = self.memo.digest(head.slot, head.entry.size(), &pieces);
+        let digest = digest.ok_or_else(|| violation("data stream", "bytes out of place"))?;
+        match end {
+            ExtentEnd::Failed(_) => self.give_up(disk, head.id),
+            ExtentEnd::Whole(sent) if sent != digest => {
+                let error = Error::new(Code::DigestMismatch, "receive", &head.entry.path, "BLAKE3 differs");
+                self.on_entry_failed(disk, head.id, &head.entry.path, error)?;
+            }
+            ExtentEnd::Whole(_) | ExtentEnd::Hole => {
+                self.on_extent_written(now, disk, &head, digest, file.ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_extent_written(
+        &mut self,
+        now: Duration,
+        disk: &mut Disk,
+        head: &ExtentHead,
+        digest: [u8; 32],
+        ino: Ino,
+    ) -> Result<(), Error> {
+        if self.receiver.on_extent_written(head.id, head.slot, digest, ino) != Arrival::Complete {
+            return Ok(());
+        }
+        if let Err(error) = disk.set_meta(ino, &head.entry.meta) {
+            return self.on_entry_failed(disk, head.id, &head.entry.path, error);
+        }
+        self.on_whole(now, head.id, &head.entry, ino);
+        Ok(())
+    }
+
+    fn on_whole(&mut self, now: Duration, id: EntryId, entry: &Entry, ino: Ino) {
+        let EntryKind::File { stamp, .. } = entry.kind else { return };
+        self.open.remove(&id);
+        self.receiver.on_written(now, Done { id, path: entry.path.clone(), copy_of: Some((stamp, ino)) });
+    }
+
+    fn give_up(&mut self, disk: &mut Disk, id: EntryId) {
+        let remove = self.receiver.on_given_up(id);
+        if let Some(Ok(file)) = self.open.remove(&id).filter(|_| remove) {
+            // What cannot be removed is found by the next run.
+            let _ = disk.remove_file(file.dir, &file.temp);
+        }
+    }
+
+    fn on_entry_failed(
+        &mut self,
+        disk: &mut Disk,
+        id: EntryId,
+        path: &RelPath,
+        error: Error,
+    ) -> Result<(), Error> {
+        use Code::*;
+        if matches!(
+            error.code,
+            NoSpace | QuotaExceeded | ReadOnlyStorage | StorageMissing | ProtocolViolation
+        ) {
+            return Err(error);
+        }
+        self.give_up(disk, id);
+        let failure = EntryFailure { id: Some(id), path: path.clone(), kept: false, error };
+        self.out.push(Control::Failed(failure));
+        Ok(())
+    }
+
+    // ---- control stream ----------------------------------------------------------------------------------------
+
+    /// Handles a message of the sender; true at the end.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn on_control(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<bool, Error> {
+        match decode("control", payload)? {
+            Control::Offer(items) => {
+                let verdicts = items.iter().map(|item| self.judge(now, disk, item)).collect();
+                self.out.push(Control::Verdicts(verdicts));
+            }
+            Control::SendDone(done) => {
+                self.source_complete = Some(done.complete);
+                self.check_ended();
+            }
+            Control::Finished(_) => return Ok(true),
+            Control::Abort(error) => return Err(error),
+            other => return Err(violation("receiver", format_args!("{other:?}"))),
+        }
+        Ok(false)
+    }
+
+    fn check_ended(&mut self) {
+        if let (0, Some(complete)) = (self.streams_left, self.source_complete) {
+            self.receiver.on_streams_ended(complete);
+        }
+    }
+
+    fn judge(&mut self, now: Duration, disk: &mut Disk, item: &OfferItem) -> Verdict {
+        self.try_judge(now, disk, item).unwrap_or_else(|error| match error.code {
+            Code::PathNotFound => Verdict::Want,
+            _ => Verdict::Refuse(error),
+        })
+    }
+
+    fn try_judge(&mut self, now: Duration, disk: &mut Disk, item: &OfferItem) -> Result<Verdict, Error> {
+        let EntryKind::File { stamp, .. } = item.entry.kind else {
+            return Err(violation("offer", "only files are offered"));
+        };
+        self.receiver.on_named(&item.entry.path);
+        match self.receiver.left(item) {
+            Left::Finished { ino } if is_copy(disk, &item.entry, stamp, Some(ino))? => {
+                return Ok(Verdict::Have);
+            }
+            Left::Partial { temp_ino, slots } => return self.resume(now, disk, item, temp_ino, slots),
+            _ => {}
+        }
+        let same = match self.receiver.options().existing {
+            Existing::Replace => false,
+            Existing::SameStamp => is_copy(disk, &item.entry, stamp, None)?,
+            Existing::SameContent => self.has_content(disk, item)?,
+        };
+        if !same {
+            return Ok(Verdict::Want);
+        }
+        refresh_meta(disk, &item.entry)?;
+        Ok(Verdict::Have)
+    }
+
+    fn has_content(&self, disk: &Disk, item: &OfferItem) -> Result<bool, Error> {
+        let (dir, name) = disk.place(&item.entry.path)?;
+        let found = disk.entry(dir, name)?;
+        if found.entry.size() != item.entry.size() || !matches!(found.entry.kind, EntryKind::File { .. }) {
+            return Ok(false);
+        }
+        Ok(item.digest == Some(self.memo.whole(disk.content(found.ino)?)))
+    }
+
+    fn resume(
+        &mut self,
+        now: Duration,
+        disk: &mut Disk,
+        item: &OfferItem,
+        temp_ino: Ino,
+        mut slots: BTreeMap<u32, [u8; 32]>,
+    ) -> Result<Verdict, Error> {
+        let temp = temp_name(self.job, &item.entry.path);
+        let (dir, _) = disk.place(&item.entry.path)?;
+        let found = disk.entry(dir, &temp)?;
+        let size = item.entry.size();
+        if found.ino != temp_ino || found.entry.size() != size {
+            return Ok(Verdict::Want);
+        }
+        let ino = disk.create_temp(dir, &temp, true)?;
+        if ino != temp_ino {
+            return Ok(Verdict::Want);
+        }
+        if self.checks_written {
+            let content = disk.content(ino)?;
+            slots.retain(|slot, digest| self.memo.of(content, *slot, size) == *digest);
+        }
+        self.receiver.on_resumed(item.id, &item.entry, slots.clone());
+        if self.receiver.is_whole(item.id) {
+            disk.set_meta(ino, &item.entry.meta)?;
+            self.on_whole(now, item.id, &item.entry, ino);
+        } else {
+            self.open.insert(item.id, Ok(OpenFile { dir, temp, ino }));
+        }
+        Ok(Verdict::Partial(slots.into_iter().collect()))
+    }
+
+    // ---- commit ------------------------------------------------------------------------------------------------
+
+    /// Does what the state machine orders.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn poll(&mut self, now: Duration, disk: &mut Disk) -> Result<Next, Error> {
+        match self.receiver.poll(now) {
+            Action::Wait(until) => return Ok(Next::Wait(until)),
+            Action::Sync { written, renamed } => {
+                self.sync(disk, &written, &renamed)?;
+                self.syncing = Some((written, renamed));
+                return Ok(Next::Sync);
+            }
+            Action::MakeLinks(links) => {
+                links.iter().try_for_each(|link| self.make_link(now, disk, link))?;
+            }
+            Action::RemoveOthers => self.remove_others(disk)?,
+            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?,
+            Action::Done => {
+                self.out.push(Control::ReceiveDone(ReceiveDone { deleted: self.deleted }));
+                return Ok(Next::Done);
+            }
+        }
+        Ok(Next::Again)
+    }
+
+    /// The sync ordered last has come back.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn on_synced(&mut self, now: Duration, disk: &mut Disk) -> Result<(), Error> {
+        let (written, renamed) = self.syncing.take().expect("a sync is under way");
+        let synced = self.receiver.on_synced(written, renamed);
+        if !synced.acknowledge.is_empty() {
+            let ids = synced.acknowledge.iter().map(|done| done.id).collect();
+            self.out.push(Control::Acked(ranges(ids)));
+            self.acknowledged.extend(synced.acknowledge.into_iter().map(|done| done.path));
+        }
+        for done in synced.rename {
+            match self.rename(disk, &done.path) {
+                Ok(()) => self.receiver.on_renamed(now, done),
+                Err(error) => self.on_entry_failed(disk, done.id, &done.path, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&self, disk: &mut Disk, path: &RelPath) -> Result<(), Error> {
+        let temp = temp_name(self.job, path);
+        let (dir, name) = disk.place(path)?;
+        disk.rename(dir, &temp, name).inspect_err(|_| drop(disk.remove_file(dir, &temp)))
+    }
+
+    fn sync(&self, disk: &mut Disk, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
+        if written.len() + renamed.len() > SINGLE_SYNCS {
+            return disk.sync_all();
+        }
+        for done in written {
+            let (dir, _) = disk.place(&done.path)?;
+            let ino = disk.entry(dir, &temp_name(self.job, &done.path))?.ino;
+            disk.sync(ino)?;
+        }
+        renamed.iter().try_for_each(|done| sync_name(disk, done))
+    }
+
+    fn make_link(&mut self, now: Duration, disk: &mut Disk, link: &PendingLink) -> Result<(), Error> {
+        match self.try_link(disk, link) {
+            Ok(()) => {
+                let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
+                self.receiver.on_placed(now, done);
+                Ok(())
+            }
+            Err(error) => self.on_entry_failed(disk, link.id, &link.path, error),
+        }
+    }
+
+    fn try_link(&self, disk: &mut Disk, link: &PendingLink) -> Result<(), Error> {
+        let missing = |error: Error| match error.code {
+            Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },
+            _ => error,
+        };
+        let temp = temp_name(self.job, &link.path);
+        let (first_dir, first_name) = disk.place(&link.to).map_err(missing)?;
+        let first = disk.entry(first_dir, first_name).map_err(missing)?.ino;
+        let (dir, name) = make_place(disk, &link.path)?;
+        let _ = disk.remove_file(dir, &temp);
+        disk.hard_link(first, dir, &temp)?;
+        let renamed = disk.rename(dir, &temp, name);
+        // Renaming onto another name of the same file does nothing and leaves the temporary name.
+        let _ = disk.remove_file(dir, &temp);
+        renamed
+    }
+
+    fn set_dir(&mut self, now: Duration, disk: &mut Disk, dir: &PendingDir) -> Result<(), Error> {
+        match disk.descend(&dir.path).and_then(|ino| disk.set_meta(ino, &dir.meta)) {
+            Ok(()) => {
+                let done = Done { id: dir.id, path: dir.path.clone(), copy_of: None };
+                self.receiver.on_placed(now, done);
+                Ok(())
+            }
+            Err(error) => self.on_entry_failed(disk, dir.id, &dir.path, error),
+        }
+    }
+
+    fn remove_others(&mut self, disk: &mut Disk) -> Result<(), Error> {
+        let mut pending = vec![RelPath::root()];
+        while let Some(path) = pending.pop() {
+            let dir = disk.descend(&path)?;
+            for (name, ino) in disk.list(dir)? {
+                let child = path.child(&name)?;
+                if is_temp_name(&name) {
+                    continue;
+                }
+                if !self.receiver.is_named(&child) {
+                    self.deleted += 1;
+                    self.out.push(Control::Removed(vec![child]));
+                    disk.remove_tree(dir, &name)?;
+                } else if disk.list(ino).is_ok() {
+                    pending.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The temporary name for `path` in a job.
+pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
+    let hash = blake3::hash(path.as_bytes()).to_hex();
+    format!(".rk~{job:016x}-{}", &hash.as_str()[..16]).into_bytes()
+}
+
+/// Whether a name is temporary.
+pub fn is_temp_name(name: &[u8]) -> bool {
+    name.starts_with(b".rk~")
+}
+
+fn make_place<'p>(disk: &mut Disk, path: &'p RelPath) -> Result<(Ino, &'p [u8]), Error> {
+    let Some((parent, name)) = path.split() else {
+        return Err(Error::new(Code::IsADirectory, "receive", path, "the destination itself"));
+    };
+    Ok((make_dir(disk, &RelPath::parse(parent)?)?, name))
+}
+
+fn make_dir(disk: &mut Disk, path: &RelPath) -> Result<Ino, Error> {
+    let mut dir = ROOT;
+    let mut at = RelPath::root();
+    for name in path.components() {
+        at = at.child(name)?;
+        dir = match disk.descend(&at) {
+            Err(error) if error.code == Code::PathNotFound => disk.mkdir(dir, name, MODE_MEANWHILE)?,
+            found => found?,
+        };
+    }
+    unlock(disk, dir)?;
+    Ok(dir)
+}
+
+/// A directory that an earlier run gave its final mode may not be writable; it gets that mode again at the end.
+fn unlock(disk: &mut Disk, dir: Ino) -> Result<(), Error> {
+    let Some(node) = disk.live(dir).filter(|node| node.meta.mode & 0o700 != 0o700) else { return Ok(()) };
+    let meta = Meta { mode: node.meta.mode | 0o700, ..node.meta.clone() };
+    disk.set_meta(dir, &meta)
+}
+
+fn sync_name(disk: &mut Disk, done: &Done) -> Result<(), Error> {
+    if done.copy_of.is_none()
+        && let Ok(dir) = disk.descend(&done.path)
+    {
+        disk.sync(dir)?;
+    }
+    if done.path.is_root() {
+        return Ok(());
+    }
+    let (dir, _) = disk.place(&done.path)?;
+    disk.sync(dir)
+}
+
+fn is_copy(disk: &Disk, entry: &Entry, source: Stamp, ino: Option<Ino>) -> Result<bool, Error> {
+    let (dir, name) = disk.place(&entry.path)?;
+    let found = disk.entry(dir, name)?;
+    let same = match found.entry.kind {
+        EntryKind::File { stamp, .. } => (stamp.size, stamp.mtime) == (source.size, source.mtime),
+        _ => false,
+    };
+    Ok(same && ino.is_none_or(|ino| ino == found.ino))
+}
+
+fn refresh_meta(disk: &mut Disk, entry: &Entry) -> Result<(), Error> {
+    let (dir, name) = disk.place(&entry.path)?;
+    let found = disk.entry(dir, name)?;
+    if found.entry.meta == entry.meta { Ok(()) } else { disk.set_meta(found.ino, &entry.meta) }
+}

@@ -1,0 +1,564 @@
+//! One job between two simulated machines, session by session, with faults.
+//!
+//! A [`World`] outlives its sessions: disks, journal and the list of what was acknowledged stay. A session runs
+//! until it ends by itself, by a cut or by a crash; the next one resumes it. After every event the world checks
+//! that no final name is partial, after every crash that nothing acknowledged is lost, and after every session
+//! that nothing was sent again that the journal vouched for.
+
+use super::chance::Chance;
+use super::check::{Acknowledged, Surplus, Versions, check_copy};
+use super::content::SlotDigests;
+use super::disk::{Crash, Disk, Fuse, Ino, ROOT};
+use super::net::{CONTROL, Path, Queue, Streams, Way};
+use super::receiving::{Next, ReceiveEnd, temp_name};
+use super::sending::{Frame, SendEnd, control};
+use crate::entry::{EntryKind, Stamp};
+use crate::error::{Code, Error};
+use crate::mover::digest::slot_count;
+use crate::mover::journal::{Header, Record, State, VERSION, path_key};
+use crate::mover::receiver::Receiver;
+use crate::path::RelPath;
+use crate::wire::frame::{FrameKind, HEAD_BYTES};
+use crate::wire::message::{Control, Existing, ReceiveOptions, Summary};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How far the journal may be behind.
+const BEHIND: Duration = Duration::from_millis(100);
+/// Time the walk takes for a step.
+const WALK_STEP: Duration = Duration::from_micros(200);
+/// Clean sessions within which a job must succeed.
+const MAX_CLEAN_SESSIONS: usize = 4;
+const JOURNAL: &[u8] = b"journal";
+
+/// A promise that was broken, in words.
+pub type Broken = String;
+
+/// What stays the same over all sessions.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Data streams.
+    pub streams: usize,
+    /// The network.
+    pub path: Path,
+    /// What to do with names that exist.
+    pub existing: Existing,
+    /// Remove what the source does not have.
+    pub delete: bool,
+    /// Whether the receiving account is held back by modes.
+    pub privileged: bool,
+    /// Time a sync takes.
+    pub sync_time: Duration,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            seed: 1,
+            streams: 3,
+            path: Path { latency: Duration::from_millis(5), rate: 100_000_000 },
+            existing: Existing::Replace,
+            delete: false,
+            privileged: true,
+            sync_time: Duration::from_millis(3),
+        }
+    }
+}
+
+/// What goes wrong in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// A stream, or all, is cut after this time.
+    Cut(Option<usize>, Duration),
+    /// A stream is cut after so many bytes.
+    CutAfter(usize, u64),
+    /// The receiving machine stops after so many changes to its disks.
+    Crash(Crash, u64),
+}
+
+/// How a session ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The sender was told that all is done.
+    Done(Summary),
+    /// An error ended it.
+    Lost(Error),
+    /// The receiver crashed.
+    Crashed,
+}
+
+/// The disks of both sides and everything that is remembered about them.
+pub struct World {
+    /// What is sent.
+    pub source: Disk,
+    /// Where it goes.
+    pub destination: Disk,
+    setup: Setup,
+    home: Disk,
+    fuse: Fuse,
+    chance: Chance,
+    boot: u64,
+    queue: Queue<Event>,
+    versions: Versions,
+    acknowledged: Acknowledged,
+    memo: SlotDigests,
+}
+
+enum Event {
+    Walk,
+    Free(usize),
+    Arrive(Way, Frame),
+    Poll,
+    Synced,
+    Cut(Option<usize>),
+    Noticed,
+}
+
+/// Extents a resumed session must not send again.
+type Kept = BTreeMap<(RelPath, u32), Stamp>;
+
+struct Session {
+    streams: Streams,
+    send: Option<SendEnd>,
+    receive: ReceiveEnd,
+    kept: Kept,
+    next_tick: Duration,
+    walking: bool,
+    syncing: bool,
+    all_done: bool,
+    noticed: bool,
+    checked: u64,
+    summary: Option<Summary>,
+    over: Option<Result<(), Error>>,
+}
+
+impl World {
+    /// Two empty disks.
+    pub fn new(setup: Setup, memo: SlotDigests) -> Self {
+        let fuse = Fuse::default();
+        World {
+            source: Disk::new(Fuse::default(), true),
+            destination: Disk::new(fuse.clone(), setup.privileged),
+            home: Disk::new(fuse.clone(), true),
+            fuse,
+            chance: Chance::new(setup.seed),
+            setup,
+            boot: 1,
+            queue: Queue::default(),
+            versions: Versions::default(),
+            acknowledged: Acknowledged::default(),
+            memo,
+        }
+    }
+
+    /// What the destination holds now was not put there by the job: it is whole and durable.
+    ///
+    /// # Errors
+    /// Never, unless the machine has stopped.
+    pub fn adopt_destination(&mut self) -> Result<(), Error> {
+        self.versions.note(&self.destination);
+        self.destination.sync_all()
+    }
+
+    /// Virtual time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.queue.now()
+    }
+
+    /// Changes to the receiver's disks so far, which is where a crash may fall.
+    pub fn changes(&self) -> u64 {
+        self.fuse.changes()
+    }
+
+    /// The journal's bytes.
+    pub fn journal(&self) -> Vec<u8> {
+        let content = self.home.entry(ROOT, JOURNAL).and_then(|found| self.home.content(found.ino));
+        content.map(|content| content.read(0..u64::MAX)).unwrap_or_default()
+    }
+
+    /// Cuts the journal to `len` bytes, as a torn write does.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn tear_journal(&mut self, len: u64) -> Result<(), Error> {
+        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
+        self.home.set_len(ino, len)
+    }
+
+    /// Runs a session.
+    ///
+    /// # Errors
+    /// The promise it broke.
+    pub fn session(&mut self, fault: Fault) -> Result<Outcome, Broken> {
+        self.versions.note(&self.source);
+        if self.setup.delete {
+            self.acknowledged.retain(&self.source);
+        }
+        if let Fault::Crash(_, changes) = fault {
+            self.fuse.arm(changes);
+        }
+        let outcome = match self.open_session(fault) {
+            Ok(mut session) => self.run(&mut session)?,
+            Err(error) => Outcome::Lost(error),
+        };
+        self.queue.clear();
+        if self.fuse.is_blown() {
+            let Fault::Crash(crash, _) = fault else { return Err("a fuse blew by itself".into()) };
+            self.crash(crash)?;
+            return Ok(Outcome::Crashed);
+        }
+        self.fuse.reset();
+        self.destination.recycle();
+        Ok(outcome)
+    }
+
+    /// The receiving machine or process stops; checks what is left.
+    ///
+    /// # Errors
+    /// The promise that broke.
+    pub fn crash(&mut self, crash: Crash) -> Result<(), Broken> {
+        self.fuse.reset();
+        self.destination.crash(crash, &mut self.chance);
+        self.home.crash(crash, &mut self.chance);
+        self.boot += u64::from(crash != Crash::Kill);
+        self.versions.check_final_names(&self.destination)?;
+        self.acknowledged.check(&self.destination, &self.versions)
+    }
+
+    /// Runs clean sessions until one succeeds in full, and checks the copy; then the power goes, and what was said
+    /// to be done must still be there.
+    ///
+    /// # Errors
+    /// The promise that broke.
+    pub fn settle(&mut self) -> Result<Summary, Broken> {
+        let mut last = None;
+        for _ in 0..MAX_CLEAN_SESSIONS {
+            match self.session(Fault::None)? {
+                Outcome::Done(summary) if summary.failed == 0 => {
+                    let surplus = if self.setup.delete { Surplus::Nothing } else { Surplus::Others };
+                    check_copy(&self.source, &self.destination, surplus)?;
+                    self.crash(Crash::PowerLosesAll)?;
+                    check_copy(&self.source, &self.destination, Surplus::Anything)
+                        .map_err(|broken| format!("not durable: {broken}"))?;
+                    return Ok(summary);
+                }
+                other => last = Some(other),
+            }
+        }
+        Err(format!("no success without faults: {last:?}"))
+    }
+
+    // ---- the journal -------------------------------------------------------------------------------------------
+
+    fn open_journal(&mut self) -> Result<State, Error> {
+        let ino = self.home.create_temp(ROOT, JOURNAL, true)?;
+        let (state, good) = State::read(&self.journal());
+        self.home.set_len(ino, good as u64)?;
+        if good == 0 {
+            let mut bytes = Vec::new();
+            Record::Header(self.header()).write(&mut bytes);
+            self.append_journal(&bytes)?;
+        }
+        Ok(state)
+    }
+
+    fn header(&self) -> Header {
+        let mut boot = [0; 16];
+        boot[..8].copy_from_slice(&self.boot.to_le_bytes());
+        Header { version: VERSION, job: 1, boot, to: None, local: b"/sim".to_vec(), account: "sim".into() }
+    }
+
+    fn append_journal(&mut self, records: &[u8]) -> Result<(), Error> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
+        let end = self.home.content(ino)?.size();
+        self.home.write_at(ino, end, records)
+    }
+
+    // ---- a session ---------------------------------------------------------------------------------------------
+
+    fn open_session(&mut self, fault: Fault) -> Result<Session, Error> {
+        let state = self.open_journal()?;
+        let Setup { streams, existing, delete, path, .. } = self.setup;
+        let offers = !state.is_empty() || existing != Existing::Replace;
+        let checks_written = state.header.as_ref().is_some_and(|header| header.boot != self.header().boot);
+        let kept = self.kept(&state);
+        let receiver = Receiver::new(ReceiveOptions { existing, delete, dry_run: false }, state);
+        let mut session = Session {
+            streams: Streams::new(path, streams),
+            send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),
+            receive: ReceiveEnd::new(receiver, 1, streams, checks_written, self.memo.clone()),
+            kept,
+            next_tick: self.now() + BEHIND,
+            walking: true,
+            syncing: false,
+            all_done: false,
+            noticed: false,
+            checked: 0,
+            summary: None,
+            over: None,
+        };
+        match fault {
+            Fault::Cut(stream, after) => self.queue.at(self.now() + after, Event::Cut(stream)),
+            Fault::CutAfter(stream, bytes) => session.streams.cut_after(stream, bytes),
+            Fault::Crash(..) | Fault::None => {}
+        }
+        self.queue.at(self.now(), Event::Walk);
+        (1..=streams).for_each(|stream| self.queue.at(self.now(), Event::Free(stream)));
+        Ok(session)
+    }
+
+    /// Extents that are on the disk as the journal says.
+    fn kept(&self, state: &State) -> Kept {
+        let mut kept = Kept::new();
+        for (path, ino) in self.source.walk() {
+            let (Ok(stamp), key) = (self.source.stamp(ino), path_key(&path)) else { continue };
+            if let Some((source, ino)) = state.finished.get(&key)
+                && *source == stamp
+                && self.holds(&path, path.name().unwrap_or_default(), *ino)
+            {
+                kept.extend((0..slot_count(stamp.size)).map(|slot| ((path.clone(), slot), stamp)));
+            }
+            let Some(partial) = state.partial.get(&key).filter(|partial| partial.source == stamp) else {
+                continue;
+            };
+            let names = [temp_name(1, &path), path.name().unwrap_or_default().to_vec()];
+            if names.iter().any(|name| self.holds(&path, name, partial.temp_ino)) {
+                let content = self.destination.content(partial.temp_ino).ok();
+                let content = content.filter(|content| content.size() == stamp.size);
+                let right = |(slot, digest): &(&u32, &[u8; 32])| {
+                    content.is_some_and(|content| self.memo.of(content, **slot, stamp.size) == **digest)
+                };
+                kept.extend(
+                    partial.slots.iter().filter(right).map(|(slot, _)| ((path.clone(), *slot), stamp)),
+                );
+            }
+        }
+        kept
+    }
+
+    fn holds(&self, path: &RelPath, name: &[u8], ino: Ino) -> bool {
+        let found = self.destination.place(path).and_then(|(dir, _)| self.destination.entry(dir, name));
+        found.is_ok_and(|found| found.ino == ino && matches!(found.entry.kind, EntryKind::File { .. }))
+    }
+
+    fn run(&mut self, session: &mut Session) -> Result<Outcome, Broken> {
+        while session.over.is_none() {
+            let Some(event) = self.queue.advance() else { return Err(format!("stalled at {:?}", self.now())) };
+            self.tick(session);
+            if !self.fuse.is_blown()
+                && let Err(error) = self.handle(session, event)
+            {
+                session.over = Some(Err(error));
+            }
+            self.after_event(session)?;
+        }
+        let flushed = self.fuse.is_blown() || self.flush_journal(session).is_ok();
+        self.check_sent(session)?;
+        match (session.over.take(), session.summary.take()) {
+            (Some(Ok(())), Some(summary)) if summary.failed == 0 && flushed => {
+                // A journal that stays costs the next run a look, no more.
+                let _ = self.home.remove_file(ROOT, JOURNAL);
+                Ok(Outcome::Done(summary))
+            }
+            (_, Some(summary)) => Ok(Outcome::Done(summary)),
+            (Some(Err(error)), None) => Ok(Outcome::Lost(error)),
+            (_, None) => Err("the receiver ended before the sender".into()),
+        }
+    }
+
+    fn flush_journal(&mut self, session: &mut Session) -> Result<(), Error> {
+        let records = session.receive.take_records();
+        self.append_journal(&records)
+    }
+
+    fn tick(&mut self, session: &mut Session) {
+        while session.next_tick <= self.now() && !self.fuse.is_blown() {
+            session.next_tick += BEHIND;
+            if let Err(error) = self.flush_journal(session) {
+                session.over = Some(Err(error));
+            }
+        }
+    }
+
+    fn after_event(&mut self, session: &mut Session) -> Result<(), Broken> {
+        for (path, content) in self.source.take_history() {
+            self.versions.note_one(path, &content);
+        }
+        for path in session.receive.take_acknowledged() {
+            self.acknowledged.note(path, &self.destination, &self.versions)?;
+        }
+        if self.destination.version() != session.checked {
+            session.checked = self.destination.version();
+            self.versions.check_final_names(&self.destination)?;
+        }
+        if self.fuse.is_blown() {
+            session.over = Some(Err(Error::new(Code::Cancelled, "crash", "receiver", "simulated")));
+        }
+        Ok(())
+    }
+
+    fn check_sent(&self, session: &Session) -> Result<(), Broken> {
+        let Some(send) = &session.send else { return Ok(()) };
+        let again = send.sent_slots().iter().find(|sent| {
+            let unchanged = |stamp: &Stamp| self.source.stamp(stamp.ino).is_ok_and(|now| now == *stamp);
+            session.kept.get(*sent).is_some_and(unchanged)
+        });
+        again.map_or(Ok(()), |(path, slot)| Err(format!("extent {slot} of {path} was sent again")))
+    }
+
+    fn handle(&mut self, session: &mut Session, event: Event) -> Result<(), Error> {
+        match event {
+            Event::Walk => self.on_walk(session),
+            Event::Free(stream) => self.on_free(session, stream),
+            Event::Arrive(_, (stream, ..)) if session.streams.is_cut(stream) => Ok(()),
+            Event::Arrive(Way::Up, (_, _, payload)) => self.on_reply(session, &payload),
+            Event::Arrive(Way::Down, frame) => self.on_arrival(session, frame),
+            Event::Poll => self.on_poll(session),
+            Event::Synced => {
+                session.syncing = false;
+                session.receive.on_synced(self.queue.now(), &mut self.destination)?;
+                self.after_receiving(session);
+                Ok(())
+            }
+            Event::Cut(stream) => {
+                session.streams.cut(stream);
+                self.notice_cut(session);
+                Ok(())
+            }
+            Event::Noticed => Err(Error::new(Code::ConnectionLost, "receive", "stream", "simulated")),
+        }
+    }
+
+    fn notice_cut(&mut self, session: &mut Session) {
+        if session.streams.any_cut() && !session.noticed {
+            session.noticed = true;
+            self.queue.at(self.now() + session.streams.latency(), Event::Noticed);
+        }
+    }
+
+    /// Puts frames on their streams; gives when the last of them has left.
+    fn send(&mut self, session: &mut Session, way: Way, frames: Vec<Frame>) -> Duration {
+        let mut departs = self.now();
+        for (stream, kind, payload) in frames {
+            let bytes = (HEAD_BYTES + payload.len()) as u64;
+            let sent = session.streams.send(self.now(), stream, way, bytes);
+            departs = departs.max(sent.departs);
+            if let Some(arrives) = sent.arrives {
+                self.queue.at(arrives, Event::Arrive(way, (stream, kind, payload)));
+            }
+        }
+        self.notice_cut(session);
+        departs
+    }
+
+    // ---- the sending side --------------------------------------------------------------------------------------
+
+    fn on_walk(&mut self, session: &mut Session) -> Result<(), Error> {
+        session.walking = false;
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let frames = send.walk(&self.source);
+        self.send(session, Way::Down, frames);
+        self.after_sending(session);
+        Ok(())
+    }
+
+    fn on_free(&mut self, session: &mut Session, stream: usize) -> Result<(), Error> {
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let frames = send.next_unit(stream, &mut self.source);
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let ends = frames.iter().any(|(_, kind, _)| *kind == FrameKind::StreamEnd);
+        let departs = self.send(session, Way::Down, frames);
+        if !ends {
+            self.queue.at(departs, Event::Free(stream));
+        }
+        self.after_sending(session);
+        Ok(())
+    }
+
+    fn on_reply(&mut self, session: &mut Session, payload: &[u8]) -> Result<(), Error> {
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let (frames, done) = send.on_control(payload)?;
+        self.send(session, Way::Down, frames);
+        self.after_sending(session);
+        if let Some(deleted) = done
+            && let Some(send) = session.send.take()
+        {
+            let summary = send.finish(deleted);
+            self.send(session, Way::Down, vec![control(&Control::Finished(Ok(summary.clone())))]);
+            session.summary = Some(summary);
+        }
+        Ok(())
+    }
+
+    /// Wakes what may have got something to do.
+    fn after_sending(&mut self, session: &mut Session) {
+        let Some(send) = &mut session.send else { return };
+        for stream in send.wake() {
+            self.queue.at(self.queue.now(), Event::Free(stream));
+        }
+        if send.walks() && !session.walking {
+            session.walking = true;
+            self.queue.at(self.queue.now() + WALK_STEP, Event::Walk);
+        }
+    }
+
+    // ---- the receiving side ------------------------------------------------------------------------------------
+
+    fn on_arrival(&mut self, session: &mut Session, frame: Frame) -> Result<(), Error> {
+        let (stream, kind, payload) = frame;
+        let (now, disk) = (self.queue.now(), &mut self.destination);
+        if stream != CONTROL {
+            session.receive.on_frame(now, disk, stream, kind, &payload)?;
+        } else if session.receive.on_control(now, disk, &payload)? {
+            session.over = Some(Ok(()));
+        }
+        self.after_receiving(session);
+        Ok(())
+    }
+
+    fn after_receiving(&mut self, session: &mut Session) {
+        let frames = session.receive.take_messages().iter().map(control).collect();
+        self.send(session, Way::Up, frames);
+        if !session.syncing {
+            self.queue.at(self.now(), Event::Poll);
+        }
+    }
+
+    fn on_poll(&mut self, session: &mut Session) -> Result<(), Error> {
+        if session.syncing || session.all_done {
+            return Ok(());
+        }
+        loop {
+            match session.receive.poll(self.queue.now(), &mut self.destination)? {
+                Next::Again => {}
+                Next::Wait(until) => {
+                    if let Some(wait) = until {
+                        self.queue.at(self.now() + wait, Event::Poll);
+                    }
+                    break;
+                }
+                Next::Sync => {
+                    session.syncing = true;
+                    self.queue.at(self.now() + self.setup.sync_time, Event::Synced);
+                    break;
+                }
+                Next::Done => {
+                    session.all_done = true;
+                    break;
+                }
+            }
+        }
+        let frames = session.receive.take_messages().iter().map(control).collect();
+        self.send(session, Way::Up, frames);
+        Ok(())
+    }
+}

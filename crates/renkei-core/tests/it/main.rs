@@ -1,0 +1,5 @@
+//! The integration tests of the core, one binary.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod mover;
