@@ -350,7 +350,9 @@ impl World {
 
     fn run(&mut self, session: &mut Session) -> Result<Outcome, Broken> {
         while session.over.is_none() {
-            let Some(event) = self.queue.advance() else { return Err(format!("stalled at {:?}", self.now())) };
+            let Some(event) = self.queue.advance() else {
+                return Err(format!("stalled at {:?}", self.now()));
+            };
             self.tick(session);
             if !self.fuse.is_blown()
                 && let Err(error) = self.handle(session, event)

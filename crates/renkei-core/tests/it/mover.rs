@@ -87,28 +87,30 @@ fn a_crash_after_any_change_loses_nothing() {
     let memo = SlotDigests::default();
     let mut broken = std::collections::BTreeMap::<String, Vec<String>>::new();
     for base in [Setup::default(), slow()] {
-    let mut plain = world(base.clone(), &memo);
-    plain.session(Fault::None).unwrap();
-    let changes = plain.changes();
-    assert!(changes > 50);
-    eprintln!("{changes} {:?}", plain.now());
-    for crash in [Crash::Kill, Crash::PowerLosesAll, Crash::Power] {
-        for after in 0..changes {
-            for privileged in [true, false] {
-                let setup = Setup { seed: after, privileged, ..base.clone() };
-                let mut world = world(setup, &memo);
-                let ended = world.session(Fault::Crash(crash, after));
-                let settled = ended.and_then(|outcome| {
-                    assert!(matches!(outcome, Outcome::Crashed), "{outcome:?}");
-                    world.settle()
-                });
-                if let Err(why) = settled {
-                    broken.entry(why).or_default().push(format!("{crash:?} {after} {privileged}"));
+        let mut plain = world(base.clone(), &memo);
+        plain.session(Fault::None).unwrap();
+        let changes = plain.changes();
+        assert!(changes > 50);
+        eprintln!("{changes} {:?}", plain.now());
+        for crash in [Crash::Kill, Crash::PowerLosesAll, Crash::Power] {
+            for after in 0..changes {
+                for privileged in [true, false] {
+                    let setup = Setup { seed: after, privileged, ..base.clone() };
+                    let mut world = world(setup, &memo);
+                    let ended = world.session(Fault::Crash(crash, after));
+                    let settled = ended.and_then(|outcome| {
+                        assert!(matches!(outcome, Outcome::Crashed), "{outcome:?}");
+                        world.settle()
+                    });
+                    if let Err(why) = settled {
+                        broken.entry(why).or_default().push(format!("{crash:?} {after} {privileged}"));
+                    }
                 }
             }
         }
     }
+    for (why, w) in &broken {
+        eprintln!("{why}: {} {:?}", w.len(), &w[..w.len().min(4)]);
     }
-    for (why, w) in &broken { eprintln!("{why}: {} {:?}", w.len(), &w[..w.len().min(4)]); }
     assert!(broken.is_empty());
 }

@@ -7,7 +7,7 @@ use super::receive::{OpenFile, Session};
 use crate::store::{Detail, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::digest::{SlotHasher, slot_range};
+use renkei_core::mover::digest::{SlotHasher, slot_count, slot_range};
 use renkei_core::mover::receiver::{Done, Left};
 use renkei_core::wire::message::{Existing, OfferItem, Verdict};
 use std::collections::BTreeMap;
@@ -92,7 +92,12 @@ fn resume(
 ) -> Result<Verdict, Error> {
     let temp = places.temp(&item.entry.path);
     let place = places.find(&item.entry.path)?;
-    let (found, raw) = place.dir.entry(&temp, Detail::Basic)?;
+    let (found, raw) = match place.dir.entry(&temp, Detail::Basic) {
+        Err(error) if error.code == Code::PathNotFound => {
+            return renamed(session, places, item, temp_ino, slots);
+        }
+        found => found?,
+    };
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
         return Ok(Verdict::Want);
     }
@@ -114,6 +119,23 @@ fn resume(
     } else {
         session.keep_open(item.id, opened);
     }
+    Ok(Verdict::Partial(slots.into_iter().collect()))
+}
+
+/// Takes up a file that got its final name, but was not acknowledged, before the earlier run ended.
+fn renamed(
+    session: &Session,
+    places: &mut Places,
+    item: &OfferItem,
+    ino: u64,
+    slots: BTreeMap<u32, [u8; 32]>,
+) -> Result<Verdict, Error> {
+    let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };
+    let whole = slots.len() as u32 == slot_count(stamp.size);
+    if !whole || !is_copy(places, &item.entry, stamp, Some(ino))? {
+        return Ok(Verdict::Want);
+    }
+    session.on_placed(Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) });
     Ok(Verdict::Partial(slots.into_iter().collect()))
 }
 

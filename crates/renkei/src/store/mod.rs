@@ -6,7 +6,7 @@
 //! threads may work on one store; those threads' own credentials (set by the caller) decide what is allowed.
 //!
 //! What comes back from [`Dir::entry`] and what goes into [`WriteFile::set_meta`] is the same
-//! [`Meta`](renkei_core::entry::Meta), so a tree that is read entry by entry and written entry by entry is a
+//! [`Meta`], so a tree that is read entry by entry and written entry by entry is a
 //! faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX ACLs, and ownership where
 //! the account may give it.
 //!

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod docs;
+mod durability;
 mod federation;
 mod fidelity;
 mod proxy;
