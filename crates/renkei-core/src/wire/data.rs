@@ -120,6 +120,13 @@ impl ExtentHead {
     }
 }
 
+/// Splits the payload of a raw frame into the file offset and the bytes.
+pub fn parse_raw(payload: &[u8]) -> Result<(u64, &[u8]), Error> {
+    let short = || violation("raw", "too short");
+    let (offset, bytes) = payload.split_first_chunk::<RAW_OFFSET_BYTES>().ok_or_else(short)?;
+    Ok((u64::from_be_bytes(*offset), bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +165,7 @@ mod tests {
         fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = EntryHead::read(&bytes);
             let _ = ExtentHead::read(&bytes);
+            let _ = parse_raw(&bytes);
             let _ = decode::<ExtentEnd>("end", &bytes);
             let _ = decode::<Join>("join", &bytes);
             let _ = decode::<crate::wire::message::Control>("control", &bytes);

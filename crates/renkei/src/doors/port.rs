@@ -1,7 +1,7 @@
 //! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
 //!
 //! `renkei/1` connections get an OS thread of their own, HTTP ones a task. Whoever sends no TLS gets one line of
-//! plain text that says so. A peer that dawdles before its handshake is dropped after [`HELLO_WITHIN`].
+//! plain text that says so. A peer that dawdles before its handshake is dropped after 10 s.
 
 use super::{http, renkei};
 use crate::site::{Counters, Site};

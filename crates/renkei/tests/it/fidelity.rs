@@ -98,11 +98,9 @@ fn special_files_are_passed_over_and_reported() {
     let here = federation.scratch().join("down");
     fs::create_dir(&here).unwrap();
     kek.ok(&["whoami"]);
-    for (from, to) in [(source.as_path(), kek.root())] {
-        let (status, report) = titech.json(&["cp", "-r", text(from), &kek.place("special")]);
-        check_special(status, &report, &special);
-        assert_eq!(fs::read_dir(to.join("special")).unwrap().count(), 1);
-    }
+    let (status, report) = titech.json(&["cp", "-r", text(&source), &kek.place("special")]);
+    check_special(status, &report, &special);
+    assert_eq!(fs::read_dir(kek.root().join("special")).unwrap().count(), 1);
     rustix::fs::mknodat(CWD, kek.root().join("fifo"), FileType::Fifo, mode, 0).unwrap();
     let (status, report) = titech.json(&["cp", "-r", &kek.place(""), text(&here)]);
     check_special(status, &report, &["fifo"]);
