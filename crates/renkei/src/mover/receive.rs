@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Batches of offers that wait to be judged; then the control stream is read no further.
 const MAX_OFFERS: usize = 64;
 /// Files that wait to be committed before the streams are held back.
-const MAX_PENDING_FILES: usize = 4 * BATCH_FILES;
+const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -169,7 +169,7 @@ pub fn receive(
     let (offers, threads) = spawn_workers(&session, &job.account, streams)?;
     let ended = session.converse(control, offers);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(session.name_side(error.clone()));
     }
     session.failure.finish();
     session.changed.notify_all();

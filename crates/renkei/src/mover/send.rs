@@ -88,7 +88,7 @@ pub fn send(
     let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(error.clone());
     }
     session.failure.finish();
     session.changed.notify_all();
