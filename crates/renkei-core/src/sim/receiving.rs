@@ -5,6 +5,7 @@ use super::content::SlotDigests;
 use super::disk::{Disk, Ino, ROOT};
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
+use crate::mover::digest::slot_count;
 use crate::mover::receiver::{Action, Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, ranges};
 use crate::path::RelPath;
 use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead, parse_raw};
@@ -401,29 +402,50 @@ impl ReceiveEnd {
         temp_ino: Ino,
         mut slots: BTreeMap<u32, [u8; 32]>,
     ) -> Result<Verdict, Error> {
-        let temp = temp_name(self.job, &item.entry.path);
-        let (dir, _) = disk.place(&item.entry.path)?;
-        let found = disk.entry(dir, &temp)?;
-        let size = item.entry.size();
-        if found.ino != temp_ino || found.entry.size() != size {
-            return Ok(Verdict::Want);
-        }
-        let ino = disk.create_temp(dir, &temp, true)?;
-        if ino != temp_ino {
+        let (temp, size) = (temp_name(self.job, &item.entry.path), item.entry.size());
+        let (dir, name) = disk.place(&item.entry.path)?;
+        let is_left = |name: &[u8]| {
+            disk.entry(dir, name).is_ok_and(|found| found.ino == temp_ino && found.entry.size() == size)
+        };
+        let (is_temp, is_renamed) = (is_left(&temp), is_left(name));
+        if !is_temp && !is_renamed {
             return Ok(Verdict::Want);
         }
         if self.checks_written {
-            let content = disk.content(ino)?;
+            let content = disk.content(temp_ino)?;
             slots.retain(|slot, digest| self.memo.of(content, *slot, size) == *digest);
+        }
+        if !is_temp {
+            return Ok(self.resume_renamed(now, item, temp_ino, slots));
+        }
+        if disk.create_temp(dir, &temp, true)? != temp_ino {
+            return Ok(Verdict::Want);
         }
         self.receiver.on_resumed(item.id, &item.entry, slots.clone());
         if self.receiver.is_whole(item.id) {
-            disk.set_meta(ino, &item.entry.meta)?;
-            self.on_whole(now, item.id, &item.entry, ino);
+            disk.set_meta(temp_ino, &item.entry.meta)?;
+            self.on_whole(now, item.id, &item.entry, temp_ino);
         } else {
-            self.open.insert(item.id, Ok(OpenFile { dir, temp, ino }));
+            self.open.insert(item.id, Ok(OpenFile { dir, temp, ino: temp_ino }));
         }
         Ok(Verdict::Partial(slots.into_iter().collect()))
+    }
+
+    /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
+    fn resume_renamed(
+        &mut self,
+        now: Duration,
+        item: &OfferItem,
+        ino: Ino,
+        slots: BTreeMap<u32, [u8; 32]>,
+    ) -> Verdict {
+        let EntryKind::File { stamp, .. } = item.entry.kind else { return Verdict::Want };
+        if slots.len() as u32 != slot_count(stamp.size) {
+            return Verdict::Want;
+        }
+        let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
+        self.receiver.on_renamed(now, done);
+        Verdict::Partial(slots.into_iter().collect())
     }
 
     // ---- commit ------------------------------------------------------------------------------------------------
@@ -592,17 +614,16 @@ fn unlock(disk: &mut Disk, dir: Ino) -> Result<(), Error> {
     disk.set_meta(dir, &meta)
 }
 
+/// Makes a name durable: the directory it is in with all above it, and for a directory also itself.
 fn sync_name(disk: &mut Disk, done: &Done) -> Result<(), Error> {
-    if done.copy_of.is_none()
-        && let Ok(dir) = disk.descend(&done.path)
-    {
-        disk.sync(dir)?;
+    let mut at = if done.copy_of.is_none() { Some(done.path.clone()) } else { done.path.parent() };
+    while let Some(path) = at {
+        if let Ok(dir) = disk.descend(&path) {
+            disk.sync(dir)?;
+        }
+        at = path.parent();
     }
-    if done.path.is_root() {
-        return Ok(());
-    }
-    let (dir, _) = disk.place(&done.path)?;
-    disk.sync(dir)
+    Ok(())
 }
 
 fn is_copy(disk: &Disk, entry: &Entry, source: Stamp, ino: Option<Ino>) -> Result<bool, Error> {
