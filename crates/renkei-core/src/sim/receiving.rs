@@ -60,6 +60,8 @@ pub struct ReceiveEnd {
     deleted: u64,
     out: Vec<Control>,
     acknowledged: Vec<RelPath>,
+    /// Whether files count as arrived that this session did not sync.
+    has_unsynced: bool,
 }
 
 impl ReceiveEnd {
@@ -84,6 +86,7 @@ impl ReceiveEnd {
             deleted: 0,
             out: Vec::new(),
             acknowledged: Vec::new(),
+            has_unsynced: false,
         }
     }
 
@@ -320,6 +323,7 @@ impl ReceiveEnd {
             return Err(error);
         }
         self.give_up(disk, id);
+        self.receiver.on_failed(path);
         let failure = EntryFailure { id: Some(id), path: path.clone(), kept: false, error };
         self.out.push(Control::Failed(failure));
         Ok(())
@@ -341,6 +345,7 @@ impl ReceiveEnd {
                 self.source_complete = Some(done.complete);
                 self.check_ended();
             }
+            Control::Failed(failure) => self.receiver.on_failed(&failure.path),
             Control::Finished(_) => return Ok(true),
             Control::Abort(error) => return Err(error),
             other => return Err(violation("receiver", format_args!("{other:?}"))),
@@ -357,7 +362,10 @@ impl ReceiveEnd {
     fn judge(&mut self, now: Duration, disk: &mut Disk, item: &OfferItem) -> Verdict {
         self.try_judge(now, disk, item).unwrap_or_else(|error| match error.code {
             Code::PathNotFound => Verdict::Want,
-            _ => Verdict::Refuse(error),
+            _ => {
+                self.receiver.on_failed(&item.entry.path);
+                Verdict::Refuse(error)
+            }
         })
     }
 
@@ -382,6 +390,7 @@ impl ReceiveEnd {
             return Ok(Verdict::Want);
         }
         refresh_meta(disk, &item.entry)?;
+        self.has_unsynced = true;
         Ok(Verdict::Have)
     }
 
@@ -414,6 +423,9 @@ impl ReceiveEnd {
         if self.checks_written {
             let content = disk.content(temp_ino)?;
             slots.retain(|slot, digest| self.memo.of(content, *slot, size) == *digest);
+        }
+        if slots.is_empty() {
+            return Ok(Verdict::Want);
         }
         if !is_temp {
             return Ok(self.resume_renamed(now, item, temp_ino, slots));
@@ -466,8 +478,14 @@ impl ReceiveEnd {
                 links.iter().try_for_each(|link| self.make_link(now, disk, link))?;
             }
             Action::RemoveOthers => self.remove_others(disk)?,
-            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?,
+            Action::SetDirs(dirs) => {
+                self.remove_left(disk)?;
+                dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?;
+            }
             Action::Done => {
+                if self.has_unsynced {
+                    disk.sync_all()?;
+                }
                 self.out.push(Control::ReceiveDone(ReceiveDone { deleted: self.deleted }));
                 return Ok(Next::Done);
             }
@@ -530,6 +548,9 @@ impl ReceiveEnd {
             Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },
             _ => error,
         };
+        if self.receiver.has_failed(&link.to) {
+            return Err(Error::new(Code::HardLinkTarget, "link", &link.to, "the first name did not arrive"));
+        }
         let temp = temp_name(self.job, &link.path);
         let (first_dir, first_name) = disk.place(&link.to).map_err(missing)?;
         let first = disk.entry(first_dir, first_name).map_err(missing)?.ino;
@@ -553,6 +574,21 @@ impl ReceiveEnd {
         }
     }
 
+    /// Removes temporary files an earlier run left of sources that are gone by now.
+    fn remove_left(&self, disk: &mut Disk) -> Result<(), Error> {
+        if !self.receiver.continues_job() {
+            return Ok(());
+        }
+        let prefix = &temp_name(self.job, &RelPath::root())[..TEMP_PREFIX_BYTES];
+        for (path, _) in disk.walk() {
+            if path.name().is_some_and(|name| name.starts_with(prefix)) {
+                let (dir, name) = disk.place(&path)?;
+                disk.remove_file(dir, name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn remove_others(&mut self, disk: &mut Disk) -> Result<(), Error> {
         let mut pending = vec![RelPath::root()];
         while let Some(path) = pending.pop() {
@@ -574,6 +610,9 @@ impl ReceiveEnd {
         Ok(())
     }
 }
+
+/// Bytes of a temporary name up to the path's part: `.rk~`, 16 digits of the job, `-`.
+const TEMP_PREFIX_BYTES: usize = 21;
 
 /// The temporary name for `path` in a job.
 pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {

@@ -278,6 +278,9 @@ impl World {
             let mut bytes = Vec::new();
             Record::Header(self.header()).write(&mut bytes);
             self.append_journal(&bytes)?;
+            // A job that left temporary files must be known as one that did.
+            self.home.sync(ino)?;
+            self.home.sync(ROOT)?;
         }
         Ok(state)
     }

@@ -254,8 +254,8 @@ fn extents_of_a_file_that_was_finished_in_an_older_state_are_kept() {
 
 #[test]
 fn more_files_than_may_be_open_can_be_resumed() {
-    let path = Path { latency: Duration::from_millis(5), rate: 3_000_000 };
-    let setup = Setup { path, check_always: false, ..Setup::default() };
+    let path = Path { latency: Duration::from_millis(5), rate: 1_500_000 };
+    let setup = Setup { path, sync_time: Duration::from_secs(9), check_always: false, ..Setup::default() };
     let mut world = World::new(setup, SlotDigests::default());
     let mut content = Content::hole(1_200_000);
     content.write(0, &[1; 600]);
@@ -263,7 +263,8 @@ fn more_files_than_may_be_open_can_be_resumed() {
         put(&mut world.source, &format!("{number}"), &content);
     }
     // Before the first sync, so that many files lack their content after the power cut.
-    lost(&mut world, Fault::Cut(None, Duration::from_millis(1_700)));
+    lost(&mut world, Fault::Cut(None, Duration::from_millis(2_700)));
+    world.destination.sync(ROOT).unwrap();
     world.lose_power_but_journal().unwrap();
     world.settle().unwrap();
 }
