@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
 pub const MAX_OPEN_FILES: usize = 512;
+/// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
+pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +156,7 @@ pub struct Receiver {
     source_complete: bool,
     records: Vec<u8>,
     max_deferred: usize,
+    deferred_bytes: usize,
 }
 
 impl Receiver {
@@ -175,6 +178,7 @@ impl Receiver {
             source_complete: false,
             records: Vec::new(),
             max_deferred,
+            deferred_bytes: 0,
         }
     }
 
@@ -337,7 +341,7 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
-        self.check_deferred(&link.path)?;
+        self.count_deferred(&link.path, 0)?;
         self.on_named(&link.path);
         self.links.push(link);
         Ok(())
@@ -348,22 +352,23 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        self.check_deferred(&dir.path)?;
+        let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
+        self.count_deferred(&dir.path, attributes.sum())?;
         self.on_named(&dir.path);
         self.dirs.push(dir);
         Ok(())
     }
 
-    fn check_deferred(&self, path: &RelPath) -> Result<(), Error> {
-        if self.links.len() + self.dirs.len() < self.max_deferred {
-            return Ok(());
+    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize) -> Result<(), Error> {
+        let too_many = |cause| Err(Error::new(Code::TooManyEntries, "receive", path, cause));
+        if self.links.len() + self.dirs.len() >= self.max_deferred {
+            return too_many("too many links and directories in one transfer");
         }
-        Err(Error::new(
-            Code::TooManyEntries,
-            "receive",
-            path,
-            "too many links and directories in one transfer",
-        ))
+        if self.deferred_bytes + attribute_bytes > MAX_DEFERRED_BYTES {
+            return too_many("the directories of this transfer have too many attributes");
+        }
+        self.deferred_bytes += attribute_bytes;
+        Ok(())
     }
 
     /// All streams ended; `source_complete` if the sender could read every directory.
@@ -460,6 +465,7 @@ pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Xattr;
     use crate::mover::digest::SLOT_BYTES;
     use crate::wire::message::Existing;
 
@@ -525,6 +531,17 @@ mod tests {
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
         assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn attributes_left_for_the_end_are_bounded() {
+        let mut receiver = Receiver::new(options(false), State::default(), usize::MAX);
+        let xattr = Xattr { name: b"user.x".to_vec(), value: vec![0; MAX_DEFERRED_BYTES / 2] };
+        let meta = Meta { xattrs: vec![xattr], ..Meta::default() };
+        let mut defer = |id, meta| receiver.defer_dir(PendingDir { id, path: path("d"), meta });
+        defer(0, meta.clone()).unwrap();
+        assert_eq!(defer(1, meta).unwrap_err().code, Code::TooManyEntries);
+        defer(2, Meta::default()).unwrap();
     }
 
     #[test]

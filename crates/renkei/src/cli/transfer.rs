@@ -184,7 +184,8 @@ impl<'a> Run<'a> {
             Direction::Up(site) => self.up(open(site, connected)?),
             Direction::Down(site) => self.down(open(site, connected)?),
             Direction::Between(from, to) => {
-                let mut target = open(to, connected)?;
+                // Only both of them are a connection that can be lost.
+                let mut target = open(to, &mut false)?;
                 let (grant, targets) = self.ask_grant(&mut target, from)?;
                 self.between(open(from, connected)?, to, grant, targets)
             }

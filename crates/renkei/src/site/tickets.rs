@@ -7,7 +7,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::message::OpenReceive;
 use std::collections::HashMap;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -70,11 +70,21 @@ impl Tickets {
     }
 
     /// Hands a stream to the session it belongs to.
-    pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `TicketRefused`, and the stream, so that its peer can be told.
+    pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), (Error, Box<TlsStream>)> {
         let waiting = self.lock().get(&join.ticket).map(|issued| issued.join.clone());
-        let refused = |cause| Error::new(Code::TicketRefused, "join", "data stream", cause);
-        let waiting = waiting.ok_or_else(|| refused("no session waits for it"))?;
-        waiting.try_send(stream).map_err(|_| refused("the session has all its streams"))
+        let (cause, stream) = match waiting {
+            None => ("no session waits for it", stream),
+            Some(waiting) => match waiting.try_send(stream) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(stream) | TrySendError::Disconnected(stream)) => {
+                    ("the session has all its streams", stream)
+                }
+            },
+        };
+        Err((Error::new(Code::TicketRefused, "join", "data stream", cause), Box::new(stream)))
     }
 }
 

@@ -62,8 +62,13 @@ fn serve(
     match kind {
         FrameKind::Join => {
             stream.bear_silence(site.snapshot().config.stall_timeout())?;
-            let join = decode("join", &payload);
-            join.and_then(|join| site.tickets.join(&join, stream))
+            let join = match decode("join", &payload) {
+                Ok(join) => join,
+                Err(error) => return Err(refuse(&mut stream, error)),
+            };
+            let side = site.name();
+            let joined = site.tickets.join(&join, stream);
+            joined.map_err(|(error, mut stream)| refuse(&mut stream, error.at(side.as_str())))
         }
         FrameKind::Control => match decode("greeting", &payload) {
             Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
