@@ -212,6 +212,10 @@ impl Session {
         &self.base
     }
 
+    pub(super) fn job(&self) -> u64 {
+        self.job
+    }
+
     pub(super) fn dry_run(&self) -> bool {
         self.options.dry_run
     }
@@ -314,6 +318,7 @@ impl Session {
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
+        self.receiver(|receiver| receiver.on_failed(path));
         self.control.send(&Control::Failed(EntryFailure {
             id: Some(id),
             path: path.clone(),
@@ -385,6 +390,7 @@ impl Session {
                 Control::Offer(items) => drop(offers.send(items)),
                 Control::SendDone(done) => self.on_send_done(done.complete),
                 Control::Progress(progress) => self.watch.set(progress),
+                Control::Failed(failure) => self.receiver(|receiver| receiver.on_failed(&failure.path)),
                 Control::Finished(result) => return result,
                 Control::Abort(error) => return Err(error),
                 other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
