@@ -14,7 +14,7 @@ use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
@@ -133,6 +133,8 @@ struct Incoming {
     path: RelPath,
     source: Stamp,
     slots: BTreeMap<u32, [u8; 32]>,
+    /// Extents that began to arrive in this session.
+    started: BTreeSet<u32>,
     resumed: bool,
 }
 
@@ -141,6 +143,10 @@ pub struct Receiver {
     options: ReceiveOptions,
     previous: State,
     incoming: HashMap<EntryId, Incoming>,
+    /// Of the incoming, those that are not resumed; the others are as few as the journal says.
+    fresh: usize,
+    /// Names that did not arrive, for the links to them.
+    failed: HashSet<PathKey>,
     given_up: HashSet<EntryId>,
     commit: Commit<Done>,
     links: Vec<PendingLink>,
@@ -161,6 +167,8 @@ impl Receiver {
             options,
             previous,
             incoming: HashMap::new(),
+            fresh: 0,
+            failed: HashSet::new(),
             given_up: HashSet::new(),
             commit: Commit::default(),
             links: Vec::new(),
@@ -195,8 +203,10 @@ impl Receiver {
     pub fn left(&self, item: &OfferItem) -> Left {
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Left::Nothing };
         let key = path_key(&item.entry.path);
-        if let Some((source, ino)) = self.previous.finished.get(&key) {
-            return if *source == stamp { Left::Finished { ino: *ino } } else { Left::Nothing };
+        if let Some((source, ino)) = self.previous.finished.get(&key)
+            && *source == stamp
+        {
+            return Left::Finished { ino: *ino };
         }
         match self.previous.partial.get(&key) {
             Some(partial) if partial.source == stamp => {
@@ -207,11 +217,21 @@ impl Receiver {
     }
 
     /// The temporary file is there with these extents; the sender will be told to send the others.
+    ///
+    /// What was left is used up: a second offer of the path finds nothing.
     pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) {
-        if let EntryKind::File { stamp, .. } = entry.kind {
-            let incoming = Incoming { path: entry.path.clone(), source: stamp, slots, resumed: true };
+        if let EntryKind::File { stamp, .. } = entry.kind
+            && self.previous.partial.remove(&path_key(&entry.path)).is_some()
+        {
+            let path = entry.path.clone();
+            let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
             self.incoming.insert(id, incoming);
         }
+    }
+
+    /// Whether an earlier run of this job may have left temporary files, of sources that are gone by now.
+    pub fn continues_job(&self) -> bool {
+        self.previous.header.is_some()
     }
 
     /// Whether all extents of a resumed file are there already, so that none will come.
@@ -231,23 +251,43 @@ impl Receiver {
         if self.given_up.contains(&id) {
             return Ok(Start::Ignore);
         }
-        if !self.incoming.contains_key(&id) && self.incoming.len() >= MAX_OPEN_FILES {
-            return Err(Error::new(Code::TooManyEntries, "receive", &entry.path, "too many files at once"));
-        }
         self.on_named(&entry.path);
-        let file = self.incoming.entry(id).or_insert_with(|| Incoming {
-            path: entry.path.clone(),
-            source: stamp,
-            slots: BTreeMap::new(),
-            resumed: false,
-        });
+        if !self.incoming.contains_key(&id) {
+            self.start_fresh(id, &entry.path, stamp)?;
+        }
+        let file = self.incoming.get_mut(&id).expect("present or just inserted");
         if file.path != entry.path || file.source != stamp {
             return Err(crate::wire::violation("extent", "of another file than before"));
         }
         if file.slots.contains_key(&slot) {
             return Ok(Start::Ignore);
         }
+        if !file.started.insert(slot) {
+            return Err(crate::wire::violation("extent", "the same twice at once"));
+        }
         Ok(Start::Write { keep_existing: file.resumed })
+    }
+
+    /// Begins a file anew. Its temporary file may get the inode of an earlier one: the journal must not go on
+    /// believing the extents of that.
+    fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
+        if self.fresh >= MAX_OPEN_FILES {
+            return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
+        }
+        self.fresh += 1;
+        let key = path_key(path);
+        if self.previous.partial.remove(&key).is_some() {
+            Record::Dropped { key }.write(&mut self.records);
+        }
+        let (path, slots, started) = (path.clone(), BTreeMap::new(), BTreeSet::new());
+        self.incoming.insert(id, Incoming { path, source, slots, started, resumed: false });
+        Ok(())
+    }
+
+    fn take_incoming(&mut self, id: EntryId) -> Option<Incoming> {
+        let file = self.incoming.remove(&id)?;
+        self.fresh -= usize::from(!file.resumed);
+        Some(file)
     }
 
     /// An extent was written and its digest was right.
@@ -265,15 +305,26 @@ impl Receiver {
 
     /// A file is given up; true if its temporary file should be removed.
     pub fn on_given_up(&mut self, id: EntryId) -> bool {
+        let Some(file) = self.take_incoming(id) else { return false };
         self.given_up.insert(id);
-        let Some(file) = self.incoming.remove(&id) else { return false };
+        self.on_failed(&file.path);
         Record::Dropped { key: path_key(&file.path) }.write(&mut self.records);
         true
     }
 
+    /// A name did not arrive, at whichever side: no link may be made to what is there under it.
+    pub fn on_failed(&mut self, path: &RelPath) {
+        self.failed.insert(path_key(path));
+    }
+
+    /// Whether a name did not arrive.
+    pub fn has_failed(&self, path: &RelPath) -> bool {
+        self.failed.contains(&path_key(path))
+    }
+
     /// A file is whole under its temporary name, its metadata set.
     pub fn on_written(&mut self, now: Duration, done: Done) {
-        self.incoming.remove(&done.id);
+        drop(self.take_incoming(done.id));
         self.on_named(&done.path);
         let bytes = done.copy_of.map_or(0, |(stamp, _)| stamp.size);
         self.commit.on_written(now, done, bytes);
@@ -502,6 +553,88 @@ mod tests {
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Ignore);
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
         assert!(!receiver.on_given_up(1));
+    }
+
+    fn offered(name: &str, stamp: Stamp) -> OfferItem {
+        let kind = EntryKind::File { stamp, sparse: false };
+        OfferItem { id: 1, entry: Entry { path: path(name), meta: Meta::default(), kind }, digest: None }
+    }
+
+    fn left_by(records: &[Record]) -> State {
+        let mut state = State::default();
+        for record in records {
+            let (key, partial) = match record {
+                Record::Finished { key, source, ino } => {
+                    state.finished.insert(*key, (*source, *ino));
+                    continue;
+                }
+                Record::Slot { key, source, temp_ino, slot, digest } => {
+                    let slots = BTreeMap::from([(*slot, *digest)]);
+                    (key, crate::mover::journal::Partial { source: *source, temp_ino: *temp_ino, slots })
+                }
+                other => panic!("{other:?}"),
+            };
+            state.partial.insert(*key, partial);
+        }
+        state
+    }
+
+    #[test]
+    fn extents_of_a_newer_state_count_beside_an_older_finished_one() {
+        let (key, newer) = (path_key(&path("f")), Stamp { size: 9, ..Stamp::default() });
+        let previous = left_by(&[
+            Record::Finished { key, source: Stamp::default(), ino: 3 },
+            Record::Slot { key, source: newer, temp_ino: 4, slot: 0, digest: [1; 32] },
+        ]);
+        let receiver = Receiver::new(options(false), previous, 100);
+        assert_eq!(receiver.left(&offered("f", Stamp::default())), Left::Finished { ino: 3 });
+        assert!(matches!(receiver.left(&offered("f", newer)), Left::Partial { temp_ino: 4, .. }));
+    }
+
+    #[test]
+    fn beginning_anew_forgets_what_the_journal_says() {
+        let entry = file("f", 2 * SLOT_BYTES);
+        let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+        let key = path_key(&path("f"));
+        let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };
+        let mut receiver = Receiver::new(options(false), left_by(&[slot]), 100);
+        receiver.start_extent(1, &entry, 0).unwrap();
+        let mut dropped = Vec::new();
+        Record::Dropped { key }.write(&mut dropped);
+        assert_eq!(receiver.take_records(), dropped);
+    }
+
+    #[test]
+    fn resumed_files_do_not_count_as_open() {
+        let entries: Vec<_> = (0..=MAX_OPEN_FILES).map(|n| file(&format!("{n}"), 2 * SLOT_BYTES)).collect();
+        let slot = |entry: &Entry| {
+            let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+            Record::Slot { key: path_key(&entry.path), source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] }
+        };
+        let records: Vec<_> = entries.iter().map(slot).collect();
+        let mut receiver = Receiver::new(options(false), left_by(&records), 100);
+        for (id, entry) in entries.iter().enumerate() {
+            receiver.on_resumed(id as u64, entry, BTreeMap::from([(1, [1; 32])]));
+        }
+        assert!(receiver.start_extent(9_999, &file("g", 2 * SLOT_BYTES), 0).is_ok());
+    }
+
+    #[test]
+    fn one_extent_does_not_arrive_twice_at_once() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        let entry = file("f", 2 * SLOT_BYTES);
+        receiver.start_extent(1, &entry, 0).unwrap();
+        assert_eq!(receiver.start_extent(1, &entry, 0).unwrap_err().code, Code::ProtocolViolation);
+    }
+
+    #[test]
+    fn names_that_failed_are_remembered() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
+        receiver.on_given_up(1);
+        receiver.on_failed(&path("g"));
+        assert!(receiver.has_failed(&path("f")) && receiver.has_failed(&path("g")));
+        assert!(!receiver.has_failed(&path("h")));
     }
 
     #[test]

@@ -164,12 +164,14 @@ impl Sender {
         self.progress.bytes_moved += bytes;
     }
 
-    /// An entry could not be read at the source.
-    pub fn on_source_failed(&mut self, id: EntryId, error: Error) {
+    /// An entry could not be read at the source; gives what the receiver must be told before the sending is done,
+    /// so that it makes no link to an old file under that name. The failure is counted here.
+    pub fn on_source_failed(&mut self, id: EntryId, error: Error) -> Option<EntryFailure> {
         self.plan.drop_file(id);
-        if let Some(open) = self.open.remove(&id) {
-            self.fail(EntryFailure { id: Some(id), path: open.path, kept: false, error });
-        }
+        let open = self.open.remove(&id)?;
+        let failure = EntryFailure { id: Some(id), path: open.path, kept: false, error };
+        self.fail(failure.clone());
+        Some(failure)
     }
 
     /// The receiver acknowledged: durable and verified.
@@ -178,16 +180,19 @@ impl Sender {
     /// `ProtocolViolation` for numbers never given.
     pub fn handle_acked(&mut self, ranges: &[IdRange]) -> Result<(), Error> {
         for range in ranges {
-            let end = range.first.checked_add(range.count).filter(|_| range.count <= self.open.len() as u64);
-            let end =
-                end.ok_or_else(|| crate::wire::violation("acknowledgement", "of entries never sent"))?;
-            (range.first..end).for_each(|id| self.settle(id));
+            for id in range.first..range.first.saturating_add(range.count) {
+                // Stops at the first that is not open, so that no peer can make this loop longer than its entries.
+                if !self.settle(id) {
+                    return Err(crate::wire::violation("acknowledgement", "of entries not under way"));
+                }
+            }
         }
         Ok(())
     }
 
-    fn settle(&mut self, id: EntryId) {
-        let Some(open) = self.open.remove(&id) else { return };
+    /// Counts an entry as arrived; false if it is not under way.
+    fn settle(&mut self, id: EntryId) -> bool {
+        let Some(open) = self.open.remove(&id) else { return false };
         match open.counts_as {
             Class::Dir => self.summary.dirs += 1,
             Class::Link => self.summary.links += 1,
@@ -198,6 +203,7 @@ impl Sender {
                 self.progress.bytes_done += open.bytes;
             }
         }
+        true
     }
 
     /// The receiver could not take an entry, or only without some attribute.

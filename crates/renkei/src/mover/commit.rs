@@ -3,7 +3,7 @@
 use super::place::Places;
 use super::receive::Session;
 use crate::store::Dir;
-use crate::store::temp::is_temp_name;
+use crate::store::temp::{is_temp_name, temp_job};
 use crate::store::tree::remove_tree;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
@@ -28,7 +28,10 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
                 links.iter().try_for_each(|link| make_link(session, &mut places, link))?;
             }
             Action::RemoveOthers => remove_others(session)?,
-            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| set_dir(session, dir))?,
+            Action::SetDirs(dirs) => {
+                remove_left(session, &dirs)?;
+                dirs.iter().try_for_each(|dir| set_dir(session, dir))?;
+            }
             Action::Done => {
                 let done = ReceiveDone { deleted: session.deleted() };
                 return session.control.send(&Control::ReceiveDone(done));
@@ -118,7 +121,11 @@ fn rename(places: &mut Places, path: &RelPath) -> Result<(), Error> {
 
 fn make_link(session: &Session, places: &mut Places, link: &PendingLink) -> Result<(), Error> {
     let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
-    match try_link(places, link) {
+    let linked = match session.receiver(|receiver| receiver.has_failed(&link.to)) {
+        true => Err(Error::new(Code::HardLinkTarget, "link", &link.to, "it failed")),
+        false => try_link(places, link),
+    };
+    match linked {
         Ok(()) => session.on_placed(done),
         Err(error) => session.on_entry_failed(link.id, &link.path, error)?,
     }
@@ -152,6 +159,29 @@ fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
         }
         Err(error) => session.on_entry_failed(pending.id, &pending.path, error),
     }
+}
+
+/// Removes temporary files an earlier run left of sources that are gone by now.
+fn remove_left(session: &Session, dirs: &[PendingDir]) -> Result<(), Error> {
+    if session.dry_run() || !session.receiver(|receiver| receiver.continues_job()) {
+        return Ok(());
+    }
+    remove_temps(session, session.base().as_ref())?;
+    dirs.iter().try_for_each(|dir| match session.base().descend(&dir.path) {
+        Ok(dir) => remove_temps(session, &*dir),
+        // It is reported where its metadata is set.
+        Err(_) => Ok(()),
+    })
+}
+
+fn remove_temps(session: &Session, dir: &dyn Dir) -> Result<(), Error> {
+    for listed in dir.list()? {
+        let name = listed?.name;
+        if temp_job(&name) == Some(session.job()) {
+            dir.remove_file(&name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what the source does not have, directory by directory.

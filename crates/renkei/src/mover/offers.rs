@@ -20,7 +20,10 @@ pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) ->
     let judged = try_judge(session, places, item);
     judged.unwrap_or_else(|error| match error.code {
         Code::PathNotFound => Verdict::Want,
-        _ => Verdict::Refuse(session.name_side(error)),
+        _ => {
+            session.receiver(|receiver| receiver.on_failed(&item.entry.path));
+            Verdict::Refuse(session.name_side(error))
+        }
     })
 }
 

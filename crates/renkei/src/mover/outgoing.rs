@@ -68,7 +68,7 @@ impl<'a> Outgoing<'a> {
         for item in items {
             match self.push_entry(item) {
                 Ok(bytes) => moved += bytes,
-                Err(error) => self.session.on_source_failed(item.id, vanished(error)),
+                Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -140,7 +140,7 @@ impl<'a> Outgoing<'a> {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
                 let error = vanished(error);
-                self.session.on_source_failed(item.id, error.clone());
+                self.session.on_source_failed(item.id, error.clone())?;
                 (ExtentEnd::Failed(error), 0)
             }
             Err(Fault::Stream(error)) => return Err(error),

@@ -88,7 +88,7 @@ pub fn send(
     let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(error.clone());
     }
     session.failure.finish();
     session.changed.notify_all();
@@ -132,9 +132,11 @@ impl Session {
         self.lock().on_bytes_moved(bytes);
     }
 
-    pub(super) fn on_source_failed(&self, id: u64, error: Error) {
+    /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
+    pub(super) fn on_source_failed(&self, id: u64, error: Error) -> Result<(), Error> {
         tracing::debug!(%error, "source failed");
-        self.lock().on_source_failed(id, error.at(&self.side));
+        let failure = self.lock().on_source_failed(id, error.at(&self.side));
+        failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
     fn send_offers(&self) -> Result<(), Error> {
