@@ -52,6 +52,8 @@ pub(super) struct Session {
     pub(super) roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
+    /// Held while a batch is taken and sent: verdicts come in the order of the offers.
+    offering: Mutex<()>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -75,6 +77,7 @@ pub fn send(
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
+        offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -138,6 +141,7 @@ impl Session {
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
             match offer {
