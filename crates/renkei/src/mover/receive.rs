@@ -172,7 +172,7 @@ pub fn receive(
         session.fail(error.clone());
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     let journal = journal.join().expect("a panic aborts the process");
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
@@ -197,6 +197,12 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(self.name_side(error));
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 

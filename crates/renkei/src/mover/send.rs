@@ -94,7 +94,7 @@ pub fn send(
         session.fail(error.clone());
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     let _ = (walk.join(), ticker.join());
     streams.into_iter().for_each(|stream| drop(stream.join()));
     session.conclude(ended, watch)
@@ -107,6 +107,12 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error);
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
