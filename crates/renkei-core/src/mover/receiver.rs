@@ -286,8 +286,8 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
-        self.check_deferred(&link.path)?;
         self.on_named(&link.path);
+        self.check_deferred(&link.path)?;
         self.links.push(link);
         Ok(())
     }
@@ -297,8 +297,8 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        self.check_deferred(&dir.path)?;
         self.on_named(&dir.path);
+        self.check_deferred(&dir.path)?;
         self.dirs.push(dir);
         Ok(())
     }
@@ -474,6 +474,16 @@ mod tests {
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
         assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_for_the_end_still_has_its_name() {
+        let mut receiver = Receiver::new(options(true), State::default(), 0);
+        let dir = PendingDir { id: 0, path: path("d"), meta: Meta::default() };
+        assert_eq!(receiver.defer_dir(dir).unwrap_err().code, Code::TooManyEntries);
+        let link = PendingLink { id: 1, path: path("l"), to: path("f") };
+        assert_eq!(receiver.defer_link(link).unwrap_err().code, Code::TooManyEntries);
+        assert!(receiver.is_named(&path("d")) && receiver.is_named(&path("l")));
     }
 
     #[test]

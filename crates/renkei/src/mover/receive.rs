@@ -232,7 +232,9 @@ impl Session {
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {
-        self.receiver(|receiver| receiver.on_named(path));
+        if self.options.delete {
+            self.receiver(|receiver| receiver.on_named(path));
+        }
     }
 
     pub(super) fn left(&self, item: &OfferItem) -> Left {
