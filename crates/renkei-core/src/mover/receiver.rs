@@ -231,6 +231,9 @@ impl Receiver {
             return Err(Error::new(Code::TooManyEntries, "receive", &entry.path, "too many files at once"));
         }
         self.on_named(&entry.path);
+        if !self.incoming.contains_key(&id) {
+            self.forget_left(&entry.path);
+        }
         let file = self.incoming.entry(id).or_insert_with(|| Incoming {
             path: entry.path.clone(),
             source: stamp,
@@ -244,6 +247,15 @@ impl Receiver {
             return Ok(Start::Ignore);
         }
         Ok(Start::Write { keep_existing: file.resumed })
+    }
+
+    /// A file begins anew: what the journal says of an earlier temporary file must not be taken for this one's, which
+    /// may get the same inode.
+    fn forget_left(&mut self, path: &RelPath) {
+        let key = path_key(path);
+        if self.previous.partial.remove(&key).is_some() {
+            Record::Dropped { key }.write(&mut self.records);
+        }
     }
 
     /// An extent was written and its digest was right.
@@ -474,6 +486,33 @@ mod tests {
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
         assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn extents_of_a_lost_temporary_file_are_not_taken_for_those_of_the_next() {
+        let entry = file("f", 3 * SLOT_BYTES);
+        let header = super::super::journal::Header {
+            version: super::super::journal::VERSION,
+            job: 1,
+            boot: [1; 16],
+            to: None,
+            local: Vec::new(),
+            account: "a".into(),
+        };
+        let mut journal = Vec::new();
+        Record::Header(header).write(&mut journal);
+        let mut first = Receiver::new(options(false), State::default(), 100);
+        first.start_extent(1, &entry, 0).unwrap();
+        first.on_extent_written(1, 0, [1; 32], 7);
+        journal.extend(first.take_records());
+        // The temporary file is gone; the new one happens to get its inode.
+        let mut second = Receiver::new(options(false), State::read(&journal).0, 100);
+        assert_eq!(second.start_extent(1, &entry, 1).unwrap(), Start::Write { keep_existing: false });
+        second.on_extent_written(1, 1, [2; 32], 7);
+        journal.extend(second.take_records());
+        let kept = State::read(&journal).0;
+        let slots: Vec<u32> = kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
+        assert_eq!(slots, [1]);
     }
 
     #[test]

@@ -147,7 +147,11 @@ pub fn receive(
         options: job.options.clone(),
         side: job.side,
         root: job.root,
-        checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
+        // A boot that cannot be told from others proves nothing.
+        checks_written: kept
+            .header
+            .as_ref()
+            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
