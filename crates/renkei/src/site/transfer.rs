@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::{Counters, Site};
+use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
 use crate::mover::hex;
@@ -31,6 +32,9 @@ const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 const STREAM_BYTES: u64 = 6 << 20;
+
+/// Sources of one transfer at most; each holds a descriptor.
+const MAX_SOURCES: usize = 1024;
 
 struct Running {
     status: TransferStatus,
@@ -354,13 +358,23 @@ fn places(open: &OpenSend) -> String {
 }
 
 fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool) -> Result<SendJob, Error> {
-    let mut account = access.account.clone();
-    let mut roots = Vec::new();
+    if open.sources.len() > MAX_SOURCES {
+        let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
+        return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
+    }
+    let mut account: Option<Account> = None;
+    let mut roots: Vec<Root> = Vec::new();
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
-        account = place.account.clone();
+        // One account reads all: a storage's own account must not read what lies in another storage.
+        if account.as_ref().is_some_and(|account| *account != place.account) {
+            let cause = "its storage is read by another account than the source before; copy them separately";
+            return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
+        }
+        account = Some(place.account.clone());
         roots.push(open_root(place, &source.from, source.to.clone())?);
     }
+    let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
         roots,
         recursive: open.recursive,
