@@ -307,7 +307,11 @@ impl Site {
     /// Takes a grant that a host shows.
     pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
         match peer {
-            Principal::Host(site) => self.grants.redeem(grant, site),
+            // What the user may do is judged again: the map may have changed since the grant.
+            Principal::Host(site) => {
+                let (access, open) = self.grants.redeem(grant, site)?;
+                Ok((self.authorise(&access.principal)?, open))
+            }
             Principal::User { .. } => {
                 Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
             }

@@ -9,14 +9,18 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::wire::VERSIONS;
 use renkei_core::wire::message::{Control, Hello, Welcome};
+use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 const MAX_SKEW: Duration = Duration::from_secs(300);
+
+/// How long a certificate that was judged good is believed within a session.
+const JUDGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts a session for as long as it lives.
 struct Counted<'a>(&'a Counters);
@@ -43,6 +47,7 @@ pub(super) fn run(
     };
     drop(permit);
     let snapshot = site.snapshot();
+    let chain = stream.peer_chain();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
     let crl = snapshot.trust.revocation_list(&snapshot.site).map(|(_, der)| der.to_vec()).unwrap_or_default();
     link.send(&Control::Welcome(Welcome {
@@ -54,7 +59,7 @@ pub(super) fn run(
         crl,
     }))?;
     tracing::info!(%peer, %principal, software = hello.software, "session opened");
-    let ended = serve(&principal, &mut control, site);
+    let ended = serve(&principal, &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
     {
@@ -100,11 +105,23 @@ fn check_clock(hello: &Hello) -> Result<(), Error> {
     Err(Error::new(Code::ClockSkew, "greet", "client", cause))
 }
 
-/// Answers requests until the peer leaves.
-fn serve(principal: &Principal, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
+/// Answers requests until the peer leaves, or its certificate expired or was revoked meanwhile.
+fn serve(
+    principal: &Principal,
+    chain: &[CertificateDer<'_>],
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let mut judged = Instant::now();
     loop {
         match control.recv()? {
-            Control::Request { id, request } => request::handle(id, request, principal, control, site)?,
+            Control::Request { id, request } => {
+                if judged.elapsed() >= JUDGE_EVERY {
+                    site.authenticate(chain)?;
+                    judged = Instant::now();
+                }
+                request::handle(id, request, principal, control, site)?;
+            }
             // What is left of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}
             other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),
