@@ -26,6 +26,19 @@ use std::time::{Duration, Instant};
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
+/// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a stream does next.
+pub(super) enum Next {
+    /// Send this.
+    Send(Unit),
+    /// Nothing yet: tell the receiver that somebody is there.
+    ShowLife,
+    /// There will be no more.
+    Nothing,
+}
+
 /// What to send and how.
 pub struct SendJob {
     /// The sources.
@@ -116,24 +129,30 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Waits for work; `None` when there will be none.
-    pub(super) fn next_unit(&self) -> Option<Unit> {
+    /// Waits for work at most [`SHOW_LIFE_EVERY`].
+    pub(super) fn next_unit(&self) -> Next {
+        let until = Instant::now() + SHOW_LIFE_EVERY;
         let mut sender = self.lock();
         loop {
             if self.failure.is_over() {
-                return None;
+                return Next::Nothing;
             }
             if let Some(unit) = sender.poll_unit() {
                 if sender.wants_entries() {
                     self.changed.notify_all();
                 }
-                return Some(unit);
+                return Next::Send(unit);
             }
             if sender.is_handed_out() {
                 self.changed.notify_all();
-                return None;
+                return Next::Nothing;
             }
-            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::ShowLife;
+            }
+            let waited = self.changed.wait_timeout(sender, left);
+            sender = waited.expect("no thread panics while it holds the lock").0;
         }
     }
 
