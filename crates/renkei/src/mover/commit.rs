@@ -10,6 +10,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, ReceiveDone};
+use renkei_core::wire::parts;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,7 +49,9 @@ fn commit(
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
     if !synced.acknowledge.is_empty() {
         let ids = synced.acknowledge.iter().map(|done| done.id).collect();
-        session.control.send(&Control::Acked(ranges(ids)))?;
+        for part in parts(ranges(ids), usize::MAX) {
+            session.control.send(&Control::Acked(part))?;
+        }
     }
     for done in synced.rename {
         match rename(places, &done.path) {

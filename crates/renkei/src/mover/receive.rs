@@ -21,8 +21,9 @@ use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
-    Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
+    BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
+use renkei_core::wire::parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -466,7 +467,9 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         }
         let judge = |item| super::offers::judge(session, &mut places, item);
         let verdicts: Vec<Verdict> = items.iter().map(judge).collect();
-        session.control.send(&Control::Verdicts(verdicts))?;
+        for part in parts(verdicts, BATCH_ENTRIES) {
+            session.control.send(&Control::Verdicts(part))?;
+        }
     }
     Ok(())
 }

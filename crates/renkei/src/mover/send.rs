@@ -18,7 +18,8 @@ use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Control, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, SendDone, Summary};
+use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -170,7 +171,9 @@ impl Session {
         loop {
             let offer = self.lock().poll_offer();
             match offer {
-                Some(items) => self.control.send(&Control::Offer(items))?,
+                Some(items) => parts(items, BATCH_ENTRIES)
+                    .into_iter()
+                    .try_for_each(|part| self.control.send(&Control::Offer(part)))?,
                 None => return Ok(()),
             }
         }
