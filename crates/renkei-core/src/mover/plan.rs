@@ -8,7 +8,7 @@ use super::digest::slot_count;
 use crate::entry::{Entry, EntryKind};
 use crate::path::RelPath;
 use crate::wire::data::{EntryId, SMALL_FILE_BYTES};
-use crate::wire::message::{BATCH_ENTRIES, OfferItem, Verdict};
+use crate::wire::message::{BATCH_ENTRIES, OfferItem, SlotRange, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ struct Large {
     item: Arc<Item>,
     next: u32,
     /// Extents the receiver has already, ascending.
-    present: VecDeque<u32>,
+    present: VecDeque<SlotRange>,
 }
 
 /// Queue between the walk and the streams.
@@ -144,7 +144,7 @@ impl Plan {
         match verdict {
             Verdict::Want => self.enqueue(item.clone(), Vec::new()),
             Verdict::Partial(slots) => {
-                self.enqueue(item.clone(), slots.iter().map(|(slot, _)| *slot).collect());
+                self.enqueue(item.clone(), slots.clone());
             }
             Verdict::Have | Verdict::Refuse(_) => self.queued -= 1,
         }
@@ -154,9 +154,9 @@ impl Plan {
         Some(item)
     }
 
-    fn enqueue(&mut self, item: Item, mut present: Vec<u32>) {
+    fn enqueue(&mut self, item: Item, mut present: Vec<SlotRange>) {
         if item.entry.size() > SMALL_FILE_BYTES {
-            present.sort_unstable();
+            present.sort_unstable_by_key(|range| range.first);
             self.large.push_back(Large { item: Arc::new(item), next: 0, present: present.into() });
             return;
         }
@@ -190,9 +190,8 @@ impl Plan {
     fn poll_extent(&mut self) -> Option<Unit> {
         loop {
             let large = self.large.front_mut()?;
-            while large.present.front() == Some(&large.next) {
-                large.present.pop_front();
-                large.next += 1;
+            while let Some(range) = large.present.pop_front_if(|range| range.first <= large.next) {
+                large.next = large.next.max(range.first.saturating_add(range.count));
             }
             if large.next < slot_count(large.item.entry.size()) {
                 large.next += 1;
@@ -265,7 +264,8 @@ mod tests {
         plan.on_walk_done();
         assert!(!plan.is_empty());
         plan.handle_verdict(&Verdict::Have).unwrap();
-        plan.handle_verdict(&Verdict::Partial(vec![(2, [0; 32]), (0, [0; 32])])).unwrap();
+        let here = |first| SlotRange { first, count: 1 };
+        plan.handle_verdict(&Verdict::Partial(vec![here(2), here(0)])).unwrap();
         let slots: Vec<_> = drain(&mut plan)
             .into_iter()
             .map(|unit| match unit {

@@ -13,7 +13,7 @@ use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
-use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
+use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
@@ -405,6 +405,18 @@ impl Receiver {
     }
 }
 
+/// Folds the numbers of extents, ascending, into ranges.
+pub fn slot_ranges(slots: impl IntoIterator<Item = u32>) -> Vec<SlotRange> {
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.first + last.count == slot => last.count += 1,
+            _ => ranges.push(SlotRange { first: slot, count: 1 }),
+        }
+    }
+    ranges
+}
+
 /// Folds entry numbers into ranges.
 pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
     ids.sort_unstable();
@@ -534,6 +546,15 @@ mod tests {
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Ignore);
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
         assert!(!receiver.on_given_up(1));
+    }
+
+    #[test]
+    fn the_extents_of_a_huge_file_fit_one_message() {
+        let all = slot_ranges(0..1 << 20);
+        assert_eq!(all, [SlotRange { first: 0, count: 1 << 20 }]);
+        let every_second = slot_ranges((0..1 << 19).map(|slot| 2 * slot));
+        assert_eq!(every_second.len(), 1 << 19);
+        assert_eq!(slot_ranges([1, 2, 5]).len(), 2);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The sending side of one session: what was found, what is under way, what the receiver said of it.
 
+use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{
-    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, Summary, Verdict,
+    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary, Verdict,
 };
 use std::collections::HashMap;
 
@@ -134,13 +135,14 @@ impl Sender {
                 self.summary.bytes_skipped += item.entry.size();
                 self.settle(item.id);
             }
-            Verdict::Partial(slots) => {
+            Verdict::Partial(ranges) => {
                 let size = item.entry.size();
-                let range_bytes = |(slot, _): &(u32, [u8; 32])| {
-                    let range = super::digest::slot_range(*slot, size);
-                    range.end.saturating_sub(range.start)
-                };
-                self.summary.bytes_skipped += slots.iter().map(range_bytes).sum::<u64>();
+                for SlotRange { first, count } in ranges {
+                    let start = slot_range(first, size).start;
+                    let end = slot_range(first.saturating_add(count), size).start.min(size);
+                    let bytes = end.saturating_sub(start);
+                    self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(bytes);
+                }
             }
             Verdict::Refuse(error) => {
                 let path = item.entry.path.clone();

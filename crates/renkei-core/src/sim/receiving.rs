@@ -423,7 +423,7 @@ impl ReceiveEnd {
         } else {
             self.open.insert(item.id, Ok(OpenFile { dir, temp, ino }));
         }
-        Ok(Verdict::Partial(slots.into_iter().collect()))
+        Ok(Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys())))
     }
 
     // ---- commit ------------------------------------------------------------------------------------------------

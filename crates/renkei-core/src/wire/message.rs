@@ -367,10 +367,19 @@ pub enum Verdict {
     Want,
     /// It is here already.
     Have,
-    /// These extents are here already; send the others.
-    Partial(Vec<(u32, [u8; 32])>),
+    /// These extents are here already; send the others. Ascending.
+    Partial(Vec<SlotRange>),
     /// It cannot be received.
     Refuse(Error),
+}
+
+/// Extents `first .. first + count` of a file; a file of terabytes has too many to name each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRange {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
 }
 
 /// Entry numbers `first .. first + count`.
