@@ -172,7 +172,11 @@ fn remove_others(session: &Session) -> Result<(), Error> {
             if is_temp_name(&name) {
                 continue;
             }
-            let entry = dir.entry(&name, crate::store::Detail::Basic)?.0;
+            let entry = match dir.entry(&name, crate::store::Detail::Basic) {
+                Ok((entry, _)) => entry,
+                Err(error) if error.code == Code::PathNotFound => continue,
+                Err(error) => return Err(error),
+            };
             if !session.receiver(|receiver| receiver.is_named(&child)) {
                 remove_one(session, &*dir, &name, &child, &entry)?;
             } else if entry.kind == EntryKind::Dir {
@@ -190,12 +194,15 @@ fn remove_one(
     path: &RelPath,
     entry: &Entry,
 ) -> Result<(), Error> {
-    session.on_removed(path.clone())?;
-    if session.dry_run() {
-        return Ok(());
-    }
-    match entry.kind {
+    let removed = match entry.kind {
+        _ if session.dry_run() => Ok(()),
         EntryKind::Dir => remove_tree(dir, name).map(drop),
         _ => dir.remove_file(name),
+    };
+    match removed {
+        Ok(()) => session.on_removed(path.clone()),
+        Err(error) if error.code == Code::PathNotFound => Ok(()),
+        // The others can go all the same.
+        Err(error) => session.report_kept(path, error),
     }
 }

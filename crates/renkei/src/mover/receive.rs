@@ -348,6 +348,12 @@ impl Session {
         })
     }
 
+    /// Reports something that should have been removed and could not be.
+    pub(super) fn report_kept(&self, path: &RelPath, error: Error) -> Result<(), Error> {
+        let error = self.name_side(error);
+        self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
+    }
+
     fn on_stream_ended(&self) {
         let mut state = self.lock();
         state.streams_left -= 1;
