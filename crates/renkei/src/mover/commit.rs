@@ -11,7 +11,7 @@ use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, ReceiveDone};
 use renkei_core::wire::parts;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Up to so many files are synced one by one; more are cheaper with one sync of the whole file system.
@@ -75,7 +75,7 @@ fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Don
         for done in renamed {
             sync_name(session, places, done)?;
         }
-        return Ok(());
+        return sync_above(session, renamed);
     }
     for dir in file_systems(session, places, written.iter().chain(renamed))?.into_values() {
         dir.sync_fs()?;
@@ -91,6 +91,18 @@ fn sync_name(session: &Session, places: &mut Places, done: &Done) -> Result<(), 
         dir.sync()?;
     }
     if done.path.is_root() { Ok(()) } else { places.find(&done.path)?.dir.sync() }
+}
+
+/// Makes the names of the directories above durable too: they may have been made a moment ago.
+fn sync_above(session: &Session, renamed: &[Done]) -> Result<(), Error> {
+    let mut above = BTreeSet::new();
+    for done in renamed {
+        let mut at = done.path.parent();
+        while let Some(dir) = at.and_then(|dir| dir.parent()) {
+            at = above.insert(dir.clone()).then_some(dir);
+        }
+    }
+    above.iter().try_for_each(|dir| session.base().descend(dir)?.sync())
 }
 
 /// One directory of each file system that was written to.
