@@ -174,7 +174,7 @@ impl Site {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
         tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
@@ -247,7 +247,7 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers, true)?;
-        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
         tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;

@@ -4,6 +4,7 @@ use super::{refuse, request};
 use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
+use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -23,11 +24,16 @@ const MAX_SKEW: Duration = Duration::from_secs(300);
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Counts a session for as long as it lives.
-struct Counted<'a>(&'a Counters);
+struct Counted<'a>(&'a Site, Principal);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.0.counters.sessions.fetch_sub(1, Ordering::Relaxed);
+        let mut sessions = self.0.sessions.lock().expect("no thread panics while it holds the lock");
+        if let Some(open) = sessions.get_mut(&self.1) {
+            *open -= 1;
+        }
+        sessions.retain(|_, open| *open > 0);
     }
 }
 
@@ -76,9 +82,16 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Princ
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
     let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-    let counted = Counted(&site.counters);
-    if open > limit {
-        let cause = format!("at most {limit} sessions at a time");
+    let own = {
+        let mut sessions = site.sessions.lock().expect("no thread panics while it holds the lock");
+        let own = sessions.entry(principal.clone()).or_default();
+        *own += 1;
+        *own
+    };
+    let counted = Counted(site, principal.clone());
+    let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX));
+    if open > limit || own > share {
+        let cause = format!("at most {limit} sessions at a time, {share} of one principal");
         return Err(Error::new(Code::TooManySessions, "greet", &principal, cause));
     }
     Counters::add(&site.counters.sessions_total, 1);
