@@ -523,7 +523,8 @@ mod tests {
         second.on_extent_written(1, 1, [2; 32], 7);
         journal.extend(second.take_records());
         let kept = State::read(&journal).0;
-        let slots: Vec<u32> = kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
+        let slots: Vec<u32> =
+            kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
         assert_eq!(slots, [1]);
     }
 

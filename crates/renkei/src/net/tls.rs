@@ -388,7 +388,9 @@ impl TlsStream {
         match state {
             State::Record => Ok(taken),
             State::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
-            State::Ready | State::Handshaking if self.deadline.is_some_and(|until| Instant::now() > until) => {
+            State::Ready | State::Handshaking
+                if self.deadline.is_some_and(|until| Instant::now() > until) =>
+            {
                 Err(Error::new(Code::Stalled, "receive", "peer", "not all of it came in time"))
             }
             State::Ready | State::Handshaking => self.inbox.fill(&self.sock).map(|()| 0),

@@ -74,8 +74,9 @@ impl Tickets {
         let left = limit.saturating_sub(used).min(own_left);
         let streams = u16::try_from(left).unwrap_or(u16::MAX).min(wanted);
         if streams == 0 {
-            let cause =
-                format!("{used} data streams are open, as many as `limits.max_memory_mib` allows to one or all");
+            let cause = format!(
+                "{used} data streams are open, as many as `limits.max_memory_mib` allows to one or all"
+            );
             return Err(Error::new(Code::OutOfMemory, "open", "data streams", cause));
         }
         let (join, joined) = mpsc::sync_channel(usize::from(streams));

@@ -120,7 +120,8 @@ fn list(
 ) -> Result<Reply, Error> {
     let link = link.clone();
     let on_part = move |entries| {
-        let send = |entries| link.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
+        let send =
+            |entries| link.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
         parts(entries, BATCH_ENTRIES).into_iter().try_for_each(send)
     };
     site.list(access, place, on_part)?;
