@@ -13,7 +13,7 @@ use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
-use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
+use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -341,8 +341,8 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
-        self.count_deferred(&link.path, 0)?;
         self.on_named(&link.path);
+        self.count_deferred(&link.path, 0)?;
         self.links.push(link);
         Ok(())
     }
@@ -353,8 +353,8 @@ impl Receiver {
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
         let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
-        self.count_deferred(&dir.path, attributes.sum())?;
         self.on_named(&dir.path);
+        self.count_deferred(&dir.path, attributes.sum())?;
         self.dirs.push(dir);
         Ok(())
     }
@@ -449,6 +449,18 @@ impl Receiver {
     }
 }
 
+/// Folds the numbers of extents, ascending, into ranges.
+pub fn slot_ranges(slots: impl IntoIterator<Item = u32>) -> Vec<SlotRange> {
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.first + last.count == slot => last.count += 1,
+            _ => ranges.push(SlotRange { first: slot, count: 1 }),
+        }
+    }
+    ranges
+}
+
 /// Folds entry numbers into ranges.
 pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
     ids.sort_unstable();
@@ -531,6 +543,44 @@ mod tests {
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
         assert_eq!(receiver.poll(NOW), Action::Done);
+    }
+
+    #[test]
+    fn extents_of_a_lost_temporary_file_are_not_taken_for_those_of_the_next() {
+        let entry = file("f", 3 * SLOT_BYTES);
+        let mut journal = Vec::new();
+        Record::Header(super::super::journal::Header {
+            version: super::super::journal::VERSION,
+            job: 1,
+            boot: [1; 16],
+            to: None,
+            local: Vec::new(),
+            account: "a".into(),
+        })
+        .write(&mut journal);
+        let mut first = Receiver::new(options(false), State::default(), 100);
+        first.start_extent(1, &entry, 0).unwrap();
+        first.on_extent_written(1, 0, [1; 32], 7);
+        journal.extend(first.take_records());
+        // The temporary file is gone; the new one happens to get its inode.
+        let mut second = Receiver::new(options(false), State::read(&journal).0, 100);
+        assert_eq!(second.start_extent(1, &entry, 1).unwrap(), Start::Write { keep_existing: false });
+        second.on_extent_written(1, 1, [2; 32], 7);
+        journal.extend(second.take_records());
+        let kept = State::read(&journal).0;
+        let slots: Vec<u32> =
+            kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
+        assert_eq!(slots, [1]);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_for_the_end_still_has_its_name() {
+        let mut receiver = Receiver::new(options(true), State::default(), 0);
+        let dir = PendingDir { id: 0, path: path("d"), meta: Meta::default() };
+        assert_eq!(receiver.defer_dir(dir).unwrap_err().code, Code::TooManyEntries);
+        let link = PendingLink { id: 1, path: path("l"), to: path("f") };
+        assert_eq!(receiver.defer_link(link).unwrap_err().code, Code::TooManyEntries);
+        assert!(receiver.is_named(&path("d")) && receiver.is_named(&path("l")));
     }
 
     #[test]
@@ -635,6 +685,15 @@ mod tests {
         receiver.on_failed(&path("g"));
         assert!(receiver.has_failed(&path("f")) && receiver.has_failed(&path("g")));
         assert!(!receiver.has_failed(&path("h")));
+    }
+
+    #[test]
+    fn the_extents_of_a_huge_file_fit_one_message() {
+        let all = slot_ranges(0..1 << 20);
+        assert_eq!(all, [SlotRange { first: 0, count: 1 << 20 }]);
+        let every_second = slot_ranges((0..1 << 19).map(|slot| 2 * slot));
+        assert_eq!(every_second.len(), 1 << 19);
+        assert_eq!(slot_ranges([1, 2, 5]).len(), 2);
     }
 
     #[test]

@@ -338,7 +338,7 @@ impl ReceiveEnd {
     pub fn on_control(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<bool, Error> {
         match decode("control", payload)? {
             Control::Offer(items) => {
-                let verdicts = items.iter().map(|item| self.judge(now, disk, item)).collect();
+                let verdicts = items.iter().map(|item| (item.id, self.judge(now, disk, item))).collect();
                 self.out.push(Control::Verdicts(verdicts));
             }
             Control::SendDone(done) => {
@@ -440,7 +440,7 @@ impl ReceiveEnd {
         } else {
             self.open.insert(item.id, Ok(OpenFile { dir, temp, ino: temp_ino }));
         }
-        Ok(Verdict::Partial(slots.into_iter().collect()))
+        Ok(Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys())))
     }
 
     /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
@@ -457,7 +457,7 @@ impl ReceiveEnd {
         }
         let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
         self.receiver.on_renamed(now, done);
-        Verdict::Partial(slots.into_iter().collect())
+        Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys()))
     }
 
     // ---- commit ------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, ReceiveDone};
-use std::collections::HashMap;
+use renkei_core::wire::parts;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Up to so many files are synced one by one; more are cheaper with one sync of the whole file system.
@@ -51,7 +52,9 @@ fn commit(
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
     if !synced.acknowledge.is_empty() {
         let ids = synced.acknowledge.iter().map(|done| done.id).collect();
-        session.control.send(&Control::Acked(ranges(ids)))?;
+        for part in parts(ranges(ids), usize::MAX) {
+            session.control.send(&Control::Acked(part))?;
+        }
     }
     for done in synced.rename {
         match rename(places, &done.path) {
@@ -75,7 +78,7 @@ fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Don
         for done in renamed {
             sync_name(session, places, done)?;
         }
-        return Ok(());
+        return sync_above(session, renamed);
     }
     for dir in file_systems(session, places, written.iter().chain(renamed))?.into_values() {
         dir.sync_fs()?;
@@ -91,6 +94,18 @@ fn sync_name(session: &Session, places: &mut Places, done: &Done) -> Result<(), 
         dir.sync()?;
     }
     if done.path.is_root() { Ok(()) } else { places.find(&done.path)?.dir.sync() }
+}
+
+/// Makes the names of the directories above durable too: they may have been made a moment ago.
+fn sync_above(session: &Session, renamed: &[Done]) -> Result<(), Error> {
+    let mut above = BTreeSet::new();
+    for done in renamed {
+        let mut at = done.path.parent();
+        while let Some(dir) = at.and_then(|dir| dir.parent()) {
+            at = above.insert(dir.clone()).then_some(dir);
+        }
+    }
+    above.iter().try_for_each(|dir| session.base().descend(dir)?.sync())
 }
 
 /// One directory of each file system that was written to.
@@ -199,7 +214,11 @@ fn remove_others(session: &Session) -> Result<(), Error> {
             if is_temp_name(&name) {
                 continue;
             }
-            let entry = dir.entry(&name, crate::store::Detail::Basic)?.0;
+            let entry = match dir.entry(&name, crate::store::Detail::Basic) {
+                Ok((entry, _)) => entry,
+                Err(error) if error.code == Code::PathNotFound => continue,
+                Err(error) => return Err(error),
+            };
             if !session.receiver(|receiver| receiver.is_named(&child)) {
                 remove_one(session, &*dir, &name, &child, &entry)?;
             } else if entry.kind == EntryKind::Dir {
@@ -217,12 +236,15 @@ fn remove_one(
     path: &RelPath,
     entry: &Entry,
 ) -> Result<(), Error> {
-    session.on_removed(path.clone())?;
-    if session.dry_run() {
-        return Ok(());
-    }
-    match entry.kind {
+    let removed = match entry.kind {
+        _ if session.dry_run() => Ok(()),
         EntryKind::Dir => remove_tree(dir, name).map(drop),
         _ => dir.remove_file(name),
+    };
+    match removed {
+        Ok(()) => session.on_removed(path.clone()),
+        Err(error) if error.code == Code::PathNotFound => Ok(()),
+        // The others can go all the same.
+        Err(error) => session.report_kept(path, error),
     }
 }

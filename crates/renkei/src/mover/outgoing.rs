@@ -1,6 +1,6 @@
 //! One sending data stream: takes units and puts them on the wire.
 
-use super::send::Session;
+use super::send::{Next, Session};
 use super::walk::{Root, vanished};
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
@@ -46,10 +46,15 @@ impl<'a> Outgoing<'a> {
 
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        while let Some(unit) = self.session.next_unit() {
-            let moved = match unit {
-                Unit::Pack(items) => self.send_pack(&items)?,
-                Unit::Extent { item, slot } => self.send_extent(&item, slot)?,
+        loop {
+            let moved = match self.session.next_unit() {
+                Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
+                Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
+                Next::ShowLife => {
+                    self.stream.write_all(&frame::IDLE)?;
+                    continue;
+                }
+                Next::Nothing => break,
             };
             self.session.on_bytes_moved(moved);
         }

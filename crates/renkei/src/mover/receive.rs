@@ -21,8 +21,9 @@ use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
-    Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
+    BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
+use renkei_core::wire::parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -148,7 +149,11 @@ pub fn receive(
         options: job.options.clone(),
         side: job.side,
         root: job.root,
-        checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
+        // A boot that cannot be told from others proves nothing.
+        checks_written: kept
+            .header
+            .as_ref()
+            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
@@ -174,7 +179,7 @@ pub fn receive(
         session.failure.set_now(session.name_side(error.clone()));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     journal.join().expect("a panic aborts the process");
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
@@ -201,6 +206,12 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(self.name_side(error));
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
@@ -234,7 +245,9 @@ impl Session {
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {
-        self.receiver(|receiver| receiver.on_named(path));
+        if self.options.delete {
+            self.receiver(|receiver| receiver.on_named(path));
+        }
     }
 
     pub(super) fn left(&self, item: &OfferItem) -> Left {
@@ -366,6 +379,12 @@ impl Session {
         })
     }
 
+    /// Reports something that should have been removed and could not be.
+    pub(super) fn report_kept(&self, path: &RelPath, error: Error) -> Result<(), Error> {
+        let error = self.name_side(error);
+        self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
+    }
+
     fn on_stream_ended(&self) {
         let mut state = self.lock();
         state.streams_left -= 1;
@@ -484,9 +503,11 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         if session.failure.is_over() {
             break;
         }
-        let judge = |item| super::offers::judge(session, &mut places, item);
-        let verdicts: Vec<Verdict> = items.iter().map(judge).collect();
-        session.control.send(&Control::Verdicts(verdicts))?;
+        let judge = |item: &OfferItem| (item.id, super::offers::judge(session, &mut places, item));
+        let verdicts: Vec<(EntryId, Verdict)> = items.iter().map(judge).collect();
+        for part in parts(verdicts, BATCH_ENTRIES) {
+            session.control.send(&Control::Verdicts(part))?;
+        }
     }
     Ok(())
 }

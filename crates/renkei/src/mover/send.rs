@@ -18,13 +18,27 @@ use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Control, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, SendDone, Summary};
+use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a stream does next.
+pub(super) enum Next {
+    /// Send this.
+    Send(Unit),
+    /// Nothing yet: tell the receiver that somebody is there.
+    ShowLife,
+    /// There will be no more.
+    Nothing,
+}
 
 /// What to send and how.
 pub struct SendJob {
@@ -52,6 +66,8 @@ pub(super) struct Session {
     pub(super) roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
+    /// Held while a batch is taken and sent: verdicts come in the order of the offers.
+    offering: Mutex<()>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -75,6 +91,7 @@ pub fn send(
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
+        offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -88,10 +105,10 @@ pub fn send(
     let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
-        session.failure.set_now(error.clone());
+        session.failure.set_now(error.clone().at(&session.side));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     let _ = (walk.join(), ticker.join());
     streams.into_iter().for_each(|stream| drop(stream.join()));
     session.conclude(ended, watch)
@@ -104,27 +121,39 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error);
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Waits for work; `None` when there will be none.
-    pub(super) fn next_unit(&self) -> Option<Unit> {
+    /// Waits for work at most [`SHOW_LIFE_EVERY`].
+    pub(super) fn next_unit(&self) -> Next {
+        let until = Instant::now() + SHOW_LIFE_EVERY;
         let mut sender = self.lock();
         loop {
             if self.failure.is_over() {
-                return None;
+                return Next::Nothing;
             }
             if let Some(unit) = sender.poll_unit() {
                 if sender.wants_entries() {
                     self.changed.notify_all();
                 }
-                return Some(unit);
+                return Next::Send(unit);
             }
             if sender.is_handed_out() {
                 self.changed.notify_all();
-                return None;
+                return Next::Nothing;
             }
-            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::ShowLife;
+            }
+            let waited = self.changed.wait_timeout(sender, left);
+            sender = waited.expect("no thread panics while it holds the lock").0;
         }
     }
 
@@ -140,10 +169,13 @@ impl Session {
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
             match offer {
-                Some(items) => self.control.send(&Control::Offer(items))?,
+                Some(items) => parts(items, BATCH_ENTRIES)
+                    .into_iter()
+                    .try_for_each(|part| self.control.send(&Control::Offer(part)))?,
                 None => return Ok(()),
             }
         }

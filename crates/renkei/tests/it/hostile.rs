@@ -201,7 +201,7 @@ fn messages_out_of_place_end_the_session_alone() {
     let messages = [
         Control::Acked(vec![IdRange { first: 0, count: u64::MAX }]),
         Control::Acked(vec![IdRange { first: u64::MAX, count: u64::MAX }]),
-        Control::Verdicts(vec![Verdict::Have; 1000]),
+        Control::Verdicts(vec![(0, Verdict::Have); 1000]),
         Control::Failed(failure),
         Control::SendDone(SendDone { complete: true }),
         Control::Request { id: 1, request: Request::Redeem([9; 32]) },

@@ -16,6 +16,7 @@ use renkei_core::wire::{decode, encode, violation};
 use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
@@ -54,7 +55,10 @@ fn serve(
     permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
+    // Nobody knows yet who this is: a byte now and then must not keep the place of others.
+    stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
     let first = read_first(&mut stream);
+    stream.expect_by(None);
     let (kind, payload) = match first {
         Ok(first) => first,
         Err(error) => return Err(refuse(&mut stream, error)),
