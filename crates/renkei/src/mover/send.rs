@@ -120,7 +120,7 @@ impl Session {
     }
 
     pub(super) fn fail(&self, error: Error) {
-        self.failure.set(error);
+        self.failure.set(error.at(&self.side));
         self.wake();
     }
 

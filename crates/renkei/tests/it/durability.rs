@@ -241,7 +241,11 @@ fn one_copy(stage: &mut Stage, direction: Direction, round: u32, random: &mut Ra
             return (struck, 0);
         }
         let before = std::mem::replace(&mut kept, stage.kept());
-        assert!(kept >= before, "{direction:?}: {before} bytes were kept, and then {kept}");
+        // Between two sites the copy may come to its end without the client, and then nothing is kept.
+        assert!(
+            kept >= before || direction == Direction::Between,
+            "{direction:?}: {before} bytes were kept, and then {kept}"
+        );
     }
     if put_down(client.take()) {
         stage.check(direction, &at);
