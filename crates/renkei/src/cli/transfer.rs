@@ -205,7 +205,6 @@ impl<'a> Run<'a> {
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
             account: Account::own()?,
-            tell_progress: false,
             side: "client".into(),
         };
         send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
