@@ -345,6 +345,8 @@ codes! {
         "`renkei init --site NAME` creates one; --dir selects another directory";
     AlreadyInitialised = "RK-CONF-3", Exists, Never, "there is a PoP in this directory already",
         "use it as it is, or choose another directory with --dir";
+    SshFailed = "RK-AUTH-16", Unavailable, Later, "the way through ssh to the PoP's machine failed",
+        "try `ssh USER@HOST renkei whoami` by hand; RENKEI_SSH names another program than ssh";
     CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
         "ask the site for the output of `renkei trust export`, unchanged";
     SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
