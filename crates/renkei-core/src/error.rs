@@ -295,6 +295,8 @@ codes! {
         "check that both sides run renkei; report it if they do";
     VersionMismatch = "RK-WIRE-2", Invalid, Never, "the two sides have no protocol version in common",
         "upgrade the older side";
+    PopStopping = "RK-NET-8", Unavailable, Later, "the PoP is stopping",
+        "when the PoP runs again give the same command: it resumes";
     FrameTooLarge = "RK-WIRE-3", Limit, Never, "the peer sent a frame larger than allowed",
         "check that both sides run renkei; report it if they do";
     TicketRefused = "RK-WIRE-4", Identity, Never, "the ticket is unknown, used up or expired",
