@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-/// A cycle starts when so many bytes wait: about a second of a fast disk.
-pub const BATCH_BYTES: u64 = 512 << 20;
+/// A cycle starts when so many bytes wait. Small, so that syncing overlaps with receiving; where a sync is slow, more
+/// gathers while it runs, and batches grow by themselves.
+pub const BATCH_BYTES: u64 = 64 << 20;
 /// A cycle starts when so many files wait.
-pub const BATCH_FILES: usize = 16_384;
+pub const BATCH_FILES: usize = 2048;
 /// A cycle starts when the oldest file has waited so long.
-pub const BATCH_AGE: Duration = Duration::from_secs(2);
+pub const BATCH_AGE: Duration = Duration::from_millis(500);
 
 /// What the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq)]

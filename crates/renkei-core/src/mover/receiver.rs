@@ -13,12 +13,14 @@ use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
-use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
 pub const MAX_OPEN_FILES: usize = 512;
+/// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
+pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +133,8 @@ struct Incoming {
     path: RelPath,
     source: Stamp,
     slots: BTreeMap<u32, [u8; 32]>,
+    /// Extents that began to arrive in this session.
+    started: BTreeSet<u32>,
     resumed: bool,
 }
 
@@ -139,6 +143,10 @@ pub struct Receiver {
     options: ReceiveOptions,
     previous: State,
     incoming: HashMap<EntryId, Incoming>,
+    /// Of the incoming, those that are not resumed; the others are as few as the journal says.
+    fresh: usize,
+    /// Names that did not arrive, for the links to them.
+    failed: HashSet<PathKey>,
     given_up: HashSet<EntryId>,
     commit: Commit<Done>,
     links: Vec<PendingLink>,
@@ -148,6 +156,7 @@ pub struct Receiver {
     source_complete: bool,
     records: Vec<u8>,
     max_deferred: usize,
+    deferred_bytes: usize,
 }
 
 impl Receiver {
@@ -158,6 +167,8 @@ impl Receiver {
             options,
             previous,
             incoming: HashMap::new(),
+            fresh: 0,
+            failed: HashSet::new(),
             given_up: HashSet::new(),
             commit: Commit::default(),
             links: Vec::new(),
@@ -167,6 +178,7 @@ impl Receiver {
             source_complete: false,
             records: Vec::new(),
             max_deferred,
+            deferred_bytes: 0,
         }
     }
 
@@ -191,8 +203,10 @@ impl Receiver {
     pub fn left(&self, item: &OfferItem) -> Left {
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Left::Nothing };
         let key = path_key(&item.entry.path);
-        if let Some((source, ino)) = self.previous.finished.get(&key) {
-            return if *source == stamp { Left::Finished { ino: *ino } } else { Left::Nothing };
+        if let Some((source, ino)) = self.previous.finished.get(&key)
+            && *source == stamp
+        {
+            return Left::Finished { ino: *ino };
         }
         match self.previous.partial.get(&key) {
             Some(partial) if partial.source == stamp => {
@@ -203,11 +217,21 @@ impl Receiver {
     }
 
     /// The temporary file is there with these extents; the sender will be told to send the others.
+    ///
+    /// What was left is used up: a second offer of the path finds nothing.
     pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) {
-        if let EntryKind::File { stamp, .. } = entry.kind {
-            let incoming = Incoming { path: entry.path.clone(), source: stamp, slots, resumed: true };
+        if let EntryKind::File { stamp, .. } = entry.kind
+            && self.previous.partial.remove(&path_key(&entry.path)).is_some()
+        {
+            let path = entry.path.clone();
+            let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
             self.incoming.insert(id, incoming);
         }
+    }
+
+    /// Whether an earlier run of this job may have left temporary files, of sources that are gone by now.
+    pub fn continues_job(&self) -> bool {
+        self.previous.header.is_some()
     }
 
     /// Whether all extents of a resumed file are there already, so that none will come.
@@ -227,23 +251,43 @@ impl Receiver {
         if self.given_up.contains(&id) {
             return Ok(Start::Ignore);
         }
-        if !self.incoming.contains_key(&id) && self.incoming.len() >= MAX_OPEN_FILES {
-            return Err(Error::new(Code::TooManyEntries, "receive", &entry.path, "too many files at once"));
-        }
         self.on_named(&entry.path);
-        let file = self.incoming.entry(id).or_insert_with(|| Incoming {
-            path: entry.path.clone(),
-            source: stamp,
-            slots: BTreeMap::new(),
-            resumed: false,
-        });
+        if !self.incoming.contains_key(&id) {
+            self.start_fresh(id, &entry.path, stamp)?;
+        }
+        let file = self.incoming.get_mut(&id).expect("present or just inserted");
         if file.path != entry.path || file.source != stamp {
             return Err(crate::wire::violation("extent", "of another file than before"));
         }
         if file.slots.contains_key(&slot) {
             return Ok(Start::Ignore);
         }
+        if !file.started.insert(slot) {
+            return Err(crate::wire::violation("extent", "the same twice at once"));
+        }
         Ok(Start::Write { keep_existing: file.resumed })
+    }
+
+    /// Begins a file anew. Its temporary file may get the inode of an earlier one: the journal must not go on
+    /// believing the extents of that.
+    fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
+        if self.fresh >= MAX_OPEN_FILES {
+            return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
+        }
+        self.fresh += 1;
+        let key = path_key(path);
+        if self.previous.partial.remove(&key).is_some() {
+            Record::Dropped { key }.write(&mut self.records);
+        }
+        let (path, slots, started) = (path.clone(), BTreeMap::new(), BTreeSet::new());
+        self.incoming.insert(id, Incoming { path, source, slots, started, resumed: false });
+        Ok(())
+    }
+
+    fn take_incoming(&mut self, id: EntryId) -> Option<Incoming> {
+        let file = self.incoming.remove(&id)?;
+        self.fresh -= usize::from(!file.resumed);
+        Some(file)
     }
 
     /// An extent was written and its digest was right.
@@ -261,15 +305,26 @@ impl Receiver {
 
     /// A file is given up; true if its temporary file should be removed.
     pub fn on_given_up(&mut self, id: EntryId) -> bool {
+        let Some(file) = self.take_incoming(id) else { return false };
         self.given_up.insert(id);
-        let Some(file) = self.incoming.remove(&id) else { return false };
+        self.on_failed(&file.path);
         Record::Dropped { key: path_key(&file.path) }.write(&mut self.records);
         true
     }
 
+    /// A name did not arrive, at whichever side: no link may be made to what is there under it.
+    pub fn on_failed(&mut self, path: &RelPath) {
+        self.failed.insert(path_key(path));
+    }
+
+    /// Whether a name did not arrive.
+    pub fn has_failed(&self, path: &RelPath) -> bool {
+        self.failed.contains(&path_key(path))
+    }
+
     /// A file is whole under its temporary name, its metadata set.
     pub fn on_written(&mut self, now: Duration, done: Done) {
-        self.incoming.remove(&done.id);
+        drop(self.take_incoming(done.id));
         self.on_named(&done.path);
         let bytes = done.copy_of.map_or(0, |(stamp, _)| stamp.size);
         self.commit.on_written(now, done, bytes);
@@ -286,8 +341,8 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
-        self.check_deferred(&link.path)?;
         self.on_named(&link.path);
+        self.count_deferred(&link.path, 0)?;
         self.links.push(link);
         Ok(())
     }
@@ -297,22 +352,23 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        self.check_deferred(&dir.path)?;
+        let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
         self.on_named(&dir.path);
+        self.count_deferred(&dir.path, attributes.sum())?;
         self.dirs.push(dir);
         Ok(())
     }
 
-    fn check_deferred(&self, path: &RelPath) -> Result<(), Error> {
-        if self.links.len() + self.dirs.len() < self.max_deferred {
-            return Ok(());
+    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize) -> Result<(), Error> {
+        let too_many = |cause| Err(Error::new(Code::TooManyEntries, "receive", path, cause));
+        if self.links.len() + self.dirs.len() >= self.max_deferred {
+            return too_many("too many links and directories in one transfer");
         }
-        Err(Error::new(
-            Code::TooManyEntries,
-            "receive",
-            path,
-            "too many links and directories in one transfer",
-        ))
+        if self.deferred_bytes + attribute_bytes > MAX_DEFERRED_BYTES {
+            return too_many("the directories of this transfer have too many attributes");
+        }
+        self.deferred_bytes += attribute_bytes;
+        Ok(())
     }
 
     /// All streams ended; `source_complete` if the sender could read every directory.
@@ -393,6 +449,18 @@ impl Receiver {
     }
 }
 
+/// Folds the numbers of extents, ascending, into ranges.
+pub fn slot_ranges(slots: impl IntoIterator<Item = u32>) -> Vec<SlotRange> {
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.first + last.count == slot => last.count += 1,
+            _ => ranges.push(SlotRange { first: slot, count: 1 }),
+        }
+    }
+    ranges
+}
+
 /// Folds entry numbers into ranges.
 pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
     ids.sort_unstable();
@@ -409,6 +477,7 @@ pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Xattr;
     use crate::mover::digest::SLOT_BYTES;
     use crate::wire::message::Existing;
 
@@ -477,6 +546,55 @@ mod tests {
     }
 
     #[test]
+    fn extents_of_a_lost_temporary_file_are_not_taken_for_those_of_the_next() {
+        let entry = file("f", 3 * SLOT_BYTES);
+        let mut journal = Vec::new();
+        Record::Header(super::super::journal::Header {
+            version: super::super::journal::VERSION,
+            job: 1,
+            boot: [1; 16],
+            to: None,
+            local: Vec::new(),
+            account: "a".into(),
+        })
+        .write(&mut journal);
+        let mut first = Receiver::new(options(false), State::default(), 100);
+        first.start_extent(1, &entry, 0).unwrap();
+        first.on_extent_written(1, 0, [1; 32], 7);
+        journal.extend(first.take_records());
+        // The temporary file is gone; the new one happens to get its inode.
+        let mut second = Receiver::new(options(false), State::read(&journal).0, 100);
+        assert_eq!(second.start_extent(1, &entry, 1).unwrap(), Start::Write { keep_existing: false });
+        second.on_extent_written(1, 1, [2; 32], 7);
+        journal.extend(second.take_records());
+        let kept = State::read(&journal).0;
+        let slots: Vec<u32> =
+            kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
+        assert_eq!(slots, [1]);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_for_the_end_still_has_its_name() {
+        let mut receiver = Receiver::new(options(true), State::default(), 0);
+        let dir = PendingDir { id: 0, path: path("d"), meta: Meta::default() };
+        assert_eq!(receiver.defer_dir(dir).unwrap_err().code, Code::TooManyEntries);
+        let link = PendingLink { id: 1, path: path("l"), to: path("f") };
+        assert_eq!(receiver.defer_link(link).unwrap_err().code, Code::TooManyEntries);
+        assert!(receiver.is_named(&path("d")) && receiver.is_named(&path("l")));
+    }
+
+    #[test]
+    fn attributes_left_for_the_end_are_bounded() {
+        let mut receiver = Receiver::new(options(false), State::default(), usize::MAX);
+        let xattr = Xattr { name: b"user.x".to_vec(), value: vec![0; MAX_DEFERRED_BYTES / 2] };
+        let meta = Meta { xattrs: vec![xattr], ..Meta::default() };
+        let mut defer = |id, meta| receiver.defer_dir(PendingDir { id, path: path("d"), meta });
+        defer(0, meta.clone()).unwrap();
+        assert_eq!(defer(1, meta).unwrap_err().code, Code::TooManyEntries);
+        defer(2, Meta::default()).unwrap();
+    }
+
+    #[test]
     fn a_given_up_file_stays_given_up() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
@@ -485,6 +603,97 @@ mod tests {
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Ignore);
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
         assert!(!receiver.on_given_up(1));
+    }
+
+    fn offered(name: &str, stamp: Stamp) -> OfferItem {
+        let kind = EntryKind::File { stamp, sparse: false };
+        OfferItem { id: 1, entry: Entry { path: path(name), meta: Meta::default(), kind }, digest: None }
+    }
+
+    fn left_by(records: &[Record]) -> State {
+        let mut state = State::default();
+        for record in records {
+            let (key, partial) = match record {
+                Record::Finished { key, source, ino } => {
+                    state.finished.insert(*key, (*source, *ino));
+                    continue;
+                }
+                Record::Slot { key, source, temp_ino, slot, digest } => {
+                    let slots = BTreeMap::from([(*slot, *digest)]);
+                    (key, crate::mover::journal::Partial { source: *source, temp_ino: *temp_ino, slots })
+                }
+                other => panic!("{other:?}"),
+            };
+            state.partial.insert(*key, partial);
+        }
+        state
+    }
+
+    #[test]
+    fn extents_of_a_newer_state_count_beside_an_older_finished_one() {
+        let (key, newer) = (path_key(&path("f")), Stamp { size: 9, ..Stamp::default() });
+        let previous = left_by(&[
+            Record::Finished { key, source: Stamp::default(), ino: 3 },
+            Record::Slot { key, source: newer, temp_ino: 4, slot: 0, digest: [1; 32] },
+        ]);
+        let receiver = Receiver::new(options(false), previous, 100);
+        assert_eq!(receiver.left(&offered("f", Stamp::default())), Left::Finished { ino: 3 });
+        assert!(matches!(receiver.left(&offered("f", newer)), Left::Partial { temp_ino: 4, .. }));
+    }
+
+    #[test]
+    fn beginning_anew_forgets_what_the_journal_says() {
+        let entry = file("f", 2 * SLOT_BYTES);
+        let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+        let key = path_key(&path("f"));
+        let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };
+        let mut receiver = Receiver::new(options(false), left_by(&[slot]), 100);
+        receiver.start_extent(1, &entry, 0).unwrap();
+        let mut dropped = Vec::new();
+        Record::Dropped { key }.write(&mut dropped);
+        assert_eq!(receiver.take_records(), dropped);
+    }
+
+    #[test]
+    fn resumed_files_do_not_count_as_open() {
+        let entries: Vec<_> = (0..=MAX_OPEN_FILES).map(|n| file(&format!("{n}"), 2 * SLOT_BYTES)).collect();
+        let slot = |entry: &Entry| {
+            let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+            Record::Slot { key: path_key(&entry.path), source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] }
+        };
+        let records: Vec<_> = entries.iter().map(slot).collect();
+        let mut receiver = Receiver::new(options(false), left_by(&records), 100);
+        for (id, entry) in entries.iter().enumerate() {
+            receiver.on_resumed(id as u64, entry, BTreeMap::from([(1, [1; 32])]));
+        }
+        assert!(receiver.start_extent(9_999, &file("g", 2 * SLOT_BYTES), 0).is_ok());
+    }
+
+    #[test]
+    fn one_extent_does_not_arrive_twice_at_once() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        let entry = file("f", 2 * SLOT_BYTES);
+        receiver.start_extent(1, &entry, 0).unwrap();
+        assert_eq!(receiver.start_extent(1, &entry, 0).unwrap_err().code, Code::ProtocolViolation);
+    }
+
+    #[test]
+    fn names_that_failed_are_remembered() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
+        receiver.on_given_up(1);
+        receiver.on_failed(&path("g"));
+        assert!(receiver.has_failed(&path("f")) && receiver.has_failed(&path("g")));
+        assert!(!receiver.has_failed(&path("h")));
+    }
+
+    #[test]
+    fn the_extents_of_a_huge_file_fit_one_message() {
+        let all = slot_ranges(0..1 << 20);
+        assert_eq!(all, [SlotRange { first: 0, count: 1 << 20 }]);
+        let every_second = slot_ranges((0..1 << 19).map(|slot| 2 * slot));
+        assert_eq!(every_second.len(), 1 << 19);
+        assert_eq!(slot_ranges([1, 2, 5]).len(), 2);
     }
 
     #[test]

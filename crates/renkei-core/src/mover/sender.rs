@@ -1,12 +1,13 @@
 //! The sending side of one session: what was found, what is under way, what the receiver said of it.
 
+use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{
-    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, Summary, Verdict,
+    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary, Verdict,
 };
 use std::collections::HashMap;
 
@@ -105,12 +106,13 @@ impl Sender {
     ///
     /// # Errors
     /// `ProtocolViolation` for a verdict on nothing.
-    pub fn handle_verdicts(&mut self, verdicts: Vec<Verdict>) -> Result<(), Error> {
-        for verdict in verdicts {
+    pub fn handle_verdicts(&mut self, verdicts: Vec<(EntryId, Verdict)>) -> Result<(), Error> {
+        for (id, verdict) in verdicts {
             let wanted = matches!(verdict, Verdict::Want | Verdict::Partial(_));
             let held_back = self.dry_run && wanted;
-            let item = self.plan.handle_verdict(if held_back { &Verdict::Have } else { &verdict });
-            let item = item.ok_or_else(|| crate::wire::violation("verdict", "nothing was offered"))?;
+            let item = self.plan.handle_verdict(id, if held_back { &Verdict::Have } else { &verdict });
+            let item =
+                item.ok_or_else(|| crate::wire::violation("verdict", "not on the oldest offered file"))?;
             if held_back {
                 self.settle(item.id);
                 self.would_send.push(item.entry.path);
@@ -134,13 +136,14 @@ impl Sender {
                 self.summary.bytes_skipped += item.entry.size();
                 self.settle(item.id);
             }
-            Verdict::Partial(slots) => {
+            Verdict::Partial(ranges) => {
                 let size = item.entry.size();
-                let range_bytes = |(slot, _): &(u32, [u8; 32])| {
-                    let range = super::digest::slot_range(*slot, size);
-                    range.end.saturating_sub(range.start)
-                };
-                self.summary.bytes_skipped += slots.iter().map(range_bytes).sum::<u64>();
+                for SlotRange { first, count } in ranges {
+                    let start = slot_range(first, size).start;
+                    let end = slot_range(first.saturating_add(count), size).start.min(size);
+                    let bytes = end.saturating_sub(start);
+                    self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(bytes);
+                }
             }
             Verdict::Refuse(error) => {
                 let path = item.entry.path.clone();
@@ -164,12 +167,14 @@ impl Sender {
         self.progress.bytes_moved += bytes;
     }
 
-    /// An entry could not be read at the source.
-    pub fn on_source_failed(&mut self, id: EntryId, error: Error) {
+    /// An entry could not be read at the source; gives what the receiver must be told before the sending is done,
+    /// so that it makes no link to an old file under that name. The failure is counted here.
+    pub fn on_source_failed(&mut self, id: EntryId, error: Error) -> Option<EntryFailure> {
         self.plan.drop_file(id);
-        if let Some(open) = self.open.remove(&id) {
-            self.fail(EntryFailure { id: Some(id), path: open.path, kept: false, error });
-        }
+        let open = self.open.remove(&id)?;
+        let failure = EntryFailure { id: Some(id), path: open.path, kept: false, error };
+        self.fail(failure.clone());
+        Some(failure)
     }
 
     /// The receiver acknowledged: durable and verified.
@@ -178,16 +183,19 @@ impl Sender {
     /// `ProtocolViolation` for numbers never given.
     pub fn handle_acked(&mut self, ranges: &[IdRange]) -> Result<(), Error> {
         for range in ranges {
-            let end = range.first.checked_add(range.count).filter(|_| range.count <= self.open.len() as u64);
-            let end =
-                end.ok_or_else(|| crate::wire::violation("acknowledgement", "of entries never sent"))?;
-            (range.first..end).for_each(|id| self.settle(id));
+            for id in range.first..range.first.saturating_add(range.count) {
+                // Stops at the first that is not open, so that no peer can make this loop longer than its entries.
+                if !self.settle(id) {
+                    return Err(crate::wire::violation("acknowledgement", "of entries not under way"));
+                }
+            }
         }
         Ok(())
     }
 
-    fn settle(&mut self, id: EntryId) {
-        let Some(open) = self.open.remove(&id) else { return };
+    /// Counts an entry as arrived; false if it is not under way.
+    fn settle(&mut self, id: EntryId) -> bool {
+        let Some(open) = self.open.remove(&id) else { return false };
         match open.counts_as {
             Class::Dir => self.summary.dirs += 1,
             Class::Link => self.summary.links += 1,
@@ -198,6 +206,7 @@ impl Sender {
                 self.progress.bytes_done += open.bytes;
             }
         }
+        true
     }
 
     /// The receiver could not take an entry, or only without some attribute.
@@ -281,7 +290,7 @@ mod tests {
     fn acknowledgements_of_nothing_are_violations() {
         let mut sender = Sender::new(false, false);
         assert!(sender.handle_acked(&[IdRange { first: 0, count: u64::MAX }]).is_err());
-        assert!(sender.handle_verdicts(vec![Verdict::Have]).is_err());
+        assert!(sender.handle_verdicts(vec![(0, Verdict::Have)]).is_err());
     }
 
     #[test]

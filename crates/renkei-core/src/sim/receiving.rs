@@ -5,6 +5,7 @@ use super::content::SlotDigests;
 use super::disk::{Disk, Ino, ROOT};
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
+use crate::mover::digest::slot_count;
 use crate::mover::receiver::{Action, Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, ranges};
 use crate::path::RelPath;
 use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead, parse_raw};
@@ -59,6 +60,8 @@ pub struct ReceiveEnd {
     deleted: u64,
     out: Vec<Control>,
     acknowledged: Vec<RelPath>,
+    /// Whether files count as arrived that this session did not sync.
+    has_unsynced: bool,
 }
 
 impl ReceiveEnd {
@@ -83,6 +86,7 @@ impl ReceiveEnd {
             deleted: 0,
             out: Vec::new(),
             acknowledged: Vec::new(),
+            has_unsynced: false,
         }
     }
 
@@ -319,6 +323,7 @@ impl ReceiveEnd {
             return Err(error);
         }
         self.give_up(disk, id);
+        self.receiver.on_failed(path);
         let failure = EntryFailure { id: Some(id), path: path.clone(), kept: false, error };
         self.out.push(Control::Failed(failure));
         Ok(())
@@ -333,13 +338,14 @@ impl ReceiveEnd {
     pub fn on_control(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<bool, Error> {
         match decode("control", payload)? {
             Control::Offer(items) => {
-                let verdicts = items.iter().map(|item| self.judge(now, disk, item)).collect();
+                let verdicts = items.iter().map(|item| (item.id, self.judge(now, disk, item))).collect();
                 self.out.push(Control::Verdicts(verdicts));
             }
             Control::SendDone(done) => {
                 self.source_complete = Some(done.complete);
                 self.check_ended();
             }
+            Control::Failed(failure) => self.receiver.on_failed(&failure.path),
             Control::Finished(_) => return Ok(true),
             Control::Abort(error) => return Err(error),
             other => return Err(violation("receiver", format_args!("{other:?}"))),
@@ -356,7 +362,10 @@ impl ReceiveEnd {
     fn judge(&mut self, now: Duration, disk: &mut Disk, item: &OfferItem) -> Verdict {
         self.try_judge(now, disk, item).unwrap_or_else(|error| match error.code {
             Code::PathNotFound => Verdict::Want,
-            _ => Verdict::Refuse(error),
+            _ => {
+                self.receiver.on_failed(&item.entry.path);
+                Verdict::Refuse(error)
+            }
         })
     }
 
@@ -381,6 +390,7 @@ impl ReceiveEnd {
             return Ok(Verdict::Want);
         }
         refresh_meta(disk, &item.entry)?;
+        self.has_unsynced = true;
         Ok(Verdict::Have)
     }
 
@@ -401,29 +411,53 @@ impl ReceiveEnd {
         temp_ino: Ino,
         mut slots: BTreeMap<u32, [u8; 32]>,
     ) -> Result<Verdict, Error> {
-        let temp = temp_name(self.job, &item.entry.path);
-        let (dir, _) = disk.place(&item.entry.path)?;
-        let found = disk.entry(dir, &temp)?;
-        let size = item.entry.size();
-        if found.ino != temp_ino || found.entry.size() != size {
-            return Ok(Verdict::Want);
-        }
-        let ino = disk.create_temp(dir, &temp, true)?;
-        if ino != temp_ino {
+        let (temp, size) = (temp_name(self.job, &item.entry.path), item.entry.size());
+        let (dir, name) = disk.place(&item.entry.path)?;
+        let is_left = |name: &[u8]| {
+            disk.entry(dir, name).is_ok_and(|found| found.ino == temp_ino && found.entry.size() == size)
+        };
+        let (is_temp, is_renamed) = (is_left(&temp), is_left(name));
+        if !is_temp && !is_renamed {
             return Ok(Verdict::Want);
         }
         if self.checks_written {
-            let content = disk.content(ino)?;
+            let content = disk.content(temp_ino)?;
             slots.retain(|slot, digest| self.memo.of(content, *slot, size) == *digest);
+        }
+        if slots.is_empty() {
+            return Ok(Verdict::Want);
+        }
+        if !is_temp {
+            return Ok(self.resume_renamed(now, item, temp_ino, slots));
+        }
+        if disk.create_temp(dir, &temp, true)? != temp_ino {
+            return Ok(Verdict::Want);
         }
         self.receiver.on_resumed(item.id, &item.entry, slots.clone());
         if self.receiver.is_whole(item.id) {
-            disk.set_meta(ino, &item.entry.meta)?;
-            self.on_whole(now, item.id, &item.entry, ino);
+            disk.set_meta(temp_ino, &item.entry.meta)?;
+            self.on_whole(now, item.id, &item.entry, temp_ino);
         } else {
-            self.open.insert(item.id, Ok(OpenFile { dir, temp, ino }));
+            self.open.insert(item.id, Ok(OpenFile { dir, temp, ino: temp_ino }));
         }
-        Ok(Verdict::Partial(slots.into_iter().collect()))
+        Ok(Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys())))
+    }
+
+    /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
+    fn resume_renamed(
+        &mut self,
+        now: Duration,
+        item: &OfferItem,
+        ino: Ino,
+        slots: BTreeMap<u32, [u8; 32]>,
+    ) -> Verdict {
+        let EntryKind::File { stamp, .. } = item.entry.kind else { return Verdict::Want };
+        if slots.len() as u32 != slot_count(stamp.size) {
+            return Verdict::Want;
+        }
+        let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
+        self.receiver.on_renamed(now, done);
+        Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys()))
     }
 
     // ---- commit ------------------------------------------------------------------------------------------------
@@ -444,8 +478,14 @@ impl ReceiveEnd {
                 links.iter().try_for_each(|link| self.make_link(now, disk, link))?;
             }
             Action::RemoveOthers => self.remove_others(disk)?,
-            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?,
+            Action::SetDirs(dirs) => {
+                self.remove_left(disk)?;
+                dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?;
+            }
             Action::Done => {
+                if self.has_unsynced {
+                    disk.sync_all()?;
+                }
                 self.out.push(Control::ReceiveDone(ReceiveDone { deleted: self.deleted }));
                 return Ok(Next::Done);
             }
@@ -508,6 +548,9 @@ impl ReceiveEnd {
             Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },
             _ => error,
         };
+        if self.receiver.has_failed(&link.to) {
+            return Err(Error::new(Code::HardLinkTarget, "link", &link.to, "the first name did not arrive"));
+        }
         let temp = temp_name(self.job, &link.path);
         let (first_dir, first_name) = disk.place(&link.to).map_err(missing)?;
         let first = disk.entry(first_dir, first_name).map_err(missing)?.ino;
@@ -531,6 +574,21 @@ impl ReceiveEnd {
         }
     }
 
+    /// Removes temporary files an earlier run left of sources that are gone by now.
+    fn remove_left(&self, disk: &mut Disk) -> Result<(), Error> {
+        if !self.receiver.continues_job() {
+            return Ok(());
+        }
+        let prefix = &temp_name(self.job, &RelPath::root())[..TEMP_PREFIX_BYTES];
+        for (path, _) in disk.walk() {
+            if path.name().is_some_and(|name| name.starts_with(prefix)) {
+                let (dir, name) = disk.place(&path)?;
+                disk.remove_file(dir, name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn remove_others(&mut self, disk: &mut Disk) -> Result<(), Error> {
         let mut pending = vec![RelPath::root()];
         while let Some(path) = pending.pop() {
@@ -552,6 +610,9 @@ impl ReceiveEnd {
         Ok(())
     }
 }
+
+/// Bytes of a temporary name up to the path's part: `.rk~`, 16 digits of the job, `-`.
+const TEMP_PREFIX_BYTES: usize = 21;
 
 /// The temporary name for `path` in a job.
 pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
@@ -592,17 +653,16 @@ fn unlock(disk: &mut Disk, dir: Ino) -> Result<(), Error> {
     disk.set_meta(dir, &meta)
 }
 
+/// Makes a name durable: the directory it is in with all above it, and for a directory also itself.
 fn sync_name(disk: &mut Disk, done: &Done) -> Result<(), Error> {
-    if done.copy_of.is_none()
-        && let Ok(dir) = disk.descend(&done.path)
-    {
-        disk.sync(dir)?;
+    let mut at = if done.copy_of.is_none() { Some(done.path.clone()) } else { done.path.parent() };
+    while let Some(path) = at {
+        if let Ok(dir) = disk.descend(&path) {
+            disk.sync(dir)?;
+        }
+        at = path.parent();
     }
-    if done.path.is_root() {
-        return Ok(());
-    }
-    let (dir, _) = disk.place(&done.path)?;
-    disk.sync(dir)
+    Ok(())
 }
 
 fn is_copy(disk: &Disk, entry: &Entry, source: Stamp, ino: Option<Ino>) -> Result<bool, Error> {

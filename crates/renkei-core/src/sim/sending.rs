@@ -188,8 +188,8 @@ impl SendEnd {
     }
 
     fn source_failed(&mut self, id: EntryId, error: Error) -> Vec<Frame> {
-        self.sender.on_source_failed(id, vanished(error));
-        Vec::new()
+        let failure = self.sender.on_source_failed(id, vanished(error));
+        failure.map(|failure| control(&Control::Failed(failure))).into_iter().collect()
     }
 
     fn extent(&mut self, stream: usize, disk: &mut Disk, item: &Item, slot: u32) -> Vec<Frame> {

@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod hostile;
 mod mover;
+mod seeds;
+mod tree;

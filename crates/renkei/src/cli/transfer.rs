@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
             Direction::Up(site) => self.up(open(site, connected)?),
             Direction::Down(site) => self.down(open(site, connected)?),
             Direction::Between(from, to) => {
-                // One site that answers is no reason to wait for the other, unless both did before.
+                // Only both of them are a connection that can be lost.
                 let mut target = open(to, &mut false)?;
                 let (grant, targets) = self.ask_grant(&mut target, from)?;
                 self.between(open(from, connected)?, to, grant, targets)

@@ -23,6 +23,9 @@ use std::time::{Duration, SystemTime};
 /// Requests sent before the first of them is answered: small ones, whose replies fit the socket's buffers.
 const ASKED_AHEAD: usize = 64;
 
+/// Data streams the other side may ask for: no path needs more, and each costs memory here.
+const MAX_STREAMS: u16 = 256;
+
 /// Who dials, and whom it trusts.
 pub struct Dialler {
     config: Arc<ClientConfig>,
@@ -120,6 +123,9 @@ impl Dialler {
 
     /// Opens the data streams of a session.
     pub fn join(&self, session: &Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
+        if opened.streams > MAX_STREAMS {
+            return Err(violation("opening", format_args!("{} data streams", opened.streams)));
+        }
         let join = |index| self.join_one(session, &opened.ticket, index);
         (0..opened.streams.max(1)).map(join).collect()
     }

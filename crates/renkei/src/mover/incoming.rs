@@ -75,6 +75,8 @@ impl<'a> Incoming<'a> {
         }
         let (head, content) = EntryHead::read(&self.payload)?;
         let EntryHead { id, entry, .. } = &head;
+        // Whatever becomes of it: the source has this name, so it is not removed here.
+        self.session.note_name(&entry.path);
         let placed = if !head.content_matches(content) {
             Err(Error::new(Code::DigestMismatch, "receive", &entry.path, "BLAKE3 differs"))
         } else if self.session.dry_run() {

@@ -8,7 +8,7 @@ use crate::store::{Detail, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{SlotHasher, slot_count, slot_range};
-use renkei_core::mover::receiver::{Done, Left};
+use renkei_core::mover::receiver::{Done, Left, slot_ranges};
 use renkei_core::wire::message::{Existing, OfferItem, Verdict};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,10 @@ pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) ->
     let judged = try_judge(session, places, item);
     judged.unwrap_or_else(|error| match error.code {
         Code::PathNotFound => Verdict::Want,
-        _ => Verdict::Refuse(session.name_side(error)),
+        _ => {
+            session.receiver(|receiver| receiver.on_failed(&item.entry.path));
+            Verdict::Refuse(session.name_side(error))
+        }
     })
 }
 
@@ -119,7 +122,7 @@ fn resume(
     } else {
         session.keep_open(item.id, opened);
     }
-    Ok(Verdict::Partial(slots.into_iter().collect()))
+    Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
 }
 
 /// Takes up a file that got its final name, but was not acknowledged, before the earlier run ended.
@@ -136,7 +139,7 @@ fn renamed(
         return Ok(Verdict::Want);
     }
     session.on_placed(Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) });
-    Ok(Verdict::Partial(slots.into_iter().collect()))
+    Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
 }
 
 /// Digest of an extent as the disk has it.

@@ -1,6 +1,6 @@
 //! One sending data stream: takes units and puts them on the wire.
 
-use super::send::Session;
+use super::send::{Next, Session};
 use super::walk::{Root, vanished};
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
@@ -46,10 +46,12 @@ impl<'a> Outgoing<'a> {
 
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        while let Some(unit) = self.session.next_unit() {
-            match unit {
-                Unit::Pack(items) => self.send_pack(&items)?,
-                Unit::Extent { item, slot } => self.send_extent(&item, slot)?,
+        loop {
+            match self.session.next_unit() {
+                Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
+                Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
+                Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
+                Next::Nothing => break,
             }
         }
         frame::push(&mut self.frames, FrameKind::StreamEnd, &[]);
@@ -66,7 +68,7 @@ impl<'a> Outgoing<'a> {
         for item in items {
             match self.push_entry(item) {
                 Ok(bytes) => self.session.on_bytes_moved(bytes),
-                Err(error) => self.session.on_source_failed(item.id, vanished(error)),
+                Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -137,7 +139,7 @@ impl<'a> Outgoing<'a> {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
                 let error = vanished(error);
-                self.session.on_source_failed(item.id, error.clone());
+                self.session.on_source_failed(item.id, error.clone())?;
                 ExtentEnd::Failed(error)
             }
             Err(Fault::Stream(error)) => return Err(error),

@@ -22,8 +22,9 @@ use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
-    Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
+    BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
+use renkei_core::wire::parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -33,7 +34,7 @@ use std::time::{Duration, Instant};
 /// Batches of offers that wait to be judged; then the control stream is read no further.
 const MAX_OFFERS: usize = 64;
 /// Files that wait to be committed before the streams are held back.
-const MAX_PENDING_FILES: usize = 4 * BATCH_FILES;
+const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -126,6 +127,7 @@ pub(super) struct Session {
     changed: Condvar,
     pub(super) failure: Failure,
     pub(super) control: Arc<ControlSender>,
+    journal: Mutex<Option<Journal>>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -148,7 +150,11 @@ pub fn receive(
         options: job.options.clone(),
         side: job.side,
         root: job.root,
-        checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
+        // A boot that cannot be told from others proves nothing.
+        checks_written: kept
+            .header
+            .as_ref()
+            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
@@ -161,23 +167,26 @@ pub fn receive(
         changed: Condvar::new(),
         failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
         control: link,
+        journal: Mutex::new(journal),
     });
     let _hook = stop.on_stop({
         let session = session.clone();
         move |error| session.fail(error)
     });
-    let journal = spawn_journal(&session, journal)?;
+    let journal = spawn_journal(&session)?;
     let (offers, threads) = spawn_workers(&session, &job.account, streams)?;
     let ended = session.converse(control, offers);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(session.name_side(error.clone()));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    let journal = journal.join().expect("a panic aborts the process");
+    journal.join().expect("a panic aborts the process");
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
-    if let Some(journal) = journal.filter(|_| summary.failed == 0) {
+    if summary.failed == 0
+        && let Some(journal) = session.lock_journal().take()
+    {
         journal.remove();
     }
     Ok(summary)
@@ -198,6 +207,12 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(self.name_side(error));
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
@@ -224,6 +239,10 @@ impl Session {
         &self.base
     }
 
+    pub(super) fn job(&self) -> u64 {
+        self.job
+    }
+
     pub(super) fn dry_run(&self) -> bool {
         self.options.dry_run
     }
@@ -238,7 +257,9 @@ impl Session {
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {
-        self.receiver(|receiver| receiver.on_named(path));
+        if self.options.delete {
+            self.receiver(|receiver| receiver.on_named(path));
+        }
     }
 
     pub(super) fn left(&self, item: &OfferItem) -> Left {
@@ -249,7 +270,29 @@ impl Session {
         if self.dry_run() {
             return Err(renkei_core::wire::violation("extent", "in a dry run"));
         }
-        self.receiver(|receiver| receiver.start_extent(head.id, &head.entry, head.slot))
+        let (start, resuming) = self.receiver(|receiver| {
+            let start = receiver.start_extent(head.id, &head.entry, head.slot);
+            (start, receiver.continues_job())
+        });
+        if resuming && start == Ok(Start::Write { keep_existing: false }) {
+            // What the journal says of an older temporary file must be taken back before that file is cut.
+            self.write_journal()?;
+        }
+        start
+    }
+
+    fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
+        self.journal.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Writes the records that came up since the last call.
+    fn write_journal(&self) -> Result<(), Error> {
+        let mut journal = self.lock_journal();
+        let records = self.receiver(Receiver::take_records);
+        match journal.as_mut() {
+            Some(journal) if !records.is_empty() => journal.append(&records),
+            _ => Ok(()),
+        }
     }
 
     /// The file an extent belongs to, opened by whichever stream comes first.
@@ -326,6 +369,7 @@ impl Session {
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
+        self.receiver(|receiver| receiver.on_failed(path));
         self.control.send(&Control::Failed(EntryFailure {
             id: Some(id),
             path: path.clone(),
@@ -345,6 +389,12 @@ impl Session {
                 error,
             }))
         })
+    }
+
+    /// Reports something that should have been removed and could not be.
+    pub(super) fn report_kept(&self, path: &RelPath, error: Error) -> Result<(), Error> {
+        let error = self.name_side(error);
+        self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
     }
 
     fn on_stream_ended(&self) {
@@ -397,6 +447,7 @@ impl Session {
                 Control::Offer(items) => drop(offers.send(items)),
                 Control::SendDone(done) => self.on_send_done(done.complete),
                 Control::Progress(progress) => self.watch.set(progress),
+                Control::Failed(failure) => self.receiver(|receiver| receiver.on_failed(&failure.path)),
                 Control::Finished(result) => return result,
                 Control::Abort(error) => return Err(error),
                 other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
@@ -464,31 +515,26 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         if session.failure.is_over() {
             break;
         }
-        let judge = |item| super::offers::judge(session, &mut places, item);
-        let verdicts: Vec<Verdict> = items.iter().map(judge).collect();
-        session.control.send(&Control::Verdicts(verdicts))?;
+        let judge = |item: &OfferItem| (item.id, super::offers::judge(session, &mut places, item));
+        let verdicts: Vec<(EntryId, Verdict)> = items.iter().map(judge).collect();
+        for part in parts(verdicts, BATCH_ENTRIES) {
+            session.control.send(&Control::Verdicts(part))?;
+        }
     }
     Ok(())
 }
 
 /// Appends to the journal every [`BEHIND`], and once more at the end.
-fn spawn_journal(
-    session: &Arc<Session>,
-    journal: Option<Journal>,
-) -> Result<std::thread::JoinHandle<Option<Journal>>, Error> {
+fn spawn_journal(session: &Arc<Session>) -> Result<std::thread::JoinHandle<()>, Error> {
     let session = session.clone();
     let keep = move || {
-        let mut journal = journal?;
         loop {
             let over = session.failure.wait_for(BEHIND);
-            let records = session.receiver(Receiver::take_records);
-            if !records.is_empty()
-                && let Err(error) = journal.append(&records)
-            {
+            if let Err(error) = session.write_journal() {
                 session.fail(error);
             }
             if over {
-                return Some(journal);
+                return;
             }
         }
     };

@@ -18,7 +18,8 @@ use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Control, Progress, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, Progress, SendDone, Summary};
+use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -26,6 +27,19 @@ use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a stream does next.
+pub(super) enum Next {
+    /// Send this.
+    Send(Unit),
+    /// Nothing yet: tell the receiver that somebody is there.
+    ShowLife,
+    /// There will be no more.
+    Nothing,
+}
 
 /// What to send and how.
 pub struct SendJob {
@@ -53,6 +67,8 @@ pub(super) struct Session {
     changed: Condvar,
     /// Content the streams sent since it was last added to the sender's progress.
     sent_bytes: AtomicU64,
+    /// Held while a batch is taken and sent: verdicts come in the order of the offers.
+    offering: Mutex<()>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -77,6 +93,7 @@ pub fn send(
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
         sent_bytes: AtomicU64::new(0),
+        offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -90,10 +107,10 @@ pub fn send(
     let ticker = spawn_ticker(&session, watch.clone(), pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(error.clone().at(&session.side));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     let _ = (walk.join(), ticker.join());
     streams.into_iter().for_each(|stream| drop(stream.join()));
     session.conclude(ended, watch)
@@ -106,27 +123,39 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error);
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Waits for work; `None` when there will be none.
-    pub(super) fn next_unit(&self) -> Option<Unit> {
+    /// Waits for work at most [`SHOW_LIFE_EVERY`].
+    pub(super) fn next_unit(&self) -> Next {
+        let until = Instant::now() + SHOW_LIFE_EVERY;
         let mut sender = self.lock();
         loop {
             if self.failure.is_over() {
-                return None;
+                return Next::Nothing;
             }
             if let Some(unit) = sender.poll_unit() {
                 if sender.wants_entries() {
                     self.changed.notify_all();
                 }
-                return Some(unit);
+                return Next::Send(unit);
             }
             if sender.is_handed_out() {
                 self.changed.notify_all();
-                return None;
+                return Next::Nothing;
             }
-            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::ShowLife;
+            }
+            let waited = self.changed.wait_timeout(sender, left);
+            sender = waited.expect("no thread panics while it holds the lock").0;
         }
     }
 
@@ -142,16 +171,21 @@ impl Session {
         sender.progress()
     }
 
-    pub(super) fn on_source_failed(&self, id: u64, error: Error) {
+    /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
+    pub(super) fn on_source_failed(&self, id: u64, error: Error) -> Result<(), Error> {
         tracing::debug!(%error, "source failed");
-        self.lock().on_source_failed(id, error.at(&self.side));
+        let failure = self.lock().on_source_failed(id, error.at(&self.side));
+        failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
             match offer {
-                Some(items) => self.control.send(&Control::Offer(items))?,
+                Some(items) => parts(items, BATCH_ENTRIES)
+                    .into_iter()
+                    .try_for_each(|part| self.control.send(&Control::Offer(part)))?,
                 None => return Ok(()),
             }
         }

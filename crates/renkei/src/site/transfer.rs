@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::{Counters, Site};
+use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
 use crate::mover::hex;
@@ -31,6 +32,9 @@ const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 const STREAM_BYTES: u64 = 6 << 20;
+
+/// Sources of one transfer at most; each holds a descriptor.
+const MAX_SOURCES: usize = 1024;
 
 struct Running {
     status: TransferStatus,
@@ -170,7 +174,7 @@ impl Site {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
         tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
@@ -243,7 +247,7 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers)?;
-        let waiting = self.tickets.issue(streams, self.max_streams(access))?;
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
         tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
@@ -303,7 +307,11 @@ impl Site {
     /// Takes a grant that a host shows.
     pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
         match peer {
-            Principal::Host(site) => self.grants.redeem(grant, site),
+            // What the user may do is judged again: the map may have changed since the grant.
+            Principal::Host(site) => {
+                let (access, open) = self.grants.redeem(grant, site)?;
+                Ok((self.authorise(&access.principal)?, open))
+            }
             Principal::User { .. } => {
                 Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
             }
@@ -354,13 +362,23 @@ fn places(open: &OpenSend) -> String {
 }
 
 fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {
-    let mut account = access.account.clone();
-    let mut roots = Vec::new();
+    if open.sources.len() > MAX_SOURCES {
+        let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
+        return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
+    }
+    let mut account: Option<Account> = None;
+    let mut roots: Vec<Root> = Vec::new();
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
-        account = place.account.clone();
+        // One account reads all: a storage's own account must not read what lies in another storage.
+        if account.as_ref().is_some_and(|account| *account != place.account) {
+            let cause = "its storage is read by another account than the source before; copy them separately";
+            return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
+        }
+        account = Some(place.account.clone());
         roots.push(open_root(place, &source.from, source.to.clone())?);
     }
+    let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
         roots,
         recursive: open.recursive,

@@ -4,9 +4,14 @@
 
 mod docs;
 mod durability;
+mod errors;
 mod federation;
 mod fidelity;
+mod hostile;
+mod mover;
 mod proxy;
+mod raw;
+mod safety;
 mod tidy;
 mod tree;
 mod verbs;

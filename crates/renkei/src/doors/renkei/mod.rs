@@ -16,6 +16,7 @@ use renkei_core::wire::{decode, encode, violation};
 use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
@@ -54,7 +55,10 @@ fn serve(
     permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
+    // Nobody knows yet who this is: a byte now and then must not keep the place of others.
+    stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
     let first = read_first(&mut stream);
+    stream.expect_by(None);
     let (kind, payload) = match first {
         Ok(first) => first,
         Err(error) => return Err(refuse(&mut stream, error)),
@@ -62,8 +66,13 @@ fn serve(
     match kind {
         FrameKind::Join => {
             stream.bear_silence(site.snapshot().config.stall_timeout())?;
-            let join = decode("join", &payload);
-            join.and_then(|join| site.tickets.join(&join, stream))
+            let join = match decode("join", &payload) {
+                Ok(join) => join,
+                Err(error) => return Err(refuse(&mut stream, error)),
+            };
+            let side = site.name();
+            let joined = site.tickets.join(&join, stream);
+            joined.map_err(|(error, mut stream)| refuse(&mut stream, error.at(side.as_str())))
         }
         FrameKind::Control => match decode("greeting", &payload) {
             Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
