@@ -88,9 +88,9 @@ impl Acknowledged {
         })
     }
 
-    /// Forgets what is below no source any more.
-    pub fn retain(&mut self, source: &Disk) {
-        self.0.retain(|path, _| node(source, path).is_some());
+    /// Forgets what was removed on request.
+    pub fn forget(&mut self, removed: &RelPath) {
+        self.0.retain(|path, _| !path.starts_with(removed));
     }
 }
 

@@ -200,8 +200,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk; `privileged` if modes do not hold its user back.
-    pub fn new(fuse: Fuse, privileged: bool) -> Self {
+    /// An empty disk; `privileged` if modes do not hold its user back. Its times count changes from `epoch`.
+    pub fn new(fuse: Fuse, privileged: bool, epoch: i64) -> Self {
         let meta = Meta { mode: 0o755, ..Meta::default() };
         let root = Node { body: Body::Dir(BTreeMap::new()), meta, ctime: FileTime::default() };
         let live = Tree::from([(ROOT, root)]);
@@ -211,7 +211,7 @@ impl Disk {
             pending: Vec::new(),
             free: BTreeSet::new(),
             next_ino: ROOT + 1,
-            ticks: 0,
+            ticks: epoch,
             names_changed: 0,
             room: u64::MAX,
             privileged,
@@ -378,7 +378,7 @@ impl Disk {
         let size = self.content(ino)?.size();
         match what {
             Meddling::Grow(_) => self.write_at(ino, size, b"grown"),
-            Meddling::Rewrite(_) => self.write_at(ino, size / 2, &[self.ticks as u8 | 1]),
+            Meddling::Rewrite(_) => self.write_at(ino, size / 2, &[0xa5]),
             Meddling::Replace(_) => self.replace(dir, name, &Content::of(b"replaced")),
             Meddling::Remove(_) => self.unlink(dir, name),
         }
@@ -531,6 +531,9 @@ impl Disk {
 
     /// Gives an inode a further name.
     pub fn hard_link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        if self.names(ino).is_ok() {
+            return Err(fault(Code::PermissionDenied, name));
+        }
         self.node(ino)?;
         if self.lookup(dir, name).is_ok() {
             return Err(fault(Code::PathExists, name));
@@ -668,7 +671,7 @@ mod tests {
     use super::*;
 
     fn disk() -> Disk {
-        Disk::new(Fuse::default(), true)
+        Disk::new(Fuse::default(), true, 0)
     }
 
     fn lose_power(disk: &mut Disk) {
@@ -729,7 +732,7 @@ mod tests {
 
     #[test]
     fn space_ends_and_modes_hold() {
-        let mut disk = Disk::new(Fuse::default(), false);
+        let mut disk = Disk::new(Fuse::default(), false, 0);
         let file = disk.create_temp(ROOT, b"f", false).unwrap();
         disk.full_after(3);
         assert_eq!(disk.write_at(file, 0, b"1234").unwrap_err().code, Code::NoSpace);
@@ -740,7 +743,7 @@ mod tests {
     #[test]
     fn a_fuse_stops_the_machine_after_a_change() {
         let fuse = Fuse::default();
-        let mut disk = Disk::new(fuse.clone(), true);
+        let mut disk = Disk::new(fuse.clone(), true, 0);
         fuse.arm(1);
         disk.mkdir(ROOT, b"d", 0o755).unwrap();
         assert!(fuse.is_blown() && disk.mkdir(ROOT, b"e", 0o755).is_err());

@@ -54,7 +54,7 @@ pub struct ReceiveEnd {
     memo: SlotDigests,
     open: BTreeMap<EntryId, Result<OpenFile, Error>>,
     extents: Vec<Option<Extent>>,
-    streams_left: usize,
+    ended: Vec<bool>,
     source_complete: Option<bool>,
     syncing: Option<(Vec<Done>, Vec<Done>)>,
     deleted: u64,
@@ -80,7 +80,7 @@ impl ReceiveEnd {
             memo,
             open: BTreeMap::new(),
             extents: (0..=streams).map(|_| None).collect(),
-            streams_left: streams,
+            ended: vec![false; streams],
             source_complete: None,
             syncing: None,
             deleted: 0,
@@ -107,7 +107,7 @@ impl ReceiveEnd {
 
     // ---- data streams ------------------------------------------------------------------------------------------
 
-    /// Handles a frame of a data stream.
+    /// Handles a frame of a data stream, which count from 1; after a stream's end nothing is read from it.
     ///
     /// # Errors
     /// What ends the session.
@@ -120,12 +120,13 @@ impl ReceiveEnd {
         payload: &[u8],
     ) -> Result<(), Error> {
         match kind {
+            _ if self.ended[stream - 1] => Ok(()),
             FrameKind::Entry if self.extents[stream].is_none() => self.on_entry(now, disk, payload),
             FrameKind::Extent if self.extents[stream].is_none() => self.on_extent(disk, stream, payload),
             FrameKind::Raw => self.on_raw(disk, stream, payload),
             FrameKind::ExtentEnd => self.on_extent_end(now, disk, stream, payload),
             FrameKind::StreamEnd if self.extents[stream].is_none() => {
-                self.streams_left -= 1;
+                self.ended[stream - 1] = true;
                 self.check_ended();
                 Ok(())
             }
@@ -354,7 +355,9 @@ impl ReceiveEnd {
     }
 
     fn check_ended(&mut self) {
-        if let (0, Some(complete)) = (self.streams_left, self.source_complete) {
+        if let Some(complete) = self.source_complete
+            && self.ended.iter().all(|ended| *ended)
+        {
             self.receiver.on_streams_ended(complete);
         }
     }

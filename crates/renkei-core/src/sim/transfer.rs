@@ -147,9 +147,10 @@ impl World {
     pub fn new(setup: Setup, memo: SlotDigests) -> Self {
         let fuse = Fuse::default();
         World {
-            source: Disk::new(Fuse::default(), true),
-            destination: Disk::new(fuse.clone(), setup.privileged),
-            home: Disk::new(fuse.clone(), true),
+            source: Disk::new(Fuse::default(), true, 0),
+            // Another epoch, so that files that differ never have the same time by chance.
+            destination: Disk::new(fuse.clone(), setup.privileged, 1 << 40),
+            home: Disk::new(fuse.clone(), true, 0),
             fuse,
             chance: Chance::new(setup.seed),
             setup,
@@ -201,9 +202,6 @@ impl World {
     /// The promise it broke.
     pub fn session(&mut self, fault: Fault) -> Result<Outcome, Broken> {
         self.versions.note(&self.source);
-        if self.setup.delete {
-            self.acknowledged.retain(&self.source);
-        }
         if let Fault::Crash(_, changes) = fault {
             self.fuse.arm(changes);
         }
@@ -362,7 +360,8 @@ impl World {
             content.is_some_and(|content| self.memo.of(content, **slot, stamp.size) == **digest)
         };
         let kept: Vec<u32> = partial.slots.iter().filter(right).map(|(slot, _)| *slot).collect();
-        let is_temp = self.holds(path, &temp_name(JOB, path), ino);
+        // A temporary file with a further name is not written to, so as not to change what is there under that.
+        let is_temp = self.holds(path, &temp_name(JOB, path), ino) && self.destination.names_of(ino) == 1;
         // A file under its final name is not written to: all of it is kept or nothing.
         let is_final = self.holds(path, name, ino) && kept.len() as u32 == slots;
         if is_temp || is_final { kept } else { Vec::new() }
@@ -375,7 +374,9 @@ impl World {
 
     fn run(&mut self, session: &mut Session) -> Result<Outcome, Broken> {
         while session.over.is_none() {
-            let Some(event) = self.queue.advance() else { return Err(format!("stalled at {:?}", self.now())) };
+            let Some(event) = self.queue.advance() else {
+                return Err(format!("stalled at {:?}", self.now()));
+            };
             self.tick(session);
             if !self.fuse.is_blown()
                 && let Err(error) = self.handle(session, event)
@@ -424,6 +425,7 @@ impl World {
             self.versions.check_final_names(&self.destination)?;
         }
         if self.fuse.is_blown() {
+            self.take_messages(session);
             session.over = Some(Err(Error::new(Code::Cancelled, "crash", "receiver", "simulated")));
         }
         Ok(())
@@ -496,10 +498,7 @@ impl World {
 
     fn on_free(&mut self, session: &mut Session, stream: usize) -> Result<(), Error> {
         let Some(send) = &mut session.send else { return Ok(()) };
-        let frames = send.next_unit(stream, &mut self.source);
-        if frames.is_empty() {
-            return Ok(());
-        }
+        let Some(frames) = send.next_unit(stream, &mut self.source) else { return Ok(()) };
         let ends = frames.iter().any(|(_, kind, _)| *kind == FrameKind::StreamEnd);
         let departs = self.send(session, Way::Down, frames);
         if !ends {
@@ -552,11 +551,25 @@ impl World {
     }
 
     fn after_receiving(&mut self, session: &mut Session) {
-        let frames = session.receive.take_messages().iter().map(control).collect();
-        self.send(session, Way::Up, frames);
+        self.reply(session);
         if !session.syncing {
             self.queue.at(self.now(), Event::Poll);
         }
+    }
+
+    fn reply(&mut self, session: &mut Session) {
+        let messages = self.take_messages(session);
+        self.send(session, Way::Up, messages.iter().map(control).collect());
+    }
+
+    fn take_messages(&mut self, session: &mut Session) -> Vec<Control> {
+        let messages = session.receive.take_messages();
+        for message in &messages {
+            if let Control::Removed(paths) = message {
+                paths.iter().for_each(|path| self.acknowledged.forget(path));
+            }
+        }
+        messages
     }
 
     fn on_poll(&mut self, session: &mut Session) -> Result<(), Error> {
@@ -583,8 +596,7 @@ impl World {
                 }
             }
         }
-        let frames = session.receive.take_messages().iter().map(control).collect();
-        self.send(session, Way::Up, frames);
+        self.reply(session);
         Ok(())
     }
 }
