@@ -89,7 +89,7 @@ impl Record {
     }
 
     /// Takes the first record off `bytes`; `None` at the end or where the tail is torn.
-    fn read<'a>(bytes: &'a [u8]) -> Option<(Record, &'a [u8])> {
+    fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
         let (crc, rest) = rest.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*length) as usize;

@@ -8,95 +8,15 @@
 //! directory does not make the directory's own name durable.
 
 use super::chance::Chance;
-use super::content::{Content, SECTOR_BYTES};
+pub use super::change::{Body, Crash, Ino, Node, ROOT};
+use super::change::{Change, Tree, reachable};
+use super::content::Content;
+pub use super::fuse::Fuse;
 use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::rc::Rc;
-
-/// Number of an inode; a freed number is used again.
-pub type Ino = u64;
-/// The directory everything lies in.
-pub const ROOT: Ino = 2;
-
-/// How a run of the receiver ends without a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crash {
-    /// The process is gone, the machine goes on.
-    Kill,
-    /// The machine is gone; what was not synced may be.
-    Power,
-    /// The machine is gone, and so is everything that was not synced.
-    PowerLosesAll,
-}
-
-/// Counts the changes of one machine's disks and stops them all after a given one.
-#[derive(Clone, Default)]
-pub struct Fuse(Rc<FuseState>);
-
-#[derive(Default)]
-struct FuseState {
-    changes: Cell<u64>,
-    blows_at: Cell<Option<u64>>,
-    blown: Cell<bool>,
-}
-
-impl Fuse {
-    /// Nothing more happens after `changes` more changes.
-    pub fn arm(&self, changes: u64) {
-        self.0.blows_at.set(Some(self.0.changes.get() + changes));
-        self.0.blown.set(changes == 0);
-    }
-
-    /// Everything works again.
-    pub fn reset(&self) {
-        self.0.blows_at.set(None);
-        self.0.blown.set(false);
-    }
-
-    /// Whether the machine has stopped.
-    pub fn is_blown(&self) -> bool {
-        self.0.blown.get()
-    }
-
-    /// Changes and syncs so far.
-    pub fn changes(&self) -> u64 {
-        self.0.changes.get()
-    }
-
-    fn spend(&self) -> Result<(), Error> {
-        if self.is_blown() {
-            return Err(Error::new(Code::Cancelled, "write", "disk", "the machine has stopped"));
-        }
-        self.0.changes.set(self.changes() + 1);
-        self.0.blown.set(self.0.blows_at.get() == Some(self.changes()));
-        Ok(())
-    }
-}
-
-/// What an inode is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// A regular file.
-    File(Content),
-    /// A directory.
-    Dir(BTreeMap<Vec<u8>, Ino>),
-    /// A symbolic link.
-    Symlink(Vec<u8>),
-}
-
-/// One inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// What it is.
-    pub body: Body,
-    /// Mode and times.
-    pub meta: Meta,
-    ctime: FileTime,
-}
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -105,66 +25,6 @@ pub struct Found {
     pub ino: Ino,
     /// Its entry; never a hard link.
     pub entry: Entry,
-}
-
-type Tree = BTreeMap<Ino, Node>;
-
-#[derive(Clone, Debug)]
-enum Change {
-    Write { ino: Ino, offset: u64, bytes: Vec<u8>, at: FileTime },
-    SetLen { ino: Ino, len: u64, at: FileTime },
-    Meta { ino: Ino, meta: Meta },
-    Names { dir: Ino, names: Vec<(Vec<u8>, Option<Ino>)>, at: FileTime },
-}
-
-impl Change {
-    fn ino(&self) -> Ino {
-        match self {
-            Change::Write { ino, .. } | Change::SetLen { ino, .. } | Change::Meta { ino, .. } => *ino,
-            Change::Names { dir, .. } => *dir,
-        }
-    }
-
-    fn apply(&self, tree: &mut Tree) {
-        let Some(node) = tree.get_mut(&self.ino()) else { return };
-        match (self, &mut node.body) {
-            (Change::Write { offset, bytes, at, .. }, Body::File(content)) => {
-                content.write(*offset, bytes);
-                node.meta.mtime = *at;
-            }
-            (Change::SetLen { len, at, .. }, Body::File(content)) => {
-                content.set_len(*len);
-                node.meta.mtime = *at;
-            }
-            (Change::Names { names, at, .. }, Body::Dir(entries)) => {
-                for (name, ino) in names {
-                    match ino {
-                        Some(ino) => entries.insert(name.clone(), *ino),
-                        None => entries.remove(name),
-                    };
-                }
-                node.meta.mtime = *at;
-            }
-            (Change::Meta { meta, .. }, _) => node.meta = meta.clone(),
-            _ => {}
-        }
-    }
-
-    /// What a power cut leaves of it.
-    fn survivor(self, crash: Crash, chance: &mut Chance) -> Option<Change> {
-        if crash == Crash::PowerLosesAll || chance.percent(40) {
-            return None;
-        }
-        match self {
-            Change::Write { ino, offset, mut bytes, at } if chance.percent(30) => {
-                let sectors = (offset + bytes.len() as u64) / SECTOR_BYTES - offset / SECTOR_BYTES;
-                let cut = (offset / SECTOR_BYTES + chance.below(sectors + 1)) * SECTOR_BYTES;
-                bytes.truncate(cut.saturating_sub(offset) as usize);
-                (!bytes.is_empty()).then_some(Change::Write { ino, offset, bytes, at })
-            }
-            whole => Some(whole),
-        }
-    }
 }
 
 /// What somebody does to a file while it is read.
@@ -645,19 +505,6 @@ impl Disk {
     }
 }
 
-fn reachable(tree: &Tree) -> BTreeSet<Ino> {
-    let mut found = BTreeSet::new();
-    let mut pending = vec![ROOT];
-    while let Some(ino) = pending.pop() {
-        let Some(node) = tree.get(&ino) else { continue };
-        if let Body::Dir(names) = &node.body {
-            pending.extend(names.values());
-        }
-        found.insert(ino);
-    }
-    found
-}
-
 fn fault(code: Code, name: &[u8]) -> Error {
     Error::new(code, "disk", crate::path::printable(name), "simulated")
 }
@@ -668,6 +515,7 @@ fn not_found(name: &[u8]) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::SECTOR_BYTES;
     use super::*;
 
     fn disk() -> Disk {

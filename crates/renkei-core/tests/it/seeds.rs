@@ -71,12 +71,14 @@ impl Scenario {
     fn content(&mut self) -> Content {
         self.next_version += 1;
         let version = self.next_version;
+        // Few large contents, so that few extents must be hashed.
+        let few = 1 + version % 5;
         match self.chance.below(10) {
             0 => Content::default(),
             1..=5 => Content::of(&vec![version; 1 + self.chance.below(2_000) as usize]),
-            6 | 7 => large(1_500_000, version),
-            8 => large(SLOT_BYTES + 1_300_000, version),
-            _ => large(3 * SLOT_BYTES, version),
+            6 | 7 => large(1_500_000, few),
+            8 => large(SLOT_BYTES + 1_300_000, few),
+            _ => large(3 * SLOT_BYTES, few),
         }
     }
 
