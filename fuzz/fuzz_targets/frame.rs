@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use renkei_core::error::Error;
-use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, Join, parse_raw};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, Join};
 use renkei_core::wire::frame::{FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES, parse_head};
 use renkei_core::wire::{decode, message::Control};
 
@@ -27,8 +27,7 @@ fn read(kind: FrameKind, payload: &[u8]) {
         FrameKind::Refusal => drop(decode::<Error>("refusal", payload)),
         FrameKind::Entry => drop(EntryHead::read(payload)),
         FrameKind::Extent => drop(ExtentHead::read(payload)),
-        FrameKind::Raw => drop(parse_raw(payload)),
         FrameKind::ExtentEnd => drop(decode::<ExtentEnd>("extent end", payload)),
-        FrameKind::StreamEnd => {}
+        FrameKind::Raw | FrameKind::StreamEnd => {}
     }
 }

@@ -110,8 +110,10 @@ fn check_name(name: &[u8], whole: &[u8]) -> Result<(), Error> {
     let why = match name {
         b"" => "an empty component",
         b"." | b".." => "a `.` or `..` component",
-        _ if name.len() > MAX_NAME_BYTES => "a name over 255 bytes",
         _ if name.iter().any(|&b| b == 0 || b == b'/') => "a NUL or slash in a name",
+        _ if name.len() > MAX_NAME_BYTES => {
+            return Err(Error { code: Code::NameTooLong, ..bad_path(name, "a name over 255 bytes") });
+        }
         _ => return Ok(()),
     };
     Err(bad_path(whole, why))

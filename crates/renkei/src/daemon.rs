@@ -3,10 +3,13 @@
 use crate::config::Config;
 use crate::doors::port;
 use crate::home::Home;
+use crate::identity::account::Account;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::site::Site;
+use crate::site::cleanup::spawn_cleanup;
 use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::Status;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +27,7 @@ pub fn run(
     raise_file_limit();
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
+    spawn_cleanup(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -82,9 +86,22 @@ impl Handler for Local {
     fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
-            "status" => Ok(serde_json::to_value(self.site.status(None)).expect("a status is plain data")),
+            "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
+    }
+}
+
+impl Local {
+    /// The administrator sees all transfers, everybody else their own.
+    fn status(&self, peer: Peer) -> Result<Status, Error> {
+        let mut status = self.site.status(None);
+        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+            let account = Account::lookup_uid(peer.uid)?;
+            let own = format!("{}@{}", account.name, self.site.name());
+            status.transfers.retain(|transfer| transfer.principal == own);
+        }
+        Ok(status)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Below this round trip a path is local: one stream a core fills it, more only cost.
+/// Below this round trip a path is local: two streams a core keep the processor busy while others wait for the disk.
 const LOCAL_RTT: Duration = Duration::from_millis(1);
 /// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports).
 const FAR_STREAMS: u16 = 8;
@@ -19,7 +19,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// How many streams a new session opens.
 pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
-    if rtt < LOCAL_RTT { cores.clamp(1, 4) as u16 } else { FAR_STREAMS }
+    if rtt < LOCAL_RTT { (2 * cores).clamp(2, 8) as u16 } else { FAR_STREAMS }
 }
 
 /// What one stream did, as the kernel counts it.
@@ -117,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn near_paths_get_a_stream_a_core_and_far_ones_more() {
-        assert_eq!(initial_streams(Duration::from_micros(80), 2), 2);
-        assert_eq!(initial_streams(Duration::from_micros(80), 64), 4);
+    fn near_paths_get_two_streams_a_core_and_far_ones_more() {
+        assert_eq!(initial_streams(Duration::from_micros(80), 2), 4);
+        assert_eq!(initial_streams(Duration::from_micros(80), 64), 8);
         assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
     }
 

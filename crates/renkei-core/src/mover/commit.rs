@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-/// A cycle starts when so many bytes wait: about a second of a fast disk.
-pub const BATCH_BYTES: u64 = 512 << 20;
+/// A cycle starts when so many bytes wait. Small, so that syncing overlaps with receiving; where a sync is slow, more
+/// gathers while it runs, and batches grow by themselves.
+pub const BATCH_BYTES: u64 = 64 << 20;
 /// A cycle starts when so many files wait.
-pub const BATCH_FILES: usize = 16_384;
+pub const BATCH_FILES: usize = 2048;
 /// A cycle starts when the oldest file has waited so long.
-pub const BATCH_AGE: Duration = Duration::from_secs(2);
+pub const BATCH_AGE: Duration = Duration::from_millis(500);
 
 /// What the caller does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,9 +83,9 @@ impl<T: Clone> Commit<T> {
         !self.written.is_empty()
     }
 
-    /// Bytes written and not yet durable.
-    pub fn pending_bytes(&self) -> u64 {
-        self.written_bytes
+    /// Files written and not yet handed out to be synced.
+    pub fn pending_files(&self) -> usize {
+        self.written.len()
     }
 
     /// What to do at `now`.

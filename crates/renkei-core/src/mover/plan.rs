@@ -8,7 +8,7 @@ use super::digest::slot_count;
 use crate::entry::{Entry, EntryKind};
 use crate::path::RelPath;
 use crate::wire::data::{EntryId, SMALL_FILE_BYTES};
-use crate::wire::message::{BATCH_ENTRIES, OfferItem, Verdict};
+use crate::wire::message::{BATCH_ENTRIES, OfferItem, SlotRange, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ struct Large {
     item: Arc<Item>,
     next: u32,
     /// Extents the receiver has already, ascending.
-    present: VecDeque<u32>,
+    present: VecDeque<SlotRange>,
 }
 
 /// Queue between the walk and the streams.
@@ -138,13 +138,13 @@ impl Plan {
         Some(offers)
     }
 
-    /// Takes the verdict on the oldest offered file; `None` if nothing was offered.
-    pub fn handle_verdict(&mut self, verdict: &Verdict) -> Option<Item> {
-        let item = self.offered.pop_front()?;
+    /// Takes the verdict on the oldest offered file, which must be `id`; `None` if it is not.
+    pub fn handle_verdict(&mut self, id: EntryId, verdict: &Verdict) -> Option<Item> {
+        let item = self.offered.pop_front_if(|oldest| oldest.id == id)?;
         match verdict {
             Verdict::Want => self.enqueue(item.clone(), Vec::new()),
             Verdict::Partial(slots) => {
-                self.enqueue(item.clone(), slots.iter().map(|(slot, _)| *slot).collect());
+                self.enqueue(item.clone(), slots.clone());
             }
             Verdict::Have | Verdict::Refuse(_) => self.queued -= 1,
         }
@@ -154,9 +154,9 @@ impl Plan {
         Some(item)
     }
 
-    fn enqueue(&mut self, item: Item, mut present: Vec<u32>) {
+    fn enqueue(&mut self, item: Item, mut present: Vec<SlotRange>) {
         if item.entry.size() > SMALL_FILE_BYTES {
-            present.sort_unstable();
+            present.sort_unstable_by_key(|range| range.first);
             self.large.push_back(Large { item: Arc::new(item), next: 0, present: present.into() });
             return;
         }
@@ -190,9 +190,8 @@ impl Plan {
     fn poll_extent(&mut self) -> Option<Unit> {
         loop {
             let large = self.large.front_mut()?;
-            while large.present.front() == Some(&large.next) {
-                large.present.pop_front();
-                large.next += 1;
+            while let Some(range) = large.present.pop_front_if(|range| range.first <= large.next) {
+                large.next = large.next.max(range.first.saturating_add(range.count));
             }
             if large.next < slot_count(large.item.entry.size()) {
                 large.next += 1;
@@ -262,10 +261,12 @@ mod tests {
         );
         assert_eq!(drain(&mut plan).len(), 1, "the directory goes at once");
         assert_eq!(plan.poll_offer().unwrap().len(), 2);
+        assert!(plan.handle_verdict(1, &Verdict::Have).is_none(), "out of order");
         plan.on_walk_done();
         assert!(!plan.is_empty());
-        plan.handle_verdict(&Verdict::Have).unwrap();
-        plan.handle_verdict(&Verdict::Partial(vec![(2, [0; 32]), (0, [0; 32])])).unwrap();
+        plan.handle_verdict(0, &Verdict::Have).unwrap();
+        let here = |first| SlotRange { first, count: 1 };
+        plan.handle_verdict(1, &Verdict::Partial(vec![here(2), here(0)])).unwrap();
         let slots: Vec<_> = drain(&mut plan)
             .into_iter()
             .map(|unit| match unit {
@@ -275,7 +276,7 @@ mod tests {
             .collect();
         assert_eq!(slots, [1, 3]);
         assert!(plan.is_empty());
-        assert!(plan.handle_verdict(&Verdict::Have).is_none());
+        assert!(plan.handle_verdict(1, &Verdict::Have).is_none());
     }
 
     #[test]

@@ -13,14 +13,14 @@ use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
-use crate::wire::message::{IdRange, OfferItem, ReceiveOptions};
+use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
 pub const MAX_OPEN_FILES: usize = 512;
-/// Links and directories one session may leave for the end.
-pub const MAX_DEFERRED: usize = 8_000_000;
+/// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
+pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,11 +155,14 @@ pub struct Receiver {
     stage: Stage,
     source_complete: bool,
     records: Vec<u8>,
+    max_deferred: usize,
+    deferred_bytes: usize,
 }
 
 impl Receiver {
-    /// A receiver that may keep what `previous` says.
-    pub fn new(options: ReceiveOptions, previous: State) -> Self {
+    /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
+    /// the end.
+    pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
         Receiver {
             options,
             previous,
@@ -174,6 +177,8 @@ impl Receiver {
             stage: Stage::Receiving,
             source_complete: false,
             records: Vec::new(),
+            max_deferred,
+            deferred_bytes: 0,
         }
     }
 
@@ -334,10 +339,10 @@ impl Receiver {
     /// Keeps a hard link for the end.
     ///
     /// # Errors
-    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
-        self.check_deferred(&link.path)?;
         self.on_named(&link.path);
+        self.count_deferred(&link.path, 0)?;
         self.links.push(link);
         Ok(())
     }
@@ -345,24 +350,25 @@ impl Receiver {
     /// Keeps a directory's metadata for the end.
     ///
     /// # Errors
-    /// `TooManyEntries` beyond [`MAX_DEFERRED`].
+    /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        self.check_deferred(&dir.path)?;
+        let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
         self.on_named(&dir.path);
+        self.count_deferred(&dir.path, attributes.sum())?;
         self.dirs.push(dir);
         Ok(())
     }
 
-    fn check_deferred(&self, path: &RelPath) -> Result<(), Error> {
-        if self.links.len() + self.dirs.len() < MAX_DEFERRED {
-            return Ok(());
+    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize) -> Result<(), Error> {
+        let too_many = |cause| Err(Error::new(Code::TooManyEntries, "receive", path, cause));
+        if self.links.len() + self.dirs.len() >= self.max_deferred {
+            return too_many("too many links and directories in one transfer");
         }
-        Err(Error::new(
-            Code::TooManyEntries,
-            "receive",
-            path,
-            "too many links and directories in one transfer",
-        ))
+        if self.deferred_bytes + attribute_bytes > MAX_DEFERRED_BYTES {
+            return too_many("the directories of this transfer have too many attributes");
+        }
+        self.deferred_bytes += attribute_bytes;
+        Ok(())
     }
 
     /// All streams ended; `source_complete` if the sender could read every directory.
@@ -374,9 +380,9 @@ impl Receiver {
         }
     }
 
-    /// Bytes written and not yet durable; the caller slows the streams when this grows.
-    pub fn pending_bytes(&self) -> u64 {
-        self.commit.pending_bytes()
+    /// Files written and not yet durable; the caller holds the streams back when this grows.
+    pub fn pending_files(&self) -> usize {
+        self.commit.pending_files()
     }
 
     /// What to do at `now`.
@@ -443,6 +449,18 @@ impl Receiver {
     }
 }
 
+/// Folds the numbers of extents, ascending, into ranges.
+pub fn slot_ranges(slots: impl IntoIterator<Item = u32>) -> Vec<SlotRange> {
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(last) if last.first + last.count == slot => last.count += 1,
+            _ => ranges.push(SlotRange { first: slot, count: 1 }),
+        }
+    }
+    ranges
+}
+
 /// Folds entry numbers into ranges.
 pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
     ids.sort_unstable();
@@ -459,6 +477,7 @@ pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Xattr;
     use crate::mover::digest::SLOT_BYTES;
     use crate::wire::message::Existing;
 
@@ -483,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_large_file_is_complete_with_its_last_extent() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         let start = Start::Write { keep_existing: false };
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), start);
@@ -496,7 +515,7 @@ mod tests {
 
     #[test]
     fn the_end_comes_in_order() {
-        let mut receiver = Receiver::new(options(true), State::default());
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_written(NOW, done(0, "d/f"));
         receiver.defer_dir(PendingDir { id: 1, path: path("d"), meta: Meta::default() }).unwrap();
         receiver.defer_dir(PendingDir { id: 2, path: path("d/e"), meta: Meta::default() }).unwrap();
@@ -519,7 +538,7 @@ mod tests {
 
     #[test]
     fn nothing_is_removed_if_the_source_was_not_read_in_full() {
-        let mut receiver = Receiver::new(options(true), State::default());
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_streams_ended(false);
         assert!(matches!(receiver.poll(NOW), Action::MakeLinks(_)));
         assert!(matches!(receiver.poll(NOW), Action::SetDirs(_)));
@@ -527,8 +546,57 @@ mod tests {
     }
 
     #[test]
+    fn extents_of_a_lost_temporary_file_are_not_taken_for_those_of_the_next() {
+        let entry = file("f", 3 * SLOT_BYTES);
+        let mut journal = Vec::new();
+        Record::Header(super::super::journal::Header {
+            version: super::super::journal::VERSION,
+            job: 1,
+            boot: [1; 16],
+            to: None,
+            local: Vec::new(),
+            account: "a".into(),
+        })
+        .write(&mut journal);
+        let mut first = Receiver::new(options(false), State::default(), 100);
+        first.start_extent(1, &entry, 0).unwrap();
+        first.on_extent_written(1, 0, [1; 32], 7);
+        journal.extend(first.take_records());
+        // The temporary file is gone; the new one happens to get its inode.
+        let mut second = Receiver::new(options(false), State::read(&journal).0, 100);
+        assert_eq!(second.start_extent(1, &entry, 1).unwrap(), Start::Write { keep_existing: false });
+        second.on_extent_written(1, 1, [2; 32], 7);
+        journal.extend(second.take_records());
+        let kept = State::read(&journal).0;
+        let slots: Vec<u32> =
+            kept.partial.values().flat_map(|partial| partial.slots.keys().copied()).collect();
+        assert_eq!(slots, [1]);
+    }
+
+    #[test]
+    fn what_could_not_be_kept_for_the_end_still_has_its_name() {
+        let mut receiver = Receiver::new(options(true), State::default(), 0);
+        let dir = PendingDir { id: 0, path: path("d"), meta: Meta::default() };
+        assert_eq!(receiver.defer_dir(dir).unwrap_err().code, Code::TooManyEntries);
+        let link = PendingLink { id: 1, path: path("l"), to: path("f") };
+        assert_eq!(receiver.defer_link(link).unwrap_err().code, Code::TooManyEntries);
+        assert!(receiver.is_named(&path("d")) && receiver.is_named(&path("l")));
+    }
+
+    #[test]
+    fn attributes_left_for_the_end_are_bounded() {
+        let mut receiver = Receiver::new(options(false), State::default(), usize::MAX);
+        let xattr = Xattr { name: b"user.x".to_vec(), value: vec![0; MAX_DEFERRED_BYTES / 2] };
+        let meta = Meta { xattrs: vec![xattr], ..Meta::default() };
+        let mut defer = |id, meta| receiver.defer_dir(PendingDir { id, path: path("d"), meta });
+        defer(0, meta.clone()).unwrap();
+        assert_eq!(defer(1, meta).unwrap_err().code, Code::TooManyEntries);
+        defer(2, Meta::default()).unwrap();
+    }
+
+    #[test]
     fn a_given_up_file_stays_given_up() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
         assert!(receiver.on_given_up(1));
@@ -568,7 +636,7 @@ mod tests {
             Record::Finished { key, source: Stamp::default(), ino: 3 },
             Record::Slot { key, source: newer, temp_ino: 4, slot: 0, digest: [1; 32] },
         ]);
-        let receiver = Receiver::new(options(false), previous);
+        let receiver = Receiver::new(options(false), previous, 100);
         assert_eq!(receiver.left(&offered("f", Stamp::default())), Left::Finished { ino: 3 });
         assert!(matches!(receiver.left(&offered("f", newer)), Left::Partial { temp_ino: 4, .. }));
     }
@@ -579,7 +647,7 @@ mod tests {
         let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
         let key = path_key(&path("f"));
         let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };
-        let mut receiver = Receiver::new(options(false), left_by(&[slot]));
+        let mut receiver = Receiver::new(options(false), left_by(&[slot]), 100);
         receiver.start_extent(1, &entry, 0).unwrap();
         let mut dropped = Vec::new();
         Record::Dropped { key }.write(&mut dropped);
@@ -594,7 +662,7 @@ mod tests {
             Record::Slot { key: path_key(&entry.path), source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] }
         };
         let records: Vec<_> = entries.iter().map(slot).collect();
-        let mut receiver = Receiver::new(options(false), left_by(&records));
+        let mut receiver = Receiver::new(options(false), left_by(&records), 100);
         for (id, entry) in entries.iter().enumerate() {
             receiver.on_resumed(id as u64, entry, BTreeMap::from([(1, [1; 32])]));
         }
@@ -603,7 +671,7 @@ mod tests {
 
     #[test]
     fn one_extent_does_not_arrive_twice_at_once() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap_err().code, Code::ProtocolViolation);
@@ -611,12 +679,21 @@ mod tests {
 
     #[test]
     fn names_that_failed_are_remembered() {
-        let mut receiver = Receiver::new(options(false), State::default());
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
         receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
         receiver.on_given_up(1);
         receiver.on_failed(&path("g"));
         assert!(receiver.has_failed(&path("f")) && receiver.has_failed(&path("g")));
         assert!(!receiver.has_failed(&path("h")));
+    }
+
+    #[test]
+    fn the_extents_of_a_huge_file_fit_one_message() {
+        let all = slot_ranges(0..1 << 20);
+        assert_eq!(all, [SlotRange { first: 0, count: 1 << 20 }]);
+        let every_second = slot_ranges((0..1 << 19).map(|slot| 2 * slot));
+        assert_eq!(every_second.len(), 1 << 19);
+        assert_eq!(slot_ranges([1, 2, 5]).len(), 2);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The sending side of one session: what was found, what is under way, what the receiver said of it.
 
+use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{
-    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, Summary, Verdict,
+    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary, Verdict,
 };
 use std::collections::HashMap;
 
@@ -105,12 +106,13 @@ impl Sender {
     ///
     /// # Errors
     /// `ProtocolViolation` for a verdict on nothing.
-    pub fn handle_verdicts(&mut self, verdicts: Vec<Verdict>) -> Result<(), Error> {
-        for verdict in verdicts {
+    pub fn handle_verdicts(&mut self, verdicts: Vec<(EntryId, Verdict)>) -> Result<(), Error> {
+        for (id, verdict) in verdicts {
             let wanted = matches!(verdict, Verdict::Want | Verdict::Partial(_));
             let held_back = self.dry_run && wanted;
-            let item = self.plan.handle_verdict(if held_back { &Verdict::Have } else { &verdict });
-            let item = item.ok_or_else(|| crate::wire::violation("verdict", "nothing was offered"))?;
+            let item = self.plan.handle_verdict(id, if held_back { &Verdict::Have } else { &verdict });
+            let item =
+                item.ok_or_else(|| crate::wire::violation("verdict", "not on the oldest offered file"))?;
             if held_back {
                 self.settle(item.id);
                 self.would_send.push(item.entry.path);
@@ -134,14 +136,14 @@ impl Sender {
                 self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(item.entry.size());
                 self.settle(item.id);
             }
-            Verdict::Partial(slots) => {
+            Verdict::Partial(ranges) => {
                 let size = item.entry.size();
-                let range_bytes = |(slot, _): &(u32, [u8; 32])| {
-                    let range = super::digest::slot_range(*slot, size);
-                    range.end.saturating_sub(range.start)
-                };
-                let here: u64 = slots.iter().map(range_bytes).sum();
-                self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(here);
+                for SlotRange { first, count } in ranges {
+                    let start = slot_range(first, size).start;
+                    let end = slot_range(first.saturating_add(count), size).start.min(size);
+                    let bytes = end.saturating_sub(start);
+                    self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(bytes);
+                }
             }
             Verdict::Refuse(error) => {
                 let path = item.entry.path.clone();
@@ -288,7 +290,7 @@ mod tests {
     fn acknowledgements_of_nothing_are_violations() {
         let mut sender = Sender::new(false, false);
         assert!(sender.handle_acked(&[IdRange { first: 0, count: u64::MAX }]).is_err());
-        assert!(sender.handle_verdicts(vec![Verdict::Have]).is_err());
+        assert!(sender.handle_verdicts(vec![(0, Verdict::Have)]).is_err());
     }
 
     #[test]

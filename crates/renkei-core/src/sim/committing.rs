@@ -2,7 +2,7 @@
 //! the end, as the daemon's committing thread does them.
 
 use super::disk::Disk;
-use super::receiving::{ReceiveEnd, TEMP_PREFIX_BYTES, is_temp_name, make_place, temp_name};
+use super::receiving::{JOB, ReceiveEnd, TEMP_PREFIX_BYTES, is_temp_name, make_place, temp_name};
 use crate::error::{Code, Error};
 use crate::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
 use crate::path::RelPath;
@@ -79,7 +79,7 @@ impl ReceiveEnd {
     }
 
     fn rename(&self, disk: &mut Disk, path: &RelPath) -> Result<(), Error> {
-        let temp = temp_name(self.job, path);
+        let temp = temp_name(JOB, path);
         let (dir, name) = disk.place(path)?;
         disk.rename(dir, &temp, name).inspect_err(|_| drop(disk.remove_file(dir, &temp)))
     }
@@ -90,7 +90,7 @@ impl ReceiveEnd {
         }
         for done in written {
             let (dir, _) = disk.place(&done.path)?;
-            let ino = disk.entry(dir, &temp_name(self.job, &done.path))?.ino;
+            let ino = disk.entry(dir, &temp_name(JOB, &done.path))?.ino;
             disk.sync(ino)?;
         }
         renamed.iter().try_for_each(|done| sync_name(disk, done))
@@ -115,7 +115,7 @@ impl ReceiveEnd {
         if self.receiver.has_failed(&link.to) {
             return Err(Error::new(Code::HardLinkTarget, "link", &link.to, "the first name did not arrive"));
         }
-        let temp = temp_name(self.job, &link.path);
+        let temp = temp_name(JOB, &link.path);
         let (first_dir, first_name) = disk.place(&link.to).map_err(missing)?;
         let first = disk.entry(first_dir, first_name).map_err(missing)?.ino;
         let (dir, name) = make_place(disk, &link.path)?;
@@ -143,7 +143,7 @@ impl ReceiveEnd {
         if !self.receiver.continues_job() {
             return Ok(());
         }
-        let prefix = &temp_name(self.job, &RelPath::root())[..TEMP_PREFIX_BYTES];
+        let prefix = &temp_name(JOB, &RelPath::root())[..TEMP_PREFIX_BYTES];
         for (path, _) in disk.walk() {
             if path.name().is_some_and(|name| name.starts_with(prefix)) {
                 let (dir, name) = disk.place(&path)?;

@@ -120,7 +120,7 @@ impl Content {
     }
 }
 
-/// Digests of extents, each computed once by [`SlotHasher`]: an extent of 16 MiB of holes costs no second hashing.
+/// Digests of extents, each computed once by [`SlotHasher`]: an extent of holes costs no second hashing.
 #[derive(Clone, Default)]
 pub struct SlotDigests(Rc<RefCell<HashMap<[u8; 32], [u8; 32]>>>);
 

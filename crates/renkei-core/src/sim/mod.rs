@@ -15,6 +15,7 @@ pub mod committing;
 pub mod content;
 pub mod disk;
 mod fuse;
+pub mod journal;
 pub mod net;
 pub mod receiving;
 pub mod sending;

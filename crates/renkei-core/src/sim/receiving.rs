@@ -3,10 +3,11 @@
 
 use super::content::SlotDigests;
 use super::disk::{Disk, Ino, ROOT};
+use super::journal::Journal;
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::mover::digest::slot_count;
-use crate::mover::receiver::{Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start};
+use crate::mover::receiver::{Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, slot_ranges};
 use crate::path::RelPath;
 use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead, parse_raw};
 use crate::wire::frame::FrameKind;
@@ -15,6 +16,8 @@ use crate::wire::{decode, violation};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The key of the one job.
+pub const JOB: u64 = 1;
 /// Mode of a directory until its own metadata is set at the end.
 const MODE_MEANWHILE: u32 = 0o700;
 
@@ -34,7 +37,7 @@ struct Extent {
 /// The receiving end.
 pub struct ReceiveEnd {
     pub(super) receiver: Receiver,
-    pub(super) job: u64,
+    journal: Journal,
     checks_written: bool,
     memo: SlotDigests,
     open: BTreeMap<EntryId, Result<OpenFile, Error>>,
@@ -53,14 +56,14 @@ impl ReceiveEnd {
     /// A receiver into the root of its disk; `checks_written` if the machine was started anew since.
     pub fn new(
         receiver: Receiver,
-        job: u64,
+        journal: Journal,
         streams: usize,
         checks_written: bool,
         memo: SlotDigests,
     ) -> Self {
         ReceiveEnd {
             receiver,
-            job,
+            journal,
             checks_written,
             memo,
             open: BTreeMap::new(),
@@ -85,9 +88,13 @@ impl ReceiveEnd {
         std::mem::take(&mut self.acknowledged)
     }
 
-    /// Takes the journal records that came up since the last call.
-    pub fn take_records(&mut self) -> Vec<u8> {
-        self.receiver.take_records()
+    /// Writes the journal records that came up since the last call.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write_journal(&mut self) -> Result<(), Error> {
+        let records = self.receiver.take_records();
+        self.journal.append(&records)
     }
 
     // ---- data streams ------------------------------------------------------------------------------------------
@@ -159,7 +166,7 @@ impl ReceiveEnd {
     }
 
     fn write_small(&self, disk: &mut Disk, entry: &Entry, content: &[u8]) -> Result<Ino, Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, _) = make_place(disk, &entry.path)?;
         let ino = disk.create_temp(dir, &temp, false)?;
         let written = match content {
@@ -171,7 +178,7 @@ impl ReceiveEnd {
     }
 
     fn place_symlink(&self, disk: &mut Disk, entry: &Entry, target: &[u8]) -> Result<(), Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, name) = make_place(disk, &entry.path)?;
         let made = match disk.symlink(dir, &temp, target) {
             Err(error) if error.code == Code::PathExists => {
@@ -191,6 +198,10 @@ impl ReceiveEnd {
         let start = self.receiver.start_extent(head.id, &head.entry, head.slot)?;
         let mut file = None;
         if let Start::Write { keep_existing } = start {
+            if !keep_existing {
+                // What the journal says of an older temporary file must be taken back before that file is cut.
+                self.write_journal()?;
+            }
             match self.open_file(disk, &head, keep_existing) {
                 Ok(open) => file = Some(open),
                 Err(error) => self.on_entry_failed(disk, head.id, &head.entry.path, error)?,
@@ -210,7 +221,7 @@ impl ReceiveEnd {
     }
 
     fn create(&self, disk: &mut Disk, entry: &Entry, keep_existing: bool) -> Result<OpenFile, Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, _) = make_place(disk, &entry.path)?;
         let ino = disk.create_temp(dir, &temp, keep_existing)?;
         disk.set_len(ino, entry.size())?;
@@ -324,7 +335,7 @@ impl ReceiveEnd {
     pub fn on_control(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<bool, Error> {
         match decode("control", payload)? {
             Control::Offer(items) => {
-                let verdicts = items.iter().map(|item| self.judge(now, disk, item)).collect();
+                let verdicts = items.iter().map(|item| (item.id, self.judge(now, disk, item))).collect();
                 self.out.push(Control::Verdicts(verdicts));
             }
             Control::SendDone(done) => {
@@ -399,7 +410,7 @@ impl ReceiveEnd {
         temp_ino: Ino,
         mut slots: BTreeMap<u32, [u8; 32]>,
     ) -> Result<Verdict, Error> {
-        let (temp, size) = (temp_name(self.job, &item.entry.path), item.entry.size());
+        let (temp, size) = (temp_name(JOB, &item.entry.path), item.entry.size());
         let (dir, name) = disk.place(&item.entry.path)?;
         let is_left = |name: &[u8]| {
             disk.entry(dir, name).is_ok_and(|found| found.ino == temp_ino && found.entry.size() == size)
@@ -428,7 +439,7 @@ impl ReceiveEnd {
         } else {
             self.open.insert(item.id, Ok(OpenFile { dir, temp, ino: temp_ino }));
         }
-        Ok(Verdict::Partial(slots.into_iter().collect()))
+        Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
     }
 
     /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
@@ -445,7 +456,7 @@ impl ReceiveEnd {
         }
         let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
         self.receiver.on_renamed(now, done);
-        Verdict::Partial(slots.into_iter().collect())
+        Verdict::Partial(slot_ranges(slots.into_keys()))
     }
 }
 

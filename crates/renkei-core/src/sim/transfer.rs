@@ -8,15 +8,16 @@
 use super::chance::Chance;
 use super::check::{Acknowledged, Surplus, Versions, check_copy};
 use super::content::SlotDigests;
-use super::disk::{Crash, Disk, Fuse, Ino, ROOT};
+use super::disk::{Crash, Disk, Fuse, Ino};
+use super::journal::Journal;
 use super::net::{Path, Queue, Streams};
-use super::receiving::{ReceiveEnd, temp_name};
+use super::receiving::{JOB, ReceiveEnd, temp_name};
 use super::sending::{SendEnd, SentSlots};
 use super::session::{Event, Kept, Session};
 use crate::entry::{EntryKind, Stamp};
 use crate::error::{Code, Error};
 use crate::mover::digest::slot_count;
-use crate::mover::journal::{Header, Record, State, VERSION, path_key};
+use crate::mover::journal::{Header, State, VERSION, path_key};
 use crate::mover::receiver::Receiver;
 use crate::path::RelPath;
 use crate::wire::message::{Existing, ReceiveOptions, Summary};
@@ -26,9 +27,6 @@ use std::time::Duration;
 const BEHIND: Duration = Duration::from_millis(100);
 /// Clean sessions within which a job must succeed.
 const MAX_CLEAN_SESSIONS: usize = 4;
-/// The key of the one job.
-pub const JOB: u64 = 1;
-const JOURNAL: &[u8] = b"journal";
 
 /// A promise that was broken, in words.
 pub type Broken = String;
@@ -100,7 +98,7 @@ pub struct World {
     /// Where it goes.
     pub destination: Disk,
     pub(super) setup: Setup,
-    home: Disk,
+    journal: Journal,
     fuse: Fuse,
     chance: Chance,
     boot: u64,
@@ -118,7 +116,7 @@ impl World {
             source: Disk::new(Fuse::default(), true, 0),
             // Another epoch, so that files that differ never have the same time by chance.
             destination: Disk::new(fuse.clone(), setup.privileged, 1 << 40),
-            home: Disk::new(fuse.clone(), true, 0),
+            journal: Journal::new(fuse.clone()),
             fuse,
             chance: Chance::new(setup.seed),
             setup,
@@ -149,19 +147,9 @@ impl World {
         self.fuse.changes()
     }
 
-    /// The journal's bytes.
-    pub fn journal(&self) -> Vec<u8> {
-        let content = self.home.entry(ROOT, JOURNAL).and_then(|found| self.home.content(found.ino));
-        content.map(|content| content.read(0..u64::MAX)).unwrap_or_default()
-    }
-
-    /// Cuts the journal to `len` bytes, as a torn write does.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn tear_journal(&mut self, len: u64) -> Result<(), Error> {
-        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
-        self.home.set_len(ino, len)
+    /// The receiver's journal.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Runs a session.
@@ -195,7 +183,7 @@ impl World {
     pub fn crash(&mut self, crash: Crash) -> Result<(), Broken> {
         self.fuse.reset();
         self.destination.crash(crash, &mut self.chance);
-        self.home.crash(crash, &mut self.chance);
+        self.journal.crash(crash, &mut self.chance);
         self.boot += u64::from(crash != Crash::Kill);
         self.versions.check_final_names(&self.destination)?;
         self.acknowledged.check(&self.destination, &self.versions)
@@ -230,25 +218,8 @@ impl World {
     /// # Errors
     /// The promise that broke.
     pub fn lose_power_but_journal(&mut self) -> Result<(), Broken> {
-        self.home.sync_all().map_err(|error| error.to_string())?;
+        self.journal.sync().map_err(|error| error.to_string())?;
         self.crash(Crash::Power)
-    }
-
-    // ---- the journal -------------------------------------------------------------------------------------------
-
-    fn open_journal(&mut self) -> Result<State, Error> {
-        let ino = self.home.create_temp(ROOT, JOURNAL, true)?;
-        let (state, good) = State::read(&self.journal());
-        self.home.set_len(ino, good as u64)?;
-        if good == 0 {
-            let mut bytes = Vec::new();
-            Record::Header(self.header()).write(&mut bytes);
-            self.append_journal(&bytes)?;
-            // A job that left temporary files must be known as one that did.
-            self.home.sync(ino)?;
-            self.home.sync(ROOT)?;
-        }
-        Ok(state)
     }
 
     fn header(&self) -> Header {
@@ -257,28 +228,25 @@ impl World {
         Header { version: VERSION, job: JOB, boot, to: None, local: b"/sim".to_vec(), account: "sim".into() }
     }
 
-    fn append_journal(&mut self, records: &[u8]) -> Result<(), Error> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
-        let end = self.home.content(ino)?.size();
-        self.home.write_at(ino, end, records)
-    }
-
     // ---- a session ---------------------------------------------------------------------------------------------
 
     fn open_session(&mut self, fault: Fault) -> Result<Session, Error> {
-        let state = self.open_journal()?;
+        let state = self.journal.open(self.header())?;
         let Setup { streams, existing, delete, path, .. } = self.setup;
         let offers = !state.is_empty() || existing != Existing::Replace;
         let checks_written = state.header.as_ref().is_some_and(|header| header.boot != self.header().boot);
         let kept = self.kept(&state);
-        let receiver = Receiver::new(ReceiveOptions { existing, delete, dry_run: false }, state);
+        let receiver = Receiver::new(ReceiveOptions { existing, delete, dry_run: false }, state, 1_000_000);
         let mut session = Session {
             streams: Streams::new(path, streams),
             send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),
-            receive: ReceiveEnd::new(receiver, JOB, streams, checks_written, self.memo.clone()),
+            receive: ReceiveEnd::new(
+                receiver,
+                self.journal.clone(),
+                streams,
+                checks_written,
+                self.memo.clone(),
+            ),
             kept,
             sent_slots: SentSlots::new(),
             next_tick: self.now() + BEHIND,
@@ -353,12 +321,11 @@ impl World {
             }
             self.after_event(session)?;
         }
-        let flushed = self.fuse.is_blown() || self.flush_journal(session).is_ok();
+        let flushed = self.fuse.is_blown() || session.receive.write_journal().is_ok();
         self.check_sent(session)?;
         match (session.over.take(), session.summary.take()) {
             (Some(Ok(())), Some(summary)) if summary.failed == 0 && flushed => {
-                // A journal that stays costs the next run a look, no more.
-                let _ = self.home.remove_file(ROOT, JOURNAL);
+                self.journal.remove();
                 Ok(Outcome::Done(summary))
             }
             (_, Some(summary)) => Ok(Outcome::Done(summary)),
@@ -367,15 +334,10 @@ impl World {
         }
     }
 
-    fn flush_journal(&mut self, session: &mut Session) -> Result<(), Error> {
-        let records = session.receive.take_records();
-        self.append_journal(&records)
-    }
-
     fn tick(&mut self, session: &mut Session) {
         while session.next_tick <= self.now() && !self.fuse.is_blown() {
             session.next_tick += BEHIND;
-            if let Err(error) = self.flush_journal(session) {
+            if let Err(error) = session.receive.write_journal() {
                 session.over = Some(Err(error));
             }
         }

@@ -17,6 +17,10 @@ pub type Ticket = [u8; 32];
 
 /// Largest file sent whole inside one frame.
 pub const SMALL_FILE_BYTES: u64 = 1 << 20;
+/// Bytes of the file offset before the bytes of a [`super::frame::FrameKind::Raw`] frame, big-endian.
+pub const RAW_OFFSET_BYTES: usize = 8;
+/// Most bytes of content in one raw frame.
+pub const MAX_RAW_BYTES: usize = 1 << 20;
 /// Most metadata (path, attributes, names) one entry may bring.
 pub const MAX_META_BYTES: usize = 512 << 10;
 
@@ -118,7 +122,8 @@ impl ExtentHead {
 
 /// Splits the payload of a raw frame into the file offset and the bytes.
 pub fn parse_raw(payload: &[u8]) -> Result<(u64, &[u8]), Error> {
-    let (offset, bytes) = payload.split_first_chunk::<8>().ok_or_else(|| violation("raw", "too short"))?;
+    let short = || violation("raw", "too short");
+    let (offset, bytes) = payload.split_first_chunk::<RAW_OFFSET_BYTES>().ok_or_else(short)?;
     Ok((u64::from_be_bytes(*offset), bytes))
 }
 

@@ -9,6 +9,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 2 << 20;
 /// Kinds from here on may be skipped.
 pub const OPTIONAL: u8 = 0x80;
 
+/// A frame to be skipped: sent on a stream that has nothing to carry, so that its silence is not taken for a loss.
+pub const IDLE: [u8; HEAD_BYTES] = [OPTIONAL, 0, 0, 0, 0];
+
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -90,6 +93,7 @@ mod tests {
     #[test]
     fn optional_kinds_are_skipped_and_others_refused() {
         assert_eq!(parse_head([0x90, 0, 0, 0, 3]).unwrap().kind, None);
+        assert_eq!(parse_head(IDLE).unwrap(), Head { kind: None, payload_bytes: 0 });
         assert_eq!(parse_head([0x30, 0, 0, 0, 3]).unwrap_err().code, Code::ProtocolViolation);
         assert_eq!(parse_head([1, 0xff, 0, 0, 0]).unwrap_err().code, Code::FrameTooLarge);
     }

@@ -34,17 +34,17 @@ pub enum Control {
         reply: Result<Reply, Error>,
     },
     /// Sender to receiver: files that may be there already.
-    Offer(Vec<OfferItem>),
-    /// Receiver to sender: one verdict for each offered item, in order.
-    Verdicts(Vec<Verdict>),
+    Offer(#[serde(deserialize_with = "batch")] Vec<OfferItem>),
+    /// Receiver to sender: one verdict for each offered item, with its number, in the order of the offers.
+    Verdicts(#[serde(deserialize_with = "batch")] Vec<(EntryId, Verdict)>),
     /// Receiver to sender: these entries are durable under their final names.
     Acked(Vec<IdRange>),
     /// Either side: this entry failed; the rest goes on.
     Failed(EntryFailure),
     /// Receiver to sender: these names were removed (in a dry run: would be).
-    Removed(Vec<RelPath>),
+    Removed(#[serde(deserialize_with = "batch")] Vec<RelPath>),
     /// Sender to client, in a dry run: these names would be sent.
-    WouldSend(Vec<RelPath>),
+    WouldSend(#[serde(deserialize_with = "batch")] Vec<RelPath>),
     /// Sender to receiver: everything was sent; what was found at the source.
     SendDone(SendDone),
     /// Receiver to sender: everything is durable or reported.
@@ -222,6 +222,8 @@ pub struct OpenSend {
     pub digests: bool,
     /// Only say what would be sent.
     pub dry_run: bool,
+    /// Bytes per second at most, over all streams.
+    pub limit: Option<u64>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }
@@ -247,6 +249,7 @@ pub enum Reply {
     /// To `List`: a part, and whether more parts follow.
     Listing {
         /// Entries, names only in `path`.
+        #[serde(deserialize_with = "batch")]
         entries: Vec<Entry>,
         /// Whether more parts follow.
         more: bool,
@@ -365,10 +368,19 @@ pub enum Verdict {
     Want,
     /// It is here already.
     Have,
-    /// These extents are here already; send the others.
-    Partial(Vec<(u32, [u8; 32])>),
+    /// These extents are here already; send the others. Ascending.
+    Partial(Vec<SlotRange>),
     /// It cannot be received.
     Refuse(Error),
+}
+
+/// Extents `first .. first + count` of a file; a file of terabytes has too many to name each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotRange {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
 }
 
 /// Entry numbers `first .. first + count`.
@@ -451,5 +463,44 @@ pub struct Summary {
     pub failures: Vec<EntryFailure>,
 }
 
+/// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
+fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Items<T>(std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Items<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "at most {BATCH_ENTRIES} items")
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = seq.next_element()? {
+                if items.len() == BATCH_ENTRIES {
+                    return Err(serde::de::Error::invalid_length(items.len() + 1, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+    deserializer.deserialize_seq(Items(std::marker::PhantomData))
+}
+
 /// Failures a summary lists; the others are counted and logged.
 pub const MAX_LISTED_FAILURES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{decode, encode};
+
+    #[test]
+    fn longer_lists_than_a_batch_are_refused() {
+        let list = |count| encode(&Control::Verdicts(vec![(0, Verdict::Have); count]));
+        assert!(decode::<Control>("verdicts", &list(BATCH_ENTRIES)).is_ok());
+        assert!(decode::<Control>("verdicts", &list(BATCH_ENTRIES + 1)).is_err());
+    }
+}

@@ -28,6 +28,28 @@ pub fn decode<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Resul
     }
 }
 
+/// Bytes of list items in one control message: with everything around them far below the largest frame.
+const PART_BYTES: usize = 1 << 20;
+
+/// Cuts a list into parts that each fit a control message: at most `max_items`, and about a megabyte. What one item
+/// takes must be bounded by the caller.
+pub fn parts<T: serde::Serialize>(items: Vec<T>, max_items: usize) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = Vec::new();
+    let mut room = 0;
+    for item in items {
+        let bytes = encode(&item).len();
+        match parts.last_mut().filter(|part| part.len() < max_items && bytes <= room) {
+            Some(part) => part.push(item),
+            None => {
+                parts.push(vec![item]);
+                room = PART_BYTES;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    parts
+}
+
 /// Encodes a value that can always be encoded.
 pub fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("wire types hold nothing postcard cannot write")
@@ -36,4 +58,20 @@ pub fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
 /// A peer's breach of the protocol.
 pub fn violation(what: &str, cause: impl std::fmt::Display) -> Error {
     Error::new(Code::ProtocolViolation, "decode", what, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_fit_a_frame_and_lose_nothing() {
+        let items: Vec<String> = (0..300).map(|n| "x".repeat(n * 50)).collect();
+        let cut = parts(items.clone(), 100);
+        assert!(cut.iter().all(|part| part.len() <= 100 && encode(part).len() <= PART_BYTES + 16));
+        assert_eq!(cut.concat(), items);
+        let large = vec!["y".repeat(PART_BYTES + 5), String::new()];
+        assert_eq!(parts(large, 9).len(), 2);
+        assert!(parts(Vec::<u8>::new(), 9).is_empty());
+    }
 }

@@ -13,14 +13,16 @@ use renkei_core::sim::chance::Chance;
 use renkei_core::sim::committing::Next;
 use renkei_core::sim::content::SlotDigests;
 use renkei_core::sim::disk::{Disk, Fuse};
+use renkei_core::sim::journal::Journal;
 use renkei_core::sim::receiving::ReceiveEnd;
 use renkei_core::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
 use renkei_core::wire::encode;
 use renkei_core::wire::frame::FrameKind;
 use renkei_core::wire::message::{
     Control, EntryFailure, Existing, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, ReceiveOptions,
-    SendDone, Verdict,
+    SendDone, SlotRange, Verdict,
 };
+use std::collections::VecDeque;
 use std::time::Duration;
 
 const ROUNDS: u64 = 400;
@@ -82,9 +84,9 @@ fn failure(chance: &mut Chance) -> EntryFailure {
     }
 }
 
-fn slots(chance: &mut Chance) -> Vec<(u32, [u8; 32])> {
-    let slot = |chance: &mut Chance| *chance.pick(&[0, 1, 2, 3, 1_000, u32::MAX]);
-    (0..chance.below(5)).map(|_| (slot(chance), [0; 32])).collect()
+fn slots(chance: &mut Chance) -> Vec<SlotRange> {
+    let number = |chance: &mut Chance| *chance.pick(&[0, 1, 2, 3, 1_000, u32::MAX]);
+    (0..chance.below(5)).map(|_| SlotRange { first: number(chance), count: number(chance) }).collect()
 }
 
 fn verdict(chance: &mut Chance) -> Verdict {
@@ -101,16 +103,23 @@ fn range(chance: &mut Chance) -> IdRange {
 }
 
 /// One thing a receiver may say or the sender's own side may do.
-fn push_sender(sender: &mut Sender, chance: &mut Chance, entries: &mut u64) -> Result<(), Error> {
+fn push_sender(
+    sender: &mut Sender,
+    chance: &mut Chance,
+    entries: &mut u64,
+    offered: &mut VecDeque<EntryId>,
+) -> Result<(), Error> {
     match chance.below(8) {
         0 | 1 => {
             let entry = entry(chance);
             *entries += 1;
             sender.handle_entry(Origin { source: 0, path: entry.path.clone() }, entry, None);
         }
-        2 => drop(sender.poll_offer()),
+        2 => offered.extend(sender.poll_offer().into_iter().flatten().map(|item| item.id)),
         3 => {
-            let verdicts = (0..chance.below(4)).map(|_| verdict(chance)).collect();
+            let oldest = if chance.percent(90) { offered.pop_front() } else { None };
+            let number = oldest.unwrap_or_else(|| id(chance));
+            let verdicts = vec![(number, verdict(chance))];
             sender.handle_verdicts(verdicts)?;
         }
         4 => sender.handle_acked(&[range(chance), range(chance)])?,
@@ -127,9 +136,9 @@ fn no_receiver_upsets_a_sender() {
     for seed in 0..ROUNDS {
         let mut chance = Chance::new(seed);
         let mut sender = Sender::new(chance.percent(70), chance.percent(20));
-        let mut entries = 0;
+        let (mut entries, mut offered) = (0, VecDeque::new());
         for _ in 0..STEPS {
-            refused += u64::from(push_sender(&mut sender, &mut chance, &mut entries).is_err());
+            refused += u64::from(push_sender(&mut sender, &mut chance, &mut entries, &mut offered).is_err());
         }
         sender.on_walk_done();
         let summary = sender.finish(0);
@@ -162,6 +171,10 @@ fn acknowledging_the_same_again_is_refused() {
 fn options(chance: &mut Chance) -> ReceiveOptions {
     let existing = *chance.pick(&[Existing::Replace, Existing::SameStamp, Existing::SameContent]);
     ReceiveOptions { existing, delete: chance.percent(30), dry_run: false }
+}
+
+fn header() -> Header {
+    Header { version: VERSION, job: 1, boot: [0; 16], to: None, local: Vec::new(), account: String::new() }
 }
 
 /// A journal that says anything about the paths used here.
@@ -253,14 +266,16 @@ fn no_sender_upsets_a_receiver() {
     for seed in 0..ROUNDS {
         let mut chance = Chance::new(seed);
         let mut disk = Disk::new(Fuse::default(), true, 0);
-        let receiver = Receiver::new(options(&mut chance), journal(&mut chance));
-        let mut end = ReceiveEnd::new(receiver, 1, 2, chance.percent(50), memo.clone());
+        let receiver = Receiver::new(options(&mut chance), journal(&mut chance), 20);
+        let file = Journal::new(Fuse::default());
+        file.open(header()).unwrap();
+        let mut end = ReceiveEnd::new(receiver, file, 2, chance.percent(50), memo.clone());
         for step in 0..STEPS {
             // A breach ends a real session; here it goes on, so as to get further.
             done +=
                 u64::from(push_receiver(&mut end, &mut disk, &mut chance, Duration::from_secs(step)).is_ok());
             end.take_messages();
-            end.take_records();
+            end.write_journal().unwrap();
         }
     }
     assert!(done > ROUNDS * STEPS / 4, "{done}");
@@ -268,7 +283,7 @@ fn no_sender_upsets_a_receiver() {
 
 #[test]
 fn a_sender_cannot_open_files_without_end() {
-    let mut receiver = Receiver::new(options(&mut Chance::new(0)), State::default());
+    let mut receiver = Receiver::new(options(&mut Chance::new(0)), State::default(), 20);
     let opened = (0..10_000u64).take_while(|id| {
         let stamp = Stamp { size: 2 * SLOT_BYTES, mtime: FileTime::default(), ..Stamp::default() };
         let kind = EntryKind::File { stamp, sparse: false };
@@ -293,7 +308,7 @@ fn what_was_left_is_given_out_once() {
     Record::Header(header).write(&mut bytes);
     let (key, digest) = (path_key(&path("f")), [0; 32]);
     Record::Slot { key, source: stamp, temp_ino: 5, slot: 0, digest }.write(&mut bytes);
-    let mut receiver = Receiver::new(options(&mut Chance::new(0)), State::read(&bytes).0);
+    let mut receiver = Receiver::new(options(&mut Chance::new(0)), State::read(&bytes).0, 20);
     let kind = EntryKind::File { stamp, sparse: false };
     let entry = Entry { path: path("f"), meta: Meta::default(), kind };
     let item = OfferItem { id: 1, entry: entry.clone(), digest: None };

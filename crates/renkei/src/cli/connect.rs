@@ -6,8 +6,8 @@ use crate::home::Home;
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Dialler, Session};
-use renkei_core::error::Error;
-use renkei_core::path::{EndpointPath, SiteName};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place, SiteName, printable};
 use renkei_core::wire::message::Reply;
 use renkei_core::wire::violation;
 use std::ffi::OsStr;
@@ -45,12 +45,49 @@ pub(super) fn keep_revocations(home: &Home, session: &Session) {
 pub(super) fn remote(argument: &OsStr) -> Result<EndpointPath, Error> {
     let path = EndpointPath::parse(argument.as_bytes())?;
     path.ok_or_else(|| {
-        let shown = renkei_core::path::printable(argument.as_bytes());
-        Error::new(renkei_core::error::Code::BadPath, "parse path", shown, "write SITE:/STORAGE/PATH")
+        let cause = "this verb works on places at sites: write SITE:/STORAGE/PATH";
+        Error::new(Code::BadPath, "parse path", printable(argument.as_bytes()), cause)
     })
 }
 
 /// A reply that does not fit its request.
 pub(super) fn unexpected(reply: &Reply) -> Error {
     violation("reply", format_args!("{reply:?}"))
+}
+
+/// The storage and path of an argument; a site's root is none.
+pub(super) fn place(path: &EndpointPath) -> Result<Place, Error> {
+    let none = || Error::new(Code::BadPath, "parse path", path, "name a storage: SITE:/STORAGE/PATH");
+    path.place.clone().ok_or_else(none)
+}
+
+/// Takes an argument that names a site: `SITE`, `SITE:` or `SITE:/`.
+pub(super) fn site_argument(argument: &OsStr) -> Result<SiteName, Error> {
+    let text = printable(argument.as_bytes());
+    let name = text.strip_suffix(":/").or_else(|| text.strip_suffix(':')).unwrap_or(&text);
+    SiteName::parse(name)
+}
+
+/// The site of the user's certificate, else that of the PoP here.
+pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
+    let home = context.home()?;
+    match Credential::user(&home, context.now()) {
+        Ok(credential) => Ok(credential.principal()?.site().clone()),
+        Err(error) => Config::load(&home)?.site.ok_or(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_named_with_or_without_a_colon() {
+        for text in ["kek", "kek:", "kek:/"] {
+            assert_eq!(site_argument(OsStr::new(text)).unwrap().as_str(), "kek");
+        }
+        for text in ["", "KEK", "kek:/data", "./kek"] {
+            assert_eq!(site_argument(OsStr::new(text)).unwrap_err().code, Code::UsageInvalid, "{text}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use crate::config;
 use crate::home::file_error;
 use clap::Subcommand;
 use clap_complete::Shell;
-use renkei_core::error::{Code, Error, Retry};
+use renkei_core::error::{Code, Error, Kind, Retry};
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,11 +90,85 @@ fn errors() -> String {
     out
 }
 
-/// The text of docs/cli.md: the help of every verb.
+/// What stands before the verbs in docs/cli.md.
+const CLI_HEAD: &str = "\
+This page is printed by `renkei docs cli`. Global options go before or after the verb. `--json` prints one object
+instead of text (docs/json.md). Answers go to standard output, notices, progress and errors to standard error.
+
+## Paths
+`SITE:/STORAGE/PATH` is a place at a site, `SITE:/` the list of its storages; everything else is a path of this
+machine. A local file whose name looks like a place is written `./kek:/x`. `..` is refused in places.
+
+## Trailing slashes
+| command | what happens |
+|---|---|
+| `cp a.dat kek:/data/dir`, `dir` exists | `a.dat` goes into it: `dir/a.dat` |
+| `cp a.dat kek:/data/new`, `new` does not exist | `a.dat` becomes it: `new` is the file |
+| `cp a.dat kek:/data/new/` | `new` is a directory, made if missing: `new/a.dat` |
+| `cp -r run7 kek:/data/dir`, `dir` exists | `run7` goes into it: `dir/run7/...` |
+| `cp -r run7 kek:/data/new`, `new` does not exist | `run7` becomes it: `new/...` |
+| `cp -r run7/ kek:/data/dir` | what is in `run7` goes into `dir`, made if missing: `dir/...` |
+| `cp -r a b kek:/data/dir` | both go into `dir`, made if missing |
+| `cp a.dat kek:/data/file/`, `file` is a file | refused: RK-STORE-3 |
+| `sync run7 kek:/data/run7` | the two directories become equal; slashes make no difference |
+| `ls -l kek:/data/link`, `stat kek:/data/link` | the symbolic link itself |
+| `ls -l kek:/data/link/`, `stat kek:/data/link/` | the directory it leads to |
+| `mv kek:/data/a kek:/data/dir/` | `dir` must be a directory; `a` goes into it |
+
+## Several paths
+A verb that takes several paths goes on after a failure. The exit status is that of the failures if they all have the
+same, else 23. With one path the verb fails as that path fails.
+
+## Exit statuses
+";
+
+/// How people use it; each line is tested to be understood.
+const CLI_EXAMPLES: &str = "\
+## Examples
+```
+renkei cp -r ./run7 kek:/data/alice/          # up, as kek:/data/alice/run7
+renkei cp kek:/data/alice/run7/a.dat .        # down
+renkei cp -r titech:/data/a kek:/data/b       # from site to site, past this machine
+renkei sync --delete --dry-run ./run7 kek:/data/run7
+renkei ls -lh kek:/data                       # as ls -lh
+renkei ls -U kek:/data/million                # entries as they arrive
+renkei du -h kek:/data/alice
+renkei df -h kek
+renkei checksum -r kek:/data/run7 > manifest  # then: cd run7; b3sum -c ../manifest
+renkei checksum -r -a sha256 ./run7           # as sha256sum prints it
+renkei status
+renkei whoami kek
+renkei doctor kek
+```
+";
+
+/// The table of exit statuses.
+fn exit_statuses() -> String {
+    let rows = [
+        (Kind::Internal, "an I/O error or a defect"),
+        (Kind::Invalid, "the command or the request makes no sense"),
+        (Kind::NotFound, "something named does not exist"),
+        (Kind::Exists, "something exists and must not, or has another type"),
+        (Kind::Permission, "not permitted, or nobody is mapped"),
+        (Kind::Identity, "a certificate, login or trust is not good"),
+        (Kind::NoSpace, "no space or quota at the target"),
+        (Kind::Unavailable, "the other side does not answer; try again later"),
+        (Kind::Integrity, "bytes are not what they should be"),
+        (Kind::Changed, "the source changed while it was read"),
+        (Kind::Limit, "a limit was met; try again later"),
+        (Kind::Partial, "some of several things failed, for different reasons or in a transfer"),
+        (Kind::Interrupted, "stopped by Ctrl-C or a signal"),
+    ];
+    let mut out = String::from("| status | meaning |\n|---|---|\n| 0 | all is done |\n");
+    for (kind, meaning) in rows {
+        writeln!(out, "| {} | {meaning} |", kind.exit_status()).expect("writing to a string cannot fail");
+    }
+    out
+}
+
+/// The text of docs/cli.md: paths, exit statuses, examples and the help of every verb.
 fn cli() -> String {
-    let mut out = String::from(
-        "# Command line\n\nGlobal options go before or after the verb. This page is printed by `renkei docs cli`.\n",
-    );
+    let mut out = format!("# Command line\n\n{CLI_HEAD}\n{}\n{CLI_EXAMPLES}", exit_statuses());
     let mut whole = command().term_width(100);
     whole.build();
     describe(&mut whole, "", &mut out);
@@ -131,6 +205,22 @@ mod tests {
             assert!(page.contains(&format!("\n## renkei {verb}\n")), "{verb}");
         }
         assert!(!page.contains("## renkei docs"));
+    }
+
+    #[test]
+    fn the_examples_are_understood() {
+        let examples = CLI_EXAMPLES.lines().filter(|line| line.starts_with("renkei "));
+        for line in examples {
+            let words = line.split(['#', '>']).next().unwrap_or(line).split_whitespace();
+            command().try_get_matches_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn every_exit_status_is_explained() {
+        let table = exit_statuses();
+        let explained = |code: &Code| table.contains(&format!("\n| {} | ", code.row().kind.exit_status()));
+        assert!(Code::ALL.iter().all(explained), "{table}");
     }
 
     #[test]

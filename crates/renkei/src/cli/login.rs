@@ -77,7 +77,7 @@ fn relay(home: &Home, args: &Args) -> Result<u8, Error> {
 }
 
 /// The PoP's socket: the one named, that of our own directory if it exists, else the service's.
-fn socket(home: &Home, pop: Option<&Path>) -> PathBuf {
+pub(super) fn socket(home: &Home, pop: Option<&Path>) -> PathBuf {
     match pop {
         Some(dir) if dir.is_dir() => Home::at(dir).socket(),
         Some(socket) => socket.into(),

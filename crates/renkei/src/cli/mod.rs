@@ -4,21 +4,41 @@
 //! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
+mod check;
+mod checksum;
 mod connect;
 mod copy_plan;
 mod cp;
+mod df;
 mod docs;
+mod doctor;
+mod doctor_site;
+mod done;
+mod du;
 mod init;
+mod intent;
+mod kernel;
+mod local_tree;
 mod login;
+mod ls;
+mod many;
 mod map;
+mod mkdir;
+mod mv;
 pub mod output;
 mod progress;
+mod quantity;
 mod renew;
 mod report;
 mod revoke;
+mod rm;
+mod row;
 mod serve;
+mod stat;
+mod status;
 mod storage;
 mod sync;
+mod time;
 mod transfer;
 mod trust;
 mod whoami;
@@ -46,16 +66,16 @@ pub struct Cli {
 pub struct Global {
     /// Directory of the PoP or user; also RENKEI_DIR. Default: /etc/renkei and /var/lib/renkei as root, the XDG
     /// folders otherwise
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, help_heading = "Global options", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print one JSON object instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
     /// Print nothing but what was asked for
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     quiet: bool,
     /// Print more; twice for even more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = "Global options", action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
@@ -70,7 +90,17 @@ enum Command {
     Login(login::Args),
     Cp(cp::Args),
     Sync(sync::Args),
+    Ls(ls::Args),
+    Stat(stat::Args),
+    Mkdir(mkdir::Args),
+    Rm(rm::Args),
+    Mv(mv::Args),
+    Du(du::Args),
+    Df(df::Args),
+    Checksum(checksum::Args),
     Whoami(whoami::Args),
+    Status(status::Args),
+    Doctor(doctor::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     #[command(hide = true)]
@@ -88,6 +118,16 @@ impl Command {
             Command::Login(args) => login::run(args, context),
             Command::Cp(args) => cp::run(args, context),
             Command::Sync(args) => sync::run(args, context),
+            Command::Ls(args) => ls::run(args, context),
+            Command::Stat(args) => stat::run(args, context),
+            Command::Mkdir(args) => mkdir::run(args, context),
+            Command::Rm(args) => rm::run(args, context),
+            Command::Mv(args) => mv::run(args, context),
+            Command::Du(args) => du::run(args, context),
+            Command::Df(args) => df::run(args, context),
+            Command::Checksum(args) => checksum::run(args, context),
+            Command::Status(args) => status::run(args, context),
+            Command::Doctor(args) => doctor::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),

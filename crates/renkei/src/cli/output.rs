@@ -60,8 +60,9 @@ impl Output {
         }
     }
 
-    /// Prints an error and gives the exit status.
+    /// Prints an error and gives the exit status; what no other side claims happened here.
     pub fn error(&self, error: &Error) -> u8 {
+        let error = &error.clone().at("client");
         if self.json {
             let _ = print(format!("{}\n", error_json(error)).as_bytes());
         } else {

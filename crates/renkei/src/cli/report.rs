@@ -33,6 +33,7 @@ struct Transferred {
     failures: Vec<serde_json::Value>,
     would_send: Vec<String>,
     removed: Vec<String>,
+    dry_run: bool,
     #[serde(skip)]
     verb: &'static str,
     #[serde(skip)]
@@ -42,6 +43,7 @@ struct Transferred {
 /// Prints the report and gives the exit status.
 pub(super) fn transferred(
     verb: Verb,
+    dry_run: bool,
     summary: &Summary,
     notes: Vec<Note>,
     took: Duration,
@@ -78,6 +80,7 @@ pub(super) fn transferred(
         would_send,
         removed,
         verb: if verb == Verb::Cp { "copied" } else { "synchronised" },
+        dry_run,
         shown: if context.verbose > 0 { usize::MAX } else { SHOWN_FAILURES },
     };
     context.output.done(&report)?;
@@ -112,20 +115,31 @@ fn print_failures(summary: &Summary, shown: usize, context: &Context) {
 
 impl Report for Transferred {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for path in &self.would_send {
-            writeln!(out, "would send    {path}")?;
-        }
-        for path in &self.removed {
+        self.write_notes(out)?;
+        if self.dry_run {
+            let (send, remove) = (self.would_send.len(), self.deleted);
             writeln!(
                 out,
-                "{} {path}",
-                if self.bytes_moved == 0 && self.files == self.files_skipped {
-                    "to remove    "
-                } else {
-                    "removed      "
-                }
+                "dry run: {send} files would be sent, {remove} names removed; nothing was changed"
             )?;
+        } else {
+            self.write_done(out)?;
         }
+        if self.special_skipped > 0 {
+            writeln!(out, "{} devices, FIFOs or sockets passed over", self.special_skipped)?;
+        }
+        Ok(())
+    }
+}
+
+impl Transferred {
+    fn write_notes(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.would_send.iter().try_for_each(|path| writeln!(out, "would send    {path}"))?;
+        let removed = if self.dry_run { "would remove " } else { "removed      " };
+        self.removed.iter().try_for_each(|path| writeln!(out, "{removed} {path}"))
+    }
+
+    fn write_done(&self, out: &mut dyn Write) -> io::Result<()> {
         let rate = self.bytes_moved as f64 / self.seconds.max(1e-3);
         writeln!(
             out,
@@ -149,9 +163,6 @@ impl Report for Transferred {
         }
         if self.deleted > 0 {
             writeln!(out, "{} names removed at the destination", self.deleted)?;
-        }
-        if self.special_skipped > 0 {
-            writeln!(out, "{} devices, FIFOs or sockets passed over", self.special_skipped)?;
         }
         Ok(())
     }

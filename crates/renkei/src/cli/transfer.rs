@@ -2,6 +2,7 @@
 
 use super::connect::{self, unexpected};
 use super::copy_plan::{Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, split_local};
+use super::intent::Intent;
 use super::progress::Display;
 use super::{Context, report};
 use crate::identity::account::Account;
@@ -37,9 +38,26 @@ pub(super) struct Common {
     /// How long to try again after the connection was lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry_for: u64,
+    /// Send at most so many bytes per second; K, M and G count in powers of 1024
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    limit: Option<u64>,
     /// Data streams at most; by default the PoP decides
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
+}
+
+/// Parses `10M` and the like.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
+    let factor = match text[number.len()..].to_ascii_uppercase().as_str() {
+        "" => 1u64,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return Err("write a number, or a number and K, M or G".into()),
+    };
+    let count: u64 = number.parse().map_err(|_| "write a number, or a number and K, M or G")?;
+    count.checked_mul(factor).filter(|rate| *rate > 0).ok_or_else(|| "out of range".into())
 }
 
 /// Which verb asked; names the report.
@@ -71,7 +89,19 @@ impl Job {
         let ended = run.try_until_done(&display);
         let notes = display.finish();
         let summary = ended?;
-        report::transferred(self.verb, &summary, notes, started.elapsed(), &run.transfer, context)
+        // A directory that was not made yet cannot be mistaken for another the next time.
+        if summary.failed == 0 || summary.dirs == 0 {
+            run.intent()?.forget();
+        }
+        report::transferred(
+            self.verb,
+            self.options.dry_run,
+            &summary,
+            notes,
+            started.elapsed(),
+            &run.transfer,
+            context,
+        )
     }
 }
 
@@ -154,7 +184,8 @@ impl<'a> Run<'a> {
             Direction::Up(site) => self.up(open(site, connected)?),
             Direction::Down(site) => self.down(open(site, connected)?),
             Direction::Between(from, to) => {
-                let mut target = open(to, connected)?;
+                // Only both of them are a connection that can be lost.
+                let mut target = open(to, &mut false)?;
                 let (grant, targets) = self.ask_grant(&mut target, from)?;
                 self.between(open(from, connected)?, to, grant, targets)
             }
@@ -162,9 +193,10 @@ impl<'a> Run<'a> {
     }
 
     fn up(&self, mut session: Session) -> Result<Summary, Error> {
-        let (open, targets) = self.lay_out_remote(&mut session)?;
+        let (open, targets, becomes) = self.lay_out_remote(&mut session)?;
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
+        self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = SendJob {
             roots,
@@ -172,6 +204,7 @@ impl<'a> Run<'a> {
             offers: opened.offers,
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
+            limit: self.job.common.limit,
             account: Account::own()?,
             tell_progress: false,
             side: "client".into(),
@@ -184,13 +217,16 @@ impl<'a> Run<'a> {
             return Err(Error::new(Code::UsageInvalid, "copy", self.destination.shown(), "not a local path"));
         };
         let (base, layout) = self.lay_out_local(path)?;
-        let store = LocalStore::open(&base, Access::ReadWrite).map_err(|error| error.at("client"))?;
+        let store =
+            LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let options = self.job.options.clone();
         let offers = kept || options.existing != Existing::Replace || options.dry_run;
+        let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
+        self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
@@ -198,6 +234,7 @@ impl<'a> Run<'a> {
             options,
             journal,
             account: Account::own()?,
+            max_deferred: usize::MAX,
             side: "client".into(),
             root: base.display().to_string(),
         };
@@ -206,9 +243,12 @@ impl<'a> Run<'a> {
     }
 
     fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<([u8; 32], Vec<RelPath>), Error> {
-        let (open, targets) = self.lay_out_remote(target)?;
+        let (open, targets, becomes) = self.lay_out_remote(target)?;
         match target.ask(Request::Grant { open, peer: from.clone() })? {
-            Reply::Granted(grant) => Ok((grant, targets)),
+            Reply::Granted(grant) => {
+                self.intent()?.keep(becomes)?;
+                Ok((grant, targets))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -256,6 +296,7 @@ impl<'a> Run<'a> {
             offers,
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
+            limit: self.job.common.limit,
             max_streams: self.job.common.streams,
         })
     }
@@ -275,7 +316,7 @@ impl<'a> Run<'a> {
     }
 
     /// Asks the site what the destination is, and says what to open there.
-    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>), Error> {
+    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
         let Spec::Remote(path) = &self.destination else {
             return Err(Error::new(
                 Code::UsageInvalid,
@@ -287,9 +328,10 @@ impl<'a> Run<'a> {
         let place = place_of(path)?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
-        if layout.make && !self.job.options.dry_run {
+        if layout.make {
             session.ask(Request::Mkdir { place: place.clone(), parents: false })?;
         }
+        let becomes = self.becomes(&layout);
         let base = match layout.into {
             true => place.path,
             false => place.path.parent().unwrap_or_default(),
@@ -301,7 +343,16 @@ impl<'a> Run<'a> {
             options: self.job.options.clone(),
             max_streams: self.job.common.streams,
         };
-        Ok((open, layout.targets))
+        Ok((open, layout.targets, becomes))
+    }
+
+    /// Whether the source becomes the destination, and a later try must know it.
+    fn becomes(&self, layout: &Layout) -> bool {
+        !layout.into && self.job.recursive && !self.job.options.dry_run
+    }
+
+    fn intent(&self) -> Result<Intent, Error> {
+        Ok(Intent::new(&self.context.home()?.journal_dir(), self.key()))
     }
 
     fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
@@ -313,7 +364,7 @@ impl<'a> Run<'a> {
         };
         let (parent, name) = split_local(path);
         let layout = self.lay_out(found, name.as_deref())?;
-        if layout.make && !self.job.options.dry_run {
+        if layout.make {
             std::fs::create_dir(path)
                 .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
         }
@@ -322,8 +373,18 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
         match self.job.verb {
-            Verb::Cp => lay_out(&self.sources, &self.destination, found, name),
-            Verb::Sync => lay_out_sync(found, &self.destination),
+            Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name),
+            Verb::Sync => Ok(self.only_looked_at(lay_out_sync(found, &self.destination)?, name)),
+        }
+    }
+
+    /// A dry run makes nothing: a missing destination is looked at from the directory it would be in.
+    fn only_looked_at(&self, layout: Layout, name: Option<&[u8]>) -> Layout {
+        match name.map(RelPath::parse) {
+            Some(Ok(name)) if layout.make && self.job.options.dry_run => {
+                Layout { into: false, make: false, targets: vec![name] }
+            }
+            _ => layout,
         }
     }
 
@@ -331,7 +392,8 @@ impl<'a> Run<'a> {
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {
                 let contents = *slash || self.job.verb == Verb::Sync;
-                open_local(path, contents, self.job.recursive, to).map_err(|error| error.at("client"))
+                open_local(path, contents, self.job.recursive, to)
+                    .map_err(|error| not_found(error).at("client"))
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
@@ -372,6 +434,11 @@ fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Resu
     let store = LocalStore::open(&parent, Access::ReadOnly)?;
     let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
     Ok(Root { dir: store.root()?, from, to })
+}
+
+/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
+fn not_found(error: Error) -> Error {
+    if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

@@ -1,19 +1,24 @@
-//! `renkei whoami`: who we are, by the certificates in the directory.
+//! `renkei whoami`: who we are, by the certificates in the directory or by another site's word.
 
-use super::Context;
 use super::output::Report;
+use super::{Context, connect};
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::credential::Credential;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
+use renkei_core::wire::message::{Reply, Request};
 use serde::Serialize;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-/// Show who you are and until when
+/// Show who you are and until when; with SITE, who you are there
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Ask this site which account you work as and which storages you may use
+    site: Option<OsString>,
+}
 
 #[derive(Serialize)]
 struct Identity {
@@ -32,7 +37,29 @@ struct Identities {
     pop: Option<Identity>,
 }
 
-pub(super) fn run(_: &Args, context: &Context) -> Result<u8, Error> {
+/// Who somebody is at another site.
+#[derive(Serialize)]
+struct Mapped {
+    site: SiteName,
+    principal: String,
+    account: String,
+    rule: String,
+    storages: Vec<StorageRow>,
+    endpoint: String,
+    software: String,
+}
+
+#[derive(Serialize)]
+struct StorageRow {
+    name: String,
+    writable: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    if let Some(site) = &args.site {
+        context.output.answer(&ask(site, context)?)?;
+        return Ok(0);
+    }
     let (home, now) = (context.home()?, context.now());
     let user = Credential::user(&home, now);
     let pop = Credential::host(&home, now);
@@ -49,6 +76,24 @@ pub(super) fn run(_: &Args, context: &Context) -> Result<u8, Error> {
     };
     context.output.answer(&Identities { user, pop })?;
     Ok(0)
+}
+
+fn ask(site: &OsStr, context: &Context) -> Result<Mapped, Error> {
+    let mut session = connect::session(context, &connect::site_argument(site)?)?;
+    let identity = match session.ask(Request::Whoami)? {
+        Reply::Identity(identity) => identity,
+        other => return Err(connect::unexpected(&other)),
+    };
+    let storage = |(name, writable): (String, bool)| StorageRow { name, writable };
+    Ok(Mapped {
+        site: identity.site,
+        principal: identity.principal,
+        account: identity.account,
+        rule: identity.rule,
+        storages: identity.storages.into_iter().map(storage).collect(),
+        endpoint: session.endpoint.to_string(),
+        software: session.welcome.software.clone(),
+    })
 }
 
 impl Identity {
@@ -72,6 +117,16 @@ fn left(until: SystemTime, now: SystemTime) -> String {
         0..120 => format!("{minutes} min"),
         120..2880 => format!("{} h", minutes / 60),
         _ => format!("{} days", minutes / 1440),
+    }
+}
+
+impl Report for Mapped {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{} is {} at {} (rule: {})", self.principal, self.account, self.site, self.rule)?;
+        for StorageRow { name, writable } in &self.storages {
+            writeln!(out, "  {}:/{name}  {}", self.site, if *writable { "read-write" } else { "read-only" })?;
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
 //!
 //! `renkei/1` connections get an OS thread of their own, HTTP ones a task. Whoever sends no TLS gets one line of
-//! plain text that says so. A peer that dawdles before its handshake is dropped after [`HELLO_WITHIN`].
+//! plain text that says so. A peer that dawdles before its handshake is dropped after 10 s.
 
 use super::{http, renkei};
 use crate::site::{Counters, Site};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long a peer may take for its first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -21,8 +21,27 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const MAX_HELLO_BYTES: usize = 16 << 10;
 /// First byte of every TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
-/// Connections not yet handed to a door, at a time.
-const MAX_GREETING: usize = 512;
+/// Connections at a time that have not sent their first message; each costs a task and 4 KiB.
+const MAX_GREETING: usize = 4096;
+/// `renkei/1` connections at a time that have not proved who they are; each costs a thread.
+const MAX_UNPROVED: usize = 256;
+/// HTTP connections at a time.
+const MAX_HTTP: usize = 128;
+
+/// Room for connections that nobody vouches for yet.
+#[derive(Clone)]
+struct Room {
+    greeting: Arc<Semaphore>,
+    unproved: Arc<Semaphore>,
+    http: Arc<Semaphore>,
+}
+
+impl Room {
+    fn new() -> Self {
+        let room = |count| Arc::new(Semaphore::new(count));
+        Room { greeting: room(MAX_GREETING), unproved: room(MAX_UNPROVED), http: room(MAX_HTTP) }
+    }
+}
 
 /// Listens on `address`.
 ///
@@ -40,16 +59,14 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 
 /// Accepts connections until the task is dropped.
 pub async fn accept(listener: TcpListener, site: Arc<Site>) {
-    let greeting = Arc::new(Semaphore::new(MAX_GREETING));
+    let room = Room::new();
     loop {
-        let Ok(permit) = greeting.clone().acquire_owned().await else { return };
+        let Ok(permit) = room.greeting.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((sock, peer)) => {
                 let site = site.clone();
-                tokio::spawn(async move {
-                    let _permit = permit;
-                    greet(sock, peer, site).await;
-                });
+                let room = room.clone();
+                tokio::spawn(async move { greet(sock, peer, site, room, permit).await });
             }
             Err(error) => {
                 // Out of descriptors, mostly: others must end before the next can come.
@@ -60,10 +77,19 @@ pub async fn accept(listener: TcpListener, site: Arc<Site>) {
     }
 }
 
-async fn greet(mut sock: TcpStream, peer: SocketAddr, site: Arc<Site>) {
+async fn greet(
+    mut sock: TcpStream,
+    peer: SocketAddr,
+    site: Arc<Site>,
+    room: Room,
+    permit: OwnedSemaphorePermit,
+) {
     let hello = tokio::time::timeout(HELLO_WITHIN, read_hello(&mut sock)).await;
     match hello {
-        Ok(Ok(Some(hello))) => dispatch(sock, peer, hello, site).await,
+        Ok(Ok(Some(hello))) => {
+            drop(permit);
+            dispatch(sock, peer, hello, site, room).await;
+        }
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
             Counters::add(&site.counters.refused_total, 1);
@@ -133,12 +159,17 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
     }
 }
 
-async fn dispatch(sock: TcpStream, peer: SocketAddr, hello: ClientHello, site: Arc<Site>) {
+async fn dispatch(sock: TcpStream, peer: SocketAddr, hello: ClientHello, site: Arc<Site>, room: Room) {
     let snapshot = site.snapshot();
+    let room = if hello.renkei { room.unproved } else { room.http };
+    let Ok(Ok(permit)) = tokio::time::timeout(HELLO_WITHIN, room.acquire_owned()).await else {
+        Counters::add(&site.counters.refused_total, 1);
+        return tracing::warn!(%peer, "dropped: too many connections of strangers");
+    };
     if hello.renkei {
         let sock = sock.into_std().and_then(|sock| sock.set_nonblocking(false).map(|()| sock));
         match sock {
-            Ok(sock) => renkei::spawn(sock, hello.bytes, snapshot.renkei_tls.clone(), peer, site),
+            Ok(sock) => renkei::spawn(sock, hello.bytes, snapshot.renkei_tls.clone(), peer, site, permit),
             Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
         }
     } else {

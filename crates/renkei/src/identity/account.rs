@@ -1,10 +1,12 @@
 //! Local accounts, and threads that work as one.
 //!
 //! A daemon that runs as root does each principal's I/O as the mapped account, on threads of its own: [`Account::assume`]
-//! gives up root on the calling thread alone, for good, by raw system calls (the C library's would change all
-//! threads). A daemon without root serves its own account only. Guarantee: after `assume` returned `Ok`, the
-//! thread has exactly the account's uid, gid and groups, and no way back. Non-goal: the umask, which belongs to
-//! the whole process.
+//! gives up root on the calling thread alone, by raw system calls (the C library's would change all threads). A
+//! daemon without root serves its own account only. Guarantee: after `assume` returned `Ok`, everything the thread
+//! does is judged by exactly the account's uid, gid and groups, without capabilities. The real and the saved uid
+//! stay root's: with the account's own, that account could signal the thread, and a fatal signal to one thread ends
+//! the whole daemon. Non-goals: the umask, which belongs to the whole process; keeping hostile code on the thread
+//! from coming back, which shares all memory with threads that are root.
 
 use renkei_core::error::{Code, Error};
 use rustix::fs::{Gid, Uid};
@@ -101,7 +103,7 @@ impl Account {
         // Groups first: without root the others could not be changed any more.
         set_thread_groups(&groups).map_err(|errno| refused("setgroups", &errno))?;
         set_thread_res_gid(gid, gid, gid).map_err(|errno| refused("setresgid", &errno))?;
-        set_thread_res_uid(uid, uid, uid).map_err(|errno| refused("setresuid", &errno))
+        set_thread_res_uid(Uid::ROOT, uid, Uid::ROOT).map_err(|errno| refused("setresuid", &errno))
     }
 
     /// Starts a thread that works as the account; fails if it cannot.
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_becomes_the_account_for_good_and_alone() {
+    fn a_thread_becomes_the_account_alone() {
         if !is_root() {
             return;
         }
@@ -247,18 +249,44 @@ mod tests {
         let inner = path.clone();
         let work = move || {
             std::fs::write(inner, "x").unwrap();
-            let root = Uid::ROOT;
-            let back = set_thread_res_uid(root, root, root).is_ok();
             let groups = rustix::process::getgroups().unwrap();
-            (back, groups.into_iter().map(Gid::as_raw).collect::<Vec<_>>())
+            let capabilities = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            (capabilities, groups.into_iter().map(Gid::as_raw).collect::<Vec<_>>())
         };
-        let (back, groups) = nobody.spawn("nobody", work).unwrap().join().unwrap();
-        assert!(!back, "the thread became root again");
+        let (status, groups) = nobody.spawn("nobody", work).unwrap().join().unwrap();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+        assert_eq!(u64::from_str_radix(effective, 16).unwrap(), 0, "capabilities are left");
         assert_eq!(groups, nobody.groups);
         let metadata = path.metadata().unwrap();
         assert_eq!((metadata.uid(), metadata.gid()), (nobody.uid, nobody.gid));
         assert!(rustix::process::geteuid().is_root());
         assert!(std::fs::write(dir.path().join("by-root"), "x").is_ok());
+    }
+
+    #[test]
+    fn the_account_itself_cannot_end_the_daemon() {
+        use std::os::unix::process::CommandExt;
+        if !is_root() {
+            return;
+        }
+        let nobody = Account::lookup("nobody").unwrap();
+        let (started, thread) = std::sync::mpsc::channel();
+        let (finish, wait) = std::sync::mpsc::channel::<()>();
+        let work = move || {
+            started.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+            let _ = wait.recv();
+        };
+        let worker = nobody.spawn("nobody", work).unwrap();
+        let thread = thread.recv().unwrap();
+        // Signal 0 asks whether any other would be delivered.
+        let mut kill = std::process::Command::new("sh");
+        kill.args(["-c", &format!("kill -0 {thread}")]).uid(nobody.uid).gid(nobody.gid);
+        let asked = kill.output().unwrap();
+        drop(finish);
+        worker.join().unwrap();
+        assert!(!asked.status.success(), "the account may signal a thread of the daemon");
+        let said = String::from_utf8_lossy(&asked.stderr).to_lowercase();
+        assert!(said.contains("permitted") || said.contains("permission"), "{said}");
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use super::place::Places;
 use super::receive::Session;
 use crate::store::Dir;
-use crate::store::temp::is_temp_name;
+use crate::store::temp::{is_temp_name, temp_job};
 use crate::store::tree::remove_tree;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, ReceiveDone};
-use std::collections::HashMap;
+use renkei_core::wire::parts;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Up to so many files are synced one by one; more are cheaper with one sync of the whole file system.
@@ -28,7 +29,10 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
                 links.iter().try_for_each(|link| make_link(session, &mut places, link))?;
             }
             Action::RemoveOthers => remove_others(session)?,
-            Action::SetDirs(dirs) => dirs.iter().try_for_each(|dir| set_dir(session, dir))?,
+            Action::SetDirs(dirs) => {
+                remove_left(session, &dirs)?;
+                dirs.iter().try_for_each(|dir| set_dir(session, dir))?;
+            }
             Action::Done => {
                 let done = ReceiveDone { deleted: session.deleted() };
                 return session.control.send(&Control::ReceiveDone(done));
@@ -48,7 +52,9 @@ fn commit(
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
     if !synced.acknowledge.is_empty() {
         let ids = synced.acknowledge.iter().map(|done| done.id).collect();
-        session.control.send(&Control::Acked(ranges(ids)))?;
+        for part in parts(ranges(ids), usize::MAX) {
+            session.control.send(&Control::Acked(part))?;
+        }
     }
     for done in synced.rename {
         match rename(places, &done.path) {
@@ -72,7 +78,7 @@ fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Don
         for done in renamed {
             sync_name(session, places, done)?;
         }
-        return Ok(());
+        return sync_above(session, renamed);
     }
     for dir in file_systems(session, places, written.iter().chain(renamed))?.into_values() {
         dir.sync_fs()?;
@@ -88,6 +94,18 @@ fn sync_name(session: &Session, places: &mut Places, done: &Done) -> Result<(), 
         dir.sync()?;
     }
     if done.path.is_root() { Ok(()) } else { places.find(&done.path)?.dir.sync() }
+}
+
+/// Makes the names of the directories above durable too: they may have been made a moment ago.
+fn sync_above(session: &Session, renamed: &[Done]) -> Result<(), Error> {
+    let mut above = BTreeSet::new();
+    for done in renamed {
+        let mut at = done.path.parent();
+        while let Some(dir) = at.and_then(|dir| dir.parent()) {
+            at = above.insert(dir.clone()).then_some(dir);
+        }
+    }
+    above.iter().try_for_each(|dir| session.base().descend(dir)?.sync())
 }
 
 /// One directory of each file system that was written to.
@@ -118,7 +136,11 @@ fn rename(places: &mut Places, path: &RelPath) -> Result<(), Error> {
 
 fn make_link(session: &Session, places: &mut Places, link: &PendingLink) -> Result<(), Error> {
     let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
-    match try_link(places, link) {
+    let linked = match session.receiver(|receiver| receiver.has_failed(&link.to)) {
+        true => Err(Error::new(Code::HardLinkTarget, "link", &link.to, "it failed")),
+        false => try_link(places, link),
+    };
+    match linked {
         Ok(()) => session.on_placed(done),
         Err(error) => session.on_entry_failed(link.id, &link.path, error)?,
     }
@@ -154,6 +176,29 @@ fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
     }
 }
 
+/// Removes temporary files an earlier run left of sources that are gone by now.
+fn remove_left(session: &Session, dirs: &[PendingDir]) -> Result<(), Error> {
+    if session.dry_run() || !session.receiver(|receiver| receiver.continues_job()) {
+        return Ok(());
+    }
+    remove_temps(session, session.base().as_ref())?;
+    dirs.iter().try_for_each(|dir| match session.base().descend(&dir.path) {
+        Ok(dir) => remove_temps(session, &*dir),
+        // It is reported where its metadata is set.
+        Err(_) => Ok(()),
+    })
+}
+
+fn remove_temps(session: &Session, dir: &dyn Dir) -> Result<(), Error> {
+    for listed in dir.list()? {
+        let name = listed?.name;
+        if temp_job(&name) == Some(session.job()) {
+            dir.remove_file(&name)?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes what the source does not have, directory by directory.
 fn remove_others(session: &Session) -> Result<(), Error> {
     let mut pending = vec![RelPath::root()];
@@ -169,7 +214,11 @@ fn remove_others(session: &Session) -> Result<(), Error> {
             if is_temp_name(&name) {
                 continue;
             }
-            let entry = dir.entry(&name, crate::store::Detail::Basic)?.0;
+            let entry = match dir.entry(&name, crate::store::Detail::Basic) {
+                Ok((entry, _)) => entry,
+                Err(error) if error.code == Code::PathNotFound => continue,
+                Err(error) => return Err(error),
+            };
             if !session.receiver(|receiver| receiver.is_named(&child)) {
                 remove_one(session, &*dir, &name, &child, &entry)?;
             } else if entry.kind == EntryKind::Dir {
@@ -187,12 +236,15 @@ fn remove_one(
     path: &RelPath,
     entry: &Entry,
 ) -> Result<(), Error> {
-    session.on_removed(path.clone())?;
-    if session.dry_run() {
-        return Ok(());
-    }
-    match entry.kind {
+    let removed = match entry.kind {
+        _ if session.dry_run() => Ok(()),
         EntryKind::Dir => remove_tree(dir, name).map(drop),
         _ => dir.remove_file(name),
+    };
+    match removed {
+        Ok(()) => session.on_removed(path.clone()),
+        Err(error) if error.code == Code::PathNotFound => Ok(()),
+        // The others can go all the same.
+        Err(error) => session.report_kept(path, error),
     }
 }

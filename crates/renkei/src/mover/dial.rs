@@ -14,10 +14,17 @@ use renkei_core::wire::frame::{self, FrameKind};
 use renkei_core::wire::message::{Control, Hello, Opened, Reply, Request, Welcome};
 use renkei_core::wire::{VERSIONS, encode, violation};
 use rustls::ClientConfig;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+/// Requests sent before the first of them is answered: small ones, whose replies fit the socket's buffers.
+const ASKED_AHEAD: usize = 64;
+
+/// Data streams the other side may ask for: no path needs more, and each costs memory here.
+const MAX_STREAMS: u16 = 256;
 
 /// Who dials, and whom it trusts.
 pub struct Dialler {
@@ -84,7 +91,8 @@ impl Dialler {
         Err(last.unwrap_or_else(|| Error::new(Code::NameUnresolved, "resolve", endpoint, "no address")))
     }
 
-    fn open(&self, site: &SiteName, address: SocketAddr) -> Result<Session, Error> {
+    /// Opens a session at one address.
+    pub fn open(&self, site: &SiteName, address: SocketAddr) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
         let stream = self.secure(site, address)?;
         let (link, mut control) = split(stream, self.silence)?;
@@ -115,6 +123,9 @@ impl Dialler {
 
     /// Opens the data streams of a session.
     pub fn join(&self, session: &Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
+        if opened.streams > MAX_STREAMS {
+            return Err(violation("opening", format_args!("{} data streams", opened.streams)));
+        }
         let join = |index| self.join_one(session, &opened.ticket, index);
         (0..opened.streams.max(1)).map(join).collect()
     }
@@ -144,12 +155,43 @@ impl Session {
     }
 
     fn reply_to(&mut self, id: u64) -> Result<Reply, Error> {
+        self.outcome_of(id)?
+    }
+
+    /// The site's answer to a request; the outer error ends the session.
+    fn outcome_of(&mut self, id: u64) -> Result<Result<Reply, Error>, Error> {
         let site = self.site.clone();
         match self.control.recv().map_err(|error| named(error, &site, self.endpoint))? {
-            Control::Reply { id: answered, reply } if answered == id => reply,
+            Control::Reply { id: answered, reply } if answered == id => Ok(reply),
             Control::Abort(error) => Err(error),
             other => Err(violation("reply", format_args!("{other:?}"))),
         }
+    }
+
+    /// Asks many things, some ahead of their answers so that the way there and back is not waited for each time.
+    ///
+    /// The answers come in order; each is one reply, good or bad.
+    ///
+    /// # Errors
+    /// What ends the session, or what `on_reply` returns.
+    pub fn ask_each(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+        mut on_reply: impl FnMut(Result<Reply, Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut waiting = VecDeque::with_capacity(ASKED_AHEAD);
+        for request in requests {
+            if waiting.len() == ASKED_AHEAD
+                && let Some(id) = waiting.pop_front()
+            {
+                on_reply(self.outcome_of(id)?)?;
+            }
+            waiting.push_back(self.send_request(request)?);
+        }
+        for id in waiting {
+            on_reply(self.outcome_of(id)?)?;
+        }
+        Ok(())
     }
 
     /// Asks for something that comes in parts and hands each part on.
@@ -224,16 +266,4 @@ pub fn unreachable(error: &io::Error) -> Error {
 fn is_network(code: Code) -> bool {
     use Code::*;
     matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
-}
-
-/// The kernel's estimate of a connection's round trip.
-pub fn rtt(sock: &TcpStream) -> Duration {
-    use std::os::fd::AsRawFd;
-    // SAFETY: tcp_info is plain numbers, for which all zeros is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let target = (&raw mut info).cast();
-    // SAFETY: the descriptor lives as long as `sock`; the kernel writes at most `length` bytes to `info`.
-    unsafe { libc::getsockopt(sock.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, target, &raw mut length) };
-    Duration::from_micros(u64::from(info.tcpi_rtt))
 }

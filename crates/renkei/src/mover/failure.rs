@@ -33,11 +33,16 @@ impl Failure {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Ends the session with `error`, unless it has ended.
+    /// Ends the session with `error`, unless it has ended or the peer soon says why it ends.
     pub(super) fn set(&self, error: Error) {
         if matches!(error.code, Code::ConnectionLost | Code::Stalled) && self.wait_for(ECHO) {
             return;
         }
+        self.set_now(error);
+    }
+
+    /// Ends the session with `error`, unless it has ended.
+    pub(super) fn set_now(&self, error: Error) {
         {
             let mut state = self.lock();
             if state.over {

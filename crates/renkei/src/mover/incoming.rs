@@ -1,5 +1,6 @@
 //! One receiving data stream: takes frames off the wire and writes files under temporary names.
 
+use super::block::Block;
 use super::place::Places;
 use super::receive::{OpenFile, Session};
 use crate::net::tls::TlsStream;
@@ -8,16 +9,20 @@ use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::SlotHasher;
 use renkei_core::mover::receiver::{Done, PendingDir, PendingLink, Start};
-use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, parse_raw};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, MAX_RAW_BYTES, RAW_OFFSET_BYTES};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::{decode, violation};
 use std::sync::Arc;
+
+/// Unit of holes in small files: what most file systems allocate by.
+const HOLE_BYTES: usize = 4096;
 
 pub(super) struct Incoming<'a> {
     stream: TlsStream,
     session: &'a Session,
     places: Places,
     payload: Vec<u8>,
+    block: Block,
     extent: Option<Extent>,
 }
 
@@ -32,7 +37,7 @@ struct Extent {
 impl<'a> Incoming<'a> {
     pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
         let payload = Vec::with_capacity(MAX_PAYLOAD_BYTES);
-        Incoming { stream, session, places: session.places(), payload, extent: None }
+        Incoming { stream, session, places: session.places(), payload, block: Block::new(), extent: None }
     }
 
     /// Receives until the sender ends the stream.
@@ -41,12 +46,12 @@ impl<'a> Incoming<'a> {
             match self.next_frame()? {
                 Some(FrameKind::Entry) => self.on_entry()?,
                 Some(FrameKind::Extent) => self.on_extent()?,
-                Some(FrameKind::Raw) => self.on_raw()?,
+                // Its bytes were taken off the wire and dealt with already.
+                Some(FrameKind::Raw) | None => {}
                 Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
                 Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(()),
                 Some(FrameKind::Refusal) => return Err(decode("refusal", &self.payload)?),
                 Some(kind) => return Err(violation("data stream", format_args!("unexpected {kind:?}"))),
-                None => {}
             }
         }
     }
@@ -55,6 +60,10 @@ impl<'a> Incoming<'a> {
         let mut head = [0; HEAD_BYTES];
         self.stream.read_exact(&mut head)?;
         let head = frame::parse_head(head)?;
+        if head.kind == Some(FrameKind::Raw) {
+            self.on_raw(head.payload_bytes)?;
+            return Ok(head.kind);
+        }
         self.payload.resize(head.payload_bytes, 0);
         self.stream.read_exact(&mut self.payload)?;
         Ok(head.kind)
@@ -66,6 +75,8 @@ impl<'a> Incoming<'a> {
         }
         let (head, content) = EntryHead::read(&self.payload)?;
         let EntryHead { id, entry, .. } = &head;
+        // Whatever becomes of it: the source has this name, so it is not removed here.
+        self.session.note_name(&entry.path);
         let placed = if !head.content_matches(content) {
             Err(Error::new(Code::DigestMismatch, "receive", &entry.path, "BLAKE3 differs"))
         } else if self.session.dry_run() {
@@ -100,22 +111,44 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    fn on_raw(&mut self) -> Result<(), Error> {
+    /// Reads bytes of the extent straight into the block they are written from.
+    fn on_raw(&mut self, payload_bytes: usize) -> Result<(), Error> {
+        let mut offset = [0; RAW_OFFSET_BYTES];
+        let count = payload_bytes.checked_sub(RAW_OFFSET_BYTES).filter(|count| *count <= MAX_RAW_BYTES);
+        let count = count.ok_or_else(|| violation("raw", format_args!("{payload_bytes} bytes")))?;
+        self.stream.read_exact(&mut offset)?;
+        let offset = u64::from_be_bytes(offset);
+        if !self.block.takes(offset, count) {
+            self.write_block()?;
+        }
+        let room = self.block.room(offset, count);
+        self.stream.read_exact(room)?;
         let extent =
             self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
-        let (offset, bytes) = parse_raw(&self.payload)?;
-        let Some(file) = &extent.file else { return Ok(()) };
-        if !extent.hasher.update(offset, bytes) {
+        if !extent.hasher.update(offset, room) {
             return Err(violation("data stream", "bytes out of place"));
         }
-        let written = file.file.write_at(bytes, offset);
-        written.or_else(|error| {
+        Ok(())
+    }
+
+    /// Writes what was gathered; a failure gives up the file, not the stream.
+    fn write_block(&mut self) -> Result<(), Error> {
+        let (bytes, offset) = self.block.gathered();
+        let extent = self.extent.as_mut().filter(|_| !bytes.is_empty());
+        let failed = extent.and_then(|extent| {
+            let error = extent.file.as_ref()?.write_at(bytes, offset).err()?;
             extent.file = None;
-            self.session.on_entry_failed(extent.head.id, &extent.head.entry.path, error)
-        })
+            Some((extent.head.id, extent.head.entry.path.clone(), error))
+        });
+        self.block.clear();
+        match failed {
+            Some((id, path, error)) => self.session.on_entry_failed(id, &path, error),
+            None => Ok(()),
+        }
     }
 
     fn on_extent_end(&mut self) -> Result<(), Error> {
+        self.write_block()?;
         let extent = self.extent.take().ok_or_else(|| violation("data stream", "the end of no extent"))?;
         let end: ExtentEnd = decode("extent end", &self.payload)?;
         let Some(file) = extent.file else { return Ok(()) };
@@ -177,13 +210,23 @@ fn write_small(
     let place = places.make(&entry.path)?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
-        if !content.is_empty() {
-            file.write_at(content, 0)?;
-        }
+        write_content(&*file, entry, content)?;
         finish_file(session, id, entry, &*file)?;
         file.stamp()
     })();
     written.map(|stamp: Stamp| stamp.ino).inspect_err(|_| drop(place.dir.remove_file(&temp)))
+}
+
+/// Writes a small file's content; blocks of zeros of a sparse file stay holes.
+fn write_content(file: &dyn WriteFile, entry: &Entry, content: &[u8]) -> Result<(), Error> {
+    if !matches!(entry.kind, EntryKind::File { sparse: true, .. }) {
+        return if content.is_empty() { Ok(()) } else { file.write_at(content, 0) };
+    }
+    file.set_len(content.len() as u64)?;
+    let blocks = content.chunks(HOLE_BYTES).zip((0..).step_by(HOLE_BYTES));
+    blocks
+        .filter(|(block, _)| block.iter().any(|byte| *byte != 0))
+        .try_for_each(|(block, offset)| file.write_at(block, offset))
 }
 
 /// Sets a file's metadata; what cannot be kept is reported and does not fail the file.

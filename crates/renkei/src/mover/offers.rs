@@ -7,8 +7,8 @@ use super::receive::{OpenFile, Session};
 use crate::store::{Detail, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::digest::{SlotHasher, slot_range};
-use renkei_core::mover::receiver::{Done, Left};
+use renkei_core::mover::digest::{SlotHasher, slot_count, slot_range};
+use renkei_core::mover::receiver::{Done, Left, slot_ranges};
 use renkei_core::wire::message::{Existing, OfferItem, Verdict};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,10 @@ pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) ->
     let judged = try_judge(session, places, item);
     judged.unwrap_or_else(|error| match error.code {
         Code::PathNotFound => Verdict::Want,
-        _ => Verdict::Refuse(session.name_side(error)),
+        _ => {
+            session.receiver(|receiver| receiver.on_failed(&item.entry.path));
+            Verdict::Refuse(session.name_side(error))
+        }
     })
 }
 
@@ -92,7 +95,12 @@ fn resume(
 ) -> Result<Verdict, Error> {
     let temp = places.temp(&item.entry.path);
     let place = places.find(&item.entry.path)?;
-    let (found, raw) = place.dir.entry(&temp, Detail::Basic)?;
+    let (found, raw) = match place.dir.entry(&temp, Detail::Basic) {
+        Err(error) if error.code == Code::PathNotFound => {
+            return renamed(session, places, item, temp_ino, slots);
+        }
+        found => found?,
+    };
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
         return Ok(Verdict::Want);
     }
@@ -105,7 +113,7 @@ fn resume(
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }
     session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone()));
-    let opened = OpenFile { dir: place.dir, temp, file, ino: temp_ino };
+    let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };
@@ -114,7 +122,24 @@ fn resume(
     } else {
         session.keep_open(item.id, opened);
     }
-    Ok(Verdict::Partial(slots.into_iter().collect()))
+    Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
+}
+
+/// Takes up a file that got its final name, but was not acknowledged, before the earlier run ended.
+fn renamed(
+    session: &Session,
+    places: &mut Places,
+    item: &OfferItem,
+    ino: u64,
+    slots: BTreeMap<u32, [u8; 32]>,
+) -> Result<Verdict, Error> {
+    let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };
+    let whole = slots.len() as u32 == slot_count(stamp.size);
+    if !whole || !is_copy(places, &item.entry, stamp, Some(ino))? {
+        return Ok(Verdict::Want);
+    }
+    session.on_placed(Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) });
+    Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
 }
 
 /// Digest of an extent as the disk has it.

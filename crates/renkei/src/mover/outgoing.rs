@@ -1,6 +1,6 @@
 //! One sending data stream: takes units and puts them on the wire.
 
-use super::send::Session;
+use super::send::{Next, Session};
 use super::walk::{Root, vanished};
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
@@ -9,7 +9,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{self, SlotHasher};
 use renkei_core::mover::plan::{Item, Unit};
 use renkei_core::path::RelPath;
-use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, RAW_OFFSET_BYTES};
 use renkei_core::wire::encode;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// File bytes in one raw frame: whole pages, and with the frame's head one write of the stream.
 const CHUNK_BYTES: usize = WRITE_BYTES - 4096;
 /// A raw frame's head and the offset after it.
-const RAW_HEAD_BYTES: usize = HEAD_BYTES + 8;
+const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
@@ -46,10 +46,15 @@ impl<'a> Outgoing<'a> {
 
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        while let Some(unit) = self.session.next_unit() {
-            let moved = match unit {
-                Unit::Pack(items) => self.send_pack(&items)?,
-                Unit::Extent { item, slot } => self.send_extent(&item, slot)?,
+        loop {
+            let moved = match self.session.next_unit() {
+                Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
+                Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
+                Next::ShowLife => {
+                    self.stream.write_all(&frame::IDLE)?;
+                    continue;
+                }
+                Next::Nothing => break,
             };
             self.session.on_bytes_moved(moved);
         }
@@ -68,7 +73,7 @@ impl<'a> Outgoing<'a> {
         for item in items {
             match self.push_entry(item) {
                 Ok(bytes) => moved += bytes,
-                Err(error) => self.session.on_source_failed(item.id, vanished(error)),
+                Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -140,7 +145,7 @@ impl<'a> Outgoing<'a> {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
                 let error = vanished(error);
-                self.session.on_source_failed(item.id, error.clone());
+                self.session.on_source_failed(item.id, error.clone())?;
                 (ExtentEnd::Failed(error), 0)
             }
             Err(Fault::Stream(error)) => return Err(error),
@@ -193,7 +198,7 @@ impl<'a> Outgoing<'a> {
             if count != want {
                 return Err(Fault::Source(changed(item, "shrank while it was read")));
             }
-            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, 8 + want));
+            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + want));
             chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
             assert!(hasher.update(at, &chunk[RAW_HEAD_BYTES..]), "ranges of data ascend within the slot");
             self.stream.write_all(chunk).map_err(Fault::Stream)?;

@@ -12,20 +12,28 @@ use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
-use crate::store::{Dir, WriteFile};
+use crate::store::{DIRECT_ALIGN, Dir, WriteFile};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
 use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
-    Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
+    BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
+use renkei_core::wire::parts;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
+
+/// Batches of offers that wait to be judged; then the control stream is read no further.
+const MAX_OFFERS: usize = 64;
+/// Files that wait to be committed before the streams are held back.
+const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -37,6 +45,8 @@ pub struct ReceiveJob {
     pub options: ReceiveOptions,
     /// The job's journal and what it holds; none for a dry run.
     pub journal: Option<(Journal, Kept)>,
+    /// Links and directories that may be left for the end.
+    pub max_deferred: usize,
     /// Who writes.
     pub account: Account,
     /// This side's name in errors.
@@ -45,12 +55,52 @@ pub struct ReceiveJob {
     pub root: String,
 }
 
+/// Files from this size on are written past the page cache: they would push everything else out of it, and the
+/// copy into it is the largest single cost of receiving (measured in docs/design/0003-direct-writes.md).
+const DIRECT_FROM_BYTES: u64 = 64 << 20;
+
 /// A large file under its temporary name.
 pub(super) struct OpenFile {
     pub(super) dir: Arc<dyn Dir>,
     pub(super) temp: Vec<u8>,
     pub(super) file: Box<dyn WriteFile>,
     pub(super) ino: u64,
+    direct: Option<Box<dyn WriteFile>>,
+    direct_refused: AtomicBool,
+}
+
+impl OpenFile {
+    pub(super) fn new(
+        dir: Arc<dyn Dir>,
+        temp: Vec<u8>,
+        file: Box<dyn WriteFile>,
+        size: u64,
+    ) -> Result<Self, Error> {
+        let ino = file.stamp()?.ino;
+        let direct = if size >= DIRECT_FROM_BYTES { dir.open_direct(&temp) } else { None };
+        let direct = direct.filter(|direct| direct.stamp().is_ok_and(|stamp| stamp.ino == ino));
+        Ok(OpenFile { dir, temp, file, ino, direct, direct_refused: AtomicBool::new(false) })
+    }
+
+    /// Writes a block past the page cache where that is possible, else through it.
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        let aligned =
+            [bytes.as_ptr() as usize, bytes.len(), offset as usize].iter().all(|n| n % DIRECT_ALIGN == 0);
+        match &self.direct {
+            Some(direct) if aligned && !self.direct_refused.load(Ordering::Relaxed) => {
+                match direct.write_at(bytes, offset) {
+                    Err(error)
+                        if !matches!(error.code, Code::NoSpace | Code::QuotaExceeded | Code::IoFailed) =>
+                    {
+                        self.direct_refused.store(true, Ordering::Relaxed);
+                        self.file.write_at(bytes, offset)
+                    }
+                    written => written,
+                }
+            }
+            _ => self.file.write_at(bytes, offset),
+        }
+    }
 }
 
 type Opening = Arc<OnceLock<Result<Arc<OpenFile>, Error>>>;
@@ -76,6 +126,7 @@ pub(super) struct Session {
     changed: Condvar,
     pub(super) failure: Failure,
     pub(super) control: Arc<ControlSender>,
+    journal: Mutex<Option<Journal>>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -98,11 +149,15 @@ pub fn receive(
         options: job.options.clone(),
         side: job.side,
         root: job.root,
-        checks_written: kept.header.as_ref().is_some_and(|header| header.boot != boot_id()),
+        // A boot that cannot be told from others proves nothing.
+        checks_written: kept
+            .header
+            .as_ref()
+            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
-            receiver: Receiver::new(job.options, kept),
+            receiver: Receiver::new(job.options, kept, job.max_deferred),
             open: HashMap::new(),
             streams_left: streams.len(),
             source_complete: None,
@@ -111,23 +166,26 @@ pub fn receive(
         changed: Condvar::new(),
         failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
         control: link,
+        journal: Mutex::new(journal),
     });
     let _hook = stop.on_stop({
         let session = session.clone();
         move |error| session.fail(error)
     });
-    let journal = spawn_journal(&session, journal)?;
+    let journal = spawn_journal(&session)?;
     let (offers, threads) = spawn_workers(&session, &job.account, streams)?;
     let ended = session.converse(control, offers);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(session.name_side(error.clone()));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
-    let journal = journal.join().expect("a panic aborts the process");
+    journal.join().expect("a panic aborts the process");
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
-    if let Some(journal) = journal.filter(|_| summary.failed == 0) {
+    if summary.failed == 0
+        && let Some(journal) = session.lock_journal().take()
+    {
         journal.remove();
     }
     Ok(summary)
@@ -148,6 +206,12 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(self.name_side(error));
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
@@ -161,6 +225,10 @@ impl Session {
 
     pub(super) fn base(&self) -> &Arc<dyn Dir> {
         &self.base
+    }
+
+    pub(super) fn job(&self) -> u64 {
+        self.job
     }
 
     pub(super) fn dry_run(&self) -> bool {
@@ -177,7 +245,9 @@ impl Session {
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {
-        self.receiver(|receiver| receiver.on_named(path));
+        if self.options.delete {
+            self.receiver(|receiver| receiver.on_named(path));
+        }
     }
 
     pub(super) fn left(&self, item: &OfferItem) -> Left {
@@ -188,7 +258,29 @@ impl Session {
         if self.dry_run() {
             return Err(renkei_core::wire::violation("extent", "in a dry run"));
         }
-        self.receiver(|receiver| receiver.start_extent(head.id, &head.entry, head.slot))
+        let (start, resuming) = self.receiver(|receiver| {
+            let start = receiver.start_extent(head.id, &head.entry, head.slot);
+            (start, receiver.continues_job())
+        });
+        if resuming && start == Ok(Start::Write { keep_existing: false }) {
+            // What the journal says of an older temporary file must be taken back before that file is cut.
+            self.write_journal()?;
+        }
+        start
+    }
+
+    fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
+        self.journal.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Writes the records that came up since the last call.
+    fn write_journal(&self) -> Result<(), Error> {
+        let mut journal = self.lock_journal();
+        let records = self.receiver(Receiver::take_records);
+        match journal.as_mut() {
+            Some(journal) if !records.is_empty() => journal.append(&records),
+            _ => Ok(()),
+        }
     }
 
     /// The file an extent belongs to, opened by whichever stream comes first.
@@ -235,8 +327,11 @@ impl Session {
         let mut state = self.lock();
         state.open.remove(&done.id);
         state.receiver.on_written(self.now(), done);
-        drop(state);
-        self.changed.notify_one();
+        self.changed.notify_all();
+        while state.receiver.pending_files() > MAX_PENDING_FILES && !self.failure.is_over() {
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
     }
 
     pub(super) fn on_placed(&self, done: Done) {
@@ -262,6 +357,7 @@ impl Session {
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
+        self.receiver(|receiver| receiver.on_failed(path));
         self.control.send(&Control::Failed(EntryFailure {
             id: Some(id),
             path: path.clone(),
@@ -281,6 +377,12 @@ impl Session {
                 error,
             }))
         })
+    }
+
+    /// Reports something that should have been removed and could not be.
+    pub(super) fn report_kept(&self, path: &RelPath, error: Error) -> Result<(), Error> {
+        let error = self.name_side(error);
+        self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
     }
 
     fn on_stream_ended(&self) {
@@ -326,13 +428,14 @@ impl Session {
     fn converse(
         &self,
         control: &mut ControlReceiver,
-        offers: mpsc::Sender<Vec<OfferItem>>,
+        offers: mpsc::SyncSender<Vec<OfferItem>>,
     ) -> Result<Summary, Error> {
         loop {
             match control.recv()? {
                 Control::Offer(items) => drop(offers.send(items)),
                 Control::SendDone(done) => self.on_send_done(done.complete),
                 Control::Progress(progress) => self.watch.set(progress),
+                Control::Failed(failure) => self.receiver(|receiver| receiver.on_failed(&failure.path)),
                 Control::Finished(result) => return result,
                 Control::Abort(error) => return Err(error),
                 other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
@@ -354,12 +457,11 @@ fn create(places: &mut Places, head: &ExtentHead, keep_existing: bool) -> Result
     let temp = places.temp(&head.entry.path);
     let place = places.make(&head.entry.path)?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
-    let ino = file.stamp()?.ino;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {
         file.allocate(0..head.entry.size())?;
     }
-    Ok(OpenFile { dir: place.dir, temp, file, ino })
+    OpenFile::new(place.dir, temp, file, head.entry.size())
 }
 
 type Threads = Vec<AccountThread<()>>;
@@ -368,8 +470,8 @@ fn spawn_workers(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<(mpsc::Sender<Vec<OfferItem>>, Threads), Error> {
-    let (offers, offered) = mpsc::channel();
+) -> Result<(mpsc::SyncSender<Vec<OfferItem>>, Threads), Error> {
+    let (offers, offered) = mpsc::sync_channel(MAX_OFFERS);
     let mut threads = vec![
         spawn(session, account, "offers", move |session| judge_offers(session, offered))?,
         spawn(session, account, "commit", super::commit::run)?,
@@ -401,31 +503,26 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         if session.failure.is_over() {
             break;
         }
-        let judge = |item| super::offers::judge(session, &mut places, item);
-        let verdicts: Vec<Verdict> = items.iter().map(judge).collect();
-        session.control.send(&Control::Verdicts(verdicts))?;
+        let judge = |item: &OfferItem| (item.id, super::offers::judge(session, &mut places, item));
+        let verdicts: Vec<(EntryId, Verdict)> = items.iter().map(judge).collect();
+        for part in parts(verdicts, BATCH_ENTRIES) {
+            session.control.send(&Control::Verdicts(part))?;
+        }
     }
     Ok(())
 }
 
 /// Appends to the journal every [`BEHIND`], and once more at the end.
-fn spawn_journal(
-    session: &Arc<Session>,
-    journal: Option<Journal>,
-) -> Result<std::thread::JoinHandle<Option<Journal>>, Error> {
+fn spawn_journal(session: &Arc<Session>) -> Result<std::thread::JoinHandle<()>, Error> {
     let session = session.clone();
     let keep = move || {
-        let mut journal = journal?;
         loop {
             let over = session.failure.wait_for(BEHIND);
-            let records = session.receiver(Receiver::take_records);
-            if !records.is_empty()
-                && let Err(error) = journal.append(&records)
-            {
+            if let Err(error) = session.write_journal() {
                 session.fail(error);
             }
             if over {
-                return Some(journal);
+                return;
             }
         }
     };

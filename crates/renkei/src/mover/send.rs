@@ -10,18 +10,35 @@ use super::progress::Watch;
 use super::walk::{Root, Sink, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::socket::{pace, sample};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::Error;
+use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Control, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, SendDone, Summary};
+use renkei_core::wire::parts;
+use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// What a stream does next.
+pub(super) enum Next {
+    /// Send this.
+    Send(Unit),
+    /// Nothing yet: tell the receiver that somebody is there.
+    ShowLife,
+    /// There will be no more.
+    Nothing,
+}
 
 /// What to send and how.
 pub struct SendJob {
@@ -35,6 +52,8 @@ pub struct SendJob {
     pub digests: bool,
     /// Only say what would be sent.
     pub dry_run: bool,
+    /// Bytes per second at most, over all streams.
+    pub limit: Option<u64>,
     /// Who reads.
     pub account: Account,
     /// Whether the receiver wants to be told the progress.
@@ -47,6 +66,8 @@ pub(super) struct Session {
     pub(super) roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
+    /// Held while a batch is taken and sent: verdicts come in the order of the offers.
+    offering: Mutex<()>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -64,11 +85,13 @@ pub fn send(
     stop: &Stop,
 ) -> Result<Summary, Error> {
     let link = control.sender();
-    let sockets = streams.iter().map(TlsStream::socket).collect();
+    let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
+    let pacer = Pacer::new(sockets.clone(), job.limit);
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
+        offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -79,13 +102,13 @@ pub fn send(
     });
     let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
     let streams = spawn_streams(&session, &job.account, streams)?;
-    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress)?;
+    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
-        session.fail(error.clone());
+        session.failure.set_now(error.clone().at(&session.side));
     }
     session.failure.finish();
-    session.changed.notify_all();
+    session.wake();
     let _ = (walk.join(), ticker.join());
     streams.into_iter().for_each(|stream| drop(stream.join()));
     session.conclude(ended, watch)
@@ -98,27 +121,39 @@ impl Session {
 
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error);
+        self.wake();
+    }
+
+    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    fn wake(&self) {
+        drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Waits for work; `None` when there will be none.
-    pub(super) fn next_unit(&self) -> Option<Unit> {
+    /// Waits for work at most [`SHOW_LIFE_EVERY`].
+    pub(super) fn next_unit(&self) -> Next {
+        let until = Instant::now() + SHOW_LIFE_EVERY;
         let mut sender = self.lock();
         loop {
             if self.failure.is_over() {
-                return None;
+                return Next::Nothing;
             }
             if let Some(unit) = sender.poll_unit() {
                 if sender.wants_entries() {
                     self.changed.notify_all();
                 }
-                return Some(unit);
+                return Next::Send(unit);
             }
             if sender.is_handed_out() {
                 self.changed.notify_all();
-                return None;
+                return Next::Nothing;
             }
-            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Next::ShowLife;
+            }
+            let waited = self.changed.wait_timeout(sender, left);
+            sender = waited.expect("no thread panics while it holds the lock").0;
         }
     }
 
@@ -126,16 +161,21 @@ impl Session {
         self.lock().on_bytes_moved(bytes);
     }
 
-    pub(super) fn on_source_failed(&self, id: u64, error: Error) {
+    /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
+    pub(super) fn on_source_failed(&self, id: u64, error: Error) -> Result<(), Error> {
         tracing::debug!(%error, "source failed");
-        self.lock().on_source_failed(id, error.at(&self.side));
+        let failure = self.lock().on_source_failed(id, error.at(&self.side));
+        failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
             match offer {
-                Some(items) => self.control.send(&Control::Offer(items))?,
+                Some(items) => parts(items, BATCH_ENTRIES)
+                    .into_iter()
+                    .try_for_each(|part| self.control.send(&Control::Offer(part)))?,
                 None => return Ok(()),
             }
         }
@@ -225,10 +265,41 @@ fn spawn_streams(
     streams.into_iter().map(run).collect()
 }
 
-fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool) -> Result<Thread, Error> {
+/// The connections of a session and the controller of their pace.
+struct Pacer {
+    sockets: Vec<Arc<TcpStream>>,
+    controller: Controller,
+    started: Instant,
+}
+
+impl Pacer {
+    fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
+        let controller = Controller::new(sockets.len(), limit);
+        let pacer = Pacer { sockets, controller, started: Instant::now() };
+        if limit.is_some() {
+            pacer.apply();
+        }
+        pacer
+    }
+
+    fn apply(&self) {
+        let rates = &self.controller.pacing().rates;
+        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, *rate));
+    }
+
+    fn tick(&mut self) {
+        let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
+        if self.controller.on_samples(self.started.elapsed(), &samples) {
+            self.apply();
+        }
+    }
+}
+
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool, mut pacer: Pacer) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         while !session.failure.wait_for(PROGRESS_EVERY) {
+            pacer.tick();
             let progress = session.lock().progress();
             watch.set(progress);
             if tell && session.control.send(&Control::Progress(progress)).is_err() {

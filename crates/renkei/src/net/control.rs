@@ -152,6 +152,8 @@ impl ControlReceiver {
     }
 
     fn read_record(&mut self) -> Result<(), Error> {
+        // Else a peer whose records never end with a frame would make this grow for ever.
+        self.plain.drain(..std::mem::take(&mut self.plain_start));
         let plain = &mut self.plain;
         let mut replies = Outbox::new_small();
         let (used, state) = lock(&self.link.codec)

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ServerConfig};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ciphertext read with one call: large enough that a fast stream makes few calls, small enough to stay in cache.
 const INBOX_BYTES: usize = 256 << 10;
@@ -257,6 +257,7 @@ pub struct TlsStream {
     pub(super) outbox: Outbox,
     pub(super) plain: Vec<u8>,
     pub(super) plain_start: usize,
+    deadline: Option<Instant>,
 }
 
 impl TlsStream {
@@ -290,13 +291,14 @@ impl TlsStream {
             outbox: Outbox::new(),
             plain: Vec::new(),
             plain_start: 0,
+            deadline: None,
         };
         stream.bear_silence(timeout)?;
         let _ = stream.sock.set_nodelay(true);
-        let deadline = std::time::Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         while stream.handshake_step()? == State::Handshaking {
             stream.inbox.fill(&stream.sock)?;
-            if std::time::Instant::now() > deadline {
+            if Instant::now() > deadline {
                 return Err(Error::new(Code::Stalled, "handshake", "peer", "not finished in time"));
             }
         }
@@ -320,6 +322,11 @@ impl TlsStream {
         let set = self.sock.set_read_timeout(Some(timeout));
         set.and_then(|()| self.sock.set_write_timeout(Some(timeout)))
             .map_err(|error| lost("set timeout", &error))
+    }
+
+    /// Sets until when all that is read must have come, however often a little of it comes; `None` ends that.
+    pub fn expect_by(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
     }
 
     /// The certificates the peer showed, leaf first.
@@ -381,6 +388,11 @@ impl TlsStream {
         match state {
             State::Record => Ok(taken),
             State::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
+            State::Ready | State::Handshaking
+                if self.deadline.is_some_and(|until| Instant::now() > until) =>
+            {
+                Err(Error::new(Code::Stalled, "receive", "peer", "not all of it came in time"))
+            }
             State::Ready | State::Handshaking => self.inbox.fill(&self.sock).map(|()| 0),
         }
     }

@@ -162,7 +162,8 @@ fn list(dir: &dyn Dir, mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>)
 pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), Error> {
     if !parents {
         let (dir, name) = parent(store, path)?;
-        return dir.mkdir(name, 0o777);
+        // A transfer into it will be acknowledged as durable, and does not look above it.
+        return dir.mkdir(name, 0o777).and_then(|()| dir.sync());
     }
     let mut at = RelPath::root();
     for name in path.components() {
@@ -170,7 +171,8 @@ pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), 
         at = at.child(name)?;
         match dir.mkdir(name, 0o777) {
             Err(error) if error.code != Code::PathExists => return Err(error),
-            _ => {}
+            Err(_) => {}
+            Ok(()) => dir.sync()?,
         }
     }
     store.dir(&at).map(drop)

@@ -5,6 +5,7 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod cleanup;
 pub mod files;
 pub mod snapshot;
 pub mod tickets;
@@ -20,8 +21,9 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use rustls::pki_types::CertificateDer;
 use snapshot::Snapshot;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Instant, SystemTime};
 use tickets::{Grants, Tickets};
 use transfer::Transfers;
@@ -59,6 +61,8 @@ pub struct Site {
     started: Instant,
     /// What it counts.
     pub counters: Counters,
+    /// Open control sessions of each principal.
+    pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) tickets: Tickets,
     pub(crate) grants: Grants,
     pub(crate) transfers: Transfers,
@@ -73,6 +77,7 @@ impl Site {
             current: RwLock::new(Arc::new(snapshot)),
             started: Instant::now(),
             counters: Counters::default(),
+            sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
             transfers: Transfers::default(),

@@ -14,7 +14,10 @@ use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often a storage that is missing is looked for: each connection asks, a stranger's too.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Largest mapping file accepted.
 const MAX_MAP_BYTES: u64 = 16 << 20;
@@ -51,6 +54,7 @@ pub struct Snapshot {
     /// The storages by name.
     pub storages: BTreeMap<String, Root>,
     mark: Mark,
+    loaded: Instant,
 }
 
 impl Snapshot {
@@ -79,6 +83,7 @@ impl Snapshot {
             site,
             config,
             mark,
+            loaded: Instant::now(),
         })
     }
 
@@ -92,7 +97,8 @@ impl Snapshot {
     /// Whether a file has changed since.
     pub fn is_stale(&self, home: &Home) -> bool {
         let missing = |root: &Root| root.store.is_err();
-        self.mark != mark(home) || self.storages.values().any(missing)
+        let missing = || self.loaded.elapsed() >= LOOK_AGAIN_AFTER && self.storages.values().any(missing);
+        self.mark != mark(home) || missing()
     }
 
     /// A storage by name.

@@ -3,11 +3,12 @@
 use super::access::Access;
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::message::OpenReceive;
 use std::collections::HashMap;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,11 @@ const REDEEM_WITHIN: Duration = Duration::from_secs(600);
 /// Grants that may wait at once.
 const MAX_GRANTS: usize = 4096;
 
+/// What one principal may have of something of which there is `limit` for all.
+pub fn one_share(limit: usize) -> usize {
+    (limit / 2).max(1)
+}
+
 /// A fresh secret.
 pub fn random_ticket() -> Result<Ticket, Error> {
     let mut ticket = [0; 32];
@@ -26,44 +32,80 @@ pub fn random_ticket() -> Result<Ticket, Error> {
     Ok(ticket)
 }
 
-/// Sessions that wait for data streams.
+/// Sessions with data streams, waiting for them or using them.
 #[derive(Default)]
-pub struct Tickets(Mutex<HashMap<Ticket, mpsc::SyncSender<TlsStream>>>);
+pub struct Tickets(Mutex<HashMap<Ticket, Issued>>);
 
-/// A session's wait for its streams; the ticket ends with it.
+/// One session's streams.
+struct Issued {
+    join: mpsc::SyncSender<TlsStream>,
+    streams: u16,
+    principal: Principal,
+}
+
+/// A session's hold on its streams; the ticket ends with it.
 pub struct Waiting<'a> {
     tickets: &'a Tickets,
     /// The ticket to hand out.
     pub ticket: Ticket,
-    streams: u16,
+    /// How many streams may join.
+    pub streams: u16,
     joined: mpsc::Receiver<TlsStream>,
 }
 
 impl Tickets {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ticket, mpsc::SyncSender<TlsStream>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ticket, Issued>> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Makes a ticket for so many streams.
-    pub fn issue(&self, streams: u16) -> Result<Waiting<'_>, Error> {
+    /// Makes a ticket for `wanted` streams, or fewer if all sessions together would have more than `limit`, or those
+    /// of `principal` more than half of it: nobody takes all from the others.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if not even one stream is left.
+    pub fn issue(&self, principal: &Principal, wanted: u16, limit: usize) -> Result<Waiting<'_>, Error> {
         let ticket = random_ticket()?;
+        let mut issued = self.lock();
+        let used = |of: &dyn Fn(&Issued) -> bool| -> usize {
+            issued.values().filter(|issued| of(issued)).map(|issued| usize::from(issued.streams)).sum()
+        };
+        let own_left = one_share(limit).saturating_sub(used(&|issued| issued.principal == *principal));
+        let used = used(&|_| true);
+        let left = limit.saturating_sub(used).min(own_left);
+        let streams = u16::try_from(left).unwrap_or(u16::MAX).min(wanted);
+        if streams == 0 {
+            let cause = format!(
+                "{used} data streams are open, as many as `limits.max_memory_mib` allows to one or all"
+            );
+            return Err(Error::new(Code::OutOfMemory, "open", "data streams", cause));
+        }
         let (join, joined) = mpsc::sync_channel(usize::from(streams));
-        self.lock().insert(ticket, join);
+        issued.insert(ticket, Issued { join, streams, principal: principal.clone() });
         Ok(Waiting { tickets: self, ticket, streams, joined })
     }
 
     /// Hands a stream to the session it belongs to.
-    pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), Error> {
-        let waiting = self.lock().get(&join.ticket).cloned();
-        let refused = |cause| Error::new(Code::TicketRefused, "join", "data stream", cause);
-        let waiting = waiting.ok_or_else(|| refused("no session waits for it"))?;
-        waiting.try_send(stream).map_err(|_| refused("the session has all its streams"))
+    ///
+    /// # Errors
+    /// `TicketRefused`, and the stream, so that its peer can be told.
+    pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), (Error, Box<TlsStream>)> {
+        let waiting = self.lock().get(&join.ticket).map(|issued| issued.join.clone());
+        let (cause, stream) = match waiting {
+            None => ("no session waits for it", stream),
+            Some(waiting) => match waiting.try_send(stream) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(stream) | TrySendError::Disconnected(stream)) => {
+                    ("the session has all its streams", stream)
+                }
+            },
+        };
+        Err((Error::new(Code::TicketRefused, "join", "data stream", cause), Box::new(stream)))
     }
 }
 
 impl Waiting<'_> {
     /// Waits for all streams.
-    pub fn gather(self) -> Result<Vec<TlsStream>, Error> {
+    pub fn gather(&self) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
         let next = |_| {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -99,7 +141,8 @@ impl Grants {
         let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
         let now = Instant::now();
         grants.retain(|_, grant| grant.until > now);
-        if grants.len() >= MAX_GRANTS {
+        let own = grants.values().filter(|grant| grant.access.principal == access.principal).count();
+        if grants.len() >= MAX_GRANTS || own >= one_share(MAX_GRANTS) {
             return Err(Error::new(Code::TooManySessions, "grant", peer, "too many grants wait"));
         }
         grants.insert(ticket, Grant { access, open, peer, until: now + REDEEM_WITHIN });
@@ -117,5 +160,23 @@ impl Grants {
         }
         let grant = grants.remove(ticket).ok_or_else(|| refused("no such grant"))?;
         Ok((grant.access, grant.open))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_principal_leaves_streams_for_the_others() {
+        let tickets = Tickets::default();
+        let [alice, bob] = ["alice@kek", "bob@kek"].map(|name| Principal::parse(name).unwrap());
+        let first = tickets.issue(&alice, 8, 20).unwrap();
+        let second = tickets.issue(&alice, 8, 20).unwrap();
+        assert_eq!((first.streams, second.streams), (8, 2));
+        assert_eq!(tickets.issue(&alice, 8, 20).err().unwrap().code, Code::OutOfMemory);
+        assert_eq!(tickets.issue(&bob, 8, 20).unwrap().streams, 8);
+        drop(first);
+        assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 8);
     }
 }

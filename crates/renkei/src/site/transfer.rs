@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::{Counters, Site};
+use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
 use crate::mover::hex;
@@ -28,6 +29,12 @@ use std::time::Duration;
 
 /// How long a new run of a job waits for the old one to let go.
 const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
+const STREAM_BYTES: u64 = 6 << 20;
+
+/// Sources of one transfer at most; each holds a descriptor.
+const MAX_SOURCES: usize = 1024;
 
 struct Running {
     status: TransferStatus,
@@ -167,11 +174,12 @@ impl Site {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(streams)?;
-        let opened = Opened { ticket: waiting.ticket, streams, offers };
-        tracing::info!(streams, offers, resuming = kept, "opened");
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+        tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         let storage = open.to.storage;
+        let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let streams = match waiting.gather() {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
@@ -182,6 +190,7 @@ impl Site {
             options: open.options,
             journal,
             account,
+            max_deferred,
             side: access.site().into(),
             root: format!("/{storage}"),
         };
@@ -238,9 +247,9 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers, true)?;
-        let waiting = self.tickets.issue(streams)?;
-        let opened = Opened { ticket: waiting.ticket, streams, offers: open.offers };
-        tracing::info!(streams, offers = open.offers, from = places(&open), "opened");
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
+        tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         Ok(waiting.gather().and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
@@ -298,7 +307,11 @@ impl Site {
     /// Takes a grant that a host shows.
     pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
         match peer {
-            Principal::Host(site) => self.grants.redeem(grant, site),
+            // What the user may do is judged again: the map may have changed since the grant.
+            Principal::Host(site) => {
+                let (access, open) = self.grants.redeem(grant, site)?;
+                Ok((self.authorise(&access.principal)?, open))
+            }
             Principal::User { .. } => {
                 Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
             }
@@ -308,8 +321,14 @@ impl Site {
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
-        let rtt = crate::mover::dial::rtt(control);
+        let rtt = crate::net::socket::rtt(control);
         link::controller::initial_streams(rtt, cores).min(wanted.max(1)).min(limit)
+    }
+
+    /// How many data streams the PoP's memory allows in all.
+    fn max_streams(&self, access: &Access) -> usize {
+        let limit = access.snapshot.config.limits.max_memory_mib << 20;
+        usize::try_from(limit / STREAM_BYTES).unwrap_or(usize::MAX)
     }
 
     fn note_end(&self, result: &Result<Summary, Error>) {
@@ -343,19 +362,30 @@ fn places(open: &OpenSend) -> String {
 }
 
 fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool) -> Result<SendJob, Error> {
-    let mut account = access.account.clone();
-    let mut roots = Vec::new();
+    if open.sources.len() > MAX_SOURCES {
+        let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
+        return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
+    }
+    let mut account: Option<Account> = None;
+    let mut roots: Vec<Root> = Vec::new();
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
-        account = place.account.clone();
+        // One account reads all: a storage's own account must not read what lies in another storage.
+        if account.as_ref().is_some_and(|account| *account != place.account) {
+            let cause = "its storage is read by another account than the source before; copy them separately";
+            return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
+        }
+        account = Some(place.account.clone());
         roots.push(open_root(place, &source.from, source.to.clone())?);
     }
+    let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
         roots,
         recursive: open.recursive,
         offers,
         digests: open.digests,
         dry_run: open.dry_run,
+        limit: open.limit,
         account,
         tell_progress,
         side: access.site().into(),

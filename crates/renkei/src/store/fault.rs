@@ -385,6 +385,11 @@ impl Dir for FaultDir {
         Ok(Box::new(FaultFile { inner, path: self.inner.path().child(name)?, plan: self.plan.clone() }))
     }
 
+    fn open_direct(&self, _name: &[u8]) -> Option<Box<dyn WriteFile>> {
+        // Every write must be seen and may be made to fail, so there is one way only.
+        None
+    }
+
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.between(Op::Rename, from, to_dir, to, |here, there| here.rename(from, there, to))
     }

@@ -341,6 +341,15 @@ impl Dir for LocalDir {
         Ok(Box::new(LocalFile { fd, subject: errno::subject(&self.path, name) }))
     }
 
+    fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>> {
+        self.check_change("open", name).ok()?;
+        let fd = open_name(self.fd.as_fd(), name, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::DIRECT).ok()?;
+        let own = rustix::fs::fstat(&fd).is_ok_and(|stat| is_own(&stat));
+        own.then(|| {
+            Box::new(LocalFile { fd, subject: errno::subject(&self.path, name) }) as Box<dyn WriteFile>
+        })
+    }
+
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("rename", from)?;
         let peer = self.peer("rename", to_dir, to)?;

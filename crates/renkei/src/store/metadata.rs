@@ -27,6 +27,8 @@ const MODE_BITS: u32 = 0o7777;
 const NAMES_BYTES: usize = 1024;
 /// Most an attribute's value or the list of names can take on Linux (XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_XATTR_BYTES: usize = 64 * 1024;
+/// Most that all attributes of a file may take: what fits the metadata of one entry on the wire with its path.
+const MAX_XATTRS_BYTES: usize = renkei_core::wire::data::MAX_META_BYTES / 2;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
@@ -129,10 +131,14 @@ fn read_xattrs(path: &[u8], last_is_name: bool) -> io::Result<Vec<Xattr>> {
 fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>) -> io::Result<Vec<Xattr>> {
     let mut room = Vec::new();
     let mut xattrs = Vec::new();
+    let mut left = MAX_XATTRS_BYTES;
     for name in list.split(|&b| b == 0).filter(|name| travels(name)) {
         room.resize(MAX_XATTR_BYTES, 0);
         match read(name, &mut room) {
-            Ok(len) => xattrs.push(Xattr { name: name.to_vec(), value: room[..len].to_vec() }),
+            Ok(len) => {
+                left = left.checked_sub(name.len() + len).ok_or(Errno::TOOBIG)?;
+                xattrs.push(Xattr { name: name.to_vec(), value: room[..len].to_vec() });
+            }
             // Removed since it was listed; or not for this account, which then cannot read the content either.
             Err(Errno::NODATA | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),

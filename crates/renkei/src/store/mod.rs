@@ -6,7 +6,7 @@
 //! threads may work on one store; those threads' own credentials (set by the caller) decide what is allowed.
 //!
 //! What comes back from [`Dir::entry`] and what goes into [`WriteFile::set_meta`] is the same
-//! [`Meta`](renkei_core::entry::Meta), so a tree that is read entry by entry and written entry by entry is a
+//! [`Meta`], so a tree that is read entry by entry and written entry by entry is a
 //! faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX ACLs, and ownership where
 //! the account may give it.
 //!
@@ -33,6 +33,9 @@ use renkei_core::path::RelPath;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Alignment of direct writes: the page size, which is no less than any disk's block.
+pub const DIRECT_ALIGN: usize = 4096;
 
 /// A place that holds files, and the root of it.
 pub trait Store: Send + Sync {
@@ -84,6 +87,10 @@ pub trait Dir: Any + Send + Sync {
     /// What is in the way and is not a regular file with one name, owned by this account, is replaced by a new
     /// empty file; a directory in the way is `IsADirectory`.
     fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error>;
+
+    /// Opens the temporary file `name` for writes that pass the page cache by, if the file system can; such writes
+    /// must be aligned to [`DIRECT_ALIGN`] in memory, offset and length.
+    fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>>;
 
     /// Renames, replacing what `to` names. `to_dir` must be of the same store, else `CrossDevice`.
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;

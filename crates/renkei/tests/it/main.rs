@@ -2,4 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod docs;
+mod durability;
+mod errors;
+mod federation;
+mod fidelity;
+mod hostile;
+mod mover;
+mod proxy;
+mod raw;
+mod safety;
 mod tidy;
+mod tree;
+mod verbs;

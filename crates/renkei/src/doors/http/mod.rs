@@ -23,6 +23,9 @@ use tokio_rustls::TlsAcceptor;
 /// How long the TLS handshake may take.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a connection may last; everything served here is short.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
+
 /// Serves one connection; `received` are the bytes already read from it.
 pub async fn serve(
     sock: TcpStream,
@@ -39,10 +42,12 @@ pub async fn serve(
         Err(_) => return tracing::info!(%peer, "dropped: TLS handshake not finished within 10 s"),
     };
     let service = TowerToHyperService::new(router(site));
-    let served =
-        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "HTTP connection ended");
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let served = builder.serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_WITHIN, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP connection ended"),
+        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 60 s"),
     }
 }
 
@@ -50,13 +55,15 @@ fn router(site: Arc<Site>) -> Router {
     Router::new().route("/healthz", get(health)).route("/metrics", get(metrics)).with_state(site)
 }
 
-/// 200 if every storage is there, 503 with the list of those that are not.
+/// 200 if every storage is there, 503 with the list of those that are not. Anybody may ask, so no path is told.
 async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
     let snapshot = site.snapshot();
     let missing: Vec<String> = snapshot
         .storages
         .iter()
-        .filter_map(|(name, root)| root.store.as_ref().err().map(|error| format!("{name}: {error}")))
+        .filter_map(|(name, root)| {
+            root.store.as_ref().err().map(|error| format!("{name}: {}", error.code.row().id))
+        })
         .collect();
     let (status, state) = match missing.is_empty() {
         true => (StatusCode::OK, "ok"),

@@ -16,22 +16,26 @@ use renkei_core::wire::{decode, encode, violation};
 use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
 const MAX_FIRST_BYTES: usize = 4096;
 
-/// Serves one connection in a thread of its own; `received` are the bytes already read from it.
+/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The permit is held
+/// until the peer has proved who it is.
 pub fn spawn(
     sock: TcpStream,
     received: Vec<u8>,
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) {
     let work = {
         let site = site.clone();
         move || {
-            if let Err(error) = serve(sock, &received, config, peer, &site) {
+            if let Err(error) = serve(sock, &received, config, peer, &site, permit) {
                 Counters::add(&site.counters.refused_total, 1);
                 tracing::info!(%peer, %error, "connection refused or lost");
             }
@@ -48,9 +52,13 @@ fn serve(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: &Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
+    // Nobody knows yet who this is: a byte now and then must not keep the place of others.
+    stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
     let first = read_first(&mut stream);
+    stream.expect_by(None);
     let (kind, payload) = match first {
         Ok(first) => first,
         Err(error) => return Err(refuse(&mut stream, error)),
@@ -58,11 +66,16 @@ fn serve(
     match kind {
         FrameKind::Join => {
             stream.bear_silence(site.snapshot().config.stall_timeout())?;
-            let join = decode("join", &payload);
-            join.and_then(|join| site.tickets.join(&join, stream))
+            let join = match decode("join", &payload) {
+                Ok(join) => join,
+                Err(error) => return Err(refuse(&mut stream, error)),
+            };
+            let side = site.name();
+            let joined = site.tickets.join(&join, stream);
+            joined.map_err(|(error, mut stream)| refuse(&mut stream, error.at(side.as_str())))
         }
         FrameKind::Control => match decode("greeting", &payload) {
-            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site),
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },

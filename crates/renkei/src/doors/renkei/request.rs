@@ -9,7 +9,7 @@ use renkei_core::identity::Principal;
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenSend, Reply, Request, Summary};
-use renkei_core::wire::violation;
+use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -118,9 +118,12 @@ fn list(
     link: &Arc<ControlSender>,
     site: &Site,
 ) -> Result<Reply, Error> {
-    let parts = link.clone();
-    let on_part =
-        move |entries| parts.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
+    let link = link.clone();
+    let on_part = move |entries| {
+        let send =
+            |entries| link.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
+        parts(entries, BATCH_ENTRIES).into_iter().try_for_each(send)
+    };
     site.list(access, place, on_part)?;
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
@@ -174,10 +177,10 @@ fn tell(link: &ControlSender, watch: &Watch) {
             Note::WouldSend(path) => would_send.push(path),
         }
     }
-    for paths in removed.chunks(BATCH_ENTRIES) {
-        let _ = link.send(&Control::Removed(paths.to_vec()));
+    for paths in parts(removed, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Removed(paths));
     }
-    for paths in would_send.chunks(BATCH_ENTRIES) {
-        let _ = link.send(&Control::WouldSend(paths.to_vec()));
+    for paths in parts(would_send, BATCH_ENTRIES) {
+        let _ = link.send(&Control::WouldSend(paths));
     }
 }

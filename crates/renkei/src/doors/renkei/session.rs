@@ -4,25 +4,36 @@ use super::{refuse, request};
 use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
+use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::wire::VERSIONS;
 use renkei_core::wire::message::{Control, Hello, Welcome};
+use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 const MAX_SKEW: Duration = Duration::from_secs(300);
 
+/// How long a certificate that was judged good is believed within a session.
+const JUDGE_EVERY: Duration = Duration::from_secs(1);
+
 /// Counts a session for as long as it lives.
-struct Counted<'a>(&'a Counters);
+struct Counted<'a>(&'a Site, Principal);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.0.counters.sessions.fetch_sub(1, Ordering::Relaxed);
+        let mut sessions = self.0.sessions.lock().expect("no thread panics while it holds the lock");
+        if let Some(open) = sessions.get_mut(&self.1) {
+            *open -= 1;
+        }
+        sessions.retain(|_, open| *open > 0);
     }
 }
 
@@ -32,6 +43,7 @@ pub(super) fn run(
     hello: Hello,
     peer: SocketAddr,
     site: &Arc<Site>,
+    permit: OwnedSemaphorePermit,
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
@@ -39,7 +51,9 @@ pub(super) fn run(
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
+    drop(permit);
     let snapshot = site.snapshot();
+    let chain = stream.peer_chain();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
     let crl = snapshot.trust.revocation_list(&snapshot.site).map(|(_, der)| der.to_vec()).unwrap_or_default();
     link.send(&Control::Welcome(Welcome {
@@ -51,7 +65,7 @@ pub(super) fn run(
         crl,
     }))?;
     tracing::info!(%peer, %principal, software = hello.software, "session opened");
-    let ended = serve(&principal, &mut control, site);
+    let ended = serve(&principal, &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
     {
@@ -68,9 +82,16 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Princ
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
     let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-    let counted = Counted(&site.counters);
-    if open > limit {
-        let cause = format!("at most {limit} sessions at a time");
+    let own = {
+        let mut sessions = site.sessions.lock().expect("no thread panics while it holds the lock");
+        let own = sessions.entry(principal.clone()).or_default();
+        *own += 1;
+        *own
+    };
+    let counted = Counted(site, principal.clone());
+    let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX));
+    if open > limit || own > share {
+        let cause = format!("at most {limit} sessions at a time, {share} of one principal");
         return Err(Error::new(Code::TooManySessions, "greet", &principal, cause));
     }
     Counters::add(&site.counters.sessions_total, 1);
@@ -97,11 +118,23 @@ fn check_clock(hello: &Hello) -> Result<(), Error> {
     Err(Error::new(Code::ClockSkew, "greet", "client", cause))
 }
 
-/// Answers requests until the peer leaves.
-fn serve(principal: &Principal, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
+/// Answers requests until the peer leaves, or its certificate expired or was revoked meanwhile.
+fn serve(
+    principal: &Principal,
+    chain: &[CertificateDer<'_>],
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let mut judged = Instant::now();
     loop {
         match control.recv()? {
-            Control::Request { id, request } => request::handle(id, request, principal, control, site)?,
+            Control::Request { id, request } => {
+                if judged.elapsed() >= JUDGE_EVERY {
+                    site.authenticate(chain)?;
+                    judged = Instant::now();
+                }
+                request::handle(id, request, principal, control, site)?;
+            }
             // What is left of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}
             other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),

@@ -1,0 +1,115 @@
+//! What `renkei doctor` prints: one line for each check, and the sum as the exit status.
+
+use super::output::Report;
+use renkei_core::error::Error;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    /// As it should be.
+    Ok,
+    /// Works, but something should be done.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One check.
+#[derive(Debug, Serialize)]
+pub(super) struct Check {
+    level: Level,
+    what: String,
+    found: String,
+    remedy: Option<String>,
+    code: Option<String>,
+    #[serde(skip)]
+    status: u8,
+}
+
+/// All checks so far.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Checks {
+    checks: Vec<Check>,
+    ok: usize,
+    warn: usize,
+    fail: usize,
+}
+
+impl Checks {
+    /// Notes something that is as it should be.
+    pub(super) fn ok(&mut self, what: &str, found: impl Into<String>) {
+        self.ok += 1;
+        self.push(Level::Ok, what, found.into(), None);
+    }
+
+    /// Notes something that should be changed.
+    pub(super) fn warn(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+        self.warn += 1;
+        self.push(Level::Warn, what, found.into(), Some(remedy.into()));
+    }
+
+    /// Notes something that must be changed.
+    pub(super) fn fail(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+        self.fail += 1;
+        self.push(Level::Fail, what, found.into(), Some(remedy.into()));
+    }
+
+    /// Notes what kept a check from succeeding.
+    pub(super) fn error(&mut self, what: &str, error: &Error) {
+        self.fail(what, error.to_string(), error.code.row().remedy);
+        if let Some(check) = self.checks.last_mut() {
+            check.code = Some(error.code.to_string());
+            check.status = error.kind().exit_status();
+        }
+    }
+
+    /// The exit status: that of the first failure.
+    pub(super) fn status(&self) -> u8 {
+        self.checks.iter().find(|check| check.level == Level::Fail).map_or(0, |check| check.status)
+    }
+
+    fn push(&mut self, level: Level, what: &str, found: String, remedy: Option<String>) {
+        self.checks.push(Check { level, what: what.into(), found, remedy, code: None, status: 1 });
+    }
+}
+
+impl Report for Checks {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let width = self.checks.iter().map(|check| check.what.chars().count()).max().unwrap_or(0);
+        for Check { level, what, found, remedy, .. } in &self.checks {
+            let level = match level {
+                Level::Ok => "ok  ",
+                Level::Warn => "warn",
+                Level::Fail => "FAIL",
+            };
+            let remedy = remedy.as_ref().map(|remedy| format!(" - {remedy}")).unwrap_or_default();
+            writeln!(out, "{level}  {what:<width$} - {found}{remedy}")?;
+        }
+        writeln!(out, "{} ok, {} warnings, {} failed", self.ok, self.warn, self.fail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::error::Code;
+
+    #[test]
+    fn the_first_failure_gives_the_status() {
+        let mut checks = Checks::default();
+        checks.ok("a", "good");
+        checks.warn("b", "so so", "do this");
+        assert_eq!(checks.status(), 0);
+        checks.error("c", &Error::new(Code::PortClosed, "connect", "x", ""));
+        checks.fail("d", "bad", "do that");
+        assert_eq!(checks.status(), 8);
+        let mut text = Vec::new();
+        checks.write_text(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("warn  b - so so - do this\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 warnings, 2 failed\n"), "{text}");
+    }
+}

@@ -1,0 +1,111 @@
+//! `renkei df`: the room in the storages of sites.
+
+use super::Context;
+use super::connect::{own_site, place, site_argument, unexpected};
+use super::du::places;
+use super::many::Many;
+use super::output::Report;
+use super::quantity::bytes_text;
+use renkei_core::error::Error;
+use renkei_core::path::EndpointPath;
+use renkei_core::wire::message::{Reply, Request, Space};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Show the room in storages
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// SITE for all its storages, or SITE:/STORAGE [default: your site]
+    #[arg(value_name = "SITE[:/STORAGE]")]
+    paths: Vec<OsString>,
+    /// Print sizes as 1.5K, 12M, 3.1G
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    total_bytes: u64,
+    used_bytes: u64,
+    available_bytes: u64,
+    total_files: u64,
+    free_files: u64,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    storages: Vec<Row>,
+    failures: Vec<serde_json::Value>,
+    #[serde(skip)]
+    in_units: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let mut paths = args.paths.clone();
+    if paths.is_empty() {
+        paths.push(format!("{}:/", own_site(context)?).into());
+    }
+    let mut many = Many::new(context);
+    let mut storages = Vec::new();
+    many.each_argument(&paths, |many, argument| {
+        for path in places(many, &parse(argument)?)? {
+            match many.ask(&path.site, Request::Space(place(&path)?)) {
+                Ok(Reply::Space(space)) => storages.push(row(&path, &space)),
+                Ok(other) => return Err(unexpected(&other)),
+                // One storage that is not mounted does not hide the others.
+                Err(error) => many.fail(path.to_string(), &error),
+            }
+        }
+        Ok(())
+    })?;
+    let failures = many.failures().to_vec();
+    context.output.answer(&Listing { storages, failures, in_units: args.human_readable })?;
+    Ok(many.status())
+}
+
+fn parse(argument: &OsString) -> Result<EndpointPath, Error> {
+    if let Some(path) = EndpointPath::parse(argument.as_bytes())? {
+        return Ok(path);
+    }
+    Ok(EndpointPath { site: site_argument(argument)?, place: None, trailing_slash: true })
+}
+
+fn row(path: &EndpointPath, space: &Space) -> Row {
+    Row {
+        path: path.to_string(),
+        total_bytes: space.total_bytes,
+        used_bytes: space.total_bytes.saturating_sub(space.available_bytes),
+        available_bytes: space.available_bytes,
+        total_files: space.total_files,
+        free_files: space.free_files,
+    }
+}
+
+impl Report for Listing {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let text = |bytes| bytes_text(bytes, self.in_units);
+        writeln!(
+            out,
+            "{:>16} {:>16} {:>16} {:>4} {:>12}  STORAGE",
+            "SIZE", "USED", "AVAIL", "USE%", "INODES FREE"
+        )?;
+        for row in &self.storages {
+            let (total, used) = (text(row.total_bytes), text(row.used_bytes));
+            let percent = (row.used_bytes as f64 * 100.0 / row.total_bytes.max(1) as f64).ceil();
+            let available = text(row.available_bytes);
+            writeln!(
+                out,
+                "{total:>16} {used:>16} {available:>16} {percent:>3}% {:>12}  {}",
+                row.free_files, row.path
+            )?;
+        }
+        Ok(())
+    }
+}

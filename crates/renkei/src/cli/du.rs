@@ -1,0 +1,108 @@
+//! `renkei du`: what trees at sites take.
+
+use super::Context;
+use super::connect::unexpected;
+use super::ls::child;
+use super::many::Many;
+use super::output::Report;
+use super::quantity::bytes_text;
+use renkei_core::error::Error;
+use renkei_core::path::EndpointPath;
+use renkei_core::wire::message::{Reply, Request, Usage};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+/// Show what trees at a site take: bytes of content, each hard-linked file once
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// SITE:/STORAGE/PATH; SITE:/ means each storage
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Print sizes as 1.5K, 12M, 3.1G
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Show bytes on disk, files and directories, too
+    #[arg(short, long)]
+    long: bool,
+    /// Only the total of each path, which is always so
+    #[arg(short, hide = true)]
+    summarize: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    bytes: u64,
+    allocated_bytes: u64,
+    files: u64,
+    dirs: u64,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    usage: Vec<Row>,
+    failures: Vec<serde_json::Value>,
+    #[serde(skip)]
+    in_units: bool,
+    #[serde(skip)]
+    long: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let mut many = Many::new(context);
+    let mut usage = Vec::new();
+    many.each(&args.paths, |many, path| {
+        for path in places(many, path)? {
+            match many.ask(&path.site, Request::Usage(super::connect::place(&path)?))? {
+                Reply::Usage(used) => usage.push(row(&path, &used)),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
+    })?;
+    let failures = many.failures().to_vec();
+    context.output.answer(&Listing { usage, failures, in_units: args.human_readable, long: args.long })?;
+    Ok(many.status())
+}
+
+/// The place, or for a site's root each of its storages.
+pub(super) fn places(many: &mut Many<'_>, path: &EndpointPath) -> Result<Vec<EndpointPath>, Error> {
+    if path.place.is_some() {
+        return Ok(vec![path.clone()]);
+    }
+    let mut places = Vec::new();
+    let session = many.session(&path.site)?;
+    let outcome = session.ask_parts(Request::List(None), |entries| {
+        for entry in entries {
+            places.push(child(path, entry.path.as_bytes())?);
+        }
+        Ok(())
+    });
+    many.keep_or_drop(&path.site, outcome)?;
+    Ok(places)
+}
+
+fn row(path: &EndpointPath, used: &Usage) -> Row {
+    let Usage { bytes, allocated_bytes, files, dirs } = *used;
+    Row { path: path.to_string(), bytes, allocated_bytes, files, dirs }
+}
+
+impl Report for Listing {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let text = |bytes| bytes_text(bytes, self.in_units);
+        if !self.long {
+            return self.usage.iter().try_for_each(|row| writeln!(out, "{}\t{}", text(row.bytes), row.path));
+        }
+        writeln!(out, "{:>14} {:>14} {:>10} {:>10}  PATH", "BYTES", "ON DISK", "FILES", "DIRS")?;
+        for row in &self.usage {
+            let (bytes, allocated) = (text(row.bytes), text(row.allocated_bytes));
+            writeln!(out, "{bytes:>14} {allocated:>14} {:>10} {:>10}  {}", row.files, row.dirs, row.path)?;
+        }
+        Ok(())
+    }
+}

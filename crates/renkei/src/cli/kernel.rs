@@ -1,0 +1,230 @@
+//! What the kernel of this machine allows a fast, long connection.
+//!
+//! A stream that waits for its acknowledgements a round trip long moves at most one window in that time; the window
+//! is what the kernel leaves of the socket buffer (`tcp_adv_win_scale`, half of it by default).
+
+use super::check::Checks;
+use super::quantity::{bit_rate, human, milliseconds};
+use std::fmt::Display;
+use std::time::Duration;
+
+/// The round trips that rates are told for: across a continent, and across the Pacific or by satellite links.
+const DISTANCES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(350)];
+/// A single stream should reach this at the first of them.
+const WANTED_BITS: f64 = 1e9;
+/// What buffers are advised for.
+const ADVISED_BITS: f64 = 10e9;
+/// Connections that may wait to be accepted.
+const MIN_SOMAXCONN: u64 = 1024;
+/// Descriptors of a busy PoP: sessions, streams and open files.
+const MIN_OPEN_FILES: u64 = 65_536;
+/// The kernel calls a clock unsynchronised with this status (adjtimex(2)).
+const TIME_ERROR: i32 = 5;
+
+/// The largest buffers the kernel gives a TCP socket by itself, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffers {
+    receive: u64,
+    send: u64,
+    /// `tcp_adv_win_scale`.
+    scale: i32,
+}
+
+impl Buffers {
+    /// Reads the limits; `None` where /proc does not tell.
+    pub(super) fn read() -> Option<Self> {
+        let third = |name: &str| sysctl(name)?.split_whitespace().nth(2)?.parse().ok();
+        let scale = sysctl("net/ipv4/tcp_adv_win_scale").and_then(|text| text.trim().parse().ok());
+        Some(Buffers {
+            receive: third("net/ipv4/tcp_rmem")?,
+            send: third("net/ipv4/tcp_wmem")?,
+            scale: scale.unwrap_or(1),
+        })
+    }
+
+    /// Bytes one stream can have on its way.
+    fn window(&self) -> u64 {
+        let buffer = self.receive.min(self.send);
+        match self.scale {
+            scale @ 1..=31 => buffer - (buffer >> scale),
+            scale @ -31..=0 => buffer >> -scale,
+            _ => buffer / 2,
+        }
+    }
+
+    /// Bits per second one stream reaches at most.
+    pub(super) fn single_stream(&self, rtt: Duration) -> f64 {
+        self.window() as f64 * 8.0 / rtt.as_secs_f64().max(1e-6)
+    }
+
+    /// The buffer for a rate and round trip: twice their product, of which the kernel uses half.
+    fn advised(rtt: Duration, bits: f64) -> u64 {
+        let bytes = bits / 8.0 * rtt.as_secs_f64() * 2.0;
+        (bytes as u64).next_multiple_of(1 << 20)
+    }
+
+    /// What to set for a round trip.
+    pub(super) fn remedy(rtt: Duration) -> String {
+        let bytes = Self::advised(rtt, ADVISED_BITS);
+        format!(
+            "for {} at {}: sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {bytes}\" \
+             net.ipv4.tcp_wmem=\"4096 65536 {bytes}\", and keep it in /etc/sysctl.d/renkei.conf",
+            bit_rate(ADVISED_BITS),
+            milliseconds(rtt)
+        )
+    }
+
+    /// Whether one stream is fast enough at `rtt`, with what it reaches.
+    pub(super) fn judge(&self, what: &str, rtt: Duration, checks: &mut Checks) {
+        let found = format!(
+            "buffers up to {} receiving, {} sending: one stream reaches at most {} at {}",
+            human(self.receive),
+            human(self.send),
+            bit_rate(self.single_stream(rtt)),
+            milliseconds(rtt)
+        );
+        match self.single_stream(rtt) >= WANTED_BITS {
+            true => checks.ok(what, found),
+            false => checks.warn(what, found, Self::remedy(rtt)),
+        }
+    }
+}
+
+/// Checks this machine.
+pub(super) fn check(checks: &mut Checks) {
+    check_buffers(checks);
+    check_congestion_control(checks);
+    check_queue(checks);
+    check_backlog(checks);
+    check_open_files(checks);
+    check_openat2(checks);
+    check_clock(checks);
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/sys/{name}")).ok()
+}
+
+fn unknown(checks: &mut Checks, what: &str, source: impl Display) {
+    checks.warn(what, format!("{source} cannot be read"), "check it on the host if this is a container");
+}
+
+fn check_buffers(checks: &mut Checks) {
+    let Some(buffers) = Buffers::read() else {
+        return unknown(checks, "TCP buffers", "/proc/sys/net/ipv4/tcp_rmem");
+    };
+    for rtt in DISTANCES {
+        buffers.judge(&format!("TCP buffers at {}", milliseconds(rtt)), rtt, checks);
+    }
+}
+
+fn check_congestion_control(checks: &mut Checks) {
+    let Some(available) = sysctl("net/ipv4/tcp_available_congestion_control") else {
+        return unknown(checks, "BBR", "/proc/sys/net/ipv4/tcp_available_congestion_control");
+    };
+    let available = available.trim();
+    match available.split_whitespace().any(|name| name == "bbr") {
+        true => checks.ok("BBR", "available"),
+        false => checks.warn(
+            "BBR",
+            format!("the kernel has {available} loaded"),
+            "modprobe tcp_bbr, and put it into /etc/modules-load.d: it bears loss on long paths",
+        ),
+    }
+}
+
+fn check_queue(checks: &mut Checks) {
+    match sysctl("net/core/default_qdisc").as_deref().map(str::trim) {
+        Some("fq") => checks.ok("queue", "fq, which paces exactly"),
+        Some(other) => checks.warn(
+            "queue",
+            format!("new interfaces get {other}; streams are paced by TCP's own timers"),
+            "sysctl -w net.core.default_qdisc=fq paces long fast streams more exactly",
+        ),
+        None => unknown(checks, "queue", "/proc/sys/net/core/default_qdisc"),
+    }
+}
+
+fn check_backlog(checks: &mut Checks) {
+    let limit = sysctl("net/core/somaxconn").and_then(|text| text.trim().parse::<u64>().ok());
+    match limit {
+        Some(limit) if limit >= MIN_SOMAXCONN => {
+            checks.ok("connection backlog", format!("somaxconn {limit}"))
+        }
+        Some(limit) => checks.warn(
+            "connection backlog",
+            format!("somaxconn {limit}"),
+            format!("sysctl -w net.core.somaxconn={MIN_SOMAXCONN}"),
+        ),
+        None => unknown(checks, "connection backlog", "/proc/sys/net/core/somaxconn"),
+    }
+}
+
+fn check_open_files(checks: &mut Checks) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limit.maximum {
+        Some(most) if most < MIN_OPEN_FILES => checks.warn(
+            "open files",
+            format!("at most {most}"),
+            format!("allow {MIN_OPEN_FILES}: LimitNOFILE in the systemd unit, or /etc/security/limits.conf"),
+        ),
+        Some(most) => checks.ok("open files", format!("at most {most}")),
+        None => checks.ok("open files", "no limit"),
+    }
+}
+
+fn check_openat2(checks: &mut Checks) {
+    use crate::store::local::{Access, LocalStore};
+    match LocalStore::open(std::path::Path::new("/"), Access::ReadOnly) {
+        Ok(_) => checks.ok("storage jail", "the kernel has openat2"),
+        Err(error) => checks.error("storage jail", &error),
+    }
+}
+
+fn check_clock(checks: &mut Checks) {
+    // SAFETY: a timex is plain numbers, for which all zeros is a value; modes 0 asks and sets nothing.
+    let mut now: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the structure, which lives as long as the call.
+    let state = unsafe { libc::adjtimex(&raw mut now) };
+    let synchronise = "set the clock by NTP: timedatectl set-ntp true, or chrony";
+    match state {
+        -1 => unknown(checks, "clock", "the clock's state"),
+        TIME_ERROR => checks.warn("clock", "the kernel takes it for not synchronised", synchronise),
+        _ => {
+            let error = Duration::from_micros(u64::try_from(now.esterror).unwrap_or(0));
+            checks.ok("clock", format!("synchronised, estimated error {}", milliseconds(error)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_follows_from_window_and_round_trip() {
+        let buffers = Buffers { receive: 6 << 20, send: 4 << 20, scale: 1 };
+        assert_eq!(buffers.window(), 2 << 20);
+        let rate = buffers.single_stream(Duration::from_millis(100));
+        assert!((rate - 167.77e6).abs() < 1e5, "{rate}");
+        assert_eq!(Buffers { scale: -2, ..buffers }.window(), 1 << 20);
+        assert_eq!(Buffers { scale: 0, ..buffers }.window(), 4 << 20);
+    }
+
+    #[test]
+    fn advised_buffers_are_fast_enough() {
+        for rtt in DISTANCES {
+            let bytes = Buffers::advised(rtt, ADVISED_BITS);
+            let buffers = Buffers { receive: bytes, send: bytes, scale: 1 };
+            assert!(buffers.single_stream(rtt) >= ADVISED_BITS * 0.999);
+        }
+    }
+
+    #[test]
+    fn the_machine_can_be_checked() {
+        let mut checks = Checks::default();
+        check(&mut checks);
+        let json = serde_json::to_value(&checks).unwrap();
+        assert!(json["checks"].as_array().unwrap().len() >= 7, "{json}");
+    }
+}

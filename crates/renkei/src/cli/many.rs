@@ -1,0 +1,151 @@
+//! Several paths in one command: one session for each site, and going on after a failure.
+//!
+//! A command with one path fails as that path fails. With several, each failure is told at once (with `--json`:
+//! listed under `failures`), the others go on, and the exit status is that of the failures, 23 if they differ.
+
+use super::output::error_json;
+use super::{Context, connect};
+use crate::mover::dial::Session;
+use renkei_core::error::{Error, Kind};
+use renkei_core::path::{EndpointPath, SiteName, printable};
+use renkei_core::wire::message::{Reply, Request};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// The state of such a command.
+pub(super) struct Many<'c> {
+    context: &'c Context,
+    sessions: BTreeMap<SiteName, Result<Session, Error>>,
+    failures: Vec<serde_json::Value>,
+    status: u8,
+}
+
+impl<'c> Many<'c> {
+    /// Nothing done yet.
+    pub(super) fn new(context: &'c Context) -> Self {
+        Many { context, sessions: BTreeMap::new(), failures: Vec::new(), status: 0 }
+    }
+
+    /// Does `work` on each path at a site.
+    ///
+    /// # Errors
+    /// The failure of the only path.
+    pub(super) fn each(
+        &mut self,
+        paths: &[OsString],
+        mut work: impl FnMut(&mut Self, &EndpointPath) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.each_argument(paths, |many, path| work(many, &connect::remote(path)?))
+    }
+
+    /// Does `work` on each argument, whatever it names; errors as in [`Many::each`].
+    pub(super) fn each_argument(
+        &mut self,
+        paths: &[OsString],
+        mut work: impl FnMut(&mut Self, &OsString) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for path in paths {
+            match work(self, path) {
+                Err(error) if paths.len() == 1 => return Err(error.at("client")),
+                Err(error) => self.fail(printable(path.as_bytes()), &error.at("client")),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells and counts a failure.
+    pub(super) fn fail(&mut self, path: String, error: &Error) {
+        let mut json = error_json(error)["error"].take();
+        json["path"] = path.into();
+        let status = error.kind().exit_status();
+        self.status = match self.failures.is_empty() || self.status == status {
+            true => status,
+            false => Kind::Partial.exit_status(),
+        };
+        self.failures.push(json);
+        if !self.context.output.is_json() {
+            self.context.output.error(error);
+        }
+    }
+
+    /// The session with a site; one that could not be opened is not tried again.
+    pub(super) fn session(&mut self, site: &SiteName) -> Result<&mut Session, Error> {
+        if !self.sessions.contains_key(site) {
+            self.sessions.insert(site.clone(), connect::session(self.context, site));
+        }
+        let session = self.sessions.get_mut(site).expect("just put there");
+        session.as_mut().map_err(|error| error.clone())
+    }
+
+    /// Asks a site; a lost session is opened anew for the next question.
+    pub(super) fn ask(&mut self, site: &SiteName, request: Request) -> Result<Reply, Error> {
+        let outcome = self.session(site)?.ask(request);
+        self.keep_or_drop(site, outcome)
+    }
+
+    /// Passes an outcome on and forgets the session if the outcome says that it is lost.
+    pub(super) fn keep_or_drop<T>(&mut self, site: &SiteName, outcome: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &outcome
+            && error.side == "client"
+        {
+            self.sessions.remove(site);
+        }
+        outcome
+    }
+
+    /// The failures so far, as `--json` lists them.
+    pub(super) fn failures(&self) -> &[serde_json::Value] {
+        &self.failures
+    }
+
+    /// The exit status.
+    pub(super) fn status(&self) -> u8 {
+        self.status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::Output;
+    use renkei_core::error::Code;
+
+    fn context() -> Context {
+        Context { dir: None, output: Output::new(true, true), verbose: 0 }
+    }
+
+    fn failing(path: &OsString) -> Result<(), Error> {
+        match path.to_str() {
+            Some("a") => Ok(()),
+            Some("b") => Err(Error::new(Code::PathNotFound, "stat", "b", "")),
+            _ => Err(Error::new(Code::PermissionDenied, "stat", "c", "")),
+        }
+    }
+
+    fn status(paths: &[&str]) -> Result<(u8, usize), Error> {
+        let paths: Vec<OsString> = paths.iter().map(OsString::from).collect();
+        let context = context();
+        let mut many = Many::new(&context);
+        many.each_argument(&paths, |_, path| failing(path))?;
+        Ok((many.status(), many.failures().len()))
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_failures() {
+        assert_eq!(status(&["a", "a"]).unwrap(), (0, 0));
+        assert_eq!(status(&["a", "b", "a"]).unwrap(), (3, 1));
+        assert_eq!(status(&["b", "b"]).unwrap(), (3, 2));
+        assert_eq!(status(&["b", "c", "b"]).unwrap(), (23, 3));
+        assert_eq!(status(&["b"]).unwrap_err().code, Code::PathNotFound);
+    }
+
+    #[test]
+    fn a_local_path_is_no_place_at_a_site() {
+        let context = context();
+        let error = Many::new(&context).each(&["/etc/passwd".into()], |_, _| Ok(())).unwrap_err();
+        assert_eq!((error.code, error.side.as_str()), (Code::BadPath, "client"));
+        assert!(error.cause.contains("SITE:/STORAGE/PATH"));
+    }
+}

@@ -1,0 +1,41 @@
+//! `renkei rm`: removes files and trees at sites.
+
+use super::Context;
+use super::connect::{place, unexpected};
+use super::done::done;
+use super::many::Many;
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::{Reply, Request};
+use std::ffi::OsString;
+
+/// Remove files at a site and, with -r, directories with all in them
+///
+/// A symbolic link is removed itself, never what it leads to. A storage itself is never removed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// SITE:/STORAGE/PATH
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Remove directories with all in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// What does not exist is no error
+    #[arg(short, long)]
+    force: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let mut many = Many::new(context);
+    let mut removed = Vec::new();
+    many.each(&args.paths, |many, path| {
+        let request = Request::Remove { place: place(path)?, recursive: args.recursive };
+        match many.ask(&path.site, request) {
+            Ok(Reply::Done) => removed.push(path.to_string()),
+            Ok(other) => return Err(unexpected(&other)),
+            Err(error) if args.force && error.code == Code::PathNotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    })?;
+    done("removed", removed, &many, context)
+}

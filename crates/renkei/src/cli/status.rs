@@ -1,0 +1,106 @@
+//! `renkei status`: what a PoP is doing.
+
+use super::connect::{session, site_argument, unexpected};
+use super::output::Report;
+use super::quantity::{human, span};
+use super::{Context, login};
+use crate::identity::socket;
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::{Progress, Reply, Request, Status, TransferStatus};
+use serde::Serialize;
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Show what a PoP is doing: sessions and running transfers
+///
+/// Without SITE: the PoP of this machine, with everybody's transfers. With SITE: that site's, with yours.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The site to ask [default: the PoP of this machine]
+    site: Option<OsString>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    site: Option<String>,
+    #[serde(flatten)]
+    status: Status,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let shown = match &args.site {
+        None => local(context)?,
+        Some(site) => {
+            let site = site_argument(site)?;
+            match session(context, &site)?.ask(Request::Status)? {
+                Reply::Status(status) => Shown { site: Some(site.to_string()), status },
+                other => return Err(unexpected(&other)),
+            }
+        }
+    };
+    context.output.answer(&shown)?;
+    Ok(0)
+}
+
+fn local(context: &Context) -> Result<Shown, Error> {
+    let home = context.home()?;
+    let path = login::socket(&home, None);
+    let answer = socket::request(&path, &json!({"op": "status"}))?;
+    let status = serde_json::from_value(answer)
+        .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", path.display(), error))?;
+    let site = crate::config::Config::load(&home)?.site.map(|site| site.to_string());
+    Ok(Shown { site, status })
+}
+
+impl Report for Shown {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Status { software, uptime_s, sessions, transfers } = &self.status;
+        let site = self.site.as_ref().map(|site| format!("{site}  ")).unwrap_or_default();
+        let up = span(Duration::from_secs(*uptime_s));
+        writeln!(out, "{site}{software}  up {up}  sessions {sessions}  transfers {}", transfers.len())?;
+        transfers.iter().try_for_each(|transfer| writeln!(out, "  {}", line(transfer)))
+    }
+}
+
+fn line(transfer: &TransferStatus) -> String {
+    let TransferStatus { id, principal, direction, place, progress } = transfer;
+    let short = id.get(..8).unwrap_or(id);
+    format!("{short}  {direction:<7}  {principal}  {place}  {}", progress_text(progress))
+}
+
+fn progress_text(progress: &Progress) -> String {
+    let more = if progress.walk_done { "" } else { "+" };
+    let done = progress.bytes_done.max(progress.bytes_moved);
+    let percent = match progress.bytes_found {
+        0 => String::new(),
+        found => format!("  {} %", done.min(found) * 100 / found),
+    };
+    format!(
+        "{}/{}{more} files  {} of {}{more}{percent}",
+        progress.files_done,
+        progress.files_found,
+        human(done),
+        human(progress.bytes_found)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_one_line() {
+        let progress = Progress {
+            files_found: 40,
+            bytes_found: 4096,
+            walk_done: false,
+            files_done: 10,
+            bytes_done: 1024,
+            bytes_moved: 2048,
+        };
+        assert_eq!(progress_text(&progress), "10/40+ files  2.0K of 4.0K+  50 %");
+        assert_eq!(progress_text(&Progress::default()), "0/0+ files  0 of 0+");
+    }
+}

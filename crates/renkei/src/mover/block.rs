@@ -1,0 +1,69 @@
+//! A buffer that gathers what arrives of a file, so that it is written in few, large, aligned pieces.
+
+use crate::store::DIRECT_ALIGN;
+
+/// Bytes gathered before they are written: large enough for disks and parallel file systems, small enough to be in
+/// the processor's cache still.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Consecutive bytes of a file.
+pub(super) struct Block {
+    bytes: Vec<u8>,
+    /// Where in `bytes` the aligned part starts.
+    base: usize,
+    offset: u64,
+    filled: usize,
+}
+
+impl Block {
+    pub(super) fn new() -> Self {
+        let bytes = vec![0; BLOCK_BYTES + DIRECT_ALIGN];
+        let base = bytes.as_ptr().align_offset(DIRECT_ALIGN);
+        Block { bytes, base, offset: 0, filled: 0 }
+    }
+
+    /// Whether `count` bytes at `offset` can be added without writing first.
+    pub(super) fn takes(&self, offset: u64, count: usize) -> bool {
+        let follows = self.filled == 0 || self.offset + self.filled as u64 == offset;
+        follows && count <= BLOCK_BYTES - self.filled
+    }
+
+    /// Room for `count` bytes at `offset`, to be filled by the caller; only if [`Block::takes`] them.
+    pub(super) fn room(&mut self, offset: u64, count: usize) -> &mut [u8] {
+        if self.filled == 0 {
+            self.offset = offset;
+        }
+        let start = self.base + self.filled;
+        self.filled += count;
+        &mut self.bytes[start..start + count]
+    }
+
+    /// The bytes to write and where; empty if there are none.
+    pub(super) fn gathered(&self) -> (&[u8], u64) {
+        (&self.bytes[self.base..self.base + self.filled], self.offset)
+    }
+
+    /// Forgets what was gathered.
+    pub(super) fn clear(&mut self) {
+        self.filled = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_gathered_and_what_does_not_is_not() {
+        let mut block = Block::new();
+        assert!(block.takes(8192, 100));
+        block.room(8192, 100).fill(7);
+        assert!(block.takes(8292, 100) && !block.takes(9000, 100) && !block.takes(8292, BLOCK_BYTES));
+        block.room(8292, 1).fill(8);
+        let (bytes, offset) = block.gathered();
+        assert_eq!((bytes.len(), offset, bytes[0], bytes[100]), (101, 8192, 7, 8));
+        assert_eq!(bytes.as_ptr() as usize % DIRECT_ALIGN, 0);
+        block.clear();
+        assert!(block.takes(0, BLOCK_BYTES) && !block.takes(0, BLOCK_BYTES + 1));
+    }
+}

@@ -1,0 +1,235 @@
+//! Removes what transfers that nobody resumed left behind: journals, and temporary files at their destinations.
+//!
+//! Works as the account of the transfer, on names that carry its key alone, so it can touch nothing else. A journal
+//! that is in use is locked and passed over; one whose storage is not there now waits for the next round.
+
+use super::Site;
+use crate::home::Home;
+use crate::identity::account::Account;
+use crate::store::local::{Access as Mode, LocalStore};
+use crate::store::temp::temp_job;
+use crate::store::{Dir, Store, TypeHint};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::journal::{Header, State};
+use renkei_core::path::RelPath;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A journal that was not written to for so long belongs to a transfer that nobody will resume.
+pub const ABANDONED_AFTER: Duration = Duration::from_secs(7 * 86_400);
+/// How often the PoP looks.
+const EVERY: Duration = Duration::from_secs(86_400);
+/// Most of a journal that is read for its header.
+const HEADER_BYTES: u64 = 128 << 10;
+
+/// Starts the thread that cleans up now and once a day for as long as the PoP lives.
+pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
+    let site = Arc::downgrade(site);
+    let work = move || {
+        while let Some(site) = site.upgrade() {
+            clean_up(&site, SystemTime::now());
+            drop(site);
+            std::thread::sleep(EVERY);
+        }
+    };
+    std::thread::Builder::new()
+        .name("cleanup".into())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| Error::new(Code::SystemCall, "start thread", "cleanup", error))
+}
+
+/// Removes what was abandoned before `now`; tells how many transfers that were.
+pub fn clean_up(site: &Site, now: SystemTime) -> usize {
+    let find = |header: &Header| destination(site, header);
+    let mut cleaned = 0;
+    for path in abandoned(site.home(), now) {
+        match clean_one(&path, &find) {
+            Ok(Some(removed)) => {
+                cleaned += 1;
+                tracing::info!(journal = %path.display(), removed, "removed an abandoned transfer");
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(journal = %path.display(), %error, "an abandoned transfer stays"),
+        }
+    }
+    cleaned
+}
+
+/// Journals, and those set aside, that are old enough.
+fn abandoned(home: &Home, now: SystemTime) -> Vec<PathBuf> {
+    let Ok(listing) = std::fs::read_dir(home.journal_dir()) else { return Vec::new() };
+    let old = |path: &PathBuf| {
+        let modified = path.metadata().and_then(|metadata| metadata.modified());
+        modified.is_ok_and(|time| now.duration_since(time).is_ok_and(|age| age > ABANDONED_AFTER))
+    };
+    let named = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "journal" || kind == "bad");
+    listing.flatten().map(|entry| entry.path()).filter(|path| named(path) && old(path)).collect()
+}
+
+/// Where a transfer wrote, and as whom.
+struct Destination {
+    store: Arc<dyn Store>,
+    path: RelPath,
+    account: Account,
+}
+
+/// Removes one journal with its files, unless it is in use; tells how many files that were.
+fn clean_one(
+    path: &Path,
+    find: &dyn Fn(&Header) -> Result<Destination, Error>,
+) -> Result<Option<u64>, Error> {
+    let broken = |error: std::io::Error| Error::new(Code::JournalBroken, "clean up", path.display(), error);
+    let mut file = File::options().read(true).write(true).open(path).map_err(broken)?;
+    if file.try_lock().is_err() {
+        return Ok(None);
+    }
+    let mut start = Vec::new();
+    file.by_ref().take(HEADER_BYTES).read_to_end(&mut start).map_err(broken)?;
+    let removed = match State::read(&start).0.header {
+        Some(header) if path.extension() == Some(OsStr::new("journal")) => {
+            let Destination { store, path, account } = find(&header)?;
+            let job = header.job;
+            let work = move || remove_temps(&*store, &path, job);
+            account.spawn("cleanup", work)?.join().expect("a panic aborts the process")?
+        }
+        // What was set aside was sent anew under the same names, by a later run with a journal of its own.
+        _ => 0,
+    };
+    std::fs::remove_file(path).map_err(broken)?;
+    Ok(Some(removed))
+}
+
+fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
+    let account = Account::lookup(&header.account)?;
+    let Some(to) = &header.to else {
+        let local = Path::new(OsStr::from_bytes(&header.local));
+        let store = Arc::new(LocalStore::open(local, Mode::ReadWrite)?);
+        return Ok(Destination { store, path: RelPath::root(), account });
+    };
+    let snapshot = site.snapshot();
+    let root = snapshot.storage(&to.storage)?;
+    let account = root.account.as_deref().map_or(Ok(account), Account::lookup)?;
+    Ok(Destination { store: root.store.clone()?, path: to.path.clone(), account })
+}
+
+/// Removes the temporary files of `job` below a directory. Symbolic links are not followed.
+fn remove_temps(store: &dyn Store, top: &RelPath, job: u64) -> Result<u64, Error> {
+    let top = match store.dir(top) {
+        Ok(top) => top,
+        Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let (mut removed, mut todo) = (0, vec![RelPath::root()]);
+    while let Some(path) = todo.pop() {
+        // What cannot be entered cannot hold files of this account's transfer, or is gone.
+        let Ok(dir) = top.descend(&path) else { continue };
+        removed += remove_temps_in(&*dir, &path, job, &mut todo)?;
+    }
+    Ok(removed)
+}
+
+fn remove_temps_in(dir: &dyn Dir, path: &RelPath, job: u64, todo: &mut Vec<RelPath>) -> Result<u64, Error> {
+    let mut removed = 0;
+    let Ok(listing) = dir.list() else { return Ok(0) };
+    for listed in listing {
+        let listed = listed?;
+        if temp_job(&listed.name) == Some(job) {
+            match dir.remove_file(&listed.name) {
+                Ok(()) => removed += 1,
+                Err(error) if matches!(error.code, Code::PathNotFound | Code::IsADirectory) => {}
+                Err(error) => return Err(error),
+            }
+        } else if matches!(listed.hint, TypeHint::Dir | TypeHint::Unknown) {
+            todo.push(path.child(&listed.name)?);
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::journal::{Journal, boot_id};
+    use crate::store::temp::temp_name;
+    use renkei_core::path::Place;
+
+    struct Case {
+        _dir: tempfile::TempDir,
+        home: Home,
+        root: PathBuf,
+    }
+
+    /// A storage with temporary files of the jobs 1 and 2, and a journal of job 1.
+    fn case() -> Case {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, root) = (Home::at(dir.path()), dir.path().join("data"));
+        std::fs::create_dir_all(root.join("run/deep")).unwrap();
+        for (job, name) in [(1, "run/a"), (1, "run/deep/b"), (2, "run/c")] {
+            let path = root.join(name);
+            let temp = temp_name(job, &RelPath::parse(name.as_bytes()).unwrap());
+            std::fs::write(path.with_file_name(OsStr::from_bytes(&temp)), "part").unwrap();
+        }
+        std::fs::write(root.join("run/kept"), "whole").unwrap();
+        let header = Header {
+            version: renkei_core::mover::journal::VERSION,
+            job: 1,
+            boot: boot_id(),
+            to: Some(Place { storage: "data".into(), path: RelPath::parse(b"run").unwrap() }),
+            local: Vec::new(),
+            account: Account::own().unwrap().name,
+        };
+        drop(Journal::open(&home.journal_dir(), &header).unwrap());
+        Case { _dir: dir, home, root }
+    }
+
+    impl Case {
+        fn find(&self, header: &Header) -> Result<Destination, Error> {
+            let store = Arc::new(LocalStore::open(&self.root, Mode::ReadWrite)?);
+            let to = header.to.clone().unwrap();
+            Ok(Destination { store, path: to.path, account: Account::own()? })
+        }
+
+        fn temps(&self) -> usize {
+            let names = [self.root.join("run"), self.root.join("run/deep")];
+            let names = names.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
+            names.filter(|entry| temp_job(entry.as_ref().unwrap().file_name().as_bytes()).is_some()).count()
+        }
+    }
+
+    #[test]
+    fn only_old_journals_are_abandoned() {
+        let case = case();
+        let now = SystemTime::now();
+        assert!(abandoned(&case.home, now + Duration::from_secs(6 * 86_400)).is_empty());
+        assert_eq!(abandoned(&case.home, now + Duration::from_secs(8 * 86_400)).len(), 1);
+    }
+
+    #[test]
+    fn the_files_of_the_job_go_and_others_stay() {
+        let case = case();
+        let path = case.home.journal_dir().join("0000000000000001.journal");
+        assert_eq!(case.temps(), 3);
+        assert_eq!(clean_one(&path, &|header| case.find(header)).unwrap(), Some(2));
+        assert_eq!(case.temps(), 1);
+        assert!(!path.exists() && case.root.join("run/kept").exists());
+    }
+
+    #[test]
+    fn a_journal_in_use_or_without_its_storage_stays() {
+        let case = case();
+        let path = case.home.journal_dir().join("0000000000000001.journal");
+        let held = File::open(&path).unwrap();
+        held.try_lock().unwrap();
+        assert_eq!(clean_one(&path, &|header| case.find(header)).unwrap(), None);
+        drop(held);
+        let missing = |_: &Header| Err(Error::new(Code::StorageMissing, "open", "data", ""));
+        assert_eq!(clean_one(&path, &missing).unwrap_err().code, Code::StorageMissing);
+        assert!(path.exists() && case.temps() == 3);
+    }
+}

@@ -1,0 +1,251 @@
+//! The pages of docs/ that describe the program: equal to what it says of itself, and to what it does.
+
+use crate::federation::Federation;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn renkei() -> Command {
+    Command::new(crate::federation::binary())
+}
+
+#[test]
+fn generated_pages_are_up_to_date() {
+    for name in ["cli", "config", "errors"] {
+        let printed = renkei().args(["docs", name]).output().unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        let equal = page(&format!("{name}.md")).as_bytes() == printed.stdout;
+        assert!(equal, "docs/{name}.md differs from `renkei docs {name}`; `make docs` writes it anew");
+    }
+}
+
+#[test]
+fn every_man_page_can_be_formatted() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(renkei().args(["docs", "man"]).arg(dir.path()).status().unwrap().success());
+    let pages: Vec<PathBuf> =
+        std::fs::read_dir(dir.path()).unwrap().map(|page| page.unwrap().path()).collect();
+    for verb in ["ls", "stat", "mkdir", "rm", "mv", "du", "df", "checksum", "status", "doctor", "cp", "sync"]
+    {
+        assert!(pages.contains(&dir.path().join(format!("renkei-{verb}.1"))), "{verb}");
+    }
+    if Command::new("man").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: there is no man to format the pages with");
+    }
+    for page in pages {
+        let shown = Command::new("man")
+            .arg("--warnings")
+            .arg("-l")
+            .arg(&page)
+            .env("MANPAGER", "cat")
+            .env("LC_ALL", "C")
+            .output()
+            .unwrap();
+        let warnings = String::from_utf8_lossy(&shown.stderr);
+        assert!(shown.status.success() && warnings.is_empty(), "{}: {warnings}", page.display());
+        assert!(
+            String::from_utf8_lossy(&shown.stdout).to_uppercase().contains("SYNOPSIS"),
+            "{}",
+            page.display()
+        );
+    }
+}
+
+#[test]
+fn bash_completes_verbs_after_sourcing() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(renkei().args(["docs", "completions"]).arg(dir.path()).status().unwrap().success());
+    let script = "source \"$1\"; COMP_WORDS=(renkei che); COMP_CWORD=1; _renkei renkei che renkei; \
+                  echo \"${COMPREPLY[*]}\"";
+    let bash = Command::new("bash")
+        .args(["-c", script, "bash"])
+        .arg(dir.path().join("renkei.bash"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "checksum", "{bash:?}");
+}
+
+/// The fields that docs/json.md gives for each verb.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let mut verbs = BTreeMap::new();
+    let mut verb = String::new();
+    for line in page("json.md").lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            verb = title.into();
+        } else if let Some(field) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next()) {
+            verbs.entry(verb.clone()).or_insert_with(BTreeSet::new).insert(field.to_owned());
+        }
+    }
+    verbs
+}
+
+/// The paths of all fields in a value, written as the page does.
+fn fields(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, below) in object {
+                let path = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+                fields(below, &path, found);
+            }
+        }
+        Value::Array(items) => {
+            let path = format!("{at}[]");
+            found.insert(path.clone());
+            items.iter().for_each(|item| fields(item, &path, found));
+        }
+        _ => {}
+    }
+    if !at.is_empty() {
+        found.insert(at.into());
+    }
+}
+
+/// What the page says of verbs, against what they print.
+struct Pages {
+    documented: BTreeMap<String, BTreeSet<String>>,
+    seen: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Pages {
+    /// Notes the output of a verb: every field of it must be on the page.
+    fn see(&mut self, verb: &str, output: &Value) {
+        let mut found = BTreeSet::new();
+        fields(output, "", &mut found);
+        let known = self.documented.get(verb).unwrap_or_else(|| panic!("docs/json.md has no `## {verb}`"));
+        let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal");
+        let failure = |path: &str| path.starts_with("failures[].");
+        for path in found.iter().filter(|path| !opaque(path) && !failure(path)) {
+            // A list or an object is on the page itself, or by what is in it.
+            let holder = path.trim_end_matches("[]");
+            let on_page = |field: &String| {
+                field == path
+                    || field.starts_with(&format!("{holder}[]"))
+                    || field.starts_with(&format!("{holder}."))
+            };
+            assert!(known.iter().any(on_page), "{verb}: docs/json.md does not have `{path}`");
+        }
+        if !found.iter().any(|path| failure(path)) {
+            self.seen.entry(verb.into()).or_default().extend(found);
+        } else {
+            let failures = found.iter().filter(|path| failure(path)).cloned();
+            self.seen.entry("failures".into()).or_default().extend(failures);
+            self.seen.entry(verb.into()).or_default().extend(found.clone());
+        }
+    }
+
+    /// Every field on the page was printed by some run.
+    fn check_all_seen(&self) {
+        for (verb, known) in &self.documented {
+            let seen = self.seen.get(verb).unwrap_or_else(|| panic!("no run of `{verb}` was seen"));
+            let missing: Vec<&String> = known.difference(seen).collect();
+            assert!(missing.is_empty(), "{verb}: on the page but never printed: {missing:?}");
+        }
+    }
+}
+
+#[test]
+fn json_output_is_as_documented() {
+    let mut federation = Federation::two();
+    let mut pages = Pages { documented: documented(), seen: BTreeMap::new() };
+    prepare(&federation);
+    see_pop_verbs(&mut federation, &mut pages);
+    see_place_verbs(&federation, &mut pages);
+    see_a_running_transfer(&mut federation, &mut pages);
+    pages.check_all_seen();
+}
+
+fn prepare(federation: &Federation) {
+    let root = federation.kek.root();
+    std::fs::create_dir(root.join("dir")).unwrap();
+    std::fs::write(root.join("dir/a.dat"), "hello").unwrap();
+    std::os::unix::fs::symlink("a.dat", root.join("dir/link")).unwrap();
+    let comment = rustix::fs::setxattr(
+        root.join("dir/a.dat"),
+        "user.comment",
+        b"good",
+        rustix::fs::XattrFlags::empty(),
+    );
+    comment.expect("the temporary folder keeps extended attributes");
+}
+
+/// The verbs of a PoP's administrator and user.
+fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
+    let titech = &federation.titech;
+    let account = crate::federation::account();
+    let third = federation.scratch().join("third");
+    let made = titech.command_in(&third).args(["--json", "init", "--site", "osaka"]).output().unwrap();
+    pages.see("init", &serde_json::from_slice(&made.stdout).unwrap());
+    let user = titech.command_in(&federation.scratch().join("user"));
+    let got = { user }.args(["--json", "login", "--pop"]).arg(titech.dir()).output().unwrap();
+    pages.see("login", &serde_json::from_slice(&got.stdout).unwrap());
+    let folder = third.to_str().unwrap();
+    let mut see = |verb: &str, arguments: &[&str]| pages.see(verb, &titech.json(arguments).1);
+    see("storage add", &["storage", "add", "more", folder]);
+    see("storage list", &["storage", "list"]);
+    see("storage add", &["storage", "remove", "more"]);
+    see("trust export", &["trust", "export"]);
+    see("trust add", &["trust", "add", "--yes", titech.dir().join("kek.card").to_str().unwrap()]);
+    see("trust list", &["trust", "list"]);
+    see("map add", &["map", "add", "alice@kek", &account]);
+    see("map list", &["map", "list"]);
+    see("map test", &["map", "test", &format!("{account}@kek")]);
+    see("whoami", &["whoami"]);
+    see("whoami SITE", &["whoami", "kek"]);
+    see("doctor", &["doctor"]);
+    see("doctor", &["doctor", "kek"]);
+    see("renew", &["renew"]);
+    see("revoke", &["revoke", "0123456789abcdef"]);
+}
+
+/// The verbs that work on places.
+fn see_place_verbs(federation: &Federation, pages: &mut Pages) {
+    let (titech, place) = (&federation.titech, |path: &str| federation.kek.place(path));
+    let (dir, none) = (place("dir"), place("none"));
+    let mut see = |verb: &str, arguments: &[&str]| pages.see(verb, &titech.json(arguments).1);
+    see("failure", &["ls", &none]);
+    see("ls", &["ls", "-l", &dir, &none]);
+    see("ls", &["ls", "-U", &dir]);
+    see("stat", &["stat", &place("dir/a.dat"), &none]);
+    see("mkdir", &["mkdir", &place("new"), &dir]);
+    see("mkdir", &["mv", &place("new"), &place("newer")]);
+    see("mkdir", &["rm", "-r", &place("newer"), &none]);
+    see("du", &["du", &dir, &none]);
+    see("df", &["df", "kek", "nowhere"]);
+    see("checksum", &["checksum", "-r", &dir, &none]);
+    let copies = federation.scratch().join("copies");
+    std::fs::create_dir(&copies).unwrap();
+    see("cp", &["sync", "--dry-run", &dir, copies.to_str().unwrap()]);
+    see("cp", &["cp", "-r", &dir, copies.to_str().unwrap()]);
+}
+
+/// `status` while a transfer runs; one that was over too soon is begun again.
+fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
+    let big = federation.scratch().join("big");
+    std::fs::write(&big, vec![7u8; 256 << 20]).unwrap();
+    let titech = &federation.titech;
+    let running = (0..20).find_map(|_| {
+        let mut copy =
+            titech.command().arg("-q").arg("cp").arg(&big).arg(federation.kek.place("big")).spawn().unwrap();
+        let seen = status_of_running(federation, &mut copy);
+        assert!(copy.wait().unwrap().success());
+        seen
+    });
+    pages.see("status", &running.expect("of 20 transfers, one is seen while it runs"));
+    pages.see("status", &titech.json(&["status", "kek"]).1);
+}
+
+fn status_of_running(federation: &Federation, copy: &mut Child) -> Option<Value> {
+    while copy.try_wait().unwrap().is_none() {
+        let (_, status) = federation.kek.json(&["status"]);
+        if status["transfers"].as_array().is_some_and(|transfers| !transfers.is_empty()) {
+            return Some(status);
+        }
+    }
+    None
+}

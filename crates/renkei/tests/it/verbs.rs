@@ -1,0 +1,305 @@
+//! The verbs that look at and change places at other sites, end to end.
+
+use crate::federation::{Federation, Site, account};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, SystemTime};
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn status(site: &Site, arguments: &[&str]) -> i32 {
+    site.renkei(arguments).status.code().unwrap()
+}
+
+/// A small tree at kek with a link, a hidden name and a name that is not UTF-8.
+fn tree() -> Federation {
+    let federation = Federation::two();
+    let root = federation.kek.root();
+    std::fs::create_dir_all(root.join("run/sub")).unwrap();
+    std::fs::write(root.join("run/b.dat"), "hello").unwrap();
+    std::fs::write(root.join("run/a.dat"), vec![1; 2000]).unwrap();
+    std::fs::write(root.join("run/.hidden"), "").unwrap();
+    std::fs::write(root.join("run/sub/c"), "deep").unwrap();
+    std::fs::write(root.join("run/sub").join(OsStr::from_bytes(b"odd\xff\n")), "odd").unwrap();
+    symlink("sub", root.join("run/link")).unwrap();
+    std::fs::set_permissions(root.join("run/b.dat"), PermissionsExt::from_mode(0o640)).unwrap();
+    federation
+}
+
+#[test]
+fn ls_shows_what_is_there() {
+    let federation = tree();
+    let titech = &federation.titech;
+    let place = |path: &str| federation.kek.place(path);
+    assert_eq!(titech.ok(&["ls", "kek:/"]), "data\n");
+    assert_eq!(titech.ok(&["ls", &place("run")]), "a.dat\nb.dat\nlink\nsub\n");
+    assert_eq!(titech.ok(&["ls", "-a", &place("run")]), ".hidden\na.dat\nb.dat\nlink\nsub\n");
+    assert_eq!(titech.ok(&["ls", "-rS", &place("run")]), "sub\nlink\nb.dat\na.dat\n");
+    assert_eq!(titech.ok(&["ls", &place("run/sub")]), "c\nodd\\xff\\n\n");
+    assert_eq!(titech.ok(&["ls", &place("run/b.dat")]), "kek:/data/run/b.dat\n");
+    let long = titech.ok(&["ls", "-lh", &place("run")]);
+    let lines: Vec<&str> = long.lines().collect();
+    assert!(lines[0].starts_with("-rw") && lines[0].contains(" 2.0K "), "{long}");
+    assert!(lines[1].starts_with("-rw-r----- ") && lines[1].contains(&account()), "{long}");
+    assert!(lines[2].starts_with('l') && lines[2].ends_with(" link -> sub"), "{long}");
+    let link = place("run/link");
+    assert!(titech.ok(&["ls", "-l", &link]).ends_with("kek:/data/run/link -> sub\n"));
+    assert_eq!(titech.ok(&["ls", &format!("{link}/")]).lines().count(), 2);
+    let deep = titech.ok(&["ls", "-R", &place("run")]);
+    assert_eq!(deep, "kek:/data/run:\na.dat\nb.dat\nlink\nsub\n\nkek:/data/run/sub:\nc\nodd\\xff\\n\n");
+}
+
+#[test]
+fn a_large_directory_is_listed_whole_sorted_or_not() {
+    let federation = Federation::two();
+    let many = federation.kek.root().join("many");
+    std::fs::create_dir(&many).unwrap();
+    for i in 0..3000 {
+        std::fs::write(many.join(format!("name-{i:04}")), "").unwrap();
+    }
+    let place = federation.kek.place("many");
+    let sorted = federation.titech.ok(&["ls", &place]);
+    let unsorted = federation.titech.ok(&["ls", "-U", &place]);
+    assert_eq!(sorted.lines().count(), 3000);
+    assert!(sorted.lines().is_sorted());
+    let mut names: Vec<&str> = unsorted.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, sorted.lines().collect::<Vec<_>>());
+    let (_, json) = federation.titech.json(&["ls", "-U", &place]);
+    assert_eq!(json["listings"][0]["entries"].as_array().unwrap().len(), 3000);
+}
+
+#[test]
+fn failures_do_not_keep_other_paths_from_being_worked_on() {
+    let federation = tree();
+    let titech = &federation.titech;
+    let place = |path: &str| federation.kek.place(path);
+    let (good, none) = (place("run/sub"), place("none"));
+    assert_eq!(status(titech, &["ls", &none]), 3);
+    let both = titech.renkei(&["ls", &none, &good]);
+    assert_eq!(both.status.code(), Some(3));
+    assert!(text(&both).contains("odd") && errors(&both).contains("RK-STORE-1"), "{both:?}");
+    // A local path, a missing one and an unknown site fail each in its way.
+    let mixed = titech.renkei(&["stat", "/etc/passwd", &none, &good]);
+    assert_eq!(mixed.status.code(), Some(23));
+    assert!(errors(&mixed).contains("SITE:/STORAGE/PATH") && text(&mixed).contains("directory"), "{mixed:?}");
+    assert_eq!(status(titech, &["ls", "osaka:/"]), 3);
+    assert_eq!(status(titech, &["rm", "./file"]), 2);
+    let (status, json) = titech.json(&["stat", &none]);
+    assert_eq!((status, json["error"]["code"].as_str()), (3, Some("RK-STORE-1")));
+    assert_eq!(json["error"]["side"], "kek");
+    let (status, json) = titech.json(&["stat", &none, &good]);
+    assert_eq!((status, json["failures"][0]["path"].as_str()), (3, Some(none.as_str())));
+    assert_eq!(json["entries"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn stat_tells_everything() {
+    let federation = tree();
+    let path = federation.kek.root().join("run/b.dat");
+    let time = SystemTime::UNIX_EPOCH + Duration::new(1_600_000_000, 123_456_789);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    let (_, json) = federation.titech.json(&["stat", &federation.kek.place("run/b.dat")]);
+    let entry = &json["entries"][0];
+    assert_eq!(entry["mtime"], "2020-09-13T12:26:40.123456789Z");
+    assert_eq!((entry["size"].as_u64(), entry["mode"].as_str()), (Some(5), Some("0640")));
+    assert_eq!(entry["inode"].as_u64(), Some(path.metadata().unwrap().ino()));
+    let shown = federation.titech.ok(&["stat", &federation.kek.place("run/link")]);
+    assert!(shown.starts_with("path      kek:/data/run/link -> sub\ntype      symlink\n"), "{shown}");
+}
+
+#[test]
+fn directories_and_files_are_made_moved_and_removed() {
+    let federation = tree();
+    let (titech, root) = (&federation.titech, federation.kek.root());
+    let place = |path: &str| federation.kek.place(path);
+    assert_eq!(status(titech, &["mkdir", &place("x/y/z")]), 3);
+    assert_eq!(titech.ok(&["mkdir", "-p", &place("x/y/z")]), "");
+    assert!(root.join("x/y/z").is_dir());
+    assert_eq!(status(titech, &["mkdir", &place("x")]), 4);
+    titech.ok(&["mkdir", "-p", &place("x")]);
+    titech.ok(&["mv", &place("run/a.dat"), &place("x/new.dat")]);
+    assert!(root.join("x/new.dat").exists() && !root.join("run/a.dat").exists());
+    titech.ok(&["mv", &place("x/new.dat"), &place("run/b.dat"), &place("x/y")]);
+    assert!(root.join("x/y/new.dat").exists() && root.join("x/y/b.dat").exists());
+    assert_eq!(status(titech, &["mv", &place("x/y/new.dat"), &place("x/y/b.dat/")]), 4);
+    assert_eq!(status(titech, &["mv", &place("x/y/new.dat"), "titech:/data/"]), 2);
+    assert_eq!(status(titech, &["rm", &place("x")]), 4);
+    let shown = titech.ok(&["rm", "-rv", &place("x"), &place("run/link")]);
+    assert_eq!(shown, format!("removed {}\nremoved {}\n", place("x"), place("run/link")));
+    assert!(!root.join("x").exists() && root.join("run/sub/c").exists());
+    assert_eq!(status(titech, &["rm", &place("x")]), 3);
+    assert_eq!(status(titech, &["rm", "-f", &place("x")]), 0);
+    assert_ne!(status(titech, &["rm", "-rf", "kek:/data"]), 0);
+    assert_ne!(status(titech, &["rm", "-rf", "kek:/"]), 0);
+    assert!(root.exists());
+}
+
+#[test]
+fn sizes_and_room_are_told() {
+    let federation = tree();
+    let titech = &federation.titech;
+    let place = federation.kek.place("run");
+    let total = 2000 + 5 + 4 + 3;
+    let shown = titech.ok(&["du", "-s", &place]);
+    let bytes: u64 = shown.split('\t').next().unwrap().parse().unwrap();
+    let (_, json) = titech.json(&["du", "kek:/"]);
+    assert_eq!(json["usage"][0]["path"], "kek:/data");
+    assert!(bytes >= total && json["usage"][0]["files"].as_u64().unwrap() >= 5, "{shown} {json}");
+    assert!(titech.ok(&["du", "-h", &place]).starts_with("2.0K\t"));
+    for argument in ["kek", "kek:", "kek:/", "kek:/data"] {
+        let (_, json) = titech.json(&["df", argument]);
+        assert_eq!(json["storages"][0]["path"], "kek:/data", "{argument}");
+        assert!(json["storages"][0]["total_bytes"].as_u64().unwrap() > 0);
+    }
+    assert!(titech.ok(&["df", "-h"]).contains("titech:/data"));
+}
+
+#[test]
+fn checksums_make_a_manifest_that_can_be_checked() {
+    let federation = tree();
+    let (titech, root) = (&federation.titech, federation.kek.root());
+    let place = |path: &str| federation.kek.place(path);
+    let expected = blake3::hash(b"hello").to_hex();
+    assert_eq!(titech.ok(&["checksum", &place("run/b.dat")]), format!("{expected}  kek:/data/run/b.dat\n"));
+    let known = [
+        ("md5", "5d41402abc4b2a76b9719d911017c592"),
+        ("adler32", "062c0215"),
+        ("crc32c", "9a71bb4c"),
+        ("sha256", "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"),
+    ];
+    for (algorithm, digest) in known {
+        let shown = titech.ok(&["checksum", "-a", algorithm, &place("run/b.dat")]);
+        assert_eq!(shown.split_whitespace().next(), Some(digest), "{algorithm}");
+    }
+    let remote = titech.renkei(&["checksum", "-r", "-a", "sha256", &place("run")]);
+    let local = titech.renkei(&["checksum", "-r", "-a", "sha256", root.join("run").to_str().unwrap()]);
+    assert!(remote.status.success());
+    assert_eq!(remote.stdout, local.stdout);
+    check_manifest("sha256sum", &remote.stdout, &root.join("run"));
+    assert_eq!(text(&remote).lines().count(), 5);
+    assert_eq!(status(titech, &["checksum", &place("run")]), 4);
+}
+
+/// Lets another program check a manifest; says so where it is not installed.
+fn check_manifest(program: &str, manifest: &[u8], tree: &Path) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), manifest).unwrap();
+    let checked = std::process::Command::new(program).arg("-c").arg(file.path()).current_dir(tree).output();
+    match checked {
+        Ok(checked) => assert!(checked.status.success(), "{checked:?}"),
+        Err(error) => eprintln!("SKIPPED: no {program} to check the manifest with: {error}"),
+    }
+}
+
+#[test]
+fn a_tree_of_many_files_is_summed_without_waiting_for_each() {
+    let federation = Federation::two();
+    let root = federation.kek.root();
+    for dir in 0..20 {
+        std::fs::create_dir(root.join(format!("d{dir}"))).unwrap();
+        for file in 0..100 {
+            std::fs::write(root.join(format!("d{dir}/f{file}")), format!("{dir} {file}")).unwrap();
+        }
+    }
+    let shown = federation.titech.ok(&["checksum", "-r", "kek:/data"]);
+    assert_eq!(shown.lines().count(), 2000);
+    let line = format!("{}  d7/f42", blake3::hash(b"7 42").to_hex());
+    assert!(shown.lines().any(|found| found == line));
+}
+
+#[test]
+fn whoami_and_status_tell_who_and_what() {
+    let federation = Federation::two();
+    let titech = &federation.titech;
+    let (_, me) = titech.json(&["whoami", "kek"]);
+    assert_eq!(me["principal"], format!("{}@titech", account()));
+    assert_eq!((me["account"].as_str(), me["site"].as_str()), (Some(account().as_str()), Some("kek")));
+    assert_eq!(me["storages"][0]["name"], "data");
+    assert!(titech.ok(&["status"]).starts_with("titech  renkei/"));
+    let (_, there) = titech.json(&["status", "kek"]);
+    assert_eq!((there["site"].as_str(), there["sessions"].as_u64()), (Some("kek"), Some(1)));
+}
+
+#[test]
+fn doctor_finds_what_is_wrong() {
+    let mut federation = Federation::two();
+    let well = federation.titech.renkei(&["doctor", "kek"]);
+    assert_eq!(well.status.code(), Some(0), "{}", text(&well));
+    for step in
+        ["name", "port", "TLS", "certificate", "greeting", "clock", "mapping", "storage data", "round trip"]
+    {
+        assert!(text(&well).lines().any(|line| line.contains(step) && !line.starts_with("FAIL")), "{step}");
+    }
+    let here = federation.titech.renkei(&["doctor"]);
+    assert_eq!(here.status.code(), Some(0), "{}", text(&here));
+    federation.kek.kill9();
+    let down = federation.titech.renkei(&["doctor", "kek"]);
+    assert_eq!(down.status.code(), Some(8));
+    assert!(text(&down).contains("FAIL") && text(&down).contains("RK-NET-2"), "{}", text(&down));
+    let dead = federation.kek.renkei(&["doctor"]);
+    assert!(text(&dead).contains("RK-CONF-7"), "{}", text(&dead));
+    assert_eq!(federation.titech.json(&["status", "kek"]).0, 8);
+    let (_, unknown) = federation.titech.json(&["doctor", "osaka"]);
+    assert_eq!(
+        (unknown["fail"].as_u64(), unknown["checks"][0]["code"].as_str()),
+        (Some(1), Some("RK-CONF-5"))
+    );
+    std::fs::remove_dir(federation.titech.root()).unwrap();
+    let (status, gone) = federation.titech.json(&["doctor"]);
+    assert_ne!(status, 0, "{gone}");
+}
+
+#[test]
+fn what_an_abandoned_transfer_left_is_removed_at_the_next_start() {
+    let mut federation = Federation::two();
+    let kek = &mut federation.kek;
+    kek.kill9();
+    let journals = kek.dir().join("state/journal");
+    let temp = kek.root().join(".rk~00000000000000ab-0123456789abcdef");
+    let other = kek.root().join(".rk~00000000000000ac-0123456789abcdef");
+    std::fs::write(&temp, "part").unwrap();
+    std::fs::write(&other, "part").unwrap();
+    let path = journals.join("00000000000000ab.journal");
+    std::fs::write(&path, journal_of(0xab)).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 86_400);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    kek.restart();
+    let start = std::time::Instant::now();
+    while path.exists() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{}", kek.logged());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!temp.exists() && other.exists());
+    assert!(kek.logged().contains("removed an abandoned transfer"), "{}", kek.logged());
+}
+
+fn journal_of(job: u64) -> Vec<u8> {
+    use renkei_core::mover::journal::{Header, Record, VERSION};
+    use renkei_core::path::Place;
+    let to = Place::parse(b"/data").unwrap();
+    let header = Header { version: VERSION, job, boot: [0; 16], to, local: Vec::new(), account: account() };
+    let mut bytes = Vec::new();
+    Record::Header(header).write(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_file_goes_up_and_is_kept_through_a_crash() {
+    let mut federation = Federation::two();
+    let file = federation.scratch().join("a.dat");
+    std::fs::write(&file, b"hello").unwrap();
+    federation.titech.ok(&["cp", file.to_str().unwrap(), &federation.kek.place("a.dat")]);
+    federation.kek.kill9();
+    federation.kek.restart();
+    assert_eq!(std::fs::read(federation.kek.root().join("a.dat")).unwrap(), b"hello");
+}
