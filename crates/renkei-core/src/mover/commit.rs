@@ -58,7 +58,7 @@ impl<T: Clone> Commit<T> {
     /// A file was written in full under its temporary name and its digest was right.
     pub fn on_written(&mut self, now: Duration, file: T, bytes: u64) {
         self.written.push(file);
-        self.written_bytes += bytes;
+        self.written_bytes = self.written_bytes.saturating_add(bytes);
         self.oldest.get_or_insert(now);
     }
 

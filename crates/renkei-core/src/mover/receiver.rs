@@ -467,7 +467,7 @@ pub fn ranges(mut ids: Vec<EntryId>) -> Vec<IdRange> {
     let mut ranges: Vec<IdRange> = Vec::new();
     for id in ids {
         match ranges.last_mut() {
-            Some(last) if last.first + last.count == id => last.count += 1,
+            Some(last) if last.first.checked_add(last.count) == Some(id) => last.count += 1,
             _ => ranges.push(IdRange { first: id, count: 1 }),
         }
     }
@@ -702,5 +702,7 @@ mod tests {
             ranges(vec![5, 1, 2, 3, 9]),
             [(1, 3), (5, 1), (9, 1)].map(|(first, count)| IdRange { first, count })
         );
+        let last = IdRange { first: u64::MAX, count: 1 };
+        assert_eq!(ranges(vec![u64::MAX, u64::MAX]), [last, last]);
     }
 }

@@ -73,7 +73,7 @@ impl Sender {
         let open = Open { path: entry.path.clone(), bytes: entry.size(), counts_as };
         if counts_as == Class::File {
             self.progress.files_found += 1;
-            self.progress.bytes_found += open.bytes;
+            self.progress.bytes_found = self.progress.bytes_found.saturating_add(open.bytes);
         }
         let id = self.plan.handle_entry(origin, entry, digest);
         self.open.insert(id, open);
@@ -133,7 +133,7 @@ impl Sender {
             Verdict::Want => {}
             Verdict::Have => {
                 self.summary.files_skipped += 1;
-                self.summary.bytes_skipped += item.entry.size();
+                self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(item.entry.size());
                 self.settle(item.id);
             }
             Verdict::Partial(ranges) => {
@@ -201,9 +201,9 @@ impl Sender {
             Class::Link => self.summary.links += 1,
             Class::File => {
                 self.summary.files += 1;
-                self.summary.bytes += open.bytes;
+                self.summary.bytes = self.summary.bytes.saturating_add(open.bytes);
                 self.progress.files_done += 1;
-                self.progress.bytes_done += open.bytes;
+                self.progress.bytes_done = self.progress.bytes_done.saturating_add(open.bytes);
             }
         }
         true

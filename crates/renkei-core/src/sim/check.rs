@@ -88,9 +88,9 @@ impl Acknowledged {
         })
     }
 
-    /// Forgets what is below no source any more.
-    pub fn retain(&mut self, source: &Disk) {
-        self.0.retain(|path, _| node(source, path).is_some());
+    /// Forgets what was removed on request.
+    pub fn forget(&mut self, removed: &RelPath) {
+        self.0.retain(|path, _| !path.starts_with(removed));
     }
 }
 
@@ -159,4 +159,57 @@ fn check_surplus(source: &Disk, path: &RelPath, surplus: Surplus) -> Result<(), 
         return Err(format!("{path} should have been removed"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::{Crash, Fuse, ROOT};
+    use super::*;
+
+    fn disk(content: &[u8]) -> Disk {
+        let mut disk = Disk::new(Fuse::default(), true, 0);
+        disk.replace(ROOT, b"f", &Content::of(content)).unwrap();
+        disk
+    }
+
+    fn path() -> RelPath {
+        RelPath::parse(b"f").unwrap()
+    }
+
+    #[test]
+    fn a_partial_file_is_seen() {
+        let mut versions = Versions::default();
+        versions.note(&disk(b"whole"));
+        assert!(versions.check_final_names(&disk(b"whole")).is_ok());
+        assert!(versions.check_final_names(&disk(b"who")).is_err());
+    }
+
+    #[test]
+    fn a_lost_or_older_file_is_seen() {
+        let (mut versions, mut acknowledged) = (Versions::default(), Acknowledged::default());
+        versions.note(&disk(b"old"));
+        versions.note(&disk(b"new"));
+        let mut copy = disk(b"new");
+        acknowledged.note(path(), &copy, &versions).unwrap();
+        assert!(acknowledged.check(&copy, &versions).is_ok());
+        assert!(acknowledged.check(&disk(b"old"), &versions).is_err());
+        copy.crash(Crash::PowerLosesAll, &mut super::super::chance::Chance::new(1));
+        assert!(acknowledged.check(&copy, &versions).is_err());
+        acknowledged.forget(&RelPath::root());
+        assert!(acknowledged.check(&copy, &versions).is_ok());
+    }
+
+    #[test]
+    fn differences_and_what_is_left_behind_are_seen() {
+        let source = disk(b"f");
+        let mut copy = disk(b"f");
+        // The disks count their changes alike, so the times agree.
+        assert_eq!(check_copy(&source, &copy, Surplus::Nothing), Ok(()));
+        assert!(check_copy(&source, &disk(b"g"), Surplus::Anything).is_err());
+        let root = copy.root_meta();
+        copy.replace(ROOT, b".rk~0", &Content::default()).unwrap();
+        copy.set_meta(ROOT, &root).unwrap();
+        assert!(check_copy(&source, &copy, Surplus::Others).is_err());
+        assert!(check_copy(&source, &copy, Surplus::Anything).is_ok());
+    }
 }

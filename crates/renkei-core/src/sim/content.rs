@@ -127,7 +127,7 @@ pub struct SlotDigests(Rc<RefCell<HashMap<[u8; 32], [u8; 32]>>>);
 impl SlotDigests {
     /// Digest of an extent from its pieces; `None` if they do not ascend or leave the extent.
     pub fn digest(&self, slot: u32, size: u64, pieces: &[(u64, Vec<u8>)]) -> Option<[u8; 32]> {
-        let key = *blake3::hash(&crate::wire::encode(&(slot, size, pieces))).as_bytes();
+        let key = memo_key(slot, size, pieces);
         if let Some(known) = self.0.borrow().get(&key) {
             return Some(*known);
         }
@@ -155,6 +155,15 @@ impl SlotDigests {
         let pieces = content.pieces(slot_range(slot, size));
         self.digest(slot, size, &pieces).expect("pieces of one range ascend")
     }
+}
+
+fn memo_key(slot: u32, size: u64, pieces: &[(u64, Vec<u8>)]) -> [u8; 32] {
+    let mut key = blake3::Hasher::new();
+    key.update(&slot.to_le_bytes()).update(&size.to_le_bytes());
+    for (offset, bytes) in pieces {
+        key.update(&offset.to_le_bytes()).update(&bytes.len().to_le_bytes()).update(bytes);
+    }
+    *key.finalize().as_bytes()
 }
 
 #[cfg(test)]

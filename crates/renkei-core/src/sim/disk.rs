@@ -8,95 +8,15 @@
 //! directory does not make the directory's own name durable.
 
 use super::chance::Chance;
-use super::content::{Content, SECTOR_BYTES};
+pub use super::change::{Body, Crash, Ino, Node, ROOT};
+use super::change::{Change, Tree, reachable};
+use super::content::Content;
+pub use super::fuse::Fuse;
 use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::rc::Rc;
-
-/// Number of an inode; a freed number is used again.
-pub type Ino = u64;
-/// The directory everything lies in.
-pub const ROOT: Ino = 2;
-
-/// How a run of the receiver ends without a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crash {
-    /// The process is gone, the machine goes on.
-    Kill,
-    /// The machine is gone; what was not synced may be.
-    Power,
-    /// The machine is gone, and so is everything that was not synced.
-    PowerLosesAll,
-}
-
-/// Counts the changes of one machine's disks and stops them all after a given one.
-#[derive(Clone, Default)]
-pub struct Fuse(Rc<FuseState>);
-
-#[derive(Default)]
-struct FuseState {
-    changes: Cell<u64>,
-    blows_at: Cell<Option<u64>>,
-    blown: Cell<bool>,
-}
-
-impl Fuse {
-    /// Nothing more happens after `changes` more changes.
-    pub fn arm(&self, changes: u64) {
-        self.0.blows_at.set(Some(self.0.changes.get() + changes));
-        self.0.blown.set(changes == 0);
-    }
-
-    /// Everything works again.
-    pub fn reset(&self) {
-        self.0.blows_at.set(None);
-        self.0.blown.set(false);
-    }
-
-    /// Whether the machine has stopped.
-    pub fn is_blown(&self) -> bool {
-        self.0.blown.get()
-    }
-
-    /// Changes and syncs so far.
-    pub fn changes(&self) -> u64 {
-        self.0.changes.get()
-    }
-
-    fn spend(&self) -> Result<(), Error> {
-        if self.is_blown() {
-            return Err(Error::new(Code::Cancelled, "write", "disk", "the machine has stopped"));
-        }
-        self.0.changes.set(self.changes() + 1);
-        self.0.blown.set(self.0.blows_at.get() == Some(self.changes()));
-        Ok(())
-    }
-}
-
-/// What an inode is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// A regular file.
-    File(Content),
-    /// A directory.
-    Dir(BTreeMap<Vec<u8>, Ino>),
-    /// A symbolic link.
-    Symlink(Vec<u8>),
-}
-
-/// One inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// What it is.
-    pub body: Body,
-    /// Mode and times.
-    pub meta: Meta,
-    ctime: FileTime,
-}
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -105,66 +25,6 @@ pub struct Found {
     pub ino: Ino,
     /// Its entry; never a hard link.
     pub entry: Entry,
-}
-
-type Tree = BTreeMap<Ino, Node>;
-
-#[derive(Clone, Debug)]
-enum Change {
-    Write { ino: Ino, offset: u64, bytes: Vec<u8>, at: FileTime },
-    SetLen { ino: Ino, len: u64, at: FileTime },
-    Meta { ino: Ino, meta: Meta },
-    Names { dir: Ino, names: Vec<(Vec<u8>, Option<Ino>)>, at: FileTime },
-}
-
-impl Change {
-    fn ino(&self) -> Ino {
-        match self {
-            Change::Write { ino, .. } | Change::SetLen { ino, .. } | Change::Meta { ino, .. } => *ino,
-            Change::Names { dir, .. } => *dir,
-        }
-    }
-
-    fn apply(&self, tree: &mut Tree) {
-        let Some(node) = tree.get_mut(&self.ino()) else { return };
-        match (self, &mut node.body) {
-            (Change::Write { offset, bytes, at, .. }, Body::File(content)) => {
-                content.write(*offset, bytes);
-                node.meta.mtime = *at;
-            }
-            (Change::SetLen { len, at, .. }, Body::File(content)) => {
-                content.set_len(*len);
-                node.meta.mtime = *at;
-            }
-            (Change::Names { names, at, .. }, Body::Dir(entries)) => {
-                for (name, ino) in names {
-                    match ino {
-                        Some(ino) => entries.insert(name.clone(), *ino),
-                        None => entries.remove(name),
-                    };
-                }
-                node.meta.mtime = *at;
-            }
-            (Change::Meta { meta, .. }, _) => node.meta = meta.clone(),
-            _ => {}
-        }
-    }
-
-    /// What a power cut leaves of it.
-    fn survivor(self, crash: Crash, chance: &mut Chance) -> Option<Change> {
-        if crash == Crash::PowerLosesAll || chance.percent(40) {
-            return None;
-        }
-        match self {
-            Change::Write { ino, offset, mut bytes, at } if chance.percent(30) => {
-                let sectors = (offset + bytes.len() as u64) / SECTOR_BYTES - offset / SECTOR_BYTES;
-                let cut = (offset / SECTOR_BYTES + chance.below(sectors + 1)) * SECTOR_BYTES;
-                bytes.truncate(cut.saturating_sub(offset) as usize);
-                (!bytes.is_empty()).then_some(Change::Write { ino, offset, bytes, at })
-            }
-            whole => Some(whole),
-        }
-    }
 }
 
 /// What somebody does to a file while it is read.
@@ -200,8 +60,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk; `privileged` if modes do not hold its user back.
-    pub fn new(fuse: Fuse, privileged: bool) -> Self {
+    /// An empty disk; `privileged` if modes do not hold its user back. Its times count changes from `epoch`.
+    pub fn new(fuse: Fuse, privileged: bool, epoch: i64) -> Self {
         let meta = Meta { mode: 0o755, ..Meta::default() };
         let root = Node { body: Body::Dir(BTreeMap::new()), meta, ctime: FileTime::default() };
         let live = Tree::from([(ROOT, root)]);
@@ -211,7 +71,7 @@ impl Disk {
             pending: Vec::new(),
             free: BTreeSet::new(),
             next_ino: ROOT + 1,
-            ticks: 0,
+            ticks: epoch,
             names_changed: 0,
             room: u64::MAX,
             privileged,
@@ -378,7 +238,7 @@ impl Disk {
         let size = self.content(ino)?.size();
         match what {
             Meddling::Grow(_) => self.write_at(ino, size, b"grown"),
-            Meddling::Rewrite(_) => self.write_at(ino, size / 2, &[self.ticks as u8 | 1]),
+            Meddling::Rewrite(_) => self.write_at(ino, size / 2, &[0xa5]),
             Meddling::Replace(_) => self.replace(dir, name, &Content::of(b"replaced")),
             Meddling::Remove(_) => self.unlink(dir, name),
         }
@@ -531,6 +391,9 @@ impl Disk {
 
     /// Gives an inode a further name.
     pub fn hard_link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Error> {
+        if self.names(ino).is_ok() {
+            return Err(fault(Code::PermissionDenied, name));
+        }
         self.node(ino)?;
         if self.lookup(dir, name).is_ok() {
             return Err(fault(Code::PathExists, name));
@@ -642,19 +505,6 @@ impl Disk {
     }
 }
 
-fn reachable(tree: &Tree) -> BTreeSet<Ino> {
-    let mut found = BTreeSet::new();
-    let mut pending = vec![ROOT];
-    while let Some(ino) = pending.pop() {
-        let Some(node) = tree.get(&ino) else { continue };
-        if let Body::Dir(names) = &node.body {
-            pending.extend(names.values());
-        }
-        found.insert(ino);
-    }
-    found
-}
-
 fn fault(code: Code, name: &[u8]) -> Error {
     Error::new(code, "disk", crate::path::printable(name), "simulated")
 }
@@ -665,10 +515,11 @@ fn not_found(name: &[u8]) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::SECTOR_BYTES;
     use super::*;
 
     fn disk() -> Disk {
-        Disk::new(Fuse::default(), true)
+        Disk::new(Fuse::default(), true, 0)
     }
 
     fn lose_power(disk: &mut Disk) {
@@ -729,7 +580,7 @@ mod tests {
 
     #[test]
     fn space_ends_and_modes_hold() {
-        let mut disk = Disk::new(Fuse::default(), false);
+        let mut disk = Disk::new(Fuse::default(), false, 0);
         let file = disk.create_temp(ROOT, b"f", false).unwrap();
         disk.full_after(3);
         assert_eq!(disk.write_at(file, 0, b"1234").unwrap_err().code, Code::NoSpace);
@@ -740,7 +591,7 @@ mod tests {
     #[test]
     fn a_fuse_stops_the_machine_after_a_change() {
         let fuse = Fuse::default();
-        let mut disk = Disk::new(fuse.clone(), true);
+        let mut disk = Disk::new(fuse.clone(), true, 0);
         fuse.arm(1);
         disk.mkdir(ROOT, b"d", 0o755).unwrap();
         assert!(fuse.is_blown() && disk.mkdir(ROOT, b"e", 0o755).is_err());

@@ -9,10 +9,15 @@
 //! Non-goals: TLS, congestion, thread timing below one event, file systems that lie about a sync.
 
 pub mod chance;
+mod change;
 pub mod check;
+pub mod committing;
 pub mod content;
 pub mod disk;
+mod fuse;
+pub mod journal;
 pub mod net;
 pub mod receiving;
 pub mod sending;
+mod session;
 pub mod transfer;

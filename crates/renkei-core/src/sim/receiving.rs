@@ -3,22 +3,23 @@
 
 use super::content::SlotDigests;
 use super::disk::{Disk, Ino, ROOT};
+use super::journal::Journal;
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::mover::digest::slot_count;
-use crate::mover::receiver::{Action, Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, ranges};
+use crate::mover::receiver::{Arrival, Done, Left, PendingDir, PendingLink, Receiver, Start, slot_ranges};
 use crate::path::RelPath;
 use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead, parse_raw};
 use crate::wire::frame::FrameKind;
-use crate::wire::message::{Control, EntryFailure, Existing, OfferItem, ReceiveDone, Verdict};
+use crate::wire::message::{Control, EntryFailure, Existing, OfferItem, Verdict};
 use crate::wire::{decode, violation};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The key of the one job.
+pub const JOB: u64 = 1;
 /// Mode of a directory until its own metadata is set at the end.
 const MODE_MEANWHILE: u32 = 0o700;
-/// Up to so many files are synced one by one.
-const SINGLE_SYNCS: usize = 16;
 
 #[derive(Clone)]
 struct OpenFile {
@@ -33,54 +34,41 @@ struct Extent {
     file: Option<OpenFile>,
 }
 
-/// What the committer does next.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Ask again when something was written, or after this time.
-    Wait(Option<Duration>),
-    /// A sync is under way; call [`ReceiveEnd::on_synced`] when it has come back.
-    Sync,
-    /// Ask again.
-    Again,
-    /// The sender was told that all is done.
-    Done,
-}
-
 /// The receiving end.
 pub struct ReceiveEnd {
-    receiver: Receiver,
-    job: u64,
+    pub(super) receiver: Receiver,
+    journal: Journal,
     checks_written: bool,
     memo: SlotDigests,
     open: BTreeMap<EntryId, Result<OpenFile, Error>>,
     extents: Vec<Option<Extent>>,
-    streams_left: usize,
+    ended: Vec<bool>,
     source_complete: Option<bool>,
-    syncing: Option<(Vec<Done>, Vec<Done>)>,
-    deleted: u64,
-    out: Vec<Control>,
-    acknowledged: Vec<RelPath>,
+    pub(super) syncing: Option<(Vec<Done>, Vec<Done>)>,
+    pub(super) deleted: u64,
+    pub(super) out: Vec<Control>,
+    pub(super) acknowledged: Vec<RelPath>,
     /// Whether files count as arrived that this session did not sync.
-    has_unsynced: bool,
+    pub(super) has_unsynced: bool,
 }
 
 impl ReceiveEnd {
     /// A receiver into the root of its disk; `checks_written` if the machine was started anew since.
     pub fn new(
         receiver: Receiver,
-        job: u64,
+        journal: Journal,
         streams: usize,
         checks_written: bool,
         memo: SlotDigests,
     ) -> Self {
         ReceiveEnd {
             receiver,
-            job,
+            journal,
             checks_written,
             memo,
             open: BTreeMap::new(),
             extents: (0..=streams).map(|_| None).collect(),
-            streams_left: streams,
+            ended: vec![false; streams],
             source_complete: None,
             syncing: None,
             deleted: 0,
@@ -100,14 +88,18 @@ impl ReceiveEnd {
         std::mem::take(&mut self.acknowledged)
     }
 
-    /// Takes the journal records that came up since the last call.
-    pub fn take_records(&mut self) -> Vec<u8> {
-        self.receiver.take_records()
+    /// Writes the journal records that came up since the last call.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write_journal(&mut self) -> Result<(), Error> {
+        let records = self.receiver.take_records();
+        self.journal.append(&records)
     }
 
     // ---- data streams ------------------------------------------------------------------------------------------
 
-    /// Handles a frame of a data stream.
+    /// Handles a frame of a data stream, which count from 1; after a stream's end nothing is read from it.
     ///
     /// # Errors
     /// What ends the session.
@@ -120,12 +112,13 @@ impl ReceiveEnd {
         payload: &[u8],
     ) -> Result<(), Error> {
         match kind {
+            _ if self.ended[stream - 1] => Ok(()),
             FrameKind::Entry if self.extents[stream].is_none() => self.on_entry(now, disk, payload),
             FrameKind::Extent if self.extents[stream].is_none() => self.on_extent(disk, stream, payload),
             FrameKind::Raw => self.on_raw(disk, stream, payload),
             FrameKind::ExtentEnd => self.on_extent_end(now, disk, stream, payload),
             FrameKind::StreamEnd if self.extents[stream].is_none() => {
-                self.streams_left -= 1;
+                self.ended[stream - 1] = true;
                 self.check_ended();
                 Ok(())
             }
@@ -173,7 +166,7 @@ impl ReceiveEnd {
     }
 
     fn write_small(&self, disk: &mut Disk, entry: &Entry, content: &[u8]) -> Result<Ino, Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, _) = make_place(disk, &entry.path)?;
         let ino = disk.create_temp(dir, &temp, false)?;
         let written = match content {
@@ -185,7 +178,7 @@ impl ReceiveEnd {
     }
 
     fn place_symlink(&self, disk: &mut Disk, entry: &Entry, target: &[u8]) -> Result<(), Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, name) = make_place(disk, &entry.path)?;
         let made = match disk.symlink(dir, &temp, target) {
             Err(error) if error.code == Code::PathExists => {
@@ -205,6 +198,10 @@ impl ReceiveEnd {
         let start = self.receiver.start_extent(head.id, &head.entry, head.slot)?;
         let mut file = None;
         if let Start::Write { keep_existing } = start {
+            if !keep_existing {
+                // What the journal says of an older temporary file must be taken back before that file is cut.
+                self.write_journal()?;
+            }
             match self.open_file(disk, &head, keep_existing) {
                 Ok(open) => file = Some(open),
                 Err(error) => self.on_entry_failed(disk, head.id, &head.entry.path, error)?,
@@ -224,7 +221,7 @@ impl ReceiveEnd {
     }
 
     fn create(&self, disk: &mut Disk, entry: &Entry, keep_existing: bool) -> Result<OpenFile, Error> {
-        let temp = temp_name(self.job, &entry.path);
+        let temp = temp_name(JOB, &entry.path);
         let (dir, _) = make_place(disk, &entry.path)?;
         let ino = disk.create_temp(dir, &temp, keep_existing)?;
         disk.set_len(ino, entry.size())?;
@@ -308,7 +305,7 @@ impl ReceiveEnd {
         }
     }
 
-    fn on_entry_failed(
+    pub(super) fn on_entry_failed(
         &mut self,
         disk: &mut Disk,
         id: EntryId,
@@ -354,7 +351,9 @@ impl ReceiveEnd {
     }
 
     fn check_ended(&mut self) {
-        if let (0, Some(complete)) = (self.streams_left, self.source_complete) {
+        if let Some(complete) = self.source_complete
+            && self.ended.iter().all(|ended| *ended)
+        {
             self.receiver.on_streams_ended(complete);
         }
     }
@@ -411,7 +410,7 @@ impl ReceiveEnd {
         temp_ino: Ino,
         mut slots: BTreeMap<u32, [u8; 32]>,
     ) -> Result<Verdict, Error> {
-        let (temp, size) = (temp_name(self.job, &item.entry.path), item.entry.size());
+        let (temp, size) = (temp_name(JOB, &item.entry.path), item.entry.size());
         let (dir, name) = disk.place(&item.entry.path)?;
         let is_left = |name: &[u8]| {
             disk.entry(dir, name).is_ok_and(|found| found.ino == temp_ino && found.entry.size() == size)
@@ -440,7 +439,7 @@ impl ReceiveEnd {
         } else {
             self.open.insert(item.id, Ok(OpenFile { dir, temp, ino: temp_ino }));
         }
-        Ok(Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys())))
+        Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
     }
 
     /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
@@ -457,162 +456,12 @@ impl ReceiveEnd {
         }
         let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
         self.receiver.on_renamed(now, done);
-        Verdict::Partial(crate::mover::receiver::slot_ranges(slots.into_keys()))
-    }
-
-    // ---- commit ------------------------------------------------------------------------------------------------
-
-    /// Does what the state machine orders.
-    ///
-    /// # Errors
-    /// What ends the session.
-    pub fn poll(&mut self, now: Duration, disk: &mut Disk) -> Result<Next, Error> {
-        match self.receiver.poll(now) {
-            Action::Wait(until) => return Ok(Next::Wait(until)),
-            Action::Sync { written, renamed } => {
-                self.sync(disk, &written, &renamed)?;
-                self.syncing = Some((written, renamed));
-                return Ok(Next::Sync);
-            }
-            Action::MakeLinks(links) => {
-                links.iter().try_for_each(|link| self.make_link(now, disk, link))?;
-            }
-            Action::RemoveOthers => self.remove_others(disk)?,
-            Action::SetDirs(dirs) => {
-                self.remove_left(disk)?;
-                dirs.iter().try_for_each(|dir| self.set_dir(now, disk, dir))?;
-            }
-            Action::Done => {
-                if self.has_unsynced {
-                    disk.sync_all()?;
-                }
-                self.out.push(Control::ReceiveDone(ReceiveDone { deleted: self.deleted }));
-                return Ok(Next::Done);
-            }
-        }
-        Ok(Next::Again)
-    }
-
-    /// The sync ordered last has come back.
-    ///
-    /// # Errors
-    /// What ends the session.
-    pub fn on_synced(&mut self, now: Duration, disk: &mut Disk) -> Result<(), Error> {
-        let (written, renamed) = self.syncing.take().expect("a sync is under way");
-        let synced = self.receiver.on_synced(written, renamed);
-        if !synced.acknowledge.is_empty() {
-            let ids = synced.acknowledge.iter().map(|done| done.id).collect();
-            self.out.push(Control::Acked(ranges(ids)));
-            self.acknowledged.extend(synced.acknowledge.into_iter().map(|done| done.path));
-        }
-        for done in synced.rename {
-            match self.rename(disk, &done.path) {
-                Ok(()) => self.receiver.on_renamed(now, done),
-                Err(error) => self.on_entry_failed(disk, done.id, &done.path, error)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn rename(&self, disk: &mut Disk, path: &RelPath) -> Result<(), Error> {
-        let temp = temp_name(self.job, path);
-        let (dir, name) = disk.place(path)?;
-        disk.rename(dir, &temp, name).inspect_err(|_| drop(disk.remove_file(dir, &temp)))
-    }
-
-    fn sync(&self, disk: &mut Disk, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
-        if written.len() + renamed.len() > SINGLE_SYNCS {
-            return disk.sync_all();
-        }
-        for done in written {
-            let (dir, _) = disk.place(&done.path)?;
-            let ino = disk.entry(dir, &temp_name(self.job, &done.path))?.ino;
-            disk.sync(ino)?;
-        }
-        renamed.iter().try_for_each(|done| sync_name(disk, done))
-    }
-
-    fn make_link(&mut self, now: Duration, disk: &mut Disk, link: &PendingLink) -> Result<(), Error> {
-        match self.try_link(disk, link) {
-            Ok(()) => {
-                let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
-                self.receiver.on_placed(now, done);
-                Ok(())
-            }
-            Err(error) => self.on_entry_failed(disk, link.id, &link.path, error),
-        }
-    }
-
-    fn try_link(&self, disk: &mut Disk, link: &PendingLink) -> Result<(), Error> {
-        let missing = |error: Error| match error.code {
-            Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },
-            _ => error,
-        };
-        if self.receiver.has_failed(&link.to) {
-            return Err(Error::new(Code::HardLinkTarget, "link", &link.to, "the first name did not arrive"));
-        }
-        let temp = temp_name(self.job, &link.path);
-        let (first_dir, first_name) = disk.place(&link.to).map_err(missing)?;
-        let first = disk.entry(first_dir, first_name).map_err(missing)?.ino;
-        let (dir, name) = make_place(disk, &link.path)?;
-        let _ = disk.remove_file(dir, &temp);
-        disk.hard_link(first, dir, &temp)?;
-        let renamed = disk.rename(dir, &temp, name);
-        // Renaming onto another name of the same file does nothing and leaves the temporary name.
-        let _ = disk.remove_file(dir, &temp);
-        renamed
-    }
-
-    fn set_dir(&mut self, now: Duration, disk: &mut Disk, dir: &PendingDir) -> Result<(), Error> {
-        match disk.descend(&dir.path).and_then(|ino| disk.set_meta(ino, &dir.meta)) {
-            Ok(()) => {
-                let done = Done { id: dir.id, path: dir.path.clone(), copy_of: None };
-                self.receiver.on_placed(now, done);
-                Ok(())
-            }
-            Err(error) => self.on_entry_failed(disk, dir.id, &dir.path, error),
-        }
-    }
-
-    /// Removes temporary files an earlier run left of sources that are gone by now.
-    fn remove_left(&self, disk: &mut Disk) -> Result<(), Error> {
-        if !self.receiver.continues_job() {
-            return Ok(());
-        }
-        let prefix = &temp_name(self.job, &RelPath::root())[..TEMP_PREFIX_BYTES];
-        for (path, _) in disk.walk() {
-            if path.name().is_some_and(|name| name.starts_with(prefix)) {
-                let (dir, name) = disk.place(&path)?;
-                disk.remove_file(dir, name)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn remove_others(&mut self, disk: &mut Disk) -> Result<(), Error> {
-        let mut pending = vec![RelPath::root()];
-        while let Some(path) = pending.pop() {
-            let dir = disk.descend(&path)?;
-            for (name, ino) in disk.list(dir)? {
-                let child = path.child(&name)?;
-                if is_temp_name(&name) {
-                    continue;
-                }
-                if !self.receiver.is_named(&child) {
-                    self.deleted += 1;
-                    self.out.push(Control::Removed(vec![child]));
-                    disk.remove_tree(dir, &name)?;
-                } else if disk.list(ino).is_ok() {
-                    pending.push(child);
-                }
-            }
-        }
-        Ok(())
+        Verdict::Partial(slot_ranges(slots.into_keys()))
     }
 }
 
 /// Bytes of a temporary name up to the path's part: `.rk~`, 16 digits of the job, `-`.
-const TEMP_PREFIX_BYTES: usize = 21;
+pub(super) const TEMP_PREFIX_BYTES: usize = 21;
 
 /// The temporary name for `path` in a job.
 pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
@@ -625,7 +474,7 @@ pub fn is_temp_name(name: &[u8]) -> bool {
     name.starts_with(b".rk~")
 }
 
-fn make_place<'p>(disk: &mut Disk, path: &'p RelPath) -> Result<(Ino, &'p [u8]), Error> {
+pub(super) fn make_place<'p>(disk: &mut Disk, path: &'p RelPath) -> Result<(Ino, &'p [u8]), Error> {
     let Some((parent, name)) = path.split() else {
         return Err(Error::new(Code::IsADirectory, "receive", path, "the destination itself"));
     };
@@ -651,18 +500,6 @@ fn unlock(disk: &mut Disk, dir: Ino) -> Result<(), Error> {
     let Some(node) = disk.live(dir).filter(|node| node.meta.mode & 0o700 != 0o700) else { return Ok(()) };
     let meta = Meta { mode: node.meta.mode | 0o700, ..node.meta.clone() };
     disk.set_meta(dir, &meta)
-}
-
-/// Makes a name durable: the directory it is in with all above it, and for a directory also itself.
-fn sync_name(disk: &mut Disk, done: &Done) -> Result<(), Error> {
-    let mut at = if done.copy_of.is_none() { Some(done.path.clone()) } else { done.path.parent() };
-    while let Some(path) = at {
-        if let Ok(dir) = disk.descend(&path) {
-            disk.sync(dir)?;
-        }
-        at = path.parent();
-    }
-    Ok(())
 }
 
 fn is_copy(disk: &Disk, entry: &Entry, source: Stamp, ino: Option<Ino>) -> Result<bool, Error> {

@@ -146,15 +146,15 @@ impl SendEnd {
         }
     }
 
-    /// What a stream that is free sends next; nothing if it must wait or has ended.
-    pub fn next_unit(&mut self, stream: usize, disk: &mut Disk) -> Vec<Frame> {
+    /// What a stream that is free sends next; `None` if it must wait until it is woken.
+    pub fn next_unit(&mut self, stream: usize, disk: &mut Disk) -> Option<Vec<Frame>> {
         match self.sender.poll_unit() {
-            Some(Unit::Pack(items)) => self.pack(stream, disk, &items),
-            Some(Unit::Extent { item, slot }) => self.extent(stream, disk, &item, slot),
-            None if self.sender.is_handed_out() => self.end_stream(stream),
+            Some(Unit::Pack(items)) => Some(self.pack(stream, disk, &items)),
+            Some(Unit::Extent { item, slot }) => Some(self.extent(stream, disk, &item, slot)),
+            None if self.sender.is_handed_out() => Some(self.end_stream(stream)),
             None => {
                 self.idle[stream] = true;
-                Vec::new()
+                None
             }
         }
     }
@@ -179,10 +179,6 @@ impl SendEnd {
                 }
                 Err(error) => frames.extend(self.source_failed(item.id, error)),
             }
-        }
-        if frames.iter().all(|(on, ..)| *on == CONTROL) {
-            // Nothing of the pack could be read: the stream is free at once.
-            frames.extend(self.next_unit(stream, disk));
         }
         frames
     }

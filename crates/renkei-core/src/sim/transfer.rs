@@ -8,30 +8,25 @@
 use super::chance::Chance;
 use super::check::{Acknowledged, Surplus, Versions, check_copy};
 use super::content::SlotDigests;
-use super::disk::{Crash, Disk, Fuse, Ino, ROOT};
-use super::net::{CONTROL, Path, Queue, Streams, Way};
-use super::receiving::{Next, ReceiveEnd, temp_name};
-use super::sending::{Frame, SendEnd, SentSlots, control};
+use super::disk::{Crash, Disk, Fuse, Ino};
+use super::journal::Journal;
+use super::net::{Path, Queue, Streams};
+use super::receiving::{JOB, ReceiveEnd, temp_name};
+use super::sending::{SendEnd, SentSlots};
+use super::session::{Event, Kept, Session};
 use crate::entry::{EntryKind, Stamp};
 use crate::error::{Code, Error};
 use crate::mover::digest::slot_count;
-use crate::mover::journal::{Header, Record, State, VERSION, path_key};
+use crate::mover::journal::{Header, State, VERSION, path_key};
 use crate::mover::receiver::Receiver;
 use crate::path::RelPath;
-use crate::wire::frame::{FrameKind, HEAD_BYTES};
-use crate::wire::message::{Control, Existing, ReceiveOptions, Summary};
-use std::collections::BTreeMap;
+use crate::wire::message::{Existing, ReceiveOptions, Summary};
 use std::time::Duration;
 
 /// How far the journal may be behind.
 const BEHIND: Duration = Duration::from_millis(100);
-/// Time the walk takes for a step.
-const WALK_STEP: Duration = Duration::from_micros(200);
 /// Clean sessions within which a job must succeed.
 const MAX_CLEAN_SESSIONS: usize = 4;
-/// The key of the one job.
-pub const JOB: u64 = 1;
-const JOURNAL: &[u8] = b"journal";
 
 /// A promise that was broken, in words.
 pub type Broken = String;
@@ -102,44 +97,15 @@ pub struct World {
     pub source: Disk,
     /// Where it goes.
     pub destination: Disk,
-    setup: Setup,
-    home: Disk,
+    pub(super) setup: Setup,
+    journal: Journal,
     fuse: Fuse,
     chance: Chance,
     boot: u64,
-    queue: Queue<Event>,
+    pub(super) queue: Queue<Event>,
     versions: Versions,
-    acknowledged: Acknowledged,
+    pub(super) acknowledged: Acknowledged,
     memo: SlotDigests,
-}
-
-enum Event {
-    Walk,
-    Free(usize),
-    Arrive(Way, Frame),
-    Poll,
-    Synced,
-    Cut(Option<usize>),
-    Noticed,
-}
-
-/// Extents a resumed session must not send again.
-type Kept = BTreeMap<(RelPath, u32), Stamp>;
-
-struct Session {
-    streams: Streams,
-    send: Option<SendEnd>,
-    receive: ReceiveEnd,
-    kept: Kept,
-    sent_slots: SentSlots,
-    next_tick: Duration,
-    walking: bool,
-    syncing: bool,
-    all_done: bool,
-    noticed: bool,
-    checked: u64,
-    summary: Option<Summary>,
-    over: Option<Result<(), Error>>,
 }
 
 impl World {
@@ -147,9 +113,10 @@ impl World {
     pub fn new(setup: Setup, memo: SlotDigests) -> Self {
         let fuse = Fuse::default();
         World {
-            source: Disk::new(Fuse::default(), true),
-            destination: Disk::new(fuse.clone(), setup.privileged),
-            home: Disk::new(fuse.clone(), true),
+            source: Disk::new(Fuse::default(), true, 0),
+            // Another epoch, so that files that differ never have the same time by chance.
+            destination: Disk::new(fuse.clone(), setup.privileged, 1 << 40),
+            journal: Journal::new(fuse.clone()),
             fuse,
             chance: Chance::new(setup.seed),
             setup,
@@ -180,19 +147,9 @@ impl World {
         self.fuse.changes()
     }
 
-    /// The journal's bytes.
-    pub fn journal(&self) -> Vec<u8> {
-        let content = self.home.entry(ROOT, JOURNAL).and_then(|found| self.home.content(found.ino));
-        content.map(|content| content.read(0..u64::MAX)).unwrap_or_default()
-    }
-
-    /// Cuts the journal to `len` bytes, as a torn write does.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn tear_journal(&mut self, len: u64) -> Result<(), Error> {
-        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
-        self.home.set_len(ino, len)
+    /// The receiver's journal.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Runs a session.
@@ -201,9 +158,6 @@ impl World {
     /// The promise it broke.
     pub fn session(&mut self, fault: Fault) -> Result<Outcome, Broken> {
         self.versions.note(&self.source);
-        if self.setup.delete {
-            self.acknowledged.retain(&self.source);
-        }
         if let Fault::Crash(_, changes) = fault {
             self.fuse.arm(changes);
         }
@@ -229,7 +183,7 @@ impl World {
     pub fn crash(&mut self, crash: Crash) -> Result<(), Broken> {
         self.fuse.reset();
         self.destination.crash(crash, &mut self.chance);
-        self.home.crash(crash, &mut self.chance);
+        self.journal.crash(crash, &mut self.chance);
         self.boot += u64::from(crash != Crash::Kill);
         self.versions.check_final_names(&self.destination)?;
         self.acknowledged.check(&self.destination, &self.versions)
@@ -264,25 +218,8 @@ impl World {
     /// # Errors
     /// The promise that broke.
     pub fn lose_power_but_journal(&mut self) -> Result<(), Broken> {
-        self.home.sync_all().map_err(|error| error.to_string())?;
+        self.journal.sync().map_err(|error| error.to_string())?;
         self.crash(Crash::Power)
-    }
-
-    // ---- the journal -------------------------------------------------------------------------------------------
-
-    fn open_journal(&mut self) -> Result<State, Error> {
-        let ino = self.home.create_temp(ROOT, JOURNAL, true)?;
-        let (state, good) = State::read(&self.journal());
-        self.home.set_len(ino, good as u64)?;
-        if good == 0 {
-            let mut bytes = Vec::new();
-            Record::Header(self.header()).write(&mut bytes);
-            self.append_journal(&bytes)?;
-            // A job that left temporary files must be known as one that did.
-            self.home.sync(ino)?;
-            self.home.sync(ROOT)?;
-        }
-        Ok(state)
     }
 
     fn header(&self) -> Header {
@@ -291,19 +228,10 @@ impl World {
         Header { version: VERSION, job: JOB, boot, to: None, local: b"/sim".to_vec(), account: "sim".into() }
     }
 
-    fn append_journal(&mut self, records: &[u8]) -> Result<(), Error> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let ino = self.home.entry(ROOT, JOURNAL)?.ino;
-        let end = self.home.content(ino)?.size();
-        self.home.write_at(ino, end, records)
-    }
-
     // ---- a session ---------------------------------------------------------------------------------------------
 
     fn open_session(&mut self, fault: Fault) -> Result<Session, Error> {
-        let state = self.open_journal()?;
+        let state = self.journal.open(self.header())?;
         let Setup { streams, existing, delete, path, .. } = self.setup;
         let offers = !state.is_empty() || existing != Existing::Replace;
         let checks_written = state.header.as_ref().is_some_and(|header| header.boot != self.header().boot);
@@ -312,7 +240,13 @@ impl World {
         let mut session = Session {
             streams: Streams::new(path, streams),
             send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),
-            receive: ReceiveEnd::new(receiver, JOB, streams, checks_written, self.memo.clone()),
+            receive: ReceiveEnd::new(
+                receiver,
+                self.journal.clone(),
+                streams,
+                checks_written,
+                self.memo.clone(),
+            ),
             kept,
             sent_slots: SentSlots::new(),
             next_tick: self.now() + BEHIND,
@@ -362,7 +296,8 @@ impl World {
             content.is_some_and(|content| self.memo.of(content, **slot, stamp.size) == **digest)
         };
         let kept: Vec<u32> = partial.slots.iter().filter(right).map(|(slot, _)| *slot).collect();
-        let is_temp = self.holds(path, &temp_name(JOB, path), ino);
+        // A temporary file with a further name is not written to, so as not to change what is there under that.
+        let is_temp = self.holds(path, &temp_name(JOB, path), ino) && self.destination.names_of(ino) == 1;
         // A file under its final name is not written to: all of it is kept or nothing.
         let is_final = self.holds(path, name, ino) && kept.len() as u32 == slots;
         if is_temp || is_final { kept } else { Vec::new() }
@@ -386,12 +321,11 @@ impl World {
             }
             self.after_event(session)?;
         }
-        let flushed = self.fuse.is_blown() || self.flush_journal(session).is_ok();
+        let flushed = self.fuse.is_blown() || session.receive.write_journal().is_ok();
         self.check_sent(session)?;
         match (session.over.take(), session.summary.take()) {
             (Some(Ok(())), Some(summary)) if summary.failed == 0 && flushed => {
-                // A journal that stays costs the next run a look, no more.
-                let _ = self.home.remove_file(ROOT, JOURNAL);
+                self.journal.remove();
                 Ok(Outcome::Done(summary))
             }
             (_, Some(summary)) => Ok(Outcome::Done(summary)),
@@ -400,15 +334,10 @@ impl World {
         }
     }
 
-    fn flush_journal(&mut self, session: &mut Session) -> Result<(), Error> {
-        let records = session.receive.take_records();
-        self.append_journal(&records)
-    }
-
     fn tick(&mut self, session: &mut Session) {
         while session.next_tick <= self.now() && !self.fuse.is_blown() {
             session.next_tick += BEHIND;
-            if let Err(error) = self.flush_journal(session) {
+            if let Err(error) = session.receive.write_journal() {
                 session.over = Some(Err(error));
             }
         }
@@ -426,6 +355,7 @@ impl World {
             self.versions.check_final_names(&self.destination)?;
         }
         if self.fuse.is_blown() {
+            self.take_messages(session);
             session.over = Some(Err(Error::new(Code::Cancelled, "crash", "receiver", "simulated")));
         }
         Ok(())
@@ -438,155 +368,5 @@ impl World {
             session.kept.get(*sent).is_some_and(unchanged)
         });
         again.map_or(Ok(()), |(path, slot)| Err(format!("extent {slot} of {path} was sent again")))
-    }
-
-    fn handle(&mut self, session: &mut Session, event: Event) -> Result<(), Error> {
-        match event {
-            Event::Walk => self.on_walk(session),
-            Event::Free(stream) => self.on_free(session, stream),
-            Event::Arrive(_, (stream, ..)) if session.streams.is_cut(stream) => Ok(()),
-            Event::Arrive(Way::Up, (_, _, payload)) => self.on_reply(session, &payload),
-            Event::Arrive(Way::Down, frame) => self.on_arrival(session, frame),
-            Event::Poll => self.on_poll(session),
-            Event::Synced => {
-                session.syncing = false;
-                session.receive.on_synced(self.queue.now(), &mut self.destination)?;
-                self.after_receiving(session);
-                Ok(())
-            }
-            Event::Cut(stream) => {
-                session.streams.cut(stream);
-                self.notice_cut(session);
-                Ok(())
-            }
-            Event::Noticed => Err(Error::new(Code::ConnectionLost, "receive", "stream", "simulated")),
-        }
-    }
-
-    fn notice_cut(&mut self, session: &mut Session) {
-        if session.streams.any_cut() && !session.noticed {
-            session.noticed = true;
-            self.queue.at(self.now() + session.streams.latency(), Event::Noticed);
-        }
-    }
-
-    /// Puts frames on their streams; gives when the last of them has left.
-    fn send(&mut self, session: &mut Session, way: Way, frames: Vec<Frame>) -> Duration {
-        let mut departs = self.now();
-        for (stream, kind, payload) in frames {
-            let bytes = (HEAD_BYTES + payload.len()) as u64;
-            let sent = session.streams.send(self.now(), stream, way, bytes);
-            departs = departs.max(sent.departs);
-            if let Some(arrives) = sent.arrives {
-                self.queue.at(arrives, Event::Arrive(way, (stream, kind, payload)));
-            }
-        }
-        self.notice_cut(session);
-        departs
-    }
-
-    // ---- the sending side --------------------------------------------------------------------------------------
-
-    fn on_walk(&mut self, session: &mut Session) -> Result<(), Error> {
-        session.walking = false;
-        let Some(send) = &mut session.send else { return Ok(()) };
-        let frames = send.walk(&self.source);
-        self.send(session, Way::Down, frames);
-        self.after_sending(session);
-        Ok(())
-    }
-
-    fn on_free(&mut self, session: &mut Session, stream: usize) -> Result<(), Error> {
-        let Some(send) = &mut session.send else { return Ok(()) };
-        let frames = send.next_unit(stream, &mut self.source);
-        if frames.is_empty() {
-            return Ok(());
-        }
-        let ends = frames.iter().any(|(_, kind, _)| *kind == FrameKind::StreamEnd);
-        let departs = self.send(session, Way::Down, frames);
-        if !ends {
-            self.queue.at(departs, Event::Free(stream));
-        }
-        self.after_sending(session);
-        Ok(())
-    }
-
-    fn on_reply(&mut self, session: &mut Session, payload: &[u8]) -> Result<(), Error> {
-        let Some(send) = &mut session.send else { return Ok(()) };
-        let (frames, done) = send.on_control(payload)?;
-        self.send(session, Way::Down, frames);
-        self.after_sending(session);
-        if let Some(deleted) = done
-            && let Some(send) = session.send.take()
-        {
-            session.sent_slots = send.sent_slots().clone();
-            let summary = send.finish(deleted);
-            self.send(session, Way::Down, vec![control(&Control::Finished(Ok(summary.clone())))]);
-            session.summary = Some(summary);
-        }
-        Ok(())
-    }
-
-    /// Wakes what may have got something to do.
-    fn after_sending(&mut self, session: &mut Session) {
-        let Some(send) = &mut session.send else { return };
-        for stream in send.wake() {
-            self.queue.at(self.queue.now(), Event::Free(stream));
-        }
-        if send.walks() && !session.walking {
-            session.walking = true;
-            self.queue.at(self.queue.now() + WALK_STEP, Event::Walk);
-        }
-    }
-
-    // ---- the receiving side ------------------------------------------------------------------------------------
-
-    fn on_arrival(&mut self, session: &mut Session, frame: Frame) -> Result<(), Error> {
-        let (stream, kind, payload) = frame;
-        let (now, disk) = (self.queue.now(), &mut self.destination);
-        if stream != CONTROL {
-            session.receive.on_frame(now, disk, stream, kind, &payload)?;
-        } else if session.receive.on_control(now, disk, &payload)? {
-            session.over = Some(Ok(()));
-        }
-        self.after_receiving(session);
-        Ok(())
-    }
-
-    fn after_receiving(&mut self, session: &mut Session) {
-        let frames = session.receive.take_messages().iter().map(control).collect();
-        self.send(session, Way::Up, frames);
-        if !session.syncing {
-            self.queue.at(self.now(), Event::Poll);
-        }
-    }
-
-    fn on_poll(&mut self, session: &mut Session) -> Result<(), Error> {
-        if session.syncing || session.all_done {
-            return Ok(());
-        }
-        loop {
-            match session.receive.poll(self.queue.now(), &mut self.destination)? {
-                Next::Again => {}
-                Next::Wait(until) => {
-                    if let Some(wait) = until {
-                        self.queue.at(self.now() + wait, Event::Poll);
-                    }
-                    break;
-                }
-                Next::Sync => {
-                    session.syncing = true;
-                    self.queue.at(self.now() + self.setup.sync_time, Event::Synced);
-                    break;
-                }
-                Next::Done => {
-                    session.all_done = true;
-                    break;
-                }
-            }
-        }
-        let frames = session.receive.take_messages().iter().map(control).collect();
-        self.send(session, Way::Up, frames);
-        Ok(())
     }
 }

@@ -6,8 +6,8 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::sim::content::{Content, SlotDigests};
 use renkei_core::sim::disk::{Crash, Meddling, ROOT};
 use renkei_core::sim::net::Path;
-use renkei_core::sim::receiving::temp_name;
-use renkei_core::sim::transfer::{Fault, JOB, Outcome, Setup, World};
+use renkei_core::sim::receiving::{JOB, temp_name};
+use renkei_core::sim::transfer::{Fault, Outcome, Setup, World};
 use renkei_core::wire::message::{Existing, Summary};
 use std::time::Duration;
 
@@ -114,12 +114,12 @@ fn a_journal_torn_at_any_byte_is_used_up_to_there() {
         lost(&mut world, Fault::Cut(None, Duration::from_secs(10)));
         world
     };
-    let length = interrupted().journal().len() as u64;
+    let length = interrupted().journal().bytes().len() as u64;
     assert!(length > 200, "{length}");
     // The last record, and some bytes of the one before.
     for len in length - 100..length {
         let mut world = interrupted();
-        world.tear_journal(len).unwrap();
+        world.journal().cut(len).unwrap();
         world.settle().unwrap_or_else(|why| panic!("torn at {len} of {length}: {why}"));
     }
 }

@@ -1,0 +1,122 @@
+//! The journal's file, on a simulated disk of its own: the receiver's home is rarely where the data goes.
+
+use super::chance::Chance;
+use super::disk::{Crash, Disk, Fuse, Ino, ROOT};
+use crate::error::Error;
+use crate::mover::journal::{Header, Record, State};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const NAME: &[u8] = b"journal";
+
+/// The journal of one job; clones are the same file.
+#[derive(Clone)]
+pub struct Journal(Rc<RefCell<Disk>>);
+
+impl Journal {
+    /// No journal yet.
+    pub fn new(fuse: Fuse) -> Self {
+        Journal(Rc::new(RefCell::new(Disk::new(fuse, true, 0))))
+    }
+
+    fn ino(&self) -> Result<Ino, Error> {
+        Ok(self.0.borrow().entry(ROOT, NAME)?.ino)
+    }
+
+    /// The journal's bytes; none if there is no file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let disk = self.0.borrow();
+        let content = disk.entry(ROOT, NAME).and_then(|found| disk.content(found.ino));
+        content.map(|content| content.read(0..u64::MAX)).unwrap_or_default()
+    }
+
+    /// Opens it, cuts what is torn, and says what it holds.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn open(&self, header: Header) -> Result<State, Error> {
+        let (state, good) = State::read(&self.bytes());
+        let ino = self.0.borrow_mut().create_temp(ROOT, NAME, true)?;
+        self.cut(good as u64)?;
+        if good == 0 {
+            let mut bytes = Vec::new();
+            Record::Header(header).write(&mut bytes);
+            self.append(&bytes)?;
+            // A job that left temporary files must be known as one that did.
+            self.0.borrow_mut().sync(ino)?;
+            self.0.borrow_mut().sync(ROOT)?;
+        }
+        Ok(state)
+    }
+
+    /// Appends whole records.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn append(&self, records: &[u8]) -> Result<(), Error> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let ino = self.ino()?;
+        let mut disk = self.0.borrow_mut();
+        let end = disk.content(ino)?.size();
+        disk.write_at(ino, end, records)
+    }
+
+    /// Cuts it to `len` bytes.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn cut(&self, len: u64) -> Result<(), Error> {
+        let ino = self.ino()?;
+        self.0.borrow_mut().set_len(ino, len)
+    }
+
+    /// Removes it; one that stays costs the next run a look, no more.
+    pub fn remove(&self) {
+        let _ = self.0.borrow_mut().remove_file(ROOT, NAME);
+    }
+
+    /// Makes all of it durable.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.0.borrow_mut().sync_all()
+    }
+
+    /// The process or the machine is gone.
+    pub fn crash(&self, crash: Crash, chance: &mut Chance) {
+        self.0.borrow_mut().crash(crash, chance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::journal::VERSION;
+
+    fn header() -> Header {
+        Header {
+            version: VERSION,
+            job: 1,
+            boot: [1; 16],
+            to: None,
+            local: Vec::new(),
+            account: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_header_outlives_a_power_cut_and_records_do_not() {
+        let journal = Journal::new(Fuse::default());
+        assert_eq!(journal.open(header()).unwrap().header, None);
+        let mut record = Vec::new();
+        Record::Dropped { key: [1; 16] }.write(&mut record);
+        let length = journal.bytes().len();
+        journal.append(&record).unwrap();
+        journal.crash(Crash::PowerLosesAll, &mut Chance::new(1));
+        assert_eq!(journal.bytes().len(), length);
+        assert_eq!(journal.open(header()).unwrap().header, Some(header()));
+    }
+}

@@ -1,0 +1,211 @@
+//! The events of a simulated session: walk, free streams, arrivals, commits, cuts.
+
+use super::committing::Next;
+use super::net::{CONTROL, Streams, Way};
+use super::receiving::ReceiveEnd;
+use super::sending::{Frame, SendEnd, SentSlots, control};
+use super::transfer::World;
+use crate::entry::Stamp;
+use crate::error::{Code, Error};
+use crate::path::RelPath;
+use crate::wire::frame::{FrameKind, HEAD_BYTES};
+use crate::wire::message::{Control, Summary};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Time the walk takes for a step.
+const WALK_STEP: Duration = Duration::from_micros(200);
+
+/// What happens in a session.
+pub(super) enum Event {
+    Walk,
+    Free(usize),
+    Arrive(Way, Frame),
+    Poll,
+    Synced,
+    Cut(Option<usize>),
+    Noticed,
+}
+
+/// Extents a resumed session must not send again.
+pub(super) type Kept = BTreeMap<(RelPath, u32), Stamp>;
+
+/// One session while it runs.
+pub(super) struct Session {
+    pub(super) streams: Streams,
+    pub(super) send: Option<SendEnd>,
+    pub(super) receive: ReceiveEnd,
+    pub(super) kept: Kept,
+    pub(super) sent_slots: SentSlots,
+    pub(super) next_tick: Duration,
+    pub(super) walking: bool,
+    pub(super) syncing: bool,
+    pub(super) all_done: bool,
+    pub(super) noticed: bool,
+    pub(super) checked: u64,
+    pub(super) summary: Option<Summary>,
+    pub(super) over: Option<Result<(), Error>>,
+}
+
+impl World {
+    /// Lets an event happen.
+    pub(super) fn handle(&mut self, session: &mut Session, event: Event) -> Result<(), Error> {
+        match event {
+            Event::Walk => self.on_walk(session),
+            Event::Free(stream) => self.on_free(session, stream),
+            Event::Arrive(_, (stream, ..)) if session.streams.is_cut(stream) => Ok(()),
+            Event::Arrive(Way::Up, (_, _, payload)) => self.on_reply(session, &payload),
+            Event::Arrive(Way::Down, frame) => self.on_arrival(session, frame),
+            Event::Poll => self.on_poll(session),
+            Event::Synced => {
+                session.syncing = false;
+                session.receive.on_synced(self.queue.now(), &mut self.destination)?;
+                self.after_receiving(session);
+                Ok(())
+            }
+            Event::Cut(stream) => {
+                session.streams.cut(stream);
+                self.notice_cut(session);
+                Ok(())
+            }
+            Event::Noticed => Err(Error::new(Code::ConnectionLost, "receive", "stream", "simulated")),
+        }
+    }
+
+    fn notice_cut(&mut self, session: &mut Session) {
+        if session.streams.any_cut() && !session.noticed {
+            session.noticed = true;
+            self.queue.at(self.now() + session.streams.latency(), Event::Noticed);
+        }
+    }
+
+    /// Puts frames on their streams; gives when the last of them has left.
+    fn send(&mut self, session: &mut Session, way: Way, frames: Vec<Frame>) -> Duration {
+        let mut departs = self.now();
+        for (stream, kind, payload) in frames {
+            let bytes = (HEAD_BYTES + payload.len()) as u64;
+            let sent = session.streams.send(self.now(), stream, way, bytes);
+            departs = departs.max(sent.departs);
+            if let Some(arrives) = sent.arrives {
+                self.queue.at(arrives, Event::Arrive(way, (stream, kind, payload)));
+            }
+        }
+        self.notice_cut(session);
+        departs
+    }
+
+    // ---- the sending side --------------------------------------------------------------------------------------
+
+    fn on_walk(&mut self, session: &mut Session) -> Result<(), Error> {
+        session.walking = false;
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let frames = send.walk(&self.source);
+        self.send(session, Way::Down, frames);
+        self.after_sending(session);
+        Ok(())
+    }
+
+    fn on_free(&mut self, session: &mut Session, stream: usize) -> Result<(), Error> {
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let Some(frames) = send.next_unit(stream, &mut self.source) else { return Ok(()) };
+        let ends = frames.iter().any(|(_, kind, _)| *kind == FrameKind::StreamEnd);
+        let departs = self.send(session, Way::Down, frames);
+        if !ends {
+            self.queue.at(departs, Event::Free(stream));
+        }
+        self.after_sending(session);
+        Ok(())
+    }
+
+    fn on_reply(&mut self, session: &mut Session, payload: &[u8]) -> Result<(), Error> {
+        let Some(send) = &mut session.send else { return Ok(()) };
+        let (frames, done) = send.on_control(payload)?;
+        self.send(session, Way::Down, frames);
+        self.after_sending(session);
+        if let Some(deleted) = done
+            && let Some(send) = session.send.take()
+        {
+            session.sent_slots = send.sent_slots().clone();
+            let summary = send.finish(deleted);
+            self.send(session, Way::Down, vec![control(&Control::Finished(Ok(summary.clone())))]);
+            session.summary = Some(summary);
+        }
+        Ok(())
+    }
+
+    /// Wakes what may have got something to do.
+    fn after_sending(&mut self, session: &mut Session) {
+        let Some(send) = &mut session.send else { return };
+        for stream in send.wake() {
+            self.queue.at(self.queue.now(), Event::Free(stream));
+        }
+        if send.walks() && !session.walking {
+            session.walking = true;
+            self.queue.at(self.queue.now() + WALK_STEP, Event::Walk);
+        }
+    }
+
+    // ---- the receiving side ------------------------------------------------------------------------------------
+
+    fn on_arrival(&mut self, session: &mut Session, frame: Frame) -> Result<(), Error> {
+        let (stream, kind, payload) = frame;
+        let (now, disk) = (self.queue.now(), &mut self.destination);
+        if stream != CONTROL {
+            session.receive.on_frame(now, disk, stream, kind, &payload)?;
+        } else if session.receive.on_control(now, disk, &payload)? {
+            session.over = Some(Ok(()));
+        }
+        self.after_receiving(session);
+        Ok(())
+    }
+
+    fn after_receiving(&mut self, session: &mut Session) {
+        self.reply(session);
+        if !session.syncing {
+            self.queue.at(self.now(), Event::Poll);
+        }
+    }
+
+    fn reply(&mut self, session: &mut Session) {
+        let messages = self.take_messages(session);
+        self.send(session, Way::Up, messages.iter().map(control).collect());
+    }
+
+    pub(super) fn take_messages(&mut self, session: &mut Session) -> Vec<Control> {
+        let messages = session.receive.take_messages();
+        for message in &messages {
+            if let Control::Removed(paths) = message {
+                paths.iter().for_each(|path| self.acknowledged.forget(path));
+            }
+        }
+        messages
+    }
+
+    fn on_poll(&mut self, session: &mut Session) -> Result<(), Error> {
+        if session.syncing || session.all_done {
+            return Ok(());
+        }
+        loop {
+            match session.receive.poll(self.queue.now(), &mut self.destination)? {
+                Next::Again => {}
+                Next::Wait(until) => {
+                    if let Some(wait) = until {
+                        self.queue.at(self.now() + wait, Event::Poll);
+                    }
+                    break;
+                }
+                Next::Sync => {
+                    session.syncing = true;
+                    self.queue.at(self.now() + self.setup.sync_time, Event::Synced);
+                    break;
+                }
+                Next::Done => {
+                    session.all_done = true;
+                    break;
+                }
+            }
+        }
+        self.reply(session);
+        Ok(())
+    }
+}
