@@ -180,7 +180,7 @@ impl Site {
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
-        let streams = match waiting.gather() {
+        let streams = match waiting.gather(&stop) {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
@@ -251,7 +251,7 @@ impl Site {
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
         tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-        Ok(waiting.gather().and_then(|streams| send(job, control, streams, &watch, &stop)))
+        Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
     /// Sends to another site, which granted it; the asker is told the progress through `watch`.
