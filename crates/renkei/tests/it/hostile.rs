@@ -312,7 +312,7 @@ fn uploads_that_break_the_rules_end_with_a_code() {
     let mut check = |frames: &[(FrameKind, Vec<u8>)], code: Code| {
         job += 1;
         let error = upload(&federation, job, frames);
-        assert_eq!((error.code, error.side.as_str()), (code, "kek"), "{error}");
+        assert_eq!((error.code, error.side.as_str()), (code, "kek"), "upload {job}: {error}");
     };
     check(&[extent(0, "a", LARGE, (LARGE / SLOT_BYTES) as u32)], violation);
     check(&[extent(0, "a", LARGE, u32::MAX)], violation);
