@@ -57,6 +57,8 @@ fn commit(
             session.control.send(&Control::Acked(part))?;
         }
     }
+    // A file that is no more under its temporary name is only taken up again if the journal has all of it.
+    session.write_journal()?;
     for done in synced.rename {
         match rename(places, &done.path) {
             Ok(()) => session.receiver(|receiver| receiver.on_renamed(session.now(), done)),

@@ -286,7 +286,7 @@ impl Session {
     }
 
     /// Writes the records that came up since the last call.
-    fn write_journal(&self) -> Result<(), Error> {
+    pub(super) fn write_journal(&self) -> Result<(), Error> {
         let mut journal = self.lock_journal();
         let records = self.receiver(Receiver::take_records);
         match journal.as_mut() {
