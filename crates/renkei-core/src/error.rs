@@ -115,6 +115,12 @@ impl Error {
         self
     }
 
+    /// The cause, unless it says no more than `title`, as the kernel's words often do.
+    fn cause_beyond(&self, title: &str) -> &str {
+        let words = self.cause.split(" (os error").next().unwrap_or_default();
+        if title.to_ascii_lowercase().starts_with(&words.to_ascii_lowercase()) { "" } else { &self.cause }
+    }
+
     /// The sort of failure.
     pub fn kind(&self) -> Kind {
         self.code.row().kind
@@ -138,10 +144,10 @@ impl fmt::Display for Error {
         } else {
             write!(f, " ({})", self.op)?;
         }
-        if !self.cause.is_empty() {
-            write!(f, ": {}", self.cause)?;
+        match self.cause_beyond(row.title) {
+            "" => Ok(()),
+            cause => write!(f, ": {cause}"),
         }
-        Ok(())
     }
 }
 
@@ -214,13 +220,13 @@ impl<'de> Deserialize<'de> for Code {
 codes! {
     // STORE: the file system or object store at one side.
     PathNotFound = "RK-STORE-1", NotFound, Never, "no such file or directory",
-        "check the path with `renkei ls` on its parent";
+        "check the path; `renkei ls` shows what is in a directory at a site";
     PathExists = "RK-STORE-2", Exists, Never, "exists already",
         "choose another name, or remove what is there";
     NotADirectory = "RK-STORE-3", Exists, Never, "not a directory",
-        "a component of the path is a file; check it with `renkei stat`";
+        "a file stands where a directory is needed; check the path, for a site's with `renkei stat`";
     IsADirectory = "RK-STORE-4", Exists, Never, "is a directory",
-        "use -r to work on directories";
+        "use -r to work on directories with all in them";
     PermissionDenied = "RK-STORE-5", Permission, Never, "permission denied by the file system",
         "ask the owner for access; `renkei whoami SITE` shows the account you work as";
     NoSpace = "RK-STORE-6", NoSpace, Never, "no space left on the target",
@@ -250,7 +256,7 @@ codes! {
     TooManyOpenFiles = "RK-STORE-18", Limit, Later, "too many open files",
         "raise the open-files limit (LimitNOFILE in the systemd unit)";
     BadPath = "RK-STORE-19", Invalid, Never, "not a usable path",
-        "a path has no empty, `.` or `..` components and no NUL; write a remote path as SITE:/STORAGE/PATH";
+        "write a path at a site as SITE:/STORAGE/PATH, without empty, `.` or `..` parts and NUL";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
@@ -276,7 +282,7 @@ codes! {
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
-        "check the address in the site card and the route; `renkei doctor SITE` tests each step";
+        "`renkei doctor SITE` tests each step of the way; if the address changed, `renkei login` learns the new one";
     PortClosed = "RK-NET-2", Unavailable, Later, "nothing listens on the port",
         "start the PoP (`renkei serve`) or open the port in the firewall";
     ConnectionLost = "RK-NET-3", Unavailable, Later, "the connection was lost",
@@ -284,11 +290,13 @@ codes! {
     Stalled = "RK-NET-4", Unavailable, Later, "the other side stopped answering",
         "give the same command again: it resumes; `stall_timeout_s` sets how long silence is borne";
     NameUnresolved = "RK-NET-5", Unavailable, Later, "the host name cannot be resolved",
-        "check the endpoint in the site card (`renkei trust list`) and DNS";
+        "check the endpoint (`renkei trust list`) and DNS; if the site has a new one, `renkei login` learns it";
     AddressInUse = "RK-NET-6", Unavailable, Never, "the address to listen on is taken",
         "stop the other program, or set `listen` in config.toml";
     SiteUnreachable = "RK-NET-7", Unavailable, Later, "no endpoint of the site could be reached",
         "`renkei doctor SITE` tests each endpoint";
+    PopStopping = "RK-NET-8", Unavailable, Later, "the PoP is stopping",
+        "when the PoP runs again give the same command: it resumes";
 
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
@@ -312,7 +320,7 @@ codes! {
     CertificateNotYetValid = "RK-AUTH-2", Identity, Never, "the certificate is not valid yet",
         "one of the two clocks is wrong; set them by NTP";
     UnknownAuthority = "RK-AUTH-3", Identity, Never, "the certificate's site is not trusted here",
-        "exchange site cards: `renkei trust export` there, `renkei trust add` here";
+        "exchange site cards: `renkei trust export` there, `renkei trust add` here; users: then `renkei login`";
     WrongSite = "RK-AUTH-4", Identity, Never, "the peer is not the site it should be",
         "the endpoint belongs to another site; check the site card";
     CertificateRevoked = "RK-AUTH-5", Identity, Never, "the certificate was revoked",
@@ -332,27 +340,29 @@ codes! {
     SecretExposed = "RK-AUTH-12", Identity, Never, "a secret file can be read by others",
         "chmod 600 the file; replace the key if somebody may have read it";
     NotLoggedIn = "RK-AUTH-13", Identity, Never, "there is no valid credential",
-        "`renkei login` on the PoP's host, or `renkei login --ssh USER@POP`";
+        "`renkei login` on the PoP's machine, `renkei login --ssh USER@HOST` from another";
     NotAllowed = "RK-AUTH-14", Permission, Never, "the principal may not do this",
         "ask the site's administrator";
     ForeignName = "RK-AUTH-15", Identity, Never, "a site's authority vouched for a name that is not its own",
         "do not trust this site until its administrator explains the certificate";
+    SshFailed = "RK-AUTH-16", Unavailable, Later, "the way through ssh to the PoP's machine failed",
+        "try `ssh USER@HOST renkei whoami` by hand; RENKEI_SSH names another program than ssh";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
         "correct the named line; docs/config.md has every field";
     NotInitialised = "RK-CONF-2", NotFound, Never, "there is no PoP in this directory",
-        "`renkei init --site NAME` creates one; --dir selects another directory";
+        "name the PoP's directory with --dir, or work as its account; `renkei init --site NAME` makes a new PoP";
     AlreadyInitialised = "RK-CONF-3", Exists, Never, "there is a PoP in this directory already",
         "use it as it is, or choose another directory with --dir";
     CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
         "ask the site for the output of `renkei trust export`, unchanged";
     SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
-        "`renkei trust list` shows the known sites, `renkei trust add CARD` adds one";
-    UsageInvalid = "RK-CONF-6", Invalid, Never, "the command makes no sense",
+        "`renkei trust list` shows the known sites; `renkei login` learns those added since; administrators: `renkei trust add CARD`";
+    UsageInvalid = "RK-CONF-6", Invalid, Never, "the command cannot be carried out so",
         "see `renkei help COMMAND`";
     PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",
-        "start it: `renkei serve`";
+        "start it: `renkei serve`; from another machine: `renkei login --ssh USER@HOST`";
     CardConflict = "RK-CONF-8", Exists, Never, "the site is known here by another authority",
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
 
@@ -388,6 +398,14 @@ mod tests {
         for &code in Code::ALL {
             assert_eq!(Code::parse(&code.to_string()), Some(code));
         }
+    }
+
+    #[test]
+    fn a_cause_that_says_nothing_new_is_not_shown() {
+        let shown = |code, cause| Error::new(code, "open", "f", cause).at("kek").to_string();
+        let not_found = shown(Code::PathNotFound, "No such file or directory (os error 2)");
+        assert_eq!(not_found, "RK-STORE-1: no such file or directory: f (at kek, open)");
+        assert!(shown(Code::PathNotFound, "gone since").ends_with("(at kek, open): gone since"));
     }
 
     #[test]

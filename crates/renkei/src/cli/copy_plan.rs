@@ -5,7 +5,7 @@
 //! it is a directory, made if it is missing.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{EndpointPath, RelPath, SiteName, printable};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -155,6 +155,35 @@ pub(super) fn lay_out(
     Ok(Layout { into, make: into && found == Found::Nothing, targets })
 }
 
+/// Refuses a copy of something to itself, of a directory into itself, and what would remove its own source.
+///
+/// `base` is where the targets are; both are at the same site.
+pub(super) fn refuse_overlap(
+    sources: &[Spec],
+    base: &Place,
+    targets: &[RelPath],
+    removes_others: bool,
+) -> Result<(), Error> {
+    for (source, target) in sources.iter().zip(targets) {
+        let Spec::Remote(EndpointPath { place: Some(from), .. }) = source else { continue };
+        let to = base.path.join(target)?;
+        let refuse = |code, cause| Err(Error::new(code, "copy", source.shown(), cause));
+        if from.storage != base.storage {
+            continue;
+        } else if from.path == to {
+            return refuse(Code::SameFile, "");
+        } else if to.starts_with(&from.path) {
+            return refuse(Code::UsageInvalid, "the destination is inside the source");
+        } else if removes_others && from.path.starts_with(&to) {
+            return refuse(
+                Code::UsageInvalid,
+                "the source is inside the destination, --delete would remove it",
+            );
+        }
+    }
+    Ok(())
+}
+
 fn target(source: &Spec) -> Result<RelPath, Error> {
     if source.has_slash() {
         return Ok(RelPath::root());
@@ -225,6 +254,22 @@ mod tests {
         let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));
         assert_eq!(mixed.unwrap_err().code, Code::UsageInvalid);
         assert_eq!(direction(&[spec("a")], &spec("b")).unwrap_err().code, Code::UsageInvalid);
+    }
+
+    #[test]
+    fn nothing_is_copied_to_itself_or_into_itself() {
+        let refused = |source: &str, base: &str, target: &str, removes| {
+            let Spec::Remote(EndpointPath { place: Some(base), .. }) = spec(base) else { panic!() };
+            let target = RelPath::parse(target.as_bytes()).unwrap();
+            refuse_overlap(&[spec(source)], &base, &[target], removes).err().map(|error| error.code)
+        };
+        assert_eq!(refused("kek:/data/a/f", "kek:/data/a", "f", false), Some(Code::SameFile));
+        assert_eq!(refused("kek:/data/a", "kek:/data/a/b", "a", false), Some(Code::UsageInvalid));
+        assert_eq!(refused("kek:/data", "kek:/data/a", "b", false), Some(Code::UsageInvalid));
+        assert_eq!(refused("kek:/data/a", "kek:/data", "ab", false), None);
+        assert_eq!(refused("kek:/data/a", "kek:/other/a", "b", false), None);
+        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", false), None);
+        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", true), Some(Code::UsageInvalid));
     }
 
     #[test]

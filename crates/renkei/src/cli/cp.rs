@@ -12,6 +12,9 @@ use std::ffi::OsString;
 /// is in it; DESTINATION/ is a directory, made if missing. Modes, times, attributes, links and holes are kept.
 /// A copy that was interrupted goes on where it stopped when the same command is given again.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s"
+)]
 pub struct Args {
     /// What to copy: a local path or SITE:/STORAGE/PATH
     #[arg(required = true, value_name = "SOURCE")]

@@ -34,6 +34,9 @@ struct Made {
     listen: Vec<SocketAddr>,
     endpoints: Vec<String>,
     fingerprint: String,
+    /// Whether the endpoints are a guess.
+    #[serde(skip)]
+    derived: bool,
     /// The option that selects this directory again; empty for the default one.
     #[serde(skip)]
     option: String,
@@ -48,6 +51,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let option = context.dir.as_ref().map(|dir| format!(" --dir {}", dir.display())).unwrap_or_default();
     context.output.done(&Made {
         dir: home.config_dir().display().to_string(),
+        derived: config.endpoints.is_empty(),
         listen: config.listen,
         endpoints: card.endpoints.clone(),
         fingerprint: card.fingerprint(),
@@ -84,19 +88,25 @@ impl Report for Made {
         let (site, option) = (&self.site, &self.option);
         writeln!(out, "The PoP of site {site} is ready in {}.", self.dir)?;
         writeln!(out, "  reached at   {}", self.endpoints.join(", "))?;
+        if self.derived {
+            writeln!(
+                out,
+                "               other sites must be able to resolve and reach this; else set `endpoints`"
+            )?;
+            writeln!(out, "               in config.toml, then `renkei{option} renew`")?;
+        }
         writeln!(out, "  fingerprint  {}", self.fingerprint)?;
         writeln!(out, "\nNext:")?;
-        writeln!(out, "  renkei{option} storage add NAME PATH       share a directory")?;
-        writeln!(out, "  renkei{option} serve                       start the PoP")?;
-        writeln!(
-            out,
-            "  renkei{option} login                       get a certificate, as any user of this machine"
-        )?;
-        writeln!(
-            out,
-            "  renkei{option} trust export > {site}.site  the card for other sites; tell them the fingerprint"
-        )?;
-        writeln!(out, "  renkei{option} trust add OTHER.site        trust another site")?;
-        writeln!(out, "  renkei{option} map add 'USER@OTHER' ACCOUNT")
+        let next = [
+            ("storage add NAME PATH".to_owned(), "share a directory"),
+            ("serve".to_owned(), "start the PoP"),
+            ("login".to_owned(), "get a certificate, as any user of this machine"),
+            (format!("trust export > {site}.site"), "the card for other sites; tell them the fingerprint"),
+            ("trust add OTHER.site".to_owned(), "trust another site"),
+            ("map add 'USER@OTHER' ACCOUNT".to_owned(), "say who its user is here"),
+        ];
+        let width = next.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+        next.iter()
+            .try_for_each(|(command, what)| writeln!(out, "  renkei{option} {command:<width$}  {what}"))
     }
 }

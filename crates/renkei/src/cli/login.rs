@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Get a certificate of some hours from the PoP of your site
 #[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei login                               on the PoP's machine\n  renkei login --ssh alice@pop.titech.ac.jp  from elsewhere, through ssh\n  renkei login --hours 48                    for a long weekend"
+)]
 pub struct Args {
     /// Go through ssh to the PoP's machine; the program is ssh, or what RENKEI_SSH names
     #[arg(long, value_name = "USER@HOST", conflicts_with = "csr_stdin")]

@@ -12,6 +12,9 @@ use std::io::{self, Write};
 
 /// Say who becomes which local account
 #[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map test alice@titech        who that would be, and why"
+)]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

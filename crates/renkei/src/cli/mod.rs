@@ -186,7 +186,9 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
     }
     let text = error.render().to_string();
-    let cause = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let cause: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let cause = cause.join(" ");
+    let cause = cause.trim_start_matches("error: ");
     ExitCode::from(Output::new(true, false).error(&Error::new(
         Code::UsageInvalid,
         "parse arguments",

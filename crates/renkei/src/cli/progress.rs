@@ -38,7 +38,7 @@ impl Display {
                 let progress = watch.look();
                 if let Some(bar) = &shown_bar {
                     show(bar, &progress);
-                } else if lines && last.elapsed() >= LINE_EVERY {
+                } else if lines && progress.files_found > 0 && last.elapsed() >= LINE_EVERY {
                     last = Instant::now();
                     eprintln!("{}", line(&progress, started.elapsed()));
                 }
@@ -75,6 +75,9 @@ fn bar() -> ProgressBar {
 }
 
 fn show(bar: &ProgressBar, progress: &Progress) {
+    if progress.files_found == 0 {
+        return;
+    }
     bar.set_length(progress.bytes_found);
     bar.set_position(progress.bytes_moved.max(progress.bytes_done));
     let more = if progress.walk_done { "" } else { "+" };

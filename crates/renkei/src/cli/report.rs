@@ -87,8 +87,8 @@ pub(super) fn transferred(
     if summary.failed == 0 {
         return Ok(0);
     }
-    print_failures(summary, report.shown, context);
     let single = summary.files + summary.dirs + summary.links == 0 && summary.failed == 1;
+    print_failures(summary, report.shown, !single, context);
     let status = summary.failures.iter().find(|failure| failure.error.code != Code::SpecialFile);
     Ok(match status {
         Some(failure) if single => failure.error.kind().exit_status(),
@@ -96,7 +96,7 @@ pub(super) fn transferred(
     })
 }
 
-fn print_failures(summary: &Summary, shown: usize, context: &Context) {
+fn print_failures(summary: &Summary, shown: usize, sum_up: bool, context: &Context) {
     if context.output.is_json() {
         return;
     }
@@ -109,24 +109,26 @@ fn print_failures(summary: &Summary, shown: usize, context: &Context) {
     if summary.failed > listed {
         eprintln!("renkei: {} more failed; -v or --json lists them", summary.failed - listed);
     }
-    let row = Code::PartialFailure.row();
-    eprintln!("renkei: {}: {}: {} failed", row.id, row.title, summary.failed);
+    if sum_up {
+        let row = Code::PartialFailure.row();
+        eprintln!("renkei: {}: {}: {} failed", row.id, row.title, summary.failed);
+    }
 }
 
 impl Report for Transferred {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.write_notes(out)?;
         if self.dry_run {
-            let (send, remove) = (self.would_send.len(), self.deleted);
-            writeln!(
-                out,
-                "dry run: {send} files would be sent, {remove} names removed; nothing was changed"
-            )?;
-        } else {
+            let send = counted(self.would_send.len() as u64, "file", "files");
+            let remove = counted(self.deleted, "name", "names");
+            writeln!(out, "dry run: {send} would be sent, {remove} removed; nothing was changed")?;
+        } else if self.failed == 0 || !self.is_nothing() {
             self.write_done(out)?;
         }
         if self.special_skipped > 0 {
-            writeln!(out, "{} devices, FIFOs or sockets passed over", self.special_skipped)?;
+            let special =
+                counted(self.special_skipped, "device, FIFO or socket", "devices, FIFOs or sockets");
+            writeln!(out, "{special} passed over")?;
         }
         Ok(())
     }
@@ -140,30 +142,109 @@ impl Transferred {
     }
 
     fn write_done(&self, out: &mut dyn Write) -> io::Result<()> {
-        let rate = self.bytes_moved as f64 / self.seconds.max(1e-3);
-        writeln!(
-            out,
-            "{} {} files ({}), {} directories, {} links in {:.1} s: {} moved at {}/s, verified with BLAKE3",
-            self.verb,
-            self.files,
-            HumanBytes(self.bytes),
-            self.dirs,
-            self.links,
-            self.seconds,
-            HumanBytes(self.bytes_moved),
-            HumanBytes(rate as u64),
-        )?;
+        let (verb, what, seconds) = (self.verb, self.what(), self.seconds);
+        let moved = HumanBytes(self.bytes_moved);
+        match self.bytes_moved {
+            0 => writeln!(out, "{verb} {what} in {seconds:.1} s")?,
+            // A rate of a moment says nothing.
+            _ if seconds < 1.0 => {
+                writeln!(out, "{verb} {what} in {seconds:.1} s: {moved} moved, verified with BLAKE3")?;
+            }
+            bytes => {
+                let rate = HumanBytes((bytes as f64 / seconds) as u64);
+                writeln!(
+                    out,
+                    "{verb} {what} in {seconds:.1} s: {moved} moved at {rate}/s, verified with BLAKE3"
+                )?;
+            }
+        }
         if self.files_skipped > 0 {
-            writeln!(
-                out,
-                "{} files ({}) were there already",
-                self.files_skipped,
-                HumanBytes(self.bytes_skipped)
-            )?;
+            let files = counted(self.files_skipped, "file", "files");
+            let there = if self.files_skipped == 1 { "was" } else { "were" };
+            writeln!(out, "{files} ({}) {there} there already", HumanBytes(self.bytes_skipped))?;
         }
         if self.deleted > 0 {
-            writeln!(out, "{} names removed at the destination", self.deleted)?;
+            writeln!(out, "{} removed at the destination", counted(self.deleted, "name", "names"))?;
         }
         Ok(())
+    }
+
+    /// `2 files (28 MiB), 1 directory, 3 links`, without what there is none of.
+    fn what(&self) -> String {
+        let mut parts =
+            vec![format!("{} ({})", counted(self.files, "file", "files"), HumanBytes(self.bytes))];
+        for (count, one, many) in [(self.dirs, "directory", "directories"), (self.links, "link", "links")] {
+            if count > 0 {
+                parts.push(counted(count, one, many));
+            }
+        }
+        parts.join(", ")
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.files + self.dirs + self.links + self.deleted == 0
+    }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(report: &Transferred) -> String {
+        let mut text = Vec::new();
+        report.write_text(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn copied(files: u64, dirs: u64, bytes_moved: u64, seconds: f64) -> Transferred {
+        Transferred {
+            transfer: String::new(),
+            files,
+            dirs,
+            links: 0,
+            bytes: 3 << 20,
+            files_skipped: 0,
+            bytes_skipped: 0,
+            bytes_moved,
+            deleted: 0,
+            special_skipped: 0,
+            seconds,
+            failed: 0,
+            failures: Vec::new(),
+            would_send: Vec::new(),
+            removed: Vec::new(),
+            dry_run: false,
+            verb: "copied",
+            shown: SHOWN_FAILURES,
+        }
+    }
+
+    #[test]
+    fn the_last_line_says_what_there_is_to_say() {
+        let done = copied(1, 0, 3 << 20, 2.0);
+        assert_eq!(
+            text(&done),
+            "copied 1 file (3.00 MiB) in 2.0 s: 3.00 MiB moved at 1.50 MiB/s, verified with BLAKE3\n"
+        );
+        let nothing_new = Transferred { files_skipped: 2, bytes_skipped: 3 << 20, ..copied(2, 1, 0, 0.1) };
+        assert_eq!(
+            text(&nothing_new),
+            "copied 2 files (3.00 MiB), 1 directory in 0.1 s\n2 files (3.00 MiB) were there already\n"
+        );
+        assert_eq!(text(&Transferred { failed: 1, ..copied(0, 0, 0, 0.1) }), "");
+    }
+
+    #[test]
+    fn a_dry_run_counts_in_words() {
+        let report =
+            Transferred { dry_run: true, would_send: vec!["a".into()], deleted: 2, ..copied(1, 0, 0, 0.1) };
+        assert_eq!(
+            text(&report),
+            "would send    a\ndry run: 1 file would be sent, 2 names removed; nothing was changed\n"
+        );
     }
 }

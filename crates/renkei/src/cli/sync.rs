@@ -11,6 +11,9 @@ use std::ffi::OsString;
 /// Both are directories, with or without a trailing slash. A file counts as equal if size and time are; with
 /// --checksum if the content is.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei sync -n --delete ./run7 kek:/data/alice/run7   what would be sent and removed\n  renkei sync --delete ./run7 kek:/data/alice/run7      do it\n  renkei sync kek:/data/alice/run7 ./run7               the other way"
+)]
 pub struct Args {
     /// The directory to follow: a local path or SITE:/STORAGE/PATH
     source: OsString,

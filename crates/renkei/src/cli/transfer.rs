@@ -1,7 +1,9 @@
 //! Runs one copy or sync: opens the sessions, moves, tries again when the connection is lost, reports.
 
 use super::connect::{self, unexpected};
-use super::copy_plan::{Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, split_local};
+use super::copy_plan::{
+    Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
+};
 use super::intent::Intent;
 use super::progress::Display;
 use super::{Context, report};
@@ -18,10 +20,12 @@ use crate::store::local::{Access, LocalStore};
 use aws_lc_rs::rand;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
+use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Control, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
+    Control, Existing, OpenReceive, OpenSend, Progress, ReceiveOptions, Reply, Request, Source, Summary,
+    TransferId,
 };
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +35,8 @@ use std::time::{Duration, Instant};
 /// First pause before trying again; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Bytes per second one stream carries on any path: with the kernel's common window of 4 MiB, at half a second.
+const STREAM_CARRIES: u64 = 8 << 20;
 
 /// Options of all verbs that transfer.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,6 +52,15 @@ pub(super) struct Common {
     streams: u16,
 }
 
+impl Common {
+    /// Under a limit few streams carry it, so that blocks of a file are done one after the other and a copy that
+    /// is stopped has some to keep.
+    fn max_streams(&self) -> u16 {
+        let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
+        self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX))
+    }
+}
+
 /// Parses `10M` and the like.
 fn parse_rate(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
@@ -57,7 +72,10 @@ fn parse_rate(text: &str) -> Result<u64, String> {
         _ => return Err("write a number, or a number and K, M or G".into()),
     };
     let count: u64 = number.parse().map_err(|_| "write a number, or a number and K, M or G")?;
-    count.checked_mul(factor).filter(|rate| *rate > 0).ok_or_else(|| "out of range".into())
+    count
+        .checked_mul(factor)
+        .filter(|rate| *rate > 0)
+        .ok_or_else(|| "write at least 1; without --limit there is none".into())
 }
 
 /// Which verb asked; names the report.
@@ -145,7 +163,7 @@ impl<'a> Run<'a> {
     /// Tries until it is done, stopped, refused, or lost for too long without progress.
     fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
         let limit = Duration::from_secs(self.job.common.retry_for);
-        let mut lost_since: Option<(Instant, u64)> = None;
+        let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
         let mut pause = FIRST_PAUSE;
         let mut connected = false;
         loop {
@@ -159,18 +177,26 @@ impl<'a> Run<'a> {
             if !connected || !is_passing(&error) {
                 return Err(error);
             }
-            let done = self.watch.look().bytes_moved;
-            let (since, before) = *lost_since.get_or_insert((Instant::now(), done));
-            if done > before {
-                lost_since = Some((Instant::now(), done));
+            if self.got_further(&mut files_done) || lost_since.is_none() {
+                lost_since = Some(Instant::now());
                 pause = FIRST_PAUSE;
-            } else if since.elapsed() >= limit {
+            }
+            if lost_since.is_some_and(|since| since.elapsed() >= limit) {
                 return Err(error);
             }
             display.notice(&format!("{error}; trying again"));
             std::thread::sleep(pause);
             pause = (pause * 2).min(MAX_PAUSE);
         }
+    }
+
+    /// Whether the last attempt got beyond those before it: it finished more files, or sent a block of one.
+    fn got_further(&self, files_done: &mut u64) -> bool {
+        let progress = self.watch.look();
+        self.watch.set(Progress::default());
+        let further = progress.files_done > *files_done || progress.bytes_moved >= SLOT_BYTES;
+        *files_done = progress.files_done.max(*files_done);
+        further
     }
 
     fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
@@ -206,7 +232,6 @@ impl<'a> Run<'a> {
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
             account: Account::own()?,
-            tell_progress: false,
             side: "client".into(),
         };
         send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
@@ -297,7 +322,7 @@ impl<'a> Run<'a> {
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
-            max_streams: self.job.common.streams,
+            max_streams: self.job.common.max_streams(),
         })
     }
 
@@ -328,20 +353,26 @@ impl<'a> Run<'a> {
         let place = place_of(path)?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
-        if layout.make {
-            session.ask(Request::Mkdir { place: place.clone(), parents: false })?;
-        }
         let becomes = self.becomes(&layout);
         let base = match layout.into {
-            true => place.path,
+            true => place.path.clone(),
             false => place.path.parent().unwrap_or_default(),
         };
+        let to = Place { storage: place.storage.clone(), path: base };
+        if let Direction::Between(from, site) = &self.direction
+            && from == site
+        {
+            refuse_overlap(&self.sources, &to, &layout.targets, self.job.options.delete)?;
+        }
+        if layout.make {
+            session.ask(Request::Mkdir { place, parents: false })?;
+        }
         let open = OpenReceive {
             transfer: self.transfer,
             job: self.key(),
-            to: Place { storage: place.storage, path: base },
+            to,
             options: self.job.options.clone(),
-            max_streams: self.job.common.streams,
+            max_streams: self.job.common.max_streams(),
         };
         Ok((open, layout.targets, becomes))
     }

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Exchange site cards with other sites
 #[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei trust export > titech.site   the card to send to the other site\n  renkei trust add kek.site           the card that came; compare the fingerprint by telephone"
+)]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

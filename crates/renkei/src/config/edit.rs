@@ -12,17 +12,20 @@ const MODE: u32 = 0o644;
 
 /// The first config.toml of a PoP.
 pub fn template(site: &SiteName, listen: &[SocketAddr], endpoints: &[String]) -> String {
-    let list = |texts: Vec<String>| toml::Value::from(texts).to_string();
+    // A commented key stands above `site`: what is appended later are tables, and a key after them would be theirs.
     let line = |key: &str, texts: Vec<String>, example: &str| match texts.is_empty() {
         true => format!("# {key} = {example}\n"),
-        false => format!("{key} = {}\n", list(texts)),
+        false => format!("{key} = {}\n", toml::Value::from(texts)),
     };
     let listen = listen.iter().map(SocketAddr::to_string).collect();
     format!(
-        "# Configuration of the PoP of site {site}. docs/config.md has every field; `renkei serve` reads it at start.\n\
-         site = \"{site}\"\n{}{}",
+        "# Configuration of the PoP of site {site}; docs/config.md has every field.\n{}{}site = \"{site}\"\n",
         line("listen", listen, "\"0.0.0.0:7512\""),
-        line("endpoints", endpoints.to_vec(), "[\"pop.example.org:7512\"]  # as other sites reach it"),
+        line(
+            "endpoints",
+            endpoints.to_vec(),
+            "[\"pop.example.org:7512\"]  # as other sites reach it; then `renkei renew` and a new site card"
+        ),
     )
 }
 
@@ -124,6 +127,19 @@ mod tests {
         assert_eq!(config.site(&home).unwrap(), &site);
         add_storage(&home, "data", &storage("/d")).unwrap();
         assert_eq!(Config::load(&home).unwrap().storage.len(), 1);
+    }
+
+    #[test]
+    fn what_the_template_comments_out_can_be_put_in_force_after_an_edit() {
+        let (_dir, home) = home(&template(&SiteName::parse("kek").unwrap(), &[], &[]));
+        add_storage(&home, "data", &storage("/d")).unwrap();
+        let text = std::fs::read_to_string(home.config_file()).unwrap();
+        std::fs::write(
+            home.config_file(),
+            text.replace("# endpoints", "endpoints").replace("# listen", "listen"),
+        )
+        .unwrap();
+        assert_eq!(Config::load(&home).unwrap().endpoints, ["pop.example.org:7512"]);
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub const FIELDS: &[Field] = &[
         effect: "Addresses and ports to listen on. Port 0 takes a free one. Read when the PoP starts." },
     Field { key: "endpoints", kind: Type::List, default: "[]", env: "RENKEI_ENDPOINTS",
         effect: "`HOST:PORT` under which other sites reach the PoP, as the site card announces them. Empty: the listen \
-                 address if it is one address, else the machine's name and the port." },
+                 address if it is one address, else the machine's name and the port. After a change: `renkei renew`, and a new site card \
+                 for the partners." },
     Field { key: "map_own_users", kind: Type::Bool, default: "true", env: "RENKEI_MAP_OWN_USERS",
         effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
     Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
@@ -147,6 +148,9 @@ pub(super) fn explain(message: &str) -> String {
     let known = FIELDS.iter().flat_map(|field| field.key.split('.')).filter(|part| *part != "NAME");
     let nearest = known.map(|key| (distance(unknown, key), key)).min();
     match nearest {
+        Some((0, key)) => {
+            format!("the field `{key}` does not belong in this table; docs/config.md has its place")
+        }
         // Further away than half of what was typed is no typo any more.
         Some((far, key)) if far * 2 <= unknown.len().max(2) => {
             format!("there is no field `{unknown}`; did you mean `{key}`?")
@@ -258,6 +262,9 @@ mod tests {
     fn suggestions_are_near() {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert!(explain("unknown field `endpoint`, expected one of").contains("did you mean `endpoints`"));
+        assert!(
+            explain("unknown field `endpoints`, expected one of").contains("does not belong in this table")
+        );
         assert!(!explain("unknown field `zzzzzz`, expected one of").contains("did you mean"));
     }
 

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::SystemTime;
 
 /// A login request.
@@ -103,12 +103,21 @@ pub fn login_by_ssh(home: &Home, route: &SshRoute, hours: u32, now: SystemTime) 
     keep(home, &key, socket::parse_reply(output.trim_end())?, now)
 }
 
+/// What it means that nothing came back.
+fn silence(status: ExitStatus) -> String {
+    match status.code() {
+        Some(255) => "ssh could not connect or log in; it said why above".into(),
+        Some(127) => "there is no `renkei` on the path of that account there".into(),
+        _ => format!("`renkei login` there said nothing ({status})"),
+    }
+}
+
 impl SshRoute {
     fn run(&self, request: &str, hours: u32) -> Result<String, Error> {
         if self.target.is_empty() || self.target.starts_with('-') {
             return Err(Error::new(Code::UsageInvalid, "ssh", &self.target, "write USER@HOST"));
         }
-        let fail = |cause: &dyn std::fmt::Display| Error::new(Code::PeerDown, "ssh", &self.target, cause);
+        let fail = |cause: &dyn std::fmt::Display| Error::new(Code::SshFailed, "ssh", &self.target, cause);
         let mut child = Command::new(&self.program)
             .args(["-T", &self.target, &self.command(hours)?])
             .stdin(Stdio::piped())
@@ -121,7 +130,7 @@ impl SshRoute {
         drop(stdin);
         let output = child.wait_with_output().map_err(|error| fail(&error))?;
         if output.stdout.is_empty() {
-            return Err(fail(&format!("`renkei login` there said nothing ({})", output.status)));
+            return Err(fail(&silence(output.status)));
         }
         String::from_utf8(output.stdout).map_err(|error| fail(&error))
     }

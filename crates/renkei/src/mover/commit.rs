@@ -9,7 +9,7 @@ use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::receiver::{Action, Done, PendingDir, PendingLink, ranges};
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Control, ReceiveDone};
+use renkei_core::wire::message::{Control, Existing, ReceiveDone};
 use renkei_core::wire::parts;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
                 dirs.iter().try_for_each(|dir| set_dir(session, dir))?;
             }
             Action::Done => {
+                sync_found(session)?;
                 let done = ReceiveDone { deleted: session.deleted() };
                 return session.control.send(&Control::ReceiveDone(done));
             }
@@ -56,6 +57,8 @@ fn commit(
             session.control.send(&Control::Acked(part))?;
         }
     }
+    // A file that is no more under its temporary name is only taken up again if the journal has all of it.
+    session.write_journal()?;
     for done in synced.rename {
         match rename(places, &done.path) {
             Ok(()) => session.receiver(|receiver| receiver.on_renamed(session.now(), done)),
@@ -63,6 +66,14 @@ fn commit(
         }
     }
     Ok(())
+}
+
+/// Makes what was found there already durable: an earlier run may have ended before it came to that.
+fn sync_found(session: &Session) -> Result<(), Error> {
+    match session.existing() {
+        Existing::SameStamp | Existing::SameContent if !session.dry_run() => session.base().sync_fs(),
+        _ => Ok(()),
+    }
 }
 
 fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Done]) -> Result<(), Error> {

@@ -47,16 +47,12 @@ impl<'a> Outgoing<'a> {
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {
-            let moved = match self.session.next_unit() {
+            match self.session.next_unit() {
                 Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
                 Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
-                Next::ShowLife => {
-                    self.stream.write_all(&frame::IDLE)?;
-                    continue;
-                }
+                Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
                 Next::Nothing => break,
-            };
-            self.session.on_bytes_moved(moved);
+            }
         }
         frame::push(&mut self.frames, FrameKind::StreamEnd, &[]);
         self.flush()
@@ -68,19 +64,17 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    fn send_pack(&mut self, items: &[Item]) -> Result<u64, Error> {
-        let mut moved = 0;
+    fn send_pack(&mut self, items: &[Item]) -> Result<(), Error> {
         for item in items {
             match self.push_entry(item) {
-                Ok(bytes) => moved += bytes,
+                Ok(bytes) => self.session.on_bytes_moved(bytes),
                 Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
             }
         }
-        self.flush()?;
-        Ok(moved)
+        self.flush()
     }
 
     fn push_entry(&mut self, item: &Item) -> Result<u64, Error> {
@@ -137,25 +131,24 @@ impl<'a> Outgoing<'a> {
         dir.open_read(name)
     }
 
-    fn send_extent(&mut self, item: &Item, slot: u32) -> Result<u64, Error> {
+    fn send_extent(&mut self, item: &Item, slot: u32) -> Result<(), Error> {
         let head = ExtentHead { id: item.id, entry: item.entry.clone(), slot };
         frame::push(&mut self.frames, FrameKind::Extent, &encode(&head));
         self.flush()?;
-        let (end, moved) = match self.send_range(item, slot, head.range()) {
+        let end = match self.send_range(item, slot, head.range()) {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
                 let error = vanished(error);
                 self.session.on_source_failed(item.id, error.clone())?;
-                (ExtentEnd::Failed(error), 0)
+                ExtentEnd::Failed(error)
             }
             Err(Fault::Stream(error)) => return Err(error),
         };
         frame::push(&mut self.frames, FrameKind::ExtentEnd, &encode(&end));
-        self.flush()?;
-        Ok(moved)
+        self.flush()
     }
 
-    fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<(ExtentEnd, u64), Fault> {
+    fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<ExtentEnd, Fault> {
         let EntryKind::File { stamp, sparse } = item.entry.kind else {
             return Err(Fault::Source(changed(item, "no regular file")));
         };
@@ -170,17 +163,17 @@ impl<'a> Outgoing<'a> {
         };
         unchanged(&*file)?;
         let mut hasher = SlotHasher::new(slot, stamp.size);
-        let mut moved = 0;
+        let mut is_hole = true;
         let mut at = range.start;
         while at < range.end {
             let data = next_data(&*file, at, &range, sparse).map_err(Fault::Source)?;
             let Some(data) = data else { break };
-            moved += self.send_data(item, &*file, data.clone(), &mut hasher)?;
-            at = data.end;
+            self.send_data(item, &*file, data.clone(), &mut hasher)?;
+            (is_hole, at) = (false, data.end);
         }
         unchanged(&*file)?;
         self.file = Some((item.id, file));
-        Ok((if moved == 0 { ExtentEnd::Hole } else { ExtentEnd::Whole(hasher.finish()) }, moved))
+        Ok(if is_hole { ExtentEnd::Hole } else { ExtentEnd::Whole(hasher.finish()) })
     }
 
     fn send_data(
@@ -189,7 +182,7 @@ impl<'a> Outgoing<'a> {
         file: &dyn ReadFile,
         data: Range<u64>,
         hasher: &mut SlotHasher,
-    ) -> Result<u64, Fault> {
+    ) -> Result<(), Fault> {
         let mut at = data.start;
         while at < data.end {
             let want = (data.end - at).min(CHUNK_BYTES as u64) as usize;
@@ -202,9 +195,10 @@ impl<'a> Outgoing<'a> {
             chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
             assert!(hasher.update(at, &chunk[RAW_HEAD_BYTES..]), "ranges of data ascend within the slot");
             self.stream.write_all(chunk).map_err(Fault::Stream)?;
+            self.session.on_bytes_moved(want as u64);
             at += want as u64;
         }
-        Ok(data.end - data.start)
+        Ok(())
     }
 }
 

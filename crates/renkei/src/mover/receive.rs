@@ -12,13 +12,14 @@ use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
+use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Dir, WriteFile};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
 use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
-use renkei_core::path::RelPath;
+use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
     BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
@@ -219,6 +220,17 @@ impl Session {
         error.under(&self.root).at(&self.side)
     }
 
+    /// An error of a temporary name is told of the name the user knows.
+    fn name_final(&self, error: Error, path: &RelPath) -> Error {
+        let (folder, name) = error.subject.rsplit_once('/').unwrap_or(("", &error.subject));
+        if !is_temp_name(name.as_bytes()) {
+            return error;
+        }
+        let name = printable(path.name().unwrap_or_default());
+        let subject = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+        Error { subject, ..error }
+    }
+
     pub(super) fn places(&self) -> Places {
         Places::new(self.base.clone(), self.job)
     }
@@ -274,7 +286,7 @@ impl Session {
     }
 
     /// Writes the records that came up since the last call.
-    fn write_journal(&self) -> Result<(), Error> {
+    pub(super) fn write_journal(&self) -> Result<(), Error> {
         let mut journal = self.lock_journal();
         let records = self.receiver(Receiver::take_records);
         match journal.as_mut() {
@@ -351,7 +363,7 @@ impl Session {
 
     /// Reports an entry that failed; an error only if it ends the session.
     pub(super) fn on_entry_failed(&self, id: EntryId, path: &RelPath, error: Error) -> Result<(), Error> {
-        let error = self.name_side(error);
+        let error = self.name_side(self.name_final(error, path));
         if ends_session(error.code) {
             return Err(error);
         }

@@ -18,9 +18,10 @@ use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, Progress, SendDone, Summary};
 use renkei_core::wire::parts;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -56,8 +57,6 @@ pub struct SendJob {
     pub limit: Option<u64>,
     /// Who reads.
     pub account: Account,
-    /// Whether the receiver wants to be told the progress.
-    pub tell_progress: bool,
     /// This side's name in errors.
     pub side: String,
 }
@@ -66,6 +65,8 @@ pub(super) struct Session {
     pub(super) roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
+    /// Content the streams sent since it was last added to the sender's progress.
+    sent_bytes: AtomicU64,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
     pub(super) failure: Failure,
@@ -91,6 +92,7 @@ pub fn send(
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
+        sent_bytes: AtomicU64::new(0),
         offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
@@ -102,7 +104,7 @@ pub fn send(
     });
     let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
     let streams = spawn_streams(&session, &job.account, streams)?;
-    let ticker = spawn_ticker(&session, watch.clone(), job.tell_progress, pacer)?;
+    let ticker = spawn_ticker(&session, watch.clone(), pacer)?;
     let ended = session.converse(control, watch);
     if let Err(error) = &ended {
         session.failure.set_now(error.clone().at(&session.side));
@@ -120,7 +122,7 @@ impl Session {
     }
 
     pub(super) fn fail(&self, error: Error) {
-        self.failure.set(error);
+        self.failure.set(error.at(&self.side));
         self.wake();
     }
 
@@ -157,8 +159,16 @@ impl Session {
         }
     }
 
+    /// Counts content that went out; without the lock, for it comes with every piece.
     pub(super) fn on_bytes_moved(&self, bytes: u64) {
-        self.lock().on_bytes_moved(bytes);
+        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How far it is now.
+    fn progress(&self) -> Progress {
+        let mut sender = self.lock();
+        sender.on_bytes_moved(self.sent_bytes.swap(0, Ordering::Relaxed));
+        sender.progress()
     }
 
     /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
@@ -206,8 +216,8 @@ impl Session {
     }
 
     fn conclude(&self, ended: Result<u64, Error>, watch: &Watch) -> Result<Summary, Error> {
+        watch.set(self.progress());
         let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
-        watch.set(sender.progress());
         match ended {
             Ok(deleted) => {
                 let summary = sender.finish(deleted);
@@ -244,7 +254,7 @@ fn spawn_streams(
     account: &Account,
     streams: Vec<TlsStream>,
 ) -> Result<Vec<Thread>, Error> {
-    let left = Arc::new(std::sync::atomic::AtomicUsize::new(streams.len()));
+    let left = Arc::new(AtomicUsize::new(streams.len()));
     let run = |stream: TlsStream| {
         let (session, left) = (session.clone(), left.clone());
         account.spawn("send", move || {
@@ -252,7 +262,7 @@ fn spawn_streams(
             if let Err(error) = outgoing.run() {
                 return session.fail(error);
             }
-            if left.fetch_sub(1, std::sync::atomic::Ordering::AcqRel) == 1 {
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let complete = session.lock().walk_complete();
                 if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {
                     session.fail(error);
@@ -295,14 +305,14 @@ impl Pacer {
     }
 }
 
-fn spawn_ticker(session: &Arc<Session>, watch: Watch, tell: bool, mut pacer: Pacer) -> Result<Thread, Error> {
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         while !session.failure.wait_for(PROGRESS_EVERY) {
             pacer.tick();
-            let progress = session.lock().progress();
+            let progress = session.progress();
             watch.set(progress);
-            if tell && session.control.send(&Control::Progress(progress)).is_err() {
+            if session.control.send(&Control::Progress(progress)).is_err() {
                 return;
             }
         }

@@ -179,6 +179,10 @@ pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), 
 }
 
 fn remove(store: &dyn Store, path: &RelPath, recursive: bool) -> Result<(), Error> {
+    if path.is_root() {
+        let cause = "a storage itself is never removed; name what is in it";
+        return Err(Error::new(Code::UsageInvalid, "remove", "/", cause));
+    }
     let (dir, name) = parent(store, path)?;
     if recursive { remove_tree(&*dir, name).map(drop) } else { dir.remove_file(name) }
 }

@@ -155,7 +155,9 @@ impl Site {
 
     /// Stops every transfer; each can be resumed.
     pub fn stop_all(&self) {
-        let error = Error::new(Code::Cancelled, "shut down", self.name(), "the PoP is stopping");
+        let error =
+            Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
+        let error = error.at(self.name().as_str());
         self.transfers.stop_all(&error);
     }
 }

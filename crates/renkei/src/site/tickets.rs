@@ -1,6 +1,7 @@
 //! Secrets that bind connections to what they belong to: tickets for data streams, grants for other sites.
 
 use super::access::Access;
+use super::transfer::Stop;
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a session waits for its data streams.
 const JOIN_WITHIN: Duration = Duration::from_secs(60);
+/// How often a waiting session looks whether it was stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a grant may wait to be redeemed.
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
 /// Grants that may wait at once.
@@ -105,15 +108,23 @@ impl Tickets {
 
 impl Waiting<'_> {
     /// Waits for all streams.
-    pub fn gather(&self) -> Result<Vec<TlsStream>, Error> {
+    pub fn gather(&self, stop: &Stop) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
-        let next = |_| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            self.joined.recv_timeout(left).map_err(|_| {
-                Error::new(Code::Stalled, "join", "data streams", "they did not come within 60 s")
-            })
-        };
-        (0..self.streams).map(next).collect()
+        (0..self.streams).map(|_| self.next(deadline, stop)).collect()
+    }
+
+    /// The next stream; a newer run of the same transfer does not wait for the streams of a client that is gone.
+    fn next(&self, deadline: Instant, stop: &Stop) -> Result<TlsStream, Error> {
+        loop {
+            match self.joined.recv_timeout(LOOK_EVERY) {
+                Ok(stream) => return Ok(stream),
+                Err(_) if Instant::now() > deadline => {
+                    let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
+                    return Err(Error::new(Code::Stalled, "join", "data streams", cause));
+                }
+                Err(_) => stop.stopped().map_or(Ok(()), Err)?,
+            }
+        }
     }
 }
 

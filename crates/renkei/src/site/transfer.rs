@@ -180,7 +180,7 @@ impl Site {
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
-        let streams = match waiting.gather() {
+        let streams = match waiting.gather(&stop) {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
@@ -246,12 +246,12 @@ impl Site {
         let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let streams = self.stream_count(access, open.max_streams, link.socket());
-        let job = send_job(access, &open, open.offers, true)?;
+        let job = send_job(access, &open, open.offers)?;
         let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
         let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
         tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
         link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-        Ok(waiting.gather().and_then(|streams| send(job, control, streams, &watch, &stop)))
+        Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
     /// Sends to another site, which granted it; the asker is told the progress through `watch`.
@@ -293,7 +293,7 @@ impl Site {
         let mut session = dialler.connect(to)?;
         let opened = session.ask_open(Request::Redeem(grant))?;
         let streams = dialler.join(&session, &opened)?;
-        let job = send_job(access, open, opened.offers, false)?;
+        let job = send_job(access, open, opened.offers)?;
         send(job, &mut session.control, streams, watch, stop)
     }
 
@@ -361,7 +361,7 @@ fn places(open: &OpenSend) -> String {
     format!("{}{more}", names.join(" "))
 }
 
-fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool) -> Result<SendJob, Error> {
+fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {
     if open.sources.len() > MAX_SOURCES {
         let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
         return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
@@ -387,7 +387,6 @@ fn send_job(access: &Access, open: &OpenSend, offers: bool, tell_progress: bool)
         dry_run: open.dry_run,
         limit: open.limit,
         account,
-        tell_progress,
         side: access.site().into(),
     })
 }

@@ -149,6 +149,18 @@ impl Site {
         }
     }
 
+    /// Ends its PoP as a service manager does, and waits for it.
+    pub fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            rustix::process::kill_process(
+                rustix::process::Pid::from_child(&process),
+                rustix::process::Signal::TERM,
+            )
+            .unwrap();
+            assert!(process.wait().unwrap().success());
+        }
+    }
+
     /// Starts its PoP, after killing the one that runs, and waits until it listens.
     pub fn restart(&mut self) {
         self.kill9();

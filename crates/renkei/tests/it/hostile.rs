@@ -6,6 +6,7 @@ use crate::tree::{MIB, noise};
 use renkei::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::receiver::MAX_OPEN_FILES;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
@@ -311,13 +312,13 @@ fn uploads_that_break_the_rules_end_with_a_code() {
     let mut check = |frames: &[(FrameKind, Vec<u8>)], code: Code| {
         job += 1;
         let error = upload(&federation, job, frames);
-        assert_eq!((error.code, error.side.as_str()), (code, "kek"), "{error}");
+        assert_eq!((error.code, error.side.as_str()), (code, "kek"), "upload {job}: {error}");
     };
-    check(&[extent(0, "a", LARGE, 3)], violation);
+    check(&[extent(0, "a", LARGE, (LARGE / SLOT_BYTES) as u32)], violation);
     check(&[extent(0, "a", LARGE, u32::MAX)], violation);
     check(&[extent(0, "a", LARGE, 0), extent(0, "a", LARGE, 1)], violation);
     check(&[extent(0, "a", LARGE, 0), bytes_at(LARGE, b"beyond")], violation);
-    check(&[extent(0, "a", LARGE, 0), bytes_at(16 << 20, b"another's")], violation);
+    check(&[extent(0, "a", LARGE, 0), bytes_at(SLOT_BYTES, b"another's")], violation);
     check(&[extent(0, "a", LARGE, 0), bytes_at(8192, b"x"), bytes_at(0, b"back")], violation);
     check(&[extent(0, "a", LARGE, 0), bytes_at(u64::MAX, b"wraps")], violation);
     check(&[bytes_at(0, b"of nothing")], violation);

@@ -72,7 +72,6 @@ fn transfer(from: &Path, store: &dyn Store) -> Outcome {
         limit: None,
         side: "client".into(),
         account: account.clone(),
-        tell_progress: false,
     };
     let receive_job = ReceiveJob {
         base: store.root().unwrap(),

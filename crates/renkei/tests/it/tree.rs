@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use renkei::store::temp::is_temp_name;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use std::collections::{BTreeMap, HashMap};
@@ -189,6 +190,12 @@ pub fn assert_same_content(expected: &Tree, found: &Tree) {
         tree.iter().map(|(path, node)| (path.clone(), plain(node))).collect()
     };
     assert_same(&plain(expected), &plain(found));
+}
+
+/// Fails if a name in the tree is that of an unfinished copy.
+pub fn assert_no_temporary(tree: &Tree) {
+    let temp = tree.keys().find(|path| path.split(|&byte| byte == b'/').any(is_temp_name));
+    assert_eq!(temp, None, "a temporary name is left");
 }
 
 /// Bytes that look random and are the same for the same seed.
