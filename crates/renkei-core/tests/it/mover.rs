@@ -228,16 +228,26 @@ fn temporary_files_of_sources_that_are_gone_are_removed() {
 
 #[test]
 fn extents_of_a_temporary_file_that_was_removed_are_not_believed_again() {
-    let mut world = World::new(slow(), SlotDigests::default());
-    put(&mut world.source, "f", &large(6 * SLOT_BYTES, 1));
-    lost(&mut world, Fault::Cut(None, Duration::from_secs(7)));
-    // Somebody tidies up; the next temporary file gets the same inode.
-    world.adopt_destination().unwrap();
-    world.destination.remove_file(ROOT, &temp_name(JOB, &path("f"))).unwrap();
-    world.adopt_destination().unwrap();
-    world.destination.recycle();
+    let memo = SlotDigests::default();
+    let tidied_up = || {
+        let mut world = World::new(slow(), memo.clone());
+        put(&mut world.source, "f", &large(6 * SLOT_BYTES, 1));
+        lost(&mut world, Fault::Cut(None, Duration::from_secs(7)));
+        // Somebody tidies up; the next temporary file gets the same inode.
+        world.adopt_destination().unwrap();
+        world.destination.remove_file(ROOT, &temp_name(JOB, &path("f"))).unwrap();
+        world.adopt_destination().unwrap();
+        world.destination.recycle();
+        world
+    };
+    let mut world = tidied_up();
     lost(&mut world, Fault::Cut(None, Duration::from_secs(4)));
     world.settle().unwrap();
+    for after in 0..12 {
+        let mut world = tidied_up();
+        world.session(Fault::Crash(Crash::Kill, after)).unwrap();
+        world.settle().unwrap_or_else(|why| panic!("killed after {after} changes: {why}"));
+    }
 }
 
 #[test]
