@@ -112,6 +112,9 @@ fn resume(
         let size = item.entry.size();
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }
+    if slots.is_empty() {
+        return Ok(Verdict::Want);
+    }
     session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone()));
     let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
