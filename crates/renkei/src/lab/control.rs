@@ -100,9 +100,9 @@ pub struct Counted {
     pub lost: u64,
     /// Packets dropped because the queue was full.
     pub overflowed: u64,
-    /// Packets dropped because the link was down.
-    pub cut: u64,
-    /// Packets that overtook or were overtaken.
+    /// Packets dropped because the link was down, or the engine's memory full.
+    pub dropped: u64,
+    /// Packets held back so that later ones overtook them.
     pub reordered: u64,
     /// Bytes that wait for their turn now.
     pub queue_bytes: u64,

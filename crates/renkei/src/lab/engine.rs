@@ -56,7 +56,7 @@ fn counted(counters: &LinkCounters) -> Counted {
         bytes: counters.bytes,
         lost: counters.lost,
         overflowed: counters.overflowed,
-        cut: counters.dropped,
+        dropped: counters.dropped,
         reordered: counters.reordered,
         queue_bytes: counters.queue_bytes,
         queue_peak_bytes: counters.queue_peak_bytes,
