@@ -105,7 +105,7 @@ struct Which {
 
 impl Which {
     fn folder(&self) -> Result<LabFolder, Error> {
-        self.lab.as_ref().map_or_else(LabFolder::only, |name| Ok(LabFolder::of(name)))
+        self.lab.as_ref().map_or_else(LabFolder::only, |name| LabFolder::of(name))
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 fn up(file: &Path, name: Option<&str>, foreground: bool, context: &Context) -> Result<u8, Error> {
     let topology = Topology::read(file, name)?;
     emulation::check_machine(&topology)?;
-    let folder = LabFolder::of(&topology.name);
+    let folder = LabFolder::of(&topology.name)?;
     if foreground {
         let stop = stop_on_signal()?;
         emulation::run(&folder, topology, &stop, |snapshot| {
@@ -226,8 +226,11 @@ fn start_process(file: &Path, folder: &LabFolder) -> Result<Snapshot, Error> {
     if let Ok(snapshot) = serde_json::from_str(&line) {
         return Ok(snapshot);
     }
-    let words = last_words(&folder.log());
     let _ = child.wait();
+    let words = last_words(&folder.log());
+    if let Ok(_lock) = folder.lock() {
+        folder.remove()?;
+    }
     let died = |_| Error::new(Code::LabDied, "start lab", folder.name(), format!("it said: {words}"));
     Err(serde_json::from_str::<Error>(&line).unwrap_or_else(died))
 }
@@ -238,7 +241,7 @@ fn emulate(file: &Path, name: &str) -> Result<u8, Error> {
     let started = || {
         let topology = Topology::read(file, Some(name))?;
         let stop = stop_on_signal()?;
-        emulation::run(&LabFolder::of(name), topology, &stop, tell)
+        emulation::run(&LabFolder::of(name)?, topology, &stop, tell)
     };
     let outcome = started();
     if let Err(error) = &outcome {
@@ -247,11 +250,15 @@ fn emulate(file: &Path, name: &str) -> Result<u8, Error> {
     outcome.map(|()| 0)
 }
 
-/// Says something to the process that started this one, on one line. Nobody may listen any more.
+/// Says something to the process that started this one, on one line.
+///
+/// # Errors
+/// `Cancelled` if it is gone: nobody would know of the lab.
 fn tell(value: &impl Serialize) -> Result<(), Error> {
     let line = serde_json::to_string(value).expect("what is told is plain data");
-    let _ = writeln!(io::stdout(), "{line}");
-    Ok(())
+    writeln!(io::stdout(), "{line}").map_err(|error| {
+        Error::new(Code::Cancelled, "start lab", "", format!("the command that asked ended: {error}"))
+    })
 }
 
 impl Started {
@@ -295,6 +302,7 @@ fn set(folder: &LabFolder, links: &str, change: &Change, context: &Context) -> R
 }
 
 fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
+    emulation::need_root(folder.name())?;
     if !folder.exists() {
         return Err(Error::new(Code::LabUnknown, "end lab", folder.name(), "there is no such lab"));
     }

@@ -8,6 +8,7 @@ use crate::lab::folder::LabFolder;
 use crate::lab::shape::Queue;
 use crate::lab::topology::Gate;
 use renkei_core::error::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -48,11 +49,19 @@ pub(super) fn show(folder: &LabFolder, watch: bool, context: &Context) -> Result
             print!("\x1b[H\x1b[J");
         }
         context.output.answer(&Shown::between(&before, now.clone()))?;
-        if !watch {
+        if !watch || reader_left() {
             return Ok(0);
         }
         (before, pause) = (now, EVERY);
     }
+}
+
+/// Whether standard output is a pipe that nobody reads any more.
+fn reader_left() -> bool {
+    let stdout = io::stdout();
+    let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
+    let polled = poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok() && watched[0].revents().contains(PollFlags::ERR)
 }
 
 impl Shown {
@@ -178,7 +187,7 @@ struct Row {
 impl Listing {
     pub(super) fn read() -> Self {
         let row = |name: String| {
-            let state = LabFolder::of(&name).state().ok();
+            let state = LabFolder::of(&name).and_then(|folder| folder.state()).ok();
             let running = state.as_ref().is_some_and(|state| state.is_alive());
             let sites = state.as_ref().map_or(0, |state| state.topology.sites.len());
             Row { name, running, sites, pid: state.filter(|_| running).map(|state| state.pid) }

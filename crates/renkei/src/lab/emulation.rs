@@ -42,11 +42,17 @@ pub fn run(
     served.and(removed)
 }
 
+/// Namespaces and devices are root's.
+pub fn need_root(lab: &str) -> Result<(), Error> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Error::new(Code::LabNeedsRoot, "work on lab", lab, "this is not root")),
+    }
+}
+
 /// Whether this machine can have labs at all.
 pub fn check_machine(topology: &Topology) -> Result<(), Error> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::new(Code::LabNeedsRoot, "start lab", &topology.name, "this is not root"));
-    }
+    need_root(&topology.name)?;
     File::options()
         .read(true)
         .write(true)
@@ -257,6 +263,7 @@ pub fn exec_at(
     program: &[std::ffi::OsString],
 ) -> Result<std::convert::Infallible, Error> {
     use std::os::unix::process::CommandExt;
+    need_root(folder.name())?;
     let topology = folder.running()?.topology;
     let at = topology.site(site).ok_or_else(|| topology.unknown_site(site))?;
     namespace::enter(&namespace::of_site(&topology.name, site), site)?;

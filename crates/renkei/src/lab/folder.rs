@@ -5,7 +5,7 @@
 //! it: processes, namespaces, devices, files.
 
 use super::namespace;
-use super::topology::Topology;
+use super::topology::{Topology, check_name};
 use crate::home::{file_error, make_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use rustix::fs::FlockOperation;
@@ -72,18 +72,19 @@ fn start_time(pid: i32) -> Option<u64> {
 
 impl LabFolder {
     /// The folder of the lab `name`, whether it exists or not.
-    pub fn of(name: &str) -> Self {
-        LabFolder { base: base(), name: name.into() }
+    pub fn of(name: &str) -> Result<Self, Error> {
+        check_name(name).map_err(|cause| Error::new(Code::UsageInvalid, "find lab", name, cause))?;
+        Ok(LabFolder { base: base(), name: name.into() })
     }
 
     /// The only lab there is, or the one that `RENKEI_LAB` names: what a command without `--lab` means.
     pub fn only() -> Result<Self, Error> {
         if let Ok(name) = std::env::var("RENKEI_LAB") {
-            return Ok(LabFolder::of(&name));
+            return LabFolder::of(&name);
         }
         let names: Vec<String> = LabFolder::all().into_iter().collect();
         match &names[..] {
-            [name] => Ok(LabFolder::of(name)),
+            [name] => LabFolder::of(name),
             [] => Err(Error::new(Code::LabUnknown, "find lab", "", "there is none on this machine")),
             several => {
                 let cause = format!("there are several, name one with --lab: {}", several.join(", "));
@@ -96,7 +97,8 @@ impl LabFolder {
     pub fn all() -> BTreeSet<String> {
         let folders = std::fs::read_dir(base()).into_iter().flatten();
         let named = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        named.chain(namespace::labs()).collect()
+        let is_lab = |name: &String| LabFolder::of(name).is_ok_and(|folder| folder.exists());
+        named.filter(is_lab).chain(namespace::labs()).collect()
     }
 
     /// The lab's name.
@@ -134,6 +136,10 @@ impl LabFolder {
         self.site(site).join("pop")
     }
 
+    fn lock_file(&self) -> PathBuf {
+        self.path().join("lock")
+    }
+
     fn state_file(&self) -> PathBuf {
         self.path().join("state.json")
     }
@@ -141,10 +147,13 @@ impl LabFolder {
     /// Makes the folder and takes its lock.
     ///
     /// # Errors
-    /// `LabRunning` if a lab's process holds it.
+    /// `LabRunning` if a lab's process holds it, `PathExists` if the folder is something else's.
     pub fn lock(&self) -> Result<File, Error> {
-        make_dir(&self.path(), 0o755)?;
-        let path = self.path().join("lock");
+        let path = self.lock_file();
+        if self.is_foreign() {
+            let cause = "the folder is there already and is no lab's";
+            return Err(Error::new(Code::PathExists, "make lab", self.path().display(), cause));
+        }
         let failed = |error: io::Error| file_error("lock", &path, &error);
         loop {
             make_dir(&self.path(), 0o755)?;
@@ -169,9 +178,15 @@ impl LabFolder {
         }
     }
 
+    /// Whether somebody else keeps something in a folder of this name: it must not be swept.
+    fn is_foreign(&self) -> bool {
+        let holds_some = std::fs::read_dir(self.path()).is_ok_and(|mut entries| entries.next().is_some());
+        holds_some && !self.lock_file().exists()
+    }
+
     /// Whether there is anything of this lab.
     pub fn exists(&self) -> bool {
-        self.path().exists() || !namespace::of_lab(&self.name).is_empty()
+        self.lock_file().exists() || !namespace::of_lab(&self.name).is_empty()
     }
 
     /// Writes the state.
@@ -209,12 +224,7 @@ impl LabFolder {
             namespace::remove(&name)?;
         }
         for path in [self.state_file(), self.socket()] {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(file_error("remove", &path, &error));
-                }
-                _ => {}
-            }
+            remove_file(&path)?;
         }
         remove_tree(&self.path().join("sites"))
     }
@@ -222,7 +232,11 @@ impl LabFolder {
     /// Sweeps, and removes the folder with the lock and the log.
     pub fn remove(&self) -> Result<(), Error> {
         self.sweep()?;
-        remove_tree(&self.path())?;
+        for path in [self.log(), self.lock_file()] {
+            remove_file(&path)?;
+        }
+        let path = self.path();
+        std::fs::remove_dir(&path).map_err(|error| file_error("remove", &path, &error))?;
         if self.base == Path::new(BASE) {
             let _ = std::fs::remove_dir(&self.base);
         }
@@ -233,6 +247,13 @@ impl LabFolder {
 fn base() -> PathBuf {
     let named = std::env::var_os("RENKEI_LAB_DIR").filter(|value| !value.is_empty());
     named.map_or_else(|| BASE.into(), PathBuf::from)
+}
+
+fn remove_file(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error("remove", path, &error)),
+        _ => Ok(()),
+    }
 }
 
 fn remove_tree(path: &Path) -> Result<(), Error> {
@@ -258,6 +279,17 @@ mod tests {
         assert_eq!(folder.lock().unwrap_err().code, Code::LabRunning);
         drop(lock);
         folder.lock().unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        std::fs::create_dir(folder.path()).unwrap();
+        std::fs::write(folder.path().join("thesis.tex"), "x").unwrap();
+        assert_eq!(folder.lock().unwrap_err().code, Code::PathExists);
+        assert!(!folder.exists() && folder.path().join("thesis.tex").exists());
+        assert_eq!(LabFolder::of("../etc").unwrap_err().code, Code::UsageInvalid);
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub struct Link {
 
 // ---- the file as it is written ---------------------------------------------------------------------------------------
 
+/// Kernel settings by name.
+type Settings = BTreeMap<Spanned<String>, Setting>;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -81,7 +84,7 @@ struct File {
     #[serde(default)]
     defaults: Defaults,
     #[serde(default)]
-    sysctl: BTreeMap<String, Setting>,
+    sysctl: Settings,
     #[serde(default)]
     site: Vec<FileSite>,
     #[serde(default)]
@@ -112,7 +115,7 @@ struct FileSite {
     pop: Option<bool>,
     storage: Option<PathBuf>,
     #[serde(default)]
-    sysctl: BTreeMap<String, Setting>,
+    sysctl: Settings,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -402,11 +405,16 @@ impl Matrix {
 
 fn lab_name(in_file: &Spanned<String>, given: Option<&str>) -> Result<String, Mistake> {
     let name = given.unwrap_or(in_file.get_ref());
+    let span = given.is_none().then(|| in_file.span());
+    check_name(name).map(|()| name.into()).map_err(|cause| Mistake { span, cause })
+}
+
+/// Whether a lab may be called so; the error says why not.
+pub fn check_name(name: &str) -> Result<(), String> {
     if is_label(name) && name.len() <= MAX_NAME {
-        return Ok(name.into());
+        return Ok(());
     }
-    let cause = format!("`{name}` is no name for a lab: 1 to {MAX_NAME} of a-z, 0-9 and -, a letter first");
-    Err(Mistake { span: given.is_none().then(|| in_file.span()), cause })
+    Err(format!("`{name}` is no name for a lab: 1 to {MAX_NAME} of a-z, 0-9 and -, a letter first"))
 }
 
 /// The sites of the file, then those that only the matrix names.
@@ -417,12 +425,12 @@ fn sites(file: &File) -> Result<Vec<Site>, Mistake> {
         if sites.iter().any(|known| known.name == name) {
             return Err(Mistake::at(site.name.span(), format!("there are two sites `{name}`")));
         }
-        sites.push(a_site(name, Some(site), file));
+        sites.push(a_site(name, Some(site), file)?);
     }
     for name in file.matrix.iter().flat_map(|matrix| &matrix.get_ref().sites) {
         let name = site_name(name)?;
         if !sites.iter().any(|known| known.name == name) {
-            sites.push(a_site(name, None, file));
+            sites.push(a_site(name, None, file)?);
         }
     }
     match sites.len() {
@@ -435,7 +443,7 @@ fn site_name(name: &Spanned<String>) -> Result<SiteName, Mistake> {
     SiteName::parse(name.get_ref()).map_err(|error| Mistake::at(name.span(), error.to_string()))
 }
 
-fn a_site(name: SiteName, own: Option<&FileSite>, file: &File) -> Site {
+fn a_site(name: SiteName, own: Option<&FileSite>, file: &File) -> Result<Site, Mistake> {
     let gate = match own.and_then(|own| own.private) {
         None => Gate::Open,
         Some(Private::Outbound) => Gate::Outbound,
@@ -443,22 +451,29 @@ fn a_site(name: SiteName, own: Option<&FileSite>, file: &File) -> Site {
     };
     let shared = || file.defaults.storage.as_ref().map(|folder| folder.join(name.as_str()));
     let settings = file.sysctl.iter().chain(own.iter().flat_map(|own| &own.sysctl));
-    Site {
+    let sysctl = settings.map(|(key, value)| setting(key, value)).collect::<Result<_, _>>()?;
+    Ok(Site {
         gate,
         pop: own.and_then(|own| own.pop).unwrap_or(file.defaults.pop),
         storage: own.and_then(|own| own.storage.clone()).or_else(shared),
-        sysctl: settings.map(|(key, value)| (key.clone(), value.text())).collect(),
+        sysctl,
         name,
-    }
+    })
 }
 
-impl Setting {
-    fn text(&self) -> String {
-        match self {
-            Setting::Text(text) => text.clone(),
-            Setting::Number(number) => number.to_string(),
-        }
+/// Settings outside `net.` are the whole machine's, not a namespace's.
+fn setting(key: &Spanned<String>, value: &Setting) -> Result<(String, String), Mistake> {
+    if !key.get_ref().starts_with("net.") {
+        return Err(Mistake::at(
+            key.span(),
+            format!("`{}` is no setting of a site's network", key.get_ref()),
+        ));
     }
+    let text = match value {
+        Setting::Text(text) => text.clone(),
+        Setting::Number(number) => number.to_string(),
+    };
+    Ok((key.get_ref().clone(), text))
 }
 
 /// `kek` on path 1 is called `kek-1`, so no site may be.
@@ -613,6 +628,7 @@ mod tests {
             ("[[site]]\nname = 'KEK'\n", 7, "KEK"),
             ("[[site]]\nname = 'x'\nprivate = 'natt'\n", 8, "did you mean `nat`?"),
             ("[matrix]\nsites = ['kek', 'titech']\nrtt_ms = [[0, 1]]\n", 8, "2 rows of 2"),
+            ("[sysctl]\n'vm.swappiness' = 1\n", 7, "no setting of a site's network"),
             ("[default]\nmtu = 9000\n", 6, "did you mean `defaults`?"),
         ] {
             let error = two(rest).unwrap_err();
