@@ -4,11 +4,10 @@
 //! folder whose lock is free is what a crash left, whatever its state file says. [`LabFolder::sweep`] removes all of
 //! it: processes, namespaces, devices, files.
 
-use super::namespace;
+use super::namespace::{self, LET_GO_WITHIN, try_lock};
 use super::topology::{Topology, check_name};
 use crate::home::{file_error, make_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
-use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -16,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where labs are unless `RENKEI_LAB_DIR` says otherwise.
 const BASE: &str = "/run/renkei-lab";
@@ -155,25 +155,24 @@ impl LabFolder {
             return Err(Error::new(Code::PathExists, "make lab", self.path().display(), cause));
         }
         let failed = |error: io::Error| file_error("lock", &path, &error);
+        let start = Instant::now();
         loop {
             make_dir(&self.path(), 0o755)?;
-            let file =
-                File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(Error::new(
-                        Code::LabRunning,
-                        "lock",
-                        &self.name,
-                        "its process holds the lock",
-                    ));
-                }
-                Err(errno) => return Err(failed(errno.into())),
-            }
+            let open = File::options().create(true).truncate(false).write(true).open(&path);
+            let file = open.map_err(failed)?;
             // Whoever held it may have removed the folder with the lock in it.
-            if path.metadata().ok().map(|now| now.ino()) == file.metadata().ok().map(|mine| mine.ino()) {
-                return Ok(file);
+            let is_there = || path.metadata().is_ok_and(|now| Some(now.ino()) == inode(&file));
+            match try_lock(&file, &path)? {
+                true if is_there() => return Ok(file),
+                true => continue,
+                // A process that was killed lets go when its last thread has ended.
+                false if self.has_died() && start.elapsed() < LET_GO_WITHIN => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                false => {
+                    let cause = "its process holds the lock";
+                    return Err(Error::new(Code::LabRunning, "lock", &self.name, cause));
+                }
             }
         }
     }
@@ -218,6 +217,10 @@ impl LabFolder {
         }
     }
 
+    fn has_died(&self) -> bool {
+        self.state().is_ok_and(|state| !state.is_alive())
+    }
+
     /// Removes processes, namespaces and what the sites kept. To be called with the lock held.
     pub fn sweep(&self) -> Result<(), Error> {
         for name in namespace::of_lab(&self.name) {
@@ -242,6 +245,10 @@ impl LabFolder {
         }
         Ok(())
     }
+}
+
+fn inode(file: &File) -> Option<u64> {
+    file.metadata().ok().map(|metadata| metadata.ino())
 }
 
 fn base() -> PathBuf {

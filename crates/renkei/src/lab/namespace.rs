@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const HANDLES: &str = "/run/netns";
 /// Where `ip netns exec` looks for files that replace those of /etc.
 const FILES: &str = "/etc/netns";
+/// How long a process that was killed may take to give up its locks.
+pub const LET_GO_WITHIN: Duration = Duration::from_secs(1);
 /// How long processes have to end when they are asked to.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
@@ -82,11 +84,30 @@ pub fn create(name: &str, hosts: &str) -> Result<File, Error> {
 fn lock(name: &str) -> Result<Option<File>, Error> {
     let path = handle(name);
     let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(errno) => Err(Error::new(Code::SystemCall, "lock namespace", path.display(), errno)),
+    let locked = try_lock(&file, &path)?;
+    Ok(locked.then_some(file))
+}
+
+/// Takes the lock of a file, if nobody has it; it goes with the file.
+pub fn try_lock(file: &File, path: &Path) -> Result<bool, Error> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(Error::new(Code::SystemCall, "lock", path.display(), errno)),
     }
+}
+
+/// Waits until nobody holds a namespace: a process that was killed lets go of one lock after the other.
+fn wait_unlocked(name: &str) -> Result<(), Error> {
+    let start = Instant::now();
+    // A handle on which nothing is mounted any more can be locked too, and has no processes.
+    while lock(name)?.is_none() {
+        if start.elapsed() > LET_GO_WITHIN {
+            return Err(Error::new(Code::LabRunning, "remove namespace", name, "a running lab holds it"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// Ends what runs in a namespace and removes it, its devices and its files; fine if it is half gone already.
@@ -96,10 +117,7 @@ fn lock(name: &str) -> Result<Option<File>, Error> {
 pub fn remove(name: &str) -> Result<(), Error> {
     let path = handle(name);
     if path.exists() {
-        // A handle on which nothing is mounted any more can be locked too, and has no processes.
-        if lock(name)?.is_none() {
-            return Err(Error::new(Code::LabRunning, "remove namespace", name, "a running lab holds it"));
-        }
+        wait_unlocked(name)?;
         end_processes(name);
         let _ = rustix::mount::unmount(&path, UnmountFlags::DETACH);
         std::fs::remove_file(&path).map_err(|error| crate::home::file_error("remove", &path, &error))?;

@@ -337,8 +337,8 @@ impl serde::de::Visitor<'_> for TextOrNumber {
 mod tests {
     use super::*;
 
-    fn ms(text: &str) -> f64 {
-        text.parse::<Delay>().unwrap().0.as_secs_f64() * 1e3
+    fn us(text: &str) -> u128 {
+        text.parse::<Delay>().unwrap().0.as_micros()
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn delays_shares_and_losses() {
-        assert_eq!((ms("350ms"), ms("0.12 ms"), ms("50us"), ms("1s")), (350.0, 0.12, 0.05, 1000.0));
+        assert_eq!((us("350ms"), us("0.12 ms"), us("50us"), us("1s")), (350_000, 120, 50, 1_000_000));
         assert!("5".parse::<Delay>().unwrap_err().contains("no unit"));
         assert_eq!("0.1%".parse::<Share>().unwrap().0, 0.001);
         assert!("101%".parse::<Share>().is_err() && "-1".parse::<Share>().is_err());
