@@ -15,3 +15,4 @@ mod safety;
 mod tidy;
 mod tree;
 mod verbs;
+mod wire;
