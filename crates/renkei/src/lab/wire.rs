@@ -6,8 +6,8 @@
 //! seen as this thread's time. Frames are read whole, held once and written from where they were read to.
 //!
 //! Guarantees: order is kept on each link, except for what it reorders; memory under way is bounded by
-//! [`WireOptions::memory_bytes`], and what would go beyond is dropped and counted. Frames that come within
-//! [`MERGE`] of others wait for one wake-up, so a frame is late by about that much, never early.
+//! [`WireOptions::memory_bytes`], and what would go beyond is dropped and counted. Under load
+//! frames that come within [`MERGE`] of one another share a wake-up, so one is late by about that much, never early.
 //! Non-goals: firewalls and address translation, which the kernel does in a site's namespace.
 
 use super::buffers::Buffers;
@@ -17,6 +17,7 @@ use renkei_core::lab::link::{Link, LinkCounters};
 use renkei_core::lab::params::LinkParams;
 use renkei_core::lab::segment::{self, MAX_BUFFER, Shape, VNET_HEADER};
 use rustix::event::{EventfdFlags, Timespec, epoll};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -25,8 +26,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a wake-up waits for more work to come.
+/// How long a wake-up waits for more work to come, while much comes.
 const MERGE: Duration = Duration::from_micros(50);
+/// Much is so many frames in a [`LOAD_WINDOW_NS`].
+const MUCH_FRAMES: usize = 8;
+/// The time over which the load is seen.
+const LOAD_WINDOW_NS: u64 = 1_000_000;
 /// A round that moved so many frames goes on without waiting.
 const BUSY_FRAMES: usize = 16;
 /// Frames read from one port before the others have their turn.
@@ -79,7 +84,7 @@ impl Default for WireOptions {
 }
 
 /// How a port fared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Frames the site sent.
     pub sent_frames: u64,
@@ -94,7 +99,7 @@ pub struct PortCounters {
 }
 
 /// All counters at one time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Since the wire began.
     pub elapsed: Duration,
@@ -259,6 +264,29 @@ impl Routes {
     }
 }
 
+/// Frames moved in the window of time that ended last, and in this one.
+#[derive(Default)]
+struct Load {
+    until: u64,
+    last: usize,
+    this: usize,
+}
+
+impl Load {
+    fn add(&mut self, now: u64, frames: usize) {
+        if now >= self.until {
+            // After a pause nothing of what was is left.
+            self.last = if now < self.until + LOAD_WINDOW_NS { self.this } else { 0 };
+            (self.this, self.until) = (0, now + LOAD_WINDOW_NS);
+        }
+        self.this += frames;
+    }
+
+    fn is_much(&self) -> bool {
+        self.last.max(self.this) >= MUCH_FRAMES
+    }
+}
+
 /// The thread's own state.
 struct Worker {
     ports: Vec<Port>,
@@ -314,20 +342,22 @@ impl Worker {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(None, NICE);
         let mut events = Vec::with_capacity(self.ports.len() + 1);
-        let mut moved = 0;
+        let (mut moved, mut load) = (0, Load::default());
         while !self.stopping {
-            self.wait(&mut events, moved);
+            if load.is_much() && (1..BUSY_FRAMES).contains(&moved) {
+                std::thread::sleep(MERGE.min(self.time_left().unwrap_or(MERGE)));
+            }
+            self.wait(&mut events, moved >= BUSY_FRAMES);
             moved = self.handle(&events) + self.deliver();
+            load.add(self.now(), moved);
         }
     }
 
     /// Waits until a port has a frame, a frame is due or a command came.
-    fn wait(&self, events: &mut Vec<epoll::Event>, moved: usize) {
-        if (1..BUSY_FRAMES).contains(&moved) {
-            std::thread::sleep(MERGE.min(self.time_left().unwrap_or(MERGE)));
-        }
+    /// If `is_busy` it only looks.
+    fn wait(&self, events: &mut Vec<epoll::Event>, is_busy: bool) {
         events.clear();
-        let timeout = if moved >= BUSY_FRAMES { Some(Duration::ZERO) } else { self.time_left() };
+        let timeout = if is_busy { Some(Duration::ZERO) } else { self.time_left() };
         let timeout = timeout
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         // An interrupted call finds nothing; the next round asks again.
@@ -417,7 +447,7 @@ impl Worker {
     fn offer(&mut self, link: usize, shape: &Shape, frame: Vec<u8>) {
         let (now, buffers) = (self.now(), &mut self.buffers);
         let line = &mut self.lines[link].link;
-        if !buffers.has_room(0) {
+        if !buffers.has_room(frame.len()) {
             line.on_dropped(shape.segments);
             return buffers.give(frame);
         }
@@ -504,4 +534,40 @@ fn thread_cpu() -> Duration {
     // SAFETY: the kernel writes one timespec at the address, and knows this clock since 2.6.12.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_is_forgotten_after_a_pause() {
+        let mut load = Load::default();
+        load.add(0, 5);
+        assert!(!load.is_much());
+        load.add(10, 3);
+        assert!(load.is_much());
+        load.add(LOAD_WINDOW_NS, 1);
+        assert!(load.is_much(), "the window before had much");
+        load.add(2 * LOAD_WINDOW_NS, 1);
+        assert!(!load.is_much());
+        load.add(2 * LOAD_WINDOW_NS, 9);
+        load.add(9 * LOAD_WINDOW_NS, 1);
+        assert!(!load.is_much());
+    }
+
+    #[test]
+    fn links_that_cannot_be_are_refused_before_a_thread_starts() {
+        let link = LinkEnds { from: 0, to: 1, params: LinkParams::default() };
+        let error = Wire::start(Vec::new(), vec![link], WireOptions::default()).unwrap_err();
+        assert_eq!((error.code, error.cause.as_str()), (Code::UsageInvalid, "there is no such port"));
+    }
+
+    #[test]
+    fn a_wire_of_nothing_answers_and_stops() {
+        let wire = Wire::start(Vec::new(), Vec::new(), WireOptions::default()).unwrap();
+        assert_eq!(wire.snapshot().unwrap().links.len(), 0);
+        assert_eq!(wire.set(0, LinkParams::default()).unwrap_err().code, Code::UsageInvalid);
+        wire.stop();
+    }
 }

@@ -16,3 +16,4 @@ mod safety;
 mod tidy;
 mod tree;
 mod verbs;
+mod wire;
