@@ -6,9 +6,10 @@ use crate::federation::binary;
 use renkei::lab::topology::Topology;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
@@ -151,6 +152,13 @@ fn can_run() -> bool {
 fn mean_ms(ping: &str) -> f64 {
     let line = ping.lines().find(|line| line.contains("min/avg/max")).unwrap_or_else(|| panic!("{ping}"));
     line.split_once(" = ").unwrap().1.split('/').nth(1).unwrap().parse().unwrap()
+}
+
+/// What a program says first; its output stays open.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line
 }
 
 fn repository(path: &str) -> PathBuf {
@@ -388,8 +396,10 @@ fn nothing_is_left_behind() {
     for crash in [false, true] {
         labs.up_as(&name, TWO_POPS);
         // A program that outlives its command and would rather not end.
-        let mut sleeper = labs.at(&name, "kek", &["sh", "-c", "trap '' TERM; sleep 1000; true", &name]);
-        let mut sleeper = sleeper.stdout(Stdio::null()).spawn().unwrap();
+        let stubborn = "trap '' TERM; echo ready; sleep 1000; true";
+        let mut sleeper = labs.at(&name, "kek", &["sh", "-c", stubborn, &name]);
+        let mut sleeper = sleeper.stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(first_line(&mut sleeper), "ready\n");
         assert_ne!(traces(&labs, &name), before);
         if crash {
             labs.crash(&name);
@@ -447,16 +457,13 @@ fn a_lab_in_the_foreground_ends_with_its_command() {
     if !can_run() {
         return;
     }
-    use std::io::{BufRead, BufReader};
     let mut labs = Labs::new();
     let name = labs.name("");
     let file = labs.write(&name, TWO);
     let mut command = labs.command();
     let mut lab =
         command.args(["lab", "up", "--foreground"]).arg(file).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut output = BufReader::new(lab.stdout.take().unwrap());
-    output.read_line(&mut line).unwrap();
+    let line = first_line(&mut lab);
     assert!(line.contains("is up"), "{line}");
     assert!(labs.can_ping(&name, "kek", "titech"));
     let pid = rustix::process::Pid::from_child(&lab);
