@@ -27,7 +27,7 @@ pub(super) struct Outgoing<'a> {
     frames: Vec<u8>,
     /// Content of a small file, or one raw frame.
     chunk: Vec<u8>,
-    dir: Option<(u16, RelPath, Arc<dyn Dir>)>,
+    dir: Option<(u32, RelPath, Arc<dyn Dir>)>,
     file: Option<(u64, Box<dyn ReadFile>)>,
 }
 

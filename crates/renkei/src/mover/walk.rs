@@ -37,8 +37,8 @@ pub trait Sink {
 /// Walks all roots; `recursive` as in `cp -r`.
 pub fn walk(roots: &[Root], recursive: bool, sink: &mut dyn Sink) {
     let mut walk = Walk { sink, links: HashMap::new(), pending: Vec::new() };
-    for (source, root) in roots.iter().enumerate() {
-        if !walk.root(root, source as u16, recursive) {
+    for (source, root) in (0..).zip(roots) {
+        if !walk.root(root, source, recursive) {
             return;
         }
     }
@@ -53,7 +53,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn root(&mut self, root: &Root, source: u16, recursive: bool) -> bool {
+    fn root(&mut self, root: &Root, source: u32, recursive: bool) -> bool {
         let found = match root.from.split() {
             None => root.dir.self_entry(Detail::Full),
             Some((parent, name)) => {
@@ -74,7 +74,7 @@ impl Walk<'_> {
         self.entry(source, root.from.clone(), root.to.clone(), entry, raw) && self.drain(root, source)
     }
 
-    fn drain(&mut self, root: &Root, source: u16) -> bool {
+    fn drain(&mut self, root: &Root, source: u32) -> bool {
         while let Some((from, to)) = self.pending.pop() {
             if !self.directory(root, source, &from, &to) {
                 return false;
@@ -83,7 +83,7 @@ impl Walk<'_> {
         true
     }
 
-    fn directory(&mut self, root: &Root, source: u16, from: &RelPath, to: &RelPath) -> bool {
+    fn directory(&mut self, root: &Root, source: u32, from: &RelPath, to: &RelPath) -> bool {
         let opened = root.dir.descend(from).and_then(|dir| Ok((dir.list()?, dir)));
         let (mut listing, dir) = match opened {
             Ok(opened) => opened,
@@ -107,7 +107,7 @@ impl Walk<'_> {
         }
     }
 
-    fn name(&mut self, source: u16, dir: &dyn Dir, from: &RelPath, to: &RelPath, name: &[u8]) -> bool {
+    fn name(&mut self, source: u32, dir: &dyn Dir, from: &RelPath, to: &RelPath, name: &[u8]) -> bool {
         if is_temp_name(name) {
             return true;
         }
@@ -122,7 +122,7 @@ impl Walk<'_> {
         }
     }
 
-    fn entry(&mut self, source: u16, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> bool {
+    fn entry(&mut self, source: u32, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> bool {
         if entry.kind == EntryKind::Dir {
             self.pending.push((from.clone(), to.clone()));
         } else if raw.nlink > 1 && matches!(entry.kind, EntryKind::File { .. }) {
@@ -141,4 +141,51 @@ impl Walk<'_> {
 /// A name that was listed and is gone has vanished, which is another thing than never having been there.
 pub fn vanished(error: Error) -> Error {
     if error.code == Code::PathNotFound { Error { code: Code::SourceVanished, ..error } } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use crate::store::local::{Access, LocalStore};
+
+    /// Keeps all that is found.
+    #[derive(Default)]
+    struct Kept {
+        entries: Vec<(Origin, Entry)>,
+        failed: Vec<(RelPath, Error)>,
+    }
+
+    impl Sink for Kept {
+        fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
+            self.entries.push((origin, entry));
+            true
+        }
+
+        fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
+            self.failed.push((path, error));
+            true
+        }
+    }
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn open(folder: &tempfile::TempDir) -> Arc<dyn Dir> {
+        LocalStore::open(folder.path(), Access::ReadOnly).unwrap().root().unwrap()
+    }
+
+    #[test]
+    fn each_of_very_many_sources_has_its_number() {
+        const SOURCES: u32 = (1 << 16) + 2;
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("f"), "").unwrap();
+        let dir = open(&folder);
+        let root = |index: u32| Root { dir: dir.clone(), from: path("f"), to: path(&format!("f{index}")) };
+        let roots: Vec<Root> = (0..SOURCES).map(root).collect();
+        let mut kept = Kept::default();
+        walk(&roots, true, &mut kept);
+        assert!(kept.entries.iter().map(|(origin, _)| origin.source).eq(0..SOURCES));
+    }
 }
