@@ -18,7 +18,7 @@ use renkei_core::link::controller::Controller;
 use renkei_core::mover::plan::{Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, Progress, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, EntryFailure, Progress, SendDone, Summary};
 use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -349,5 +349,10 @@ impl Sink for Finder<'_> {
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
         self.session.lock().on_walk_failed(path, error.at(&self.session.side));
         !self.session.failure.is_over()
+    }
+
+    fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
+        let error = error.at(&self.session.side);
+        self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
     }
 }
