@@ -157,6 +157,7 @@ pub struct Receiver {
     records: Vec<u8>,
     max_deferred: usize,
     deferred_bytes: usize,
+    max_open: usize,
 }
 
 impl Receiver {
@@ -179,7 +180,18 @@ impl Receiver {
             records: Vec::new(),
             max_deferred,
             deferred_bytes: 0,
+            max_open: MAX_OPEN_FILES,
         }
+    }
+
+    /// Lets fewer large files be under way than [`MAX_OPEN_FILES`], where descriptors are scarce.
+    pub fn limit_open_files(&mut self, files: usize) {
+        self.max_open = files.min(MAX_OPEN_FILES);
+    }
+
+    /// Whether one more file of an earlier run may be taken up; else it is sent anew.
+    pub fn may_resume(&self) -> bool {
+        self.incoming.len() < self.max_open
     }
 
     /// The transfer's options.
@@ -271,7 +283,7 @@ impl Receiver {
     /// Begins a file anew. Its temporary file may get the inode of an earlier one: the journal must not go on
     /// believing the extents of that.
     fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
-        if self.fresh >= MAX_OPEN_FILES {
+        if self.fresh >= self.max_open {
             return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
         }
         self.fresh += 1;
@@ -511,6 +523,22 @@ mod tests {
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap(), start);
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
         assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
+    }
+
+    #[test]
+    fn large_files_under_way_are_limited() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.limit_open_files(2);
+        for (id, name) in [(1, "a"), (2, "b")] {
+            assert!(receiver.may_resume());
+            receiver.start_extent(id, &file(name, 2 * SLOT_BYTES), 0).unwrap();
+        }
+        assert!(!receiver.may_resume());
+        let refused = receiver.start_extent(3, &file("c", 2 * SLOT_BYTES), 0).unwrap_err();
+        assert_eq!(refused.code, Code::TooManyEntries);
+        receiver.start_extent(2, &file("b", 2 * SLOT_BYTES), 1).unwrap();
+        assert!(receiver.on_given_up(1));
+        receiver.start_extent(3, &file("c", 2 * SLOT_BYTES), 0).unwrap();
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::Stop;
+use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
@@ -139,6 +140,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
+        raise_limit();
         let sources: Vec<Spec> =
             job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
         let destination = Spec::parse(&job.destination)?;

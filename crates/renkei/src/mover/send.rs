@@ -132,6 +132,17 @@ impl Session {
         self.changed.notify_all();
     }
 
+    /// Tells the sender what the receiver said; the walk may wait for that.
+    fn tell<T>(&self, said: impl FnOnce(&mut Sender) -> T) -> T {
+        let mut sender = self.lock();
+        let held = !sender.wants_entries();
+        let told = said(&mut sender);
+        if held && sender.wants_entries() {
+            self.changed.notify_all();
+        }
+        told
+    }
+
     /// Waits for work at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
         let until = Instant::now() + SHOW_LIFE_EVERY;
@@ -205,8 +216,8 @@ impl Session {
                     self.changed.notify_all();
                     self.send_offers()?;
                 }
-                Control::Acked(ranges) => self.lock().handle_acked(&ranges)?,
-                Control::Failed(failure) => self.lock().handle_failed(failure),
+                Control::Acked(ranges) => self.tell(|sender| sender.handle_acked(&ranges))?,
+                Control::Failed(failure) => self.tell(|sender| sender.handle_failed(failure)),
                 Control::Removed(paths) => watch.note_removed(paths),
                 Control::ReceiveDone(done) => return Ok(done.deleted),
                 Control::Abort(error) => return Err(error),
