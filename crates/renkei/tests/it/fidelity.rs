@@ -117,6 +117,27 @@ fn check_special(status: i32, report: &Value, names: &[&str]) {
     assert!(failures.iter().all(|failure| failure["code"] == "RK-STORE-14"), "{report}");
 }
 
+/// Each directory of a source takes a descriptor; the soft limit of this shell is no bound.
+#[test]
+fn more_source_directories_than_the_soft_limit_of_descriptors() {
+    const SOURCES: usize = 100;
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let source = |index: usize| federation.scratch().join(format!("d{index}/f{index}"));
+    let sources: Vec<PathBuf> = (0..SOURCES).map(source).collect();
+    for source in &sources {
+        fs::create_dir(source.parent().unwrap()).unwrap();
+        fs::write(source, b"x").unwrap();
+    }
+    let renkei = titech.command();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\""]).arg(renkei.get_program());
+    shell.args(renkei.get_args()).arg("cp").args(&sources).arg(kek.place("many/"));
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_dir(kek.root().join("many")).unwrap().count(), SOURCES);
+}
+
 #[test]
 fn a_hundred_thousand_empty_files_in_one_directory() {
     const FILES: usize = 100_000;
