@@ -324,8 +324,10 @@ impl Receiver {
         true
     }
 
-    /// A name did not arrive, at whichever side: no link may be made to what is there under it.
+    /// A name did not arrive, at whichever side: no link may be made to what is there under it, and as the source has
+    /// it, it is not removed.
     pub fn on_failed(&mut self, path: &RelPath) {
+        self.on_named(path);
         self.failed.insert(path_key(path));
     }
 
@@ -523,6 +525,14 @@ mod tests {
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap(), start);
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
         assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
+    }
+
+    #[test]
+    fn what_failed_at_the_source_is_not_removed() {
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
+        receiver.on_failed(&path("d/fifo"));
+        assert!(receiver.is_named(&path("d/fifo")) && receiver.has_failed(&path("d/fifo")));
+        assert!(!receiver.is_named(&path("d/file")));
     }
 
     #[test]

@@ -94,28 +94,43 @@ impl Sender {
         self.plan.wants_entries() && self.open.len() < MAX_UNACKNOWLEDGED
     }
 
-    /// Takes an entry the walk found; special files are reported and not sent.
-    pub fn handle_entry(&mut self, origin: Origin, entry: Entry, digest: Option<[u8; 32]>) {
-        let bytes = match entry.kind {
-            EntryKind::File { stamp, .. } => Some(stamp.size),
-            EntryKind::Symlink { .. } => None,
-            EntryKind::Dir => return self.dirs.insert(self.plan.handle_entry(origin, entry, digest)),
-            EntryKind::HardLink { .. } => {
-                return self.hard_links.insert(self.plan.handle_entry(origin, entry, digest));
+    /// Takes an entry the walk found. A special file is reported and not sent: gives what the receiver must be told
+    /// before the sending is done, so that it knows the source has that name.
+    pub fn handle_entry(
+        &mut self,
+        origin: Origin,
+        entry: Entry,
+        digest: Option<[u8; 32]>,
+    ) -> Option<EntryFailure> {
+        let open = match entry.kind {
+            EntryKind::File { stamp, .. } => {
+                self.progress.files_found += 1;
+                self.progress.bytes_found = self.progress.bytes_found.saturating_add(stamp.size);
+                Some(Open { path: entry.path.clone(), bytes: Some(stamp.size) })
             }
+            EntryKind::Symlink { .. } => Some(Open { path: entry.path.clone(), bytes: None }),
+            EntryKind::Dir | EntryKind::HardLink { .. } => None,
             EntryKind::Special => {
                 let error = Error::new(Code::SpecialFile, "walk", &entry.path, "skipped");
-                self.summary.special += 1;
-                return self.list(EntryFailure { id: None, path: entry.path, kept: false, error });
+                return Some(self.handle_special(entry.path, error));
             }
         };
-        if let Some(bytes) = bytes {
-            self.progress.files_found += 1;
-            self.progress.bytes_found = self.progress.bytes_found.saturating_add(bytes);
-        }
-        let open = Open { path: entry.path.clone(), bytes };
+        let is_dir = entry.kind == EntryKind::Dir;
         let id = self.plan.handle_entry(origin, entry, digest);
-        self.open.insert(id, open);
+        match open {
+            Some(open) => drop(self.open.insert(id, open)),
+            None if is_dir => self.dirs.insert(id),
+            None => self.hard_links.insert(id),
+        }
+        None
+    }
+
+    /// Reports a special file; gives what the receiver must be told, as [`Sender::handle_entry`].
+    pub fn handle_special(&mut self, path: RelPath, error: Error) -> EntryFailure {
+        let failure = EntryFailure { id: None, path, kept: false, error };
+        self.summary.special += 1;
+        self.list(failure.clone());
+        failure
     }
 
     /// The walk could not read something.
@@ -329,8 +344,8 @@ mod tests {
         entry(name, EntryKind::File { stamp, sparse: false })
     }
 
-    fn add(sender: &mut Sender, entry: Entry) {
-        sender.handle_entry(Origin { source: 0, path: entry.path.clone() }, entry, None);
+    fn add(sender: &mut Sender, entry: Entry) -> Option<EntryFailure> {
+        sender.handle_entry(Origin { source: 0, path: entry.path.clone() }, entry, None)
     }
 
     #[test]
@@ -338,7 +353,8 @@ mod tests {
         let mut sender = Sender::new(false, false);
         add(&mut sender, entry("d", EntryKind::Dir));
         add(&mut sender, file("d/f", 10));
-        add(&mut sender, entry("d/p", EntryKind::Special));
+        let told = add(&mut sender, entry("d/p", EntryKind::Special)).unwrap();
+        assert_eq!((told.path.as_bytes(), told.error.code), (&b"d/p"[..], Code::SpecialFile));
         sender.on_walk_done();
         assert!(sender.poll_unit().is_some() && sender.is_handed_out() && !sender.is_settled());
         sender.handle_acked(&[IdRange { first: 0, count: 2 }]).unwrap();

@@ -348,10 +348,14 @@ impl Sink for Finder<'_> {
         while !sender.wants_entries() && !self.session.failure.is_over() {
             sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
         }
-        sender.handle_entry(origin, entry, digest);
+        let special = sender.handle_entry(origin, entry, digest);
         drop(sender);
         self.session.changed.notify_one();
-        if let Err(error) = self.session.send_offers() {
+        let told = match special {
+            Some(failure) => self.session.control.send(&Control::Failed(failure)),
+            None => self.session.send_offers(),
+        };
+        if let Err(error) = told {
             self.session.fail(error);
         }
         !self.session.failure.is_over()

@@ -389,6 +389,40 @@ fn sync_sends_what_differs_and_removes_what_it_is_told_to() {
     }
 }
 
+/// What the source has and does not send is not removed at the destination.
+#[test]
+fn sync_removes_no_name_of_a_special_file() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let source = federation.scratch().join("run");
+    let far = kek.root().join("run");
+    fs::create_dir(&source).unwrap();
+    let mode = Mode::from_raw_mode(0o644);
+    rustix::fs::mknodat(CWD, source.join("pipe"), FileType::Fifo, mode, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(source.join("socket")).unwrap();
+    let fill = |to: &Path| {
+        fs::create_dir_all(to.join("socket")).unwrap();
+        for name in ["pipe", "socket/in", "extra"] {
+            fs::write(to.join(name), name).unwrap();
+        }
+    };
+    fill(&far);
+    let (status, report) = titech.json(&["sync", "--delete", "--dry-run", text(&source), &kek.place("run")]);
+    assert_eq!((status, &report["removed"]), (0, &serde_json::json!(["extra"])), "{report}");
+    let (status, report) = titech.json(&["sync", "--delete", text(&source), &kek.place("run")]);
+    assert_eq!((status, &report["deleted"]), (0, &1.into()), "{report}");
+    assert_eq!(fs::read(far.join("pipe")).unwrap(), b"pipe");
+    assert!(far.join("socket/in").exists() && !far.join("extra").exists());
+    // The other way the special file is at a site.
+    rustix::fs::mknodat(CWD, far.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+    let here = federation.scratch().join("here");
+    fill(&here);
+    fs::write(here.join("fifo"), "kept").unwrap();
+    titech.ok(&["sync", "--delete", &kek.place("run"), text(&here)]);
+    assert_eq!(fs::read(here.join("fifo")).unwrap(), b"kept");
+    assert!(!here.join("extra").exists());
+}
+
 /// A directory of the source that cannot be read leads to no removal at the destination.
 #[test]
 fn sync_removes_nothing_when_the_source_was_not_read_whole() {
