@@ -5,8 +5,9 @@ use crate::mover::walk::Root;
 use crate::store::local::{Access, LocalStore};
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::RelPath;
+use renkei_core::path::{RelPath, printable};
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ impl Sources {
         to: RelPath,
     ) -> Result<Root, Error> {
         if contents {
-            return Ok(Root { dir: self.open(path)?, from: RelPath::root(), to });
+            let shown = printable(path.as_os_str().as_bytes());
+            return Ok(Root { dir: self.open(path)?, from: RelPath::root(), to, shown });
         }
         let resolved = match recursive {
             true => path.to_path_buf(),
@@ -36,7 +38,8 @@ impl Sources {
         };
         let (parent, name) = split_local(&resolved);
         let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
-        Ok(Root { dir: self.open(&parent)?, from, to })
+        let shown = shown_parent(path, &resolved);
+        Ok(Root { dir: self.open(&parent)?, from, to, shown })
     }
 
     fn open(&mut self, path: &Path) -> Result<Arc<dyn Dir>, Error> {
@@ -48,6 +51,12 @@ impl Sources {
         self.opened.insert(path.to_path_buf(), dir.clone());
         Ok(dir)
     }
+}
+
+/// What the user wrote before the source's name; the real directory, if a link was followed to another name.
+fn shown_parent(path: &Path, resolved: &Path) -> String {
+    let named = if path.file_name() == resolved.file_name() { path } else { resolved };
+    printable(named.parent().unwrap_or(named).as_os_str().as_bytes())
 }
 
 /// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
@@ -70,6 +79,14 @@ mod tests {
         let (first, second, sub) = (root("a", false), root("b", false), root("sub", true));
         assert!(Arc::ptr_eq(&first.dir, &second.dir) && !Arc::ptr_eq(&first.dir, &sub.dir));
         assert_eq!((first.from.as_bytes(), sub.from.as_bytes()), (&b"a"[..], &b""[..]));
+    }
+
+    #[test]
+    fn sources_are_shown_as_they_were_written() {
+        let shown = |path: &str, resolved: &str| shown_parent(Path::new(path), Path::new(resolved));
+        assert_eq!(shown("run/f", "/home/a/run/f"), "run");
+        assert_eq!(shown("f", "/home/a/f"), "");
+        assert_eq!(shown("run/link", "/other/f"), "/other");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One sending data stream: takes units and puts them on the wire.
 
 use super::send::{Next, Session};
-use super::walk::{Root, vanished};
+use super::walk::Root;
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
 use renkei_core::entry::{EntryKind, Stamp};
@@ -68,7 +68,7 @@ impl<'a> Outgoing<'a> {
         for item in items {
             match self.push_entry(item) {
                 Ok(bytes) => self.session.on_bytes_moved(bytes),
-                Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
+                Err(error) => self.session.on_source_failed(item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -101,21 +101,21 @@ impl<'a> Outgoing<'a> {
         let file = self.open(item)?;
         let before = file.stamp()?;
         if before.size != size {
-            return Err(changed(item, "it has another size than a moment ago"));
+            return Err(changed(self.session, item, "it has another size than a moment ago"));
         }
         if self.chunk.len() < size as usize {
             self.chunk.resize(size as usize, 0);
         }
         let count = file.read_at(&mut self.chunk[..size as usize], 0)?;
         if count as u64 != size || file.stamp()? != before {
-            return Err(changed(item, "written to while it was read"));
+            return Err(changed(self.session, item, "written to while it was read"));
         }
         Ok(before)
     }
 
     fn open(&mut self, item: &Item) -> Result<Box<dyn ReadFile>, Error> {
         let Some((parent, name)) = item.origin.path.split() else {
-            return Err(changed(item, "a directory a moment ago"));
+            return Err(changed(self.session, item, "a directory a moment ago"));
         };
         let source = item.origin.source;
         let cached = self.dir.as_ref().filter(|(s, path, _)| *s == source && path.as_bytes() == parent);
@@ -123,7 +123,7 @@ impl<'a> Outgoing<'a> {
             Some((_, _, dir)) => dir.clone(),
             None => {
                 let parent = RelPath::parse(parent)?;
-                let dir = self.session.roots[source as usize].dir.descend(&parent)?;
+                let dir = self.session.root(&item.origin).dir.descend(&parent)?;
                 self.dir = Some((source, parent, dir.clone()));
                 dir
             }
@@ -138,8 +138,7 @@ impl<'a> Outgoing<'a> {
         let end = match self.send_range(item, slot, head.range()) {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
-                let error = vanished(error);
-                self.session.on_source_failed(item.id, error.clone())?;
+                self.session.on_source_failed(item, error.clone())?;
                 ExtentEnd::Failed(error)
             }
             Err(Fault::Stream(error)) => return Err(error),
@@ -150,15 +149,16 @@ impl<'a> Outgoing<'a> {
 
     fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<ExtentEnd, Fault> {
         let EntryKind::File { stamp, sparse } = item.entry.kind else {
-            return Err(Fault::Source(changed(item, "no regular file")));
+            return Err(Fault::Source(changed(self.session, item, "no regular file")));
         };
         let file = match self.file.take().filter(|(id, _)| *id == item.id) {
             Some((_, file)) => file,
             None => self.open(item).map_err(Fault::Source)?,
         };
+        let session = self.session;
         let unchanged = |file: &dyn ReadFile| match file.stamp() {
             Ok(now) if now == stamp => Ok(()),
-            Ok(_) => Err(Fault::Source(changed(item, "written to since it was found"))),
+            Ok(_) => Err(Fault::Source(changed(session, item, "written to since it was found"))),
             Err(error) => Err(Fault::Source(error)),
         };
         unchanged(&*file)?;
@@ -189,7 +189,7 @@ impl<'a> Outgoing<'a> {
             let chunk = &mut self.chunk[..RAW_HEAD_BYTES + want];
             let count = file.read_at(&mut chunk[RAW_HEAD_BYTES..], at).map_err(Fault::Source)?;
             if count != want {
-                return Err(Fault::Source(changed(item, "shrank while it was read")));
+                return Err(Fault::Source(changed(self.session, item, "shrank while it was read")));
             }
             chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + want));
             chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
@@ -223,8 +223,8 @@ fn next_data(
     Ok(data.map(|data| data.start.max(at)..data.end.min(range.end)).filter(|data| data.start < data.end))
 }
 
-fn changed(item: &Item, cause: &str) -> Error {
-    Error::new(Code::SourceChanged, "read", &item.origin.path, cause)
+fn changed(session: &Session, item: &Item, cause: &str) -> Error {
+    Error::new(Code::SourceChanged, "read", session.root(&item.origin).in_store(&item.origin.path), cause)
 }
 
 /// BLAKE3 of a file at the source.

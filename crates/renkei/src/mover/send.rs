@@ -7,15 +7,15 @@
 use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
 use super::progress::Watch;
-use super::walk::{Root, Sink, walk};
+use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{pace, sample};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::Controller;
-use renkei_core::mover::plan::{Origin, Unit};
+use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, EntryFailure, Progress, SendDone, Summary};
@@ -62,7 +62,7 @@ pub struct SendJob {
 }
 
 pub(super) struct Session {
-    pub(super) roots: Vec<Root>,
+    roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
     /// Content the streams sent since it was last added to the sender's progress.
@@ -119,6 +119,11 @@ pub fn send(
 impl Session {
     fn lock(&self) -> MutexGuard<'_, Sender> {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// The source an entry is of.
+    pub(super) fn root(&self, origin: &Origin) -> &Root {
+        &self.roots[origin.source as usize]
     }
 
     pub(super) fn fail(&self, error: Error) {
@@ -183,9 +188,10 @@ impl Session {
     }
 
     /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
-    pub(super) fn on_source_failed(&self, id: u64, error: Error) -> Result<(), Error> {
+    pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
+        let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
         tracing::debug!(%error, "source failed");
-        let failure = self.lock().on_source_failed(id, error.at(&self.side));
+        let failure = self.lock().on_source_failed(item.id, error);
         failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
@@ -340,7 +346,7 @@ impl Sink for Finder<'_> {
     fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
         let digest = match entry.kind {
             EntryKind::File { .. } if self.digests => {
-                super::outgoing::digest_of(&self.session.roots[origin.source as usize], &origin.path).ok()
+                super::outgoing::digest_of(self.session.root(&origin), &origin.path).ok()
             }
             _ => None,
         };
@@ -348,7 +354,14 @@ impl Sink for Finder<'_> {
         while !sender.wants_entries() && !self.session.failure.is_over() {
             sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
         }
-        let special = sender.handle_entry(origin, entry, digest);
+        let special = match entry.kind {
+            EntryKind::Special => {
+                let error =
+                    self.session.root(&origin).error(Code::SpecialFile, "walk", &origin.path, "skipped");
+                Some(sender.handle_special(entry.path, error.at(&self.session.side)))
+            }
+            _ => sender.handle_entry(origin, entry, digest),
+        };
         drop(sender);
         self.session.changed.notify_one();
         let told = match special {

@@ -15,7 +15,7 @@
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
-use renkei_core::error::{Code, Error};
+use renkei_core::error::{Code, Error, SIDE_UNKNOWN};
 use renkei_core::mover::plan::Origin;
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
@@ -31,6 +31,10 @@ const MAX_LINK_BYTES: usize = 256 << 20;
 /// What a remembered file takes beside its path: its place in a table that is half full, and the allocator's share.
 const LINK_BYTES: usize = 128;
 
+/// Why a name may come as a file of its own.
+const FORGOTTEN: &str =
+    "too many files with several names; from here on each such name may be sent as a file of its own";
+
 /// Something to send.
 pub struct Root {
     /// The directory that origins are relative to.
@@ -39,6 +43,29 @@ pub struct Root {
     pub from: RelPath,
     /// What it becomes below the destination.
     pub to: RelPath,
+    /// What errors put before the paths of `dir`'s store, so that they show names as the user gave them.
+    pub shown: String,
+}
+
+impl Root {
+    /// Completes an error of the source's store.
+    pub(super) fn name(&self, error: Error) -> Error {
+        if self.shown.is_empty() || error.side != SIDE_UNKNOWN {
+            return error;
+        }
+        let slash = if error.subject.is_empty() || self.shown.ends_with('/') { "" } else { "/" };
+        Error { subject: format!("{}{slash}{}", self.shown, error.subject), ..error }
+    }
+
+    /// An error of something in the source, named as those of its store.
+    pub(super) fn error(&self, code: Code, op: &str, path: &RelPath, cause: &str) -> Error {
+        self.name(Error::new(code, op, self.in_store(path), cause))
+    }
+
+    /// A path of the source as its store's errors have it.
+    pub(super) fn in_store(&self, path: &RelPath) -> RelPath {
+        self.dir.path().join(path).unwrap_or_else(|_| path.clone())
+    }
 }
 
 /// Takes what a walk finds.
@@ -105,12 +132,12 @@ impl Walk<'_> {
     fn run(&mut self, recursive: bool) -> bool {
         let (entry, raw) = match self.look_at_root() {
             Ok(found) => found,
-            Err(error) => return self.sink.on_failed(self.to.clone(), error),
+            Err(error) => return self.fail(self.to.clone(), error),
         };
         let is_dir = entry.kind == EntryKind::Dir;
         if is_dir && !recursive {
             let error = Error::new(Code::IsADirectory, "walk", &entry.path, "omitted without -r");
-            return self.sink.on_failed(self.to.clone(), error);
+            return self.fail(self.to.clone(), error);
         }
         let (from, to) = (self.from.clone(), self.to.clone());
         self.entry(from.clone(), to.clone(), entry, raw)
@@ -143,7 +170,7 @@ impl Walk<'_> {
     fn enter_child(&mut self, name: &[u8]) -> bool {
         match self.paths_of(name) {
             Ok((from, to)) => self.enter(from, to),
-            Err(error) => self.sink.on_failed(self.to.clone(), error),
+            Err(error) => self.fail(self.to.clone(), error),
         }
     }
 
@@ -155,7 +182,7 @@ impl Walk<'_> {
                 (self.from, self.to) = (from, to);
                 true
             }
-            Err(error) => self.sink.on_failed(to, error),
+            Err(error) => self.fail(to, error),
         }
     }
 
@@ -173,7 +200,7 @@ impl Walk<'_> {
             let part: Result<Vec<Listed>, Error> = listing.by_ref().take(self.bounds.part_names).collect();
             let mut part = match part {
                 Ok(part) => part,
-                Err(error) => return self.sink.on_failed(self.to.clone(), error),
+                Err(error) => return self.fail(self.to.clone(), error),
             };
             part.sort_unstable_by_key(|listed| listed.ino);
             if !part.iter().all(|listed| self.name(&*dir, &listed.name)) {
@@ -196,16 +223,21 @@ impl Walk<'_> {
         }
         let (from, to) = match self.paths_of(name) {
             Ok(paths) => paths,
-            Err(error) => return self.sink.on_failed(self.to.clone(), error),
+            Err(error) => return self.fail(self.to.clone(), error),
         };
         let (entry, raw) = match dir.entry(name, Detail::Full) {
             Ok(found) => found,
-            Err(error) => return self.sink.on_failed(to, vanished(error)),
+            Err(error) => return self.fail(to, vanished(error)),
         };
         if let (EntryKind::Dir, Some(level)) = (&entry.kind, self.levels.last_mut()) {
             level.dirs.push(name.into());
         }
         self.entry(from, to, entry, raw)
+    }
+
+    fn fail(&mut self, to: RelPath, error: Error) -> bool {
+        let error = self.root.name(error);
+        self.sink.on_failed(to, error)
     }
 
     /// The paths of a name in the deepest directory.
@@ -218,7 +250,10 @@ impl Walk<'_> {
             match self.links.first_name(&raw, &to) {
                 Met::Before(first) => entry.kind = EntryKind::HardLink { to: first },
                 Met::First => {}
-                Met::Forgotten(error) => self.sink.on_links_forgotten(to.clone(), error),
+                Met::Forgotten => {
+                    let error = self.root.error(Code::TooManyEntries, "remember links", &from, FORGOTTEN);
+                    self.sink.on_links_forgotten(to.clone(), error);
+                }
             }
         }
         entry.path = to;
@@ -253,7 +288,7 @@ enum Met {
     /// By its first name, or by one as good.
     First,
     /// As one too many to be remembered; the first of those.
-    Forgotten(Error),
+    Forgotten,
 }
 
 impl Links {
@@ -278,18 +313,12 @@ impl Links {
                     self.bytes += bytes;
                     place.insert(First { path: path.clone(), left: raw.nlink - 1 });
                 } else if !std::mem::replace(&mut self.told, true) {
-                    return Met::Forgotten(forgotten(path));
+                    return Met::Forgotten;
                 }
                 Met::First
             }
         }
     }
-}
-
-fn forgotten(path: &RelPath) -> Error {
-    let cause =
-        "too many files with several names; from here on each such name may be sent as a file of its own";
-    Error::new(Code::TooManyEntries, "remember links", path, cause)
 }
 
 /// A name that was listed and is gone has vanished, which is another thing than never having been there.
@@ -341,7 +370,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("f"), "").unwrap();
         let dir = open(&folder);
-        let root = |index: u32| Root { dir: dir.clone(), from: path("f"), to: path(&format!("f{index}")) };
+        let root = |index: u32| Root {
+            dir: dir.clone(),
+            from: path("f"),
+            to: path(&format!("f{index}")),
+            shown: String::new(),
+        };
         let roots: Vec<Root> = (0..SOURCES).map(root).collect();
         let mut kept = Kept::default();
         walk(&roots, true, &mut kept);
@@ -350,7 +384,7 @@ mod tests {
 
     fn found(bounds: &Bounds, folder: &tempfile::TempDir) -> Kept {
         let mut kept = Kept::default();
-        let root = Root { dir: open(folder), from: RelPath::root(), to: path("to") };
+        let root = Root { dir: open(folder), from: RelPath::root(), to: path("to"), shown: String::new() };
         walk_within(bounds, &[root], true, &mut kept);
         assert!(kept.failed.is_empty(), "{:?}", kept.failed);
         kept
@@ -451,5 +485,24 @@ mod tests {
         assert_eq!((kept.entries.len(), links(&kept)), (102, 10));
         let codes: Vec<Code> = kept.forgotten.iter().map(|(_, error)| error.code).collect();
         assert_eq!(codes, [Code::TooManyEntries]);
+    }
+
+    #[test]
+    fn errors_name_the_source_as_it_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("run")).unwrap();
+        let shown = |from: &str, shown: &str| {
+            let dir = open(&folder).descend(&path("run")).unwrap();
+            let root = Root { dir, from: path(from), to: path("to"), shown: shown.into() };
+            let mut kept = Kept::default();
+            walk(std::slice::from_ref(&root), true, &mut kept);
+            let (to, error) = kept.failed.pop().unwrap();
+            assert_eq!(error.subject, root.error(Code::SourceChanged, "read", &path(from), "").subject);
+            (to, error.code, error.subject)
+        };
+        let is = |subject: &str| (path("to"), Code::PathNotFound, subject.to_owned());
+        assert_eq!(shown("missing", "/data"), is("/data/run/missing"));
+        assert_eq!(shown("missing", "here/"), is("here/run/missing"));
+        assert_eq!(shown("sub/missing", ""), is("run/sub"));
     }
 }

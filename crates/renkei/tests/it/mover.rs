@@ -61,7 +61,12 @@ fn transfer(from: &Path, store: &dyn Store) -> Outcome {
     let (control, far_control) = connection(&host, &site);
     let (streams, far_streams) = (0..STREAMS).map(|_| connection(&host, &site)).unzip();
     let source = LocalStore::open(from, Access::ReadOnly).unwrap();
-    let root = Root { dir: source.root().unwrap(), from: RelPath::root(), to: RelPath::root() };
+    let root = Root {
+        dir: source.root().unwrap(),
+        from: RelPath::root(),
+        to: RelPath::root(),
+        shown: String::new(),
+    };
     let account = Account::own().unwrap();
     let job = SendJob {
         roots: vec![root],
