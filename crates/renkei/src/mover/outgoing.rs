@@ -47,7 +47,7 @@ impl<'a> Outgoing<'a> {
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {
-            match self.session.next_unit() {
+            match self.next_unit()? {
                 Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
                 Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
                 Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
@@ -58,8 +58,24 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
+    /// The next unit; the end of the last one goes out before it is waited for.
+    fn next_unit(&mut self) -> Result<Next, Error> {
+        if let Some(unit) = self.session.ready_unit() {
+            return Ok(Next::Send(unit));
+        }
+        self.stream.flush()?;
+        Ok(self.session.next_unit())
+    }
+
     fn flush(&mut self) -> Result<(), Error> {
         self.stream.write_all(&self.frames)?;
+        self.frames.clear();
+        Ok(())
+    }
+
+    /// Sends the frames with what follows, for they are too few to go alone.
+    fn queue(&mut self) -> Result<(), Error> {
+        self.stream.queue(&self.frames)?;
         self.frames.clear();
         Ok(())
     }
@@ -134,7 +150,7 @@ impl<'a> Outgoing<'a> {
     fn send_extent(&mut self, item: &Item, slot: u32) -> Result<(), Error> {
         let head = ExtentHead { id: item.id, entry: item.entry.clone(), slot };
         frame::push(&mut self.frames, FrameKind::Extent, &encode(&head));
-        self.flush()?;
+        self.queue()?;
         let end = match self.send_range(item, slot, head.range()) {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
@@ -144,7 +160,7 @@ impl<'a> Outgoing<'a> {
             Err(Fault::Stream(error)) => return Err(error),
         };
         frame::push(&mut self.frames, FrameKind::ExtentEnd, &encode(&end));
-        self.flush()
+        self.queue()
     }
 
     fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<ExtentEnd, Fault> {

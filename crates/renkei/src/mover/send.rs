@@ -148,6 +148,19 @@ impl Session {
         told
     }
 
+    /// A unit, if one is there now.
+    pub(super) fn ready_unit(&self) -> Option<Unit> {
+        if self.failure.is_over() { None } else { self.poll_unit(&mut self.lock()) }
+    }
+
+    fn poll_unit(&self, sender: &mut Sender) -> Option<Unit> {
+        let unit = sender.poll_unit()?;
+        if sender.wants_entries() {
+            self.changed.notify_all();
+        }
+        Some(unit)
+    }
+
     /// Waits for work at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
         let until = Instant::now() + SHOW_LIFE_EVERY;
@@ -156,10 +169,7 @@ impl Session {
             if self.failure.is_over() {
                 return Next::Nothing;
             }
-            if let Some(unit) = sender.poll_unit() {
-                if sender.wants_entries() {
-                    self.changed.notify_all();
-                }
+            if let Some(unit) = self.poll_unit(&mut sender) {
                 return Next::Send(unit);
             }
             if sender.is_handed_out() {

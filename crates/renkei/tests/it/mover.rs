@@ -47,6 +47,34 @@ fn credential(site: &SiteName) -> Credential {
     Credential::parse(&issued.pem, &key.serialize_pem(), Path::new("test")).unwrap()
 }
 
+#[test]
+fn what_is_queued_goes_out_with_what_follows() {
+    let site = SiteName::parse("kek").unwrap();
+    let (mut near, mut far) = connection(&credential(&site), &site);
+    far.bear_silence(Duration::from_millis(200)).unwrap();
+    let mut bytes = [0; 6];
+    near.queue(b"abc").unwrap();
+    assert_eq!(far.read_exact(&mut bytes[..1]).unwrap_err().code, Code::Stalled);
+    far.bear_silence(PATIENCE).unwrap();
+    near.write_all(b"def").unwrap();
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcdef");
+    near.queue(b"abc").unwrap();
+    near.flush().unwrap();
+    far.read_exact(&mut bytes[..3]).unwrap();
+    // More than is queued goes at once, and in order.
+    let (start_bytes, more_bytes) = (9 << 10, 300 << 10);
+    let (start, more) = (noise(1, start_bytes), noise(2, more_bytes));
+    near.queue(&start).unwrap();
+    near.queue(&start).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut all = vec![0; 2 * start_bytes + more_bytes];
+        far.read_exact(&mut all).map(|()| all)
+    });
+    near.write_all(&more).unwrap();
+    assert!(reading.join().unwrap().unwrap() == [&start[..], &start, &more].concat());
+}
+
 /// What both ends say, and how far the sender was told that things are done.
 struct Outcome {
     sent: Result<Summary, Error>,
