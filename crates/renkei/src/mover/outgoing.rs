@@ -1,5 +1,6 @@
 //! One sending data stream: takes units and puts them on the wire.
 
+use super::block::BLOCK_BYTES;
 use super::send::{Next, Session};
 use super::walk::Root;
 use crate::net::tls::{TlsStream, WRITE_BYTES};
@@ -15,10 +16,13 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// File bytes in one raw frame: whole pages, and with the frame's head one write of the stream.
-const CHUNK_BYTES: usize = WRITE_BYTES - 4096;
+/// File bytes in one raw frame: with the frame's head one write of the stream, and a part of the receiver's block, so
+/// that it writes whole and aligned blocks.
+const CHUNK_BYTES: usize = 256 << 10;
 /// A raw frame's head and the offset after it.
 const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
+const _: () = assert!(RAW_HEAD_BYTES + CHUNK_BYTES <= WRITE_BYTES);
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,

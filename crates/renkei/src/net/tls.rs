@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Ciphertext read with one call: large enough that a fast stream makes few calls, small enough to stay in cache.
 const INBOX_BYTES: usize = 256 << 10;
-/// Plaintext encrypted and sent with one call.
-pub const WRITE_BYTES: usize = 256 << 10;
+/// Plaintext encrypted and sent with one call: a quarter of a megabyte of content, and a frame's head.
+pub const WRITE_BYTES: usize = (256 << 10) + (4 << 10);
 /// Most that is queued to go out with what follows.
 const QUEUE_BYTES: usize = 16 << 10;
 /// Room for what is queued and [`WRITE_BYTES`], the records' own bytes around both, 22 for each 16 KiB, and handshake

@@ -219,6 +219,24 @@ fn is_sync(op: Op) -> bool {
 }
 
 /// The machine stops at every single change in turn: what the sender was told is done is on the disk.
+/// Disks and parallel file systems write whole blocks at their own boundaries best.
+#[test]
+fn large_files_are_written_in_whole_aligned_blocks() {
+    let (dir, store) = prepared();
+    let from = dir.path().join("one");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("f"), noise(1, 9 * MIB + 5000)).unwrap();
+    transfer(&from, &store).sent.unwrap();
+    let events = store.take_events();
+    let mut written: Vec<_> =
+        events.iter().filter(|event| event.op == Op::WriteAt).map(|event| event.range.clone()).collect();
+    written.sort_unstable_by_key(|range| range.start);
+    let mib = MIB as u64;
+    let mut expected: Vec<_> = (0..9).map(|index| index * mib..(index + 1) * mib).collect();
+    expected.push(9 * mib..9 * mib + 5000);
+    assert_eq!(written, expected);
+}
+
 #[test]
 fn whatever_the_moment_of_a_crash_nothing_acknowledged_is_lost() {
     let (dir, store) = prepared();
