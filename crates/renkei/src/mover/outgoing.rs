@@ -52,7 +52,7 @@ impl<'a> Outgoing<'a> {
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {
             match self.next_unit()? {
-                Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
+                Next::Send(Unit::Pack(items)) => self.send_pack(items)?,
                 Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
                 Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
                 Next::Nothing => break,
@@ -84,11 +84,11 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    fn send_pack(&mut self, items: &[Item]) -> Result<(), Error> {
+    fn send_pack(&mut self, items: Vec<Item>) -> Result<(), Error> {
         for item in items {
-            match self.push_entry(item) {
-                Ok(bytes) => self.session.on_bytes_moved(bytes),
-                Err(error) => self.session.on_source_failed(item, error)?,
+            match self.read_entry(&item) {
+                Ok(stamp) => self.push_entry(item, stamp),
+                Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -97,23 +97,31 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
-    fn push_entry(&mut self, item: &Item) -> Result<u64, Error> {
-        let mut entry = item.entry.clone();
-        let (mut digest, mut bytes) = ([0; 32], 0);
-        if let EntryKind::File { stamp, .. } = &mut entry.kind {
-            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
-            *stamp = self.read_small(item, stamp.size)?;
-            entry.meta.mtime = stamp.mtime;
-            bytes = stamp.size as usize;
-            digest = digest::whole(&self.chunk[..bytes]);
+    /// Reads the content of a small file into `chunk`; other entries have none.
+    fn read_entry(&mut self, item: &Item) -> Result<Option<Stamp>, Error> {
+        match item.entry.kind {
+            EntryKind::File { stamp, .. } => self.read_small(item, stamp.size).map(Some),
+            _ => Ok(None),
         }
-        let head = EntryHead { id: item.id, entry, digest };
+    }
+
+    /// Adds an entry's frame, of a file as it was `read`.
+    fn push_entry(&mut self, item: Item, read: Option<Stamp>) {
+        let Item { id, mut entry, .. } = item;
+        let (mut digest, mut content) = ([0; 32], &[][..]);
+        if let (EntryKind::File { stamp, .. }, Some(read)) = (&mut entry.kind, read) {
+            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
+            *stamp = read;
+            entry.meta.mtime = read.mtime;
+            content = &self.chunk[..read.size as usize];
+            digest = digest::whole(content);
+        }
         let start = self.frames.len();
         self.frames.extend_from_slice(&[0; HEAD_BYTES]);
-        head.write(&mut self.frames, &self.chunk[..bytes]);
+        EntryHead { id, entry, digest }.write(&mut self.frames, content);
         let payload_bytes = self.frames.len() - start - HEAD_BYTES;
         self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
-        Ok(bytes as u64)
+        self.session.on_bytes_moved(content.len() as u64);
     }
 
     /// Reads all of a small file into `chunk`.

@@ -67,6 +67,8 @@ pub(super) struct Session {
     changed: Condvar,
     /// Content the streams sent since it was last added to the sender's progress.
     sent_bytes: AtomicU64,
+    /// Whether files are offered before they are sent.
+    offers: bool,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
     pub(super) failure: Failure,
@@ -93,6 +95,7 @@ pub fn send(
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
         sent_bytes: AtomicU64::new(0),
+        offers: job.offers,
         offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
@@ -206,6 +209,9 @@ impl Session {
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        if !self.offers {
+            return Ok(());
+        }
         let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
