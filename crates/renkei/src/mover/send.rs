@@ -253,7 +253,11 @@ impl Session {
         let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
         match ended {
             Ok(deleted) => {
-                let summary = sender.finish(deleted);
+                let mut summary = sender.finish(deleted);
+                // Those of the receiver came with its name.
+                let sided =
+                    |failure: EntryFailure| EntryFailure { error: failure.error.at(&self.side), ..failure };
+                summary.failures = summary.failures.into_iter().map(sided).collect();
                 self.control.send(&Control::Finished(Ok(summary.clone())))?;
                 Ok(summary)
             }
