@@ -459,7 +459,7 @@ pub struct Summary {
     pub special: u64,
     /// Entries that failed in all; the list may be shorter.
     pub failed: u64,
-    /// The first failures, at most [`MAX_LISTED_FAILURES`].
+    /// The first failures, at most [`MAX_LISTED_FAILURES`] and [`MAX_LISTED_BYTES`].
     pub failures: Vec<EntryFailure>,
 }
 
@@ -491,6 +491,8 @@ where
 
 /// Failures a summary lists; the others are counted and logged.
 pub const MAX_LISTED_FAILURES: usize = 1000;
+/// Bytes they take in a message: paths are long at times, and the message must fit one frame.
+pub const MAX_LISTED_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
