@@ -1,4 +1,7 @@
 //! The journal file of one job, and the thread that keeps it at most 100 ms behind.
+//!
+//! What it says of files may be lost with the power: they are sent again. That there is a job may not, or nobody
+//! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, Record, State};
@@ -11,6 +14,9 @@ use std::time::Duration;
 /// How far the journal may be behind.
 pub const BEHIND: Duration = Duration::from_millis(100);
 
+/// How a file or folder is made to last.
+type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
+
 /// An open journal; the lock on the file keeps a second transfer of the same job out.
 pub struct Journal {
     file: File,
@@ -20,13 +26,25 @@ pub struct Journal {
 impl Journal {
     /// Opens or creates the journal of `header.job` in `folder` and says what it holds.
     ///
-    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`.
+    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`. The header lasts
+    /// when this returns.
     ///
     /// # Errors
     /// `TransferBusy` if another transfer holds it; `JournalBroken` if the folder cannot be used.
     pub fn open(folder: &Path, header: &Header) -> Result<(Journal, State), Error> {
+        Self::open_with(folder, header, &File::sync_all)
+    }
+
+    fn open_with(folder: &Path, header: &Header, sync: Sync<'_>) -> Result<(Journal, State), Error> {
         let path = folder.join(format!("{:016x}.journal", header.job));
-        std::fs::create_dir_all(folder).map_err(|error| broken(&path, error))?;
+        let made = make_folder(folder).map_err(|error| broken(&path, error))?;
+        let opened = Self::open_file(path, header)?;
+        let lasting = sync(&opened.0.file).and_then(|()| sync_folders(folder, &made, sync));
+        lasting.map_err(|error| broken(&opened.0.path, error))?;
+        Ok(opened)
+    }
+
+    fn open_file(path: PathBuf, header: &Header) -> Result<(Journal, State), Error> {
         let mut file = open_file(&path)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -83,6 +101,23 @@ fn open_file(path: &Path) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.open(path).map_err(|error| broken(path, error))
+}
+
+/// Makes a folder with those above it; gives those that were missing, innermost first.
+fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let missing = folder.ancestors().take_while(|above| !above.exists());
+    let missing = missing.map(Path::to_path_buf).collect();
+    std::fs::create_dir_all(folder)?;
+    Ok(missing)
+}
+
+/// Makes the names in a folder last, and the names of the folders that were made a moment ago.
+fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Result<()> {
+    sync(&File::open(folder)?)?;
+    made.iter().filter_map(|made| made.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
+        true => sync(&File::open(".")?),
+        false => sync(&File::open(above)?),
+    })
 }
 
 fn same_job(known: &Header, wanted: &Header) -> bool {
@@ -144,6 +179,49 @@ mod tests {
         assert_eq!(state.finished.len(), 2);
         journal.remove();
         assert!(Journal::open(folder.path(), &header(1)).unwrap().1.is_empty());
+    }
+
+    /// Inode and length of what was synced while a journal was opened, in order.
+    fn synced_by_opening(folder: &Path) -> Vec<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let synced = std::cell::RefCell::new(Vec::new());
+        let sync = |file: &File| {
+            let found = file.metadata()?;
+            synced.borrow_mut().push((found.ino(), if found.is_file() { found.len() } else { 0 }));
+            Ok(())
+        };
+        drop(Journal::open_with(folder, &header(1), &sync).unwrap());
+        synced.into_inner()
+    }
+
+    #[test]
+    fn the_header_and_every_new_name_last_once_the_journal_is_open() {
+        use std::os::unix::fs::MetadataExt;
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("state/journal");
+        let synced = synced_by_opening(&folder);
+        let path = folder.join(format!("{:016x}.journal", 1));
+        let ino = |path: &Path| path.metadata().unwrap().ino();
+        let header_bytes = path.metadata().unwrap().len();
+        assert!(State::read(&std::fs::read(&path).unwrap()).0.header.is_some());
+        let folders = [&folder, &top.path().join("state"), top.path()].map(|folder| (ino(folder), 0));
+        assert_eq!(synced, [&[(ino(&path), header_bytes)], &folders[..]].concat());
+        // The run before may have ended between writing the header and syncing it.
+        assert_eq!(synced_by_opening(&folder), synced[..2]);
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_made_to_last_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for bad in 0..2 {
+            let calls = std::cell::Cell::new(0);
+            let sync = |_: &File| {
+                calls.set(calls.get() + 1);
+                if calls.get() > bad { Err(std::io::Error::other("simulated")) } else { Ok(()) }
+            };
+            let refused = Journal::open_with(folder.path(), &header(1), &sync).err().unwrap();
+            assert_eq!(refused.code, Code::JournalBroken);
+        }
     }
 
     #[test]
