@@ -486,6 +486,7 @@ fn make_dir(disk: &mut Disk, path: &RelPath) -> Result<Ino, Error> {
     let mut at = RelPath::root();
     for name in path.components() {
         at = at.child(name)?;
+        unlock(disk, dir)?;
         dir = match disk.descend(&at) {
             Err(error) if error.code == Code::PathNotFound => disk.mkdir(dir, name, MODE_MEANWHILE)?,
             found => found?,

@@ -184,6 +184,9 @@ fn place(
     match &entry.kind {
         EntryKind::Dir => {
             places.make_dir(&path)?;
+            if path.is_root() {
+                session.on_destination();
+            }
             session.receiver(|receiver| receiver.defer_dir(PendingDir { id, path, meta: entry.meta.clone() }))
         }
         EntryKind::HardLink { to } => {
@@ -207,7 +210,7 @@ fn write_small(
     content: &[u8],
 ) -> Result<u64, Error> {
     let temp = places.temp(&entry.path);
-    let place = places.make(&entry.path)?;
+    let place = session.make_place(places, &entry.path)?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
         write_content(&*file, entry, content)?;
@@ -248,7 +251,7 @@ fn place_symlink(
     target: &[u8],
 ) -> Result<(), Error> {
     let temp = places.temp(&entry.path);
-    let place = places.make(&entry.path)?;
+    let place = session.make_place(places, &entry.path)?;
     if let Err(error) = place.dir.symlink(target, &temp) {
         if error.code != Code::PathExists {
             return Err(error);

@@ -7,7 +7,7 @@
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
-use super::place::Places;
+use super::place::{Place, Places};
 use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
@@ -35,6 +35,10 @@ use std::time::{Duration, Instant};
 const MAX_OFFERS: usize = 64;
 /// Files that wait to be committed before the streams are held back.
 const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
+
+/// How long the first entries of a locked destination wait for its own, which unlocks it and is on its way on another
+/// stream if it comes at all.
+const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -112,6 +116,10 @@ struct State {
     streams_left: usize,
     source_complete: Option<bool>,
     deleted: u64,
+    /// The destination's own entry has come.
+    has_destination: bool,
+    /// Until when others wait for it.
+    destination_by: Option<Instant>,
 }
 
 pub(super) struct Session {
@@ -163,6 +171,8 @@ pub fn receive(
             streams_left: streams.len(),
             source_complete: None,
             deleted: 0,
+            has_destination: false,
+            destination_by: None,
         }),
         changed: Condvar::new(),
         failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
@@ -235,6 +245,33 @@ impl Session {
         Places::new(self.base.clone(), self.job)
     }
 
+    /// The directory `path` lies in, made if it is missing, and its name there.
+    pub(super) fn make_place<'p>(&self, places: &mut Places, path: &'p RelPath) -> Result<Place<'p>, Error> {
+        if places.enters_base(path) && self.base.is_locked()? {
+            self.await_destination();
+        }
+        places.make(path)
+    }
+
+    fn await_destination(&self) {
+        let mut state = self.lock();
+        let by = *state.destination_by.get_or_insert_with(|| Instant::now() + DESTINATION_WITHIN);
+        while !state.has_destination && !self.failure.is_over() {
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
+    }
+
+    /// The destination's own entry has come, and it is unlocked.
+    pub(super) fn on_destination(&self) {
+        self.lock().has_destination = true;
+        self.changed.notify_all();
+    }
+
     pub(super) fn base(&self) -> &Arc<dyn Dir> {
         &self.base
     }
@@ -303,7 +340,7 @@ impl Session {
         keep_existing: bool,
     ) -> Result<Arc<OpenFile>, Error> {
         let opening = self.lock().open.entry(head.id).or_default().clone();
-        opening.get_or_init(|| create(places, head, keep_existing).map(Arc::new)).clone()
+        opening.get_or_init(|| create(self, places, head, keep_existing).map(Arc::new)).clone()
     }
 
     pub(super) fn keep_open(&self, id: EntryId, file: OpenFile) {
@@ -465,9 +502,14 @@ fn ends_session(code: Code) -> bool {
     )
 }
 
-fn create(places: &mut Places, head: &ExtentHead, keep_existing: bool) -> Result<OpenFile, Error> {
+fn create(
+    session: &Session,
+    places: &mut Places,
+    head: &ExtentHead,
+    keep_existing: bool,
+) -> Result<OpenFile, Error> {
     let temp = places.temp(&head.entry.path);
-    let place = places.make(&head.entry.path)?;
+    let place = session.make_place(places, &head.entry.path)?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {
