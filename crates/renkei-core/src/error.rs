@@ -279,6 +279,8 @@ codes! {
         "mend the failure of the first name, then give the same command again";
     ReadBackMismatch = "RK-MOVE-10", Integrity, Later, "bytes written earlier read back differently",
         "the block is sent again; check the disk of the named side";
+    NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
+        "one of them is there; copy sources with equal names one after the other, or to different places";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",

@@ -1,7 +1,8 @@
 //! The receiving side of one session: which parts of which file are there, what may be renamed and acknowledged,
 //! and in which order the end comes.
 //!
-//! Files are written under temporary names by whichever stream brings them. Links and the metadata of directories
+//! Files are written under temporary names by whichever stream brings them. A temporary name is of one path, so one
+//! entry at a time may have it: a second one of the same path is refused until the first has its final name. Links and the metadata of directories
 //! wait until every file has its final name, because a rename changes the directory's time and a hard link needs
 //! its first name. The order at the end is: rename files, make links, remove what the source lacks, set directories,
 //! sync, acknowledge.
@@ -143,6 +144,8 @@ pub struct Receiver {
     options: ReceiveOptions,
     previous: State,
     incoming: HashMap<EntryId, Incoming>,
+    /// Names whose temporary file an entry has, or had when it was given up: a stream may be writing to it still.
+    claimed: HashSet<PathKey>,
     /// Of the incoming, those that are not resumed; the others are as few as the journal says.
     fresh: usize,
     /// Names that did not arrive, for the links to them.
@@ -167,6 +170,7 @@ impl Receiver {
             options,
             previous,
             incoming: HashMap::new(),
+            claimed: HashSet::new(),
             fresh: 0,
             failed: HashSet::new(),
             given_up: HashSet::new(),
@@ -218,15 +222,33 @@ impl Receiver {
 
     /// The temporary file is there with these extents; the sender will be told to send the others.
     ///
-    /// What was left is used up: a second offer of the path finds nothing.
-    pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) {
-        if let EntryKind::File { stamp, .. } = entry.kind
-            && self.previous.partial.remove(&path_key(&entry.path)).is_some()
-        {
-            let path = entry.path.clone();
-            let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
-            self.incoming.insert(id, incoming);
+    /// What was left is used up: false for a second offer of the path, and if another entry has its name.
+    pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) -> bool {
+        let (key, path) = (path_key(&entry.path), entry.path.clone());
+        let EntryKind::File { stamp, .. } = entry.kind else { return false };
+        if !self.previous.partial.contains_key(&key) || !self.claimed.insert(key) {
+            return false;
         }
+        self.previous.partial.remove(&key);
+        let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
+        self.incoming.insert(id, incoming);
+        true
+    }
+
+    /// An entry takes the temporary name of its path, until [`Receiver::on_renamed`] or [`Receiver::release`].
+    ///
+    /// # Errors
+    /// `NameTaken` if another entry has it.
+    pub fn claim(&mut self, path: &RelPath) -> Result<(), Error> {
+        if self.claimed.insert(path_key(path)) {
+            return Ok(());
+        }
+        Err(Error::new(Code::NameTaken, "receive", path, "the other is being written, or failed"))
+    }
+
+    /// An entry gives the temporary name of its path back; nothing is under it.
+    pub fn release(&mut self, path: &RelPath) {
+        self.claimed.remove(&path_key(path));
     }
 
     /// Whether an earlier run of this job may have left temporary files, of sources that are gone by now.
@@ -243,7 +265,7 @@ impl Receiver {
     ///
     /// # Errors
     /// `ProtocolViolation` if the entry differs from what came before under its number, `TooManyEntries` if more
-    /// files are open than any correct sender has.
+    /// files are open than any correct sender has, `NameTaken` as [`Receiver::claim`]; that one ends the entry alone.
     pub fn start_extent(&mut self, id: EntryId, entry: &Entry, slot: u32) -> Result<Start, Error> {
         let EntryKind::File { stamp, .. } = entry.kind else {
             return Err(crate::wire::violation("extent", "not of a regular file"));
@@ -273,6 +295,10 @@ impl Receiver {
     fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
         if self.fresh >= MAX_OPEN_FILES {
             return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
+        }
+        if let Err(error) = self.claim(path) {
+            self.given_up.insert(id);
+            return Err(error);
         }
         self.fresh += 1;
         let key = path_key(path);
@@ -310,6 +336,14 @@ impl Receiver {
         self.on_failed(&file.path);
         Record::Dropped { key: path_key(&file.path) }.write(&mut self.records);
         true
+    }
+
+    /// An entry could not be received.
+    pub fn on_entry_failed(&mut self, path: &RelPath, error: &Error) {
+        // Else the name is another's, which may arrive.
+        if error.code != Code::NameTaken {
+            self.on_failed(path);
+        }
     }
 
     /// A name did not arrive, at whichever side: no link may be made to what is there under it.
@@ -440,6 +474,7 @@ impl Receiver {
 
     /// A file has its final name.
     pub fn on_renamed(&mut self, now: Duration, done: Done) {
+        self.release(&done.path);
         self.commit.on_renamed(now, done);
     }
 
@@ -675,6 +710,50 @@ mod tests {
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap_err().code, Code::ProtocolViolation);
+    }
+
+    #[test]
+    fn a_name_is_of_one_entry_until_that_has_it() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        let large = file("f", SLOT_BYTES / 2);
+        receiver.start_extent(1, &large, 0).unwrap();
+        let taken = receiver.start_extent(2, &large, 0).unwrap_err();
+        assert_eq!(taken.code, Code::NameTaken);
+        receiver.on_entry_failed(&path("f"), &taken);
+        assert!(!receiver.has_failed(&path("f")), "the first one may arrive");
+        assert_eq!(receiver.start_extent(2, &large, 0).unwrap(), Start::Ignore);
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
+        receiver.on_extent_written(1, 0, [0; 32], 7);
+        receiver.on_written(NOW, done(1, "f"));
+        // It waits for its sync under the temporary name, and the same number may come again.
+        assert_eq!(receiver.start_extent(1, &large, 0).unwrap_err().code, Code::NameTaken);
+        receiver.on_renamed(NOW, done(1, "f"));
+        receiver.claim(&path("f")).unwrap();
+        receiver.claim(&path("g")).unwrap();
+        receiver.release(&path("g"));
+        receiver.claim(&path("g")).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_was_given_up_stays_taken() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
+        receiver.on_given_up(1);
+        // A stream that began before may be about to open the temporary file.
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
+    }
+
+    #[test]
+    fn what_was_left_is_not_taken_up_under_a_name_that_is_taken() {
+        let (key, entry) = (path_key(&path("f")), file("f", 2 * SLOT_BYTES));
+        let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+        let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };
+        let mut receiver = Receiver::new(options(false), left_by(&[slot]), 100);
+        receiver.claim(&path("f")).unwrap();
+        assert!(!receiver.on_resumed(1, &entry, BTreeMap::from([(1, [1; 32])])));
+        receiver.release(&path("f"));
+        assert!(receiver.on_resumed(1, &entry, BTreeMap::from([(1, [1; 32])])));
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
     }
 
     #[test]

@@ -93,7 +93,13 @@ impl<'a> Incoming<'a> {
             return Err(violation("data stream", "an extent inside an extent"));
         }
         let head = ExtentHead::read(&self.payload)?;
-        let start = self.session.start_extent(&head)?;
+        let start = match self.session.start_extent(&head) {
+            Err(error) if error.code == Code::NameTaken => {
+                self.session.on_entry_failed(head.id, &head.entry.path, error)?;
+                Start::Ignore
+            }
+            start => start?,
+        };
         let file = match start {
             Start::Ignore => None,
             Start::Write { keep_existing } => {
@@ -211,6 +217,7 @@ fn write_small(
 ) -> Result<u64, Error> {
     let temp = places.temp(&entry.path);
     let place = session.make_place(places, &entry.path)?;
+    session.receiver(|receiver| receiver.claim(&entry.path))?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
         write_content(&*file, entry, content)?;
@@ -252,6 +259,7 @@ fn place_symlink(
 ) -> Result<(), Error> {
     let temp = places.temp(&entry.path);
     let place = session.make_place(places, &entry.path)?;
+    session.receiver(|receiver| receiver.claim(&entry.path))?;
     if let Err(error) = place.dir.symlink(target, &temp) {
         if error.code != Code::PathExists {
             return Err(error);
@@ -266,6 +274,7 @@ fn place_symlink(
         let _ = place.dir.remove_file(&temp);
         return Err(error);
     }
+    session.receiver(|receiver| receiver.release(&entry.path));
     session.on_placed(Done { id, path: entry.path.clone(), copy_of: None });
     Ok(())
 }

@@ -406,7 +406,7 @@ impl Session {
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
-        self.receiver(|receiver| receiver.on_failed(path));
+        self.receiver(|receiver| receiver.on_entry_failed(path, &error));
         self.control.send(&Control::Failed(EntryFailure {
             id: Some(id),
             path: path.clone(),
