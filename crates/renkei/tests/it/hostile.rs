@@ -338,6 +338,11 @@ fn uploads_that_break_the_rules_end_with_a_code() {
     let renamed = [extent(0, "a", LARGE, 0), bytes_at(0, b"x"), whole(*blake3::hash(b"x").as_bytes())];
     let another = [&renamed[..2], &[whole([0; 32]), extent(0, "b", LARGE, 1)]].concat();
     check(&another, Code::DigestMismatch);
+    // A second entry of a name that is being written.
+    let hole = whole(renkei_core::mover::digest::SlotHasher::new(0, LARGE).finish());
+    check(&[extent(0, "a", LARGE, 0), hole.clone(), extent(1, "a", LARGE, 0)], Code::NameTaken);
+    let small = entry(1, small_file("a", 1, b"x"), *blake3::hash(b"x").as_bytes(), b"x");
+    check(&[extent(0, "a", LARGE, 0), hole, small], Code::NameTaken);
     let many: Vec<_> = (0..MAX_OPEN_FILES as u64 + 1)
         .flat_map(|id| {
             let digest = renkei_core::mover::digest::SlotHasher::new(0, LARGE).finish();
