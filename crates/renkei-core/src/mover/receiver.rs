@@ -23,6 +23,13 @@ pub const MAX_OPEN_FILES: usize = 512;
 /// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
 pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
+/// Memory a name takes in a set, with the room a growing set has to spare.
+const NAME_BYTES: u64 = 40;
+/// Memory a record of a journal takes that was read, likewise.
+const RECORD_BYTES: u64 = 160;
+/// Memory each attribute, link and directory takes beside its bytes: what allocators add.
+const ALLOCATION_BYTES: usize = 64;
+
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
@@ -159,13 +166,18 @@ pub struct Receiver {
     source_complete: bool,
     records: Vec<u8>,
     max_deferred: usize,
+    /// Of directories' attributes.
     deferred_bytes: usize,
+    /// Memory that goes with the session alone, but for names.
+    kept_bytes: u64,
 }
 
 impl Receiver {
     /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
     /// the end.
     pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
+        let slots = previous.partial.values().map(|partial| partial.slots.len()).sum::<usize>();
+        let records = previous.finished.len() + previous.partial.len() + slots;
         Receiver {
             options,
             previous,
@@ -183,7 +195,14 @@ impl Receiver {
             records: Vec::new(),
             max_deferred,
             deferred_bytes: 0,
+            kept_bytes: records as u64 * RECORD_BYTES,
         }
+    }
+
+    /// About how much memory is kept until the session ends: names, links, directories, what a journal said.
+    pub fn kept_bytes(&self) -> u64 {
+        let names = self.named.len() + self.failed.len() + self.given_up.len() + self.claimed.len();
+        self.kept_bytes + names as u64 * NAME_BYTES
     }
 
     /// The transfer's options.
@@ -376,7 +395,8 @@ impl Receiver {
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
         self.on_named(&link.path);
-        self.count_deferred(&link.path, 0)?;
+        let bytes = size_of::<PendingLink>() + link.path.as_bytes().len() + link.to.as_bytes().len();
+        self.count_deferred(&link.path, 0, bytes)?;
         self.links.push(link);
         Ok(())
     }
@@ -386,14 +406,16 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
+        let attributes: usize =
+            dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + ALLOCATION_BYTES).sum();
+        let names = dir.path.as_bytes().len() + dir.meta.owner.len() + dir.meta.group.len();
         self.on_named(&dir.path);
-        self.count_deferred(&dir.path, attributes.sum())?;
+        self.count_deferred(&dir.path, attributes, size_of::<PendingDir>() + names + attributes)?;
         self.dirs.push(dir);
         Ok(())
     }
 
-    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize) -> Result<(), Error> {
+    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize, bytes: usize) -> Result<(), Error> {
         let too_many = |cause| Err(Error::new(Code::TooManyEntries, "receive", path, cause));
         if self.links.len() + self.dirs.len() >= self.max_deferred {
             return too_many("too many links and directories in one transfer");
@@ -402,6 +424,7 @@ impl Receiver {
             return too_many("the directories of this transfer have too many attributes");
         }
         self.deferred_bytes += attribute_bytes;
+        self.kept_bytes += (bytes + ALLOCATION_BYTES) as u64;
         Ok(())
     }
 
@@ -627,6 +650,37 @@ mod tests {
         defer(0, meta.clone()).unwrap();
         assert_eq!(defer(1, meta).unwrap_err().code, Code::TooManyEntries);
         defer(2, Meta::default()).unwrap();
+    }
+
+    #[test]
+    fn what_is_kept_for_the_end_is_counted() {
+        let mut receiver = Receiver::new(options(true), State::default(), usize::MAX);
+        assert_eq!(receiver.kept_bytes(), 0);
+        let mut before = 0;
+        let mut grew = |receiver: &Receiver, by: std::ops::Range<u64>| {
+            let grown = receiver.kept_bytes() - std::mem::replace(&mut before, receiver.kept_bytes());
+            assert!(by.contains(&grown), "{grown}");
+        };
+        (0..1000).for_each(|n| receiver.on_named(&path(&format!("{n}"))));
+        grew(&receiver, 20_000..60_000);
+        (0..1000).for_each(|n| receiver.on_failed(&path(&format!("{n}"))));
+        grew(&receiver, 20_000..60_000);
+        let value = vec![0; 10_000];
+        let meta = Meta { xattrs: vec![Xattr { name: b"user.x".to_vec(), value }], ..Meta::default() };
+        receiver.defer_dir(PendingDir { id: 0, path: path("d"), meta }).unwrap();
+        grew(&receiver, 10_000..11_000);
+        let to = path(&"t".repeat(200));
+        receiver.defer_link(PendingLink { id: 1, path: path("l"), to }).unwrap();
+        grew(&receiver, 250..500);
+        let slot = Record::Slot {
+            key: path_key(&path("f")),
+            source: Stamp::default(),
+            temp_ino: 4,
+            slot: 1,
+            digest: [1; 32],
+        };
+        let resuming = Receiver::new(options(false), left_by(&[slot]), 100);
+        assert!(resuming.kept_bytes() > 100);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::mover::Stop;
 use crate::mover::dial::{Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
-use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::store::Store;
@@ -260,6 +260,7 @@ impl<'a> Run<'a> {
             journal,
             account: Account::own()?,
             max_deferred: usize::MAX,
+            memory: unlimited(),
             side: "client".into(),
             root: base.display().to_string(),
         };

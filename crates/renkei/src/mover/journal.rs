@@ -4,7 +4,7 @@
 //! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::journal::{Header, Record, State};
+use renkei_core::mover::journal::{Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -36,7 +36,7 @@ impl Journal {
     }
 
     fn open_with(folder: &Path, header: &Header, sync: Sync<'_>) -> Result<(Journal, State), Error> {
-        let path = folder.join(format!("{:016x}.journal", header.job));
+        let path = folder.join(file_name(header.job));
         let made = make_folder(folder).map_err(|error| broken(&path, error))?;
         let opened = Self::open_file(path, header)?;
         let lasting = sync(&opened.0.file).and_then(|()| sync_folders(folder, &made, sync));
@@ -118,6 +118,45 @@ fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Res
         true => sync(&File::open(".")?),
         false => sync(&File::open(above)?),
     })
+}
+
+/// Lets an account have so many journals in `folder`, that of `header.job` among them.
+///
+/// # Errors
+/// `TooManyUnfinished` beyond that.
+pub fn check_unfinished(folder: &Path, header: &Header, limit: usize) -> Result<(), Error> {
+    let own = file_name(header.job);
+    let Ok(listing) = std::fs::read_dir(folder) else { return Ok(()) };
+    let others: Vec<PathBuf> = listing
+        .flatten()
+        .map(|listed| listed.path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "journal"))
+        .collect();
+    // Whose they are is only looked at if that can matter.
+    if others.len() < limit || others.iter().any(|path| path.ends_with(&own)) {
+        return Ok(());
+    }
+    let same = |path: &PathBuf| read_header(path).is_some_and(|other| other.account == header.account);
+    if others.iter().filter(|path| same(path)).count() < limit {
+        return Ok(());
+    }
+    let cause = format!("{limit} are kept, as many as one account may have");
+    Err(Error::new(Code::TooManyUnfinished, "open journal", &header.account, cause))
+}
+
+/// The first record alone: a journal may be long.
+fn read_header(path: &Path) -> Option<Header> {
+    let mut file = File::open(path).ok()?;
+    let mut head = [0; RECORD_HEAD_BYTES];
+    file.read_exact(&mut head).ok()?;
+    let mut record = head.to_vec();
+    let length = u32::from_le_bytes(*head.first_chunk().expect("longer than a length"));
+    file.take(u64::from(length).min(MAX_RECORD_BYTES as u64)).read_to_end(&mut record).ok()?;
+    State::read(&record).0.header
+}
+
+fn file_name(job: u64) -> String {
+    format!("{job:016x}.journal")
 }
 
 fn same_job(known: &Header, wanted: &Header) -> bool {
@@ -231,6 +270,23 @@ mod tests {
         let refused = Journal::open(folder.path(), &header(1)).err().unwrap();
         assert_eq!(refused.code, Code::TransferBusy);
         assert!(Journal::open(folder.path(), &header(2)).is_ok());
+    }
+
+    #[test]
+    fn an_account_has_so_many_unfinished_transfers_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |job, account: &str| {
+            let header = Header { account: account.into(), ..header(job) };
+            check_unfinished(folder.path(), &header, 3).map_err(|error| error.code)
+        };
+        assert_eq!(check(1, "a"), Ok(()));
+        (1..=3).for_each(|job| drop(Journal::open(folder.path(), &header(job)).unwrap()));
+        assert_eq!(check(4, "a"), Err(Code::TooManyUnfinished));
+        // One of those is taken up; another account has none.
+        assert_eq!((check(2, "a"), check(4, "b")), (Ok(()), Ok(())));
+        std::fs::write(folder.path().join("x.becomes"), "").unwrap();
+        Journal::open(folder.path(), &header(1)).unwrap().0.remove();
+        assert_eq!(check(4, "a"), Ok(()));
     }
 
     #[test]

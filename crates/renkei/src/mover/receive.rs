@@ -26,7 +26,7 @@ use renkei_core::wire::message::{
 };
 use renkei_core::wire::parts;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -40,6 +40,17 @@ const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 /// stream if it comes at all.
 const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
 
+/// Memory of a session beside its streams' that is not asked for, and by which it asks for more.
+const MEMORY_STEP: u64 = 1 << 20;
+
+/// Asks whether a session may keep so many bytes in all until it ends.
+pub type Allowance = Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync>;
+
+/// The allowance of a session nobody else shares the memory with.
+pub fn unlimited() -> Allowance {
+    Box::new(|_| Ok(()))
+}
+
 /// Where to receive and how.
 pub struct ReceiveJob {
     /// The directory that paths are relative to.
@@ -52,6 +63,8 @@ pub struct ReceiveJob {
     pub journal: Option<(Journal, Kept)>,
     /// Links and directories that may be left for the end.
     pub max_deferred: usize,
+    /// Whether it may keep more in memory.
+    pub memory: Allowance,
     /// Who writes.
     pub account: Account,
     /// This side's name in errors.
@@ -129,6 +142,8 @@ pub(super) struct Session {
     side: String,
     root: String,
     checks_written: bool,
+    memory: Allowance,
+    allowed_bytes: AtomicU64,
     clock: Instant,
     watch: Watch,
     state: Mutex<State>,
@@ -163,6 +178,8 @@ pub fn receive(
             .header
             .as_ref()
             .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
+        memory: job.memory,
+        allowed_bytes: AtomicU64::new(MEMORY_STEP),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
@@ -208,7 +225,23 @@ impl Session {
     }
 
     pub(super) fn receiver<T>(&self, ask: impl FnOnce(&mut Receiver) -> T) -> T {
-        ask(&mut self.lock().receiver)
+        let mut state = self.lock();
+        let answer = ask(&mut state.receiver);
+        let kept = state.receiver.kept_bytes();
+        drop(state);
+        if kept > self.allowed_bytes.load(Ordering::Relaxed) {
+            self.ask_for_memory(kept);
+        }
+        answer
+    }
+
+    /// Ends the session if it may not keep so much: what it does not know it cannot do at the end.
+    fn ask_for_memory(&self, kept: u64) {
+        let wanted = kept.next_multiple_of(MEMORY_STEP);
+        match (self.memory)(wanted) {
+            Ok(()) => drop(self.allowed_bytes.fetch_max(wanted, Ordering::Relaxed)),
+            Err(error) => self.fail(error),
+        }
     }
 
     pub(super) fn now(&self) -> Duration {

@@ -6,7 +6,7 @@ use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
 use crate::mover::hex;
-use crate::mover::journal::{Journal, boot_id};
+use crate::mover::journal::{Journal, boot_id, check_unfinished};
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
@@ -31,7 +31,10 @@ use std::time::Duration;
 const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
-const STREAM_BYTES: u64 = 6 << 20;
+pub(super) const STREAM_BYTES: u64 = 6 << 20;
+
+/// Journals of unfinished transfers of one account, which are kept for a week.
+const MAX_UNFINISHED: usize = 4096;
 
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
@@ -191,6 +194,7 @@ impl Site {
             journal,
             account,
             max_deferred,
+            memory: waiting.allowance(self.max_streams(access)),
             side: access.site().into(),
             root: format!("/{storage}"),
         };
@@ -214,7 +218,9 @@ impl Site {
             local: Vec::new(),
             account: access.account.name.clone(),
         };
-        Journal::open(&self.home().journal_dir(), &header).map(Some)
+        let folder = self.home().journal_dir();
+        check_unfinished(&folder, &header, MAX_UNFINISHED)?;
+        Journal::open(&folder, &header).map(Some)
     }
 
     /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].

@@ -356,13 +356,31 @@ fn uploads_that_break_the_rules_end_with_a_code() {
     assert!(whole_files.iter().all(|name| name == "good" || name == "many"), "{whole_files:?}");
 }
 
-/// Entries whose metadata the receiver must keep until the end, more than memory should hold.
+/// Lets a PoP's transfers have so much memory.
+fn limit_memory(site: &mut Site, mib: u64) {
+    let path = site.dir().join("config.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{config}\n[limits]\nmax_memory_mib = {mib}\n")).unwrap();
+    site.restart();
+}
+
+/// How a session ends.
+fn end_of(mut session: renkei::mover::dial::Session) -> Error {
+    loop {
+        if let Ok(Control::Abort(error)) | Err(error) = session.control.recv() {
+            return error;
+        }
+    }
+}
+
+/// Entries whose metadata the receiver must keep until the end, more than memory may hold.
 #[test]
 fn metadata_kept_for_the_end_is_bounded() {
-    let federation = Federation::two();
+    let mut federation = Federation::two();
+    limit_memory(&mut federation.kek, 120);
     let Federation { titech, kek, .. } = &federation;
-    let pid = kek.pid();
-    let (mut session, _, mut streams) = raw::open_upload(titech, kek, 7);
+    let (pid, before) = (kek.pid(), memory(kek));
+    let (session, _, mut streams) = raw::open_upload(titech, kek, 7);
     let value = noise(3, 400_000);
     let meta =
         Meta { mode: 0o755, xattrs: vec![Xattr { name: b"user.x".to_vec(), value }], ..Meta::default() };
@@ -374,16 +392,36 @@ fn metadata_kept_for_the_end_is_bounded() {
         if raw::put(&mut streams[0], kind, &payload).is_err() {
             break;
         }
-        if id % 100 == 0 {
-            most = most.max(memory(kek));
-            assert!(most < 1300, "{most} MiB after {id} directories");
-        }
+        most = most.max(memory(kek));
+        assert!(most < before + 120, "{most} MiB after {id} directories, {before} before");
     }
     drop(streams);
-    while session.control.recv().is_ok() {}
-    drop(session);
-    assert_eq!(kek.pid(), pid);
-    titech.ok(&["ls", &kek.place("")]);
+    let error = end_of(session);
+    assert_eq!((error.code, error.side.as_str()), (Code::TooManyEntries, "kek"), "{error}");
+    assert_unharmed(&federation, pid);
+}
+
+/// Names that a receiver must remember, so as not to remove them, without end.
+#[test]
+fn names_kept_for_the_end_are_bounded() {
+    let mut federation = Federation::two();
+    limit_memory(&mut federation.kek, 48);
+    let Federation { titech, kek, .. } = &federation;
+    let (pid, before) = (kek.pid(), memory(kek));
+    let (session, _, streams) = raw::open_upload(titech, kek, 8);
+    let control = session.control.sender();
+    let failed = |number: u32| {
+        let path = RelPath::parse(number.to_string().as_bytes()).unwrap();
+        let error = Error::new(Code::IoFailed, "", "", "");
+        control.send(&Control::Failed(EntryFailure { id: None, path, kept: false, error }))
+    };
+    let sent = (0..10_000_000).take_while(|number| failed(*number).is_ok()).count();
+    assert!((100_000..5_000_000).contains(&sent), "{sent}");
+    assert!(memory(kek) < before + 60, "{} MiB, {before} before", memory(kek));
+    let error = end_of(session);
+    assert_eq!((error.code, error.side.as_str()), (Code::TooManyEntries, "kek"), "{error}");
+    drop(streams);
+    assert_unharmed(&federation, pid);
 }
 
 /// An upload that stops in the middle is given up; the session's memory and threads go.

@@ -8,7 +8,7 @@ use renkei::identity::credential::{Credential, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::mover::Stop;
 use renkei::mover::progress::Watch;
-use renkei::mover::receive::{ReceiveJob, receive};
+use renkei::mover::receive::{ReceiveJob, receive, unlimited};
 use renkei::mover::send::{SendJob, send};
 use renkei::mover::walk::Root;
 use renkei::net::control::split;
@@ -83,6 +83,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
         journal: None,
         max_deferred: 1000,
+        memory: unlimited(),
         root: "/data".into(),
         account: account.clone(),
         side: "kek".into(),
