@@ -25,7 +25,7 @@ use renkei_core::wire::message::{
 use std::collections::HashMap;
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a new run of a job waits for the old one to let go.
 const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
@@ -42,10 +42,13 @@ struct Running {
     stop: Stop,
 }
 
+/// Running transfers by key, each with its number in the order they came.
+type Held = HashMap<u64, (u64, Running)>;
+
 /// The transfers that run now.
 #[derive(Default)]
 pub struct Transfers {
-    running: Mutex<HashMap<u64, Running>>,
+    running: Mutex<Held>,
     changed: Condvar,
     next: Mutex<u64>,
 }
@@ -61,45 +64,58 @@ impl Drop for Listed<'_> {
 }
 
 impl Transfers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Running>> {
+    fn lock(&self) -> MutexGuard<'_, Held> {
         self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Enters a transfer under `key`; an older run under the same key is stopped first.
+    /// Enters a transfer under `key`. Older runs under the same key are stopped first, also one that waited as this
+    /// one does and came in before it.
+    ///
+    /// # Errors
+    /// `TransferBusy` if a newer run came in meanwhile, or an older one does not let go.
     fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
+        let number = self.next_number();
+        let deadline = Instant::now() + SUPERSEDE_WITHIN;
+        let busy = |cause| Error::new(Code::TransferBusy, "open", &running.status.place, cause);
         let mut all = self.lock();
-        if let Some(older) = all.get(&key) {
-            let stop = older.stop.clone();
+        while let Some((held, other)) = all.get(&key) {
+            if *held > number {
+                return Err(busy("a newer run of it began"));
+            }
+            let (held, stop) = (*held, other.stop.clone());
             drop(all);
             let cause = "a newer run of the same transfer took over";
             stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
-            let waited =
-                self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, |all| all.contains_key(&key));
-            all = waited.expect("no thread panics while it holds the lock").0;
-            if all.contains_key(&key) {
-                return Err(Error::new(
-                    Code::TransferBusy,
-                    "open",
-                    &running.status.place,
-                    "the older run goes on",
-                ));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let holds = |all: &mut Held| all.get(&key).is_some_and(|(number, _)| *number == held);
+            let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
+            let (left, wait) = waited.expect("no thread panics while it holds the lock");
+            if wait.timed_out() {
+                return Err(busy("the older run goes on"));
             }
+            all = left;
         }
-        all.insert(key, running);
+        all.insert(key, (number, running));
         Ok(Listed(self, key))
     }
 
-    fn fresh_key(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         let mut next = self.next.lock().expect("no thread panics while it holds the lock");
         *next += 1;
+        *next
+    }
+
+    fn fresh_key(&self) -> u64 {
         // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
-        u64::MAX - *next
+        u64::MAX - self.next_number()
     }
 
     /// All of them.
     pub fn list(&self) -> Vec<TransferStatus> {
-        let status =
-            |running: &Running| TransferStatus { progress: running.watch.look(), ..running.status.clone() };
+        let status = |(_, running): &(u64, Running)| TransferStatus {
+            progress: running.watch.look(),
+            ..running.status.clone()
+        };
         let mut all: Vec<_> = self.lock().values().map(status).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
@@ -107,9 +123,9 @@ impl Transfers {
 
     /// Stops all of them.
     pub fn stop_all(&self, error: &Error) {
-        let stops: Vec<Stop> = self.lock().values().map(|running| running.stop.clone()).collect();
+        let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
         stops.iter().for_each(|stop| stop.stop(error.clone()));
-        let none = |all: &mut HashMap<u64, Running>| !all.is_empty();
+        let none = |all: &mut Held| !all.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
     }
 }
@@ -402,4 +418,46 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn run(stop: &Stop) -> Running {
+        let text = String::new;
+        let progress = Progress::default();
+        let status =
+            TransferStatus { id: text(), principal: text(), direction: text(), place: text(), progress };
+        Running { status, watch: Watch::default(), stop: stop.clone() }
+    }
+
+    /// Enters and stays until it is stopped.
+    fn enter_and_stay(transfers: &Transfers) {
+        let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
+        let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
+        let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
+        ended.recv().unwrap();
+    }
+
+    #[test]
+    fn the_newest_run_takes_over_from_all_older_ones() {
+        let transfers = Transfers::default();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| enter_and_stay(&transfers))));
+            let newest = loop {
+                let holder =
+                    transfers.lock().get(&7).map(|(number, running)| (*number, running.stop.clone()));
+                match holder {
+                    Some((4, stop)) => break stop,
+                    _ => std::thread::yield_now(),
+                }
+                assert!(start.elapsed() < SUPERSEDE_WITHIN);
+            };
+            newest.stop(Error::new(Code::Cancelled, "test", "", ""));
+        });
+        assert!(transfers.lock().is_empty() && start.elapsed() < SUPERSEDE_WITHIN);
+    }
 }
