@@ -114,7 +114,6 @@ fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
     };
     let snapshot = site.snapshot();
     let root = snapshot.storage(&to.storage)?;
-    let account = root.account.as_deref().map_or(Ok(account), Account::lookup)?;
     Ok(Destination { store: root.store.clone()?, path: to.path.clone(), account })
 }
 

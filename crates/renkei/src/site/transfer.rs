@@ -186,7 +186,7 @@ impl Site {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
-        let journal = self.open_journal(access, &open, job)?;
+        let journal = self.open_journal(&account, &open, job)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         let streams = self.stream_count(access, open.max_streams, link.socket());
@@ -213,9 +213,10 @@ impl Site {
         Ok(receive(job, control, streams, &watch, &stop))
     }
 
+    /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
     fn open_journal(
         &self,
-        access: &Access,
+        account: &Account,
         open: &OpenReceive,
         job: u64,
     ) -> Result<Option<(Journal, State)>, Error> {
@@ -228,7 +229,7 @@ impl Site {
             boot: boot_id(),
             to: Some(open.to.clone()),
             local: Vec::new(),
-            account: access.account.name.clone(),
+            account: account.name.clone(),
         };
         Journal::open(&self.home().journal_dir(), &header).map(Some)
     }

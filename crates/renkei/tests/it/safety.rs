@@ -7,7 +7,9 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType}
 use renkei::identity::authority::Authority;
 use renkei::identity::card::SiteCard;
 use renkei::identity::credential::Credential;
+use renkei::store::temp::temp_name;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::journal::State;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::EntryHead;
 use renkei_core::wire::encode;
@@ -205,6 +207,41 @@ fn work_is_done_as_the_mapped_account() {
     let (status, report) = titech.json(&["cp", "-r", &kek.place("open"), text(&scratch.join("part"))]);
     assert_eq!((status, &report["failed"]), (23, &1.into()), "{report}");
     assert_eq!(fs::read(scratch.join("part/tree/small")).unwrap(), b"x");
+}
+
+/// What an upload to a storage with an account of its own leaves is that account's, and cleaned up as it.
+#[test]
+fn a_storages_own_account_cleans_up() {
+    if needs_root() {
+        return;
+    }
+    let mut federation = Federation::two();
+    let root = federation.kek.root().with_file_name("shared");
+    fs::create_dir(&root).unwrap();
+    chown(&root, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&root, Permissions::from_mode(0o700)).unwrap();
+    federation.kek.ok(&["storage", "add", "shared", text(&root), "--account", "nobody"]);
+    let Federation { titech, kek, .. } = &federation;
+    let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
+    let mut open = raw::open_receive("", 5);
+    open.to.storage = "shared".into();
+    session.ask_open(Request::OpenReceive(open)).unwrap();
+    let folder = raw::home(kek).journal_dir();
+    let journal = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let header = State::read(&fs::read(&journal).unwrap()).0.header.unwrap();
+    assert_eq!(header.account, "nobody");
+    drop(session);
+    let temp = root.join(path(&temp_name(header.job, &RelPath::parse(b"x").unwrap())));
+    fs::write(&temp, "part").unwrap();
+    chown(&temp, Some(NOBODY), Some(NOBODY)).unwrap();
+    let long_ago = SystemTime::now() - 24 * 30 * HOUR;
+    fs::File::options().write(true).open(&journal).unwrap().set_modified(long_ago).unwrap();
+    federation.kek.restart();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while temp.exists() || journal.exists() {
+        assert!(Instant::now() < deadline, "{}", federation.kek.logged());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
