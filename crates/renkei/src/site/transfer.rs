@@ -1,6 +1,7 @@
 //! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
 
 use super::access::Access;
+use super::tickets::Waiting;
 use super::{Counters, Site};
 use crate::identity::account::Account;
 pub use crate::mover::Stop;
@@ -177,7 +178,6 @@ impl Site {
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
-        let link = control.sender();
         let place = access.open(&open.to, true)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
@@ -189,11 +189,8 @@ impl Site {
         let journal = self.open_journal(&account, &open, job)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
-        let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
-        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
-        tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
-        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(resuming = kept, "opening");
+        let waiting = self.open_streams(access, open.max_streams, offers, request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let streams = match waiting.gather(&stop) {
@@ -258,16 +255,12 @@ impl Site {
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
-        let link = control.sender();
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
-        let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers)?;
-        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
-        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
-        tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
-        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(from = places(&open), "opening");
+        let waiting = self.open_streams(access, open.max_streams, open.offers, request, control)?;
         Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
@@ -333,6 +326,24 @@ impl Site {
                 Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
             }
         }
+    }
+
+    /// Answers `request` with a ticket for data streams: as many as asked for, as the link needs and as are left.
+    fn open_streams(
+        &self,
+        access: &Access,
+        wanted: u16,
+        offers: bool,
+        request: u64,
+        control: &ControlReceiver,
+    ) -> Result<Waiting<'_>, Error> {
+        let link = control.sender();
+        let streams = self.stream_count(access, wanted, link.socket());
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(streams = waiting.streams, offers, "opened");
+        Ok(waiting)
     }
 
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
