@@ -1,6 +1,6 @@
 //! What one principal may do: the account it maps to, and the storages as that account sees them.
 
-use super::snapshot::Snapshot;
+use super::snapshot::{Root, Snapshot};
 use crate::identity::account::Account;
 use crate::store::Store;
 use renkei_core::error::{Code, Error};
@@ -65,12 +65,12 @@ impl Access {
     /// Opens the storage of a place for reading or writing.
     pub fn open(&self, place: &Place, write: bool) -> Result<Opened, Error> {
         let root = self.snapshot.storage(&place.storage)?;
-        if write && root.read_only {
+        if write && root.storage.read_only {
             let cause = "added with --read-only";
             return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
         }
-        let store = root.store.clone().map_err(|error| error.at(self.site()))?;
-        let account = match &root.account {
+        let store = root.store().map_err(|error| error.at(self.site()))?;
+        let account = match &root.storage.account {
             Some(name) => Account::lookup(name)?,
             None => self.account.clone(),
         };
@@ -79,7 +79,7 @@ impl Access {
 
     /// Who the principal is here.
     pub fn identity(&self) -> Identity {
-        let storage = |(name, root): (&String, &super::snapshot::Root)| (name.clone(), !root.read_only);
+        let storage = |(name, root): (&String, &Arc<Root>)| (name.clone(), !root.storage.read_only);
         Identity {
             principal: self.principal.to_string(),
             site: self.snapshot.site.clone(),

@@ -4,6 +4,7 @@
 //! that is in use is locked and passed over; one whose storage is not there now waits for the next round.
 
 use super::Site;
+use super::watch::spawn_every;
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::store::local::{Access as Mode, LocalStore};
@@ -29,36 +30,21 @@ const HEADER_BYTES: u64 = 128 << 10;
 
 /// Starts the thread that cleans up now and once a day for as long as the PoP lives.
 pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
-    let site = Arc::downgrade(site);
-    let work = move || {
-        while let Some(site) = site.upgrade() {
-            clean_up(&site, SystemTime::now());
-            drop(site);
-            std::thread::sleep(EVERY);
-        }
-    };
-    std::thread::Builder::new()
-        .name("cleanup".into())
-        .spawn(work)
-        .map(drop)
-        .map_err(|error| Error::new(Code::SystemCall, "start thread", "cleanup", error))
+    spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
 }
 
-/// Removes what was abandoned before `now`; tells how many transfers that were.
-pub fn clean_up(site: &Site, now: SystemTime) -> usize {
+/// Removes what was abandoned before `now`.
+fn clean_up(site: &Site, now: SystemTime) {
     let find = |header: &Header| destination(site, header);
-    let mut cleaned = 0;
     for path in abandoned(site.home(), now) {
         match clean_one(&path, &find) {
             Ok(Some(removed)) => {
-                cleaned += 1;
                 tracing::info!(journal = %path.display(), removed, "removed an abandoned transfer");
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(journal = %path.display(), %error, "an abandoned transfer stays"),
         }
     }
-    cleaned
 }
 
 /// Journals, and those set aside, that are old enough.
@@ -114,7 +100,7 @@ fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
     };
     let snapshot = site.snapshot();
     let root = snapshot.storage(&to.storage)?;
-    Ok(Destination { store: root.store.clone()?, path: to.path.clone(), account })
+    Ok(Destination { store: root.store()?, path: to.path.clone(), account })
 }
 
 /// Removes the temporary files of `job` below a directory. Symbolic links are not followed.

@@ -10,6 +10,7 @@ pub mod files;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod watch;
 
 use crate::config::Config;
 use crate::home::Home;
@@ -37,6 +38,8 @@ pub struct Counters {
     pub sessions_total: AtomicU64,
     /// Connections that did not become a session.
     pub refused_total: AtomicU64,
+    /// Connections closed at once because their address had its share of those that prove nothing.
+    pub over_share_total: AtomicU64,
     /// Transfers finished, by outcome.
     pub transfers_done: AtomicU64,
     /// Transfers that ended with an error.
@@ -89,11 +92,17 @@ impl Site {
         &self.home
     }
 
+    /// The configuration that was read last, without a look at the files: for threads that must wait for no disk.
+    /// The watch keeps it at most a second old.
+    pub fn last_snapshot(&self) -> Arc<Snapshot> {
+        self.current.read().expect("no thread panics while it holds the lock").clone()
+    }
+
     /// The configuration of this moment; files that changed are read again.
     ///
     /// A file that became invalid is reported in the log and the last good state stays.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let current = self.current.read().expect("no thread panics while it holds the lock").clone();
+        let current = self.last_snapshot();
         if !current.is_stale(&self.home) {
             return current;
         }
@@ -113,7 +122,7 @@ impl Site {
 
     /// The site's name.
     pub fn name(&self) -> SiteName {
-        self.snapshot().site.clone()
+        self.last_snapshot().site.clone()
     }
 
     /// Who shows this chain.

@@ -1,6 +1,7 @@
 //! One control session: greeting, then requests one after another.
 
 use super::{refuse, request};
+use crate::doors::strangers::Seat;
 use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
@@ -15,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -43,7 +43,7 @@ pub(super) fn run(
     hello: Hello,
     peer: SocketAddr,
     site: &Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
@@ -51,7 +51,7 @@ pub(super) fn run(
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
-    drop(permit);
+    drop(seat);
     let snapshot = site.snapshot();
     let chain = stream.peer_chain();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
