@@ -78,11 +78,7 @@ impl Snapshot {
         Self::load_after(home, config, &BTreeMap::new())
     }
 
-    fn load_after(
-        home: &Home,
-        config: Config,
-        before: &BTreeMap<String, Arc<Root>>,
-    ) -> Result<Self, Error> {
+    fn load_after(home: &Home, config: Config, before: &BTreeMap<String, Arc<Root>>) -> Result<Self, Error> {
         let mark = mark(home);
         let site = config.site(home)?.clone();
         let map = read_text(&home.map_file(), MAX_MAP_BYTES)?.unwrap_or_default();

@@ -122,10 +122,10 @@ impl Transfers {
         all
     }
 
-    /// Stops all of them.
+    /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
     pub fn stop_all(&self, error: &Error) {
         let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
-        stops.iter().for_each(|stop| stop.stop(error.clone()));
+        stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
         let none = |all: &mut Held| !all.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
     }
@@ -147,6 +147,17 @@ fn running(
         progress: Progress::default(),
     };
     Running { status, watch: watch.clone(), stop: stop.clone() }
+}
+
+/// Stops a transfer without waiting until its peer was told.
+fn stop_soon(stop: Stop, error: Error) {
+    let stopping = {
+        let (stop, error) = (stop.clone(), error.clone());
+        std::thread::Builder::new().name("stop".into()).spawn(move || stop.stop(error))
+    };
+    if stopping.is_err() {
+        stop.stop(error);
+    }
 }
 
 impl Site {
@@ -451,6 +462,26 @@ mod tests {
         let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
         let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
         ended.recv().unwrap();
+    }
+
+    #[test]
+    fn one_that_takes_long_to_stop_does_not_hold_up_the_others() {
+        let transfers = Transfers::default();
+        let (slow, quick) = (Stop::default(), Stop::default());
+        let (hold, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let _slow = slow.on_stop(move |_| held.lock().unwrap().recv().unwrap_or_default());
+        let (told, hears) = mpsc::channel();
+        let _quick = quick.on_stop(move |error| told.send(error.code).unwrap());
+        // Many slow ones, so that one of them comes before the quick one in whatever order.
+        let stops = [&slow; 20].into_iter().chain([&quick]).zip(0..);
+        let listed: Vec<_> = stops.map(|(stop, key)| transfers.enter(key, run(stop)).unwrap()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| transfers.stop_all(&Error::new(Code::PopStopping, "test", "", "")));
+            assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN / 2), Ok(Code::PopStopping));
+            drop(hold);
+            drop(listed);
+        });
     }
 
     #[test]

@@ -61,9 +61,7 @@ async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
     let missing: Vec<String> = snapshot
         .storages
         .iter()
-        .filter_map(|(name, root)| {
-            root.store().err().map(|error| format!("{name}: {}", error.code.row().id))
-        })
+        .filter_map(|(name, root)| root.store().err().map(|error| format!("{name}: {}", error.code.row().id)))
         .collect();
     let (status, state) = match missing.is_empty() {
         true => (StatusCode::OK, "ok"),
