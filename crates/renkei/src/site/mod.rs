@@ -7,6 +7,7 @@
 pub mod access;
 pub mod cleanup;
 pub mod files;
+mod running;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
@@ -15,11 +16,12 @@ pub mod watch;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_peer;
-use access::Access;
+use access::{Access, Proof};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
+use running::Transfers;
 use rustls::pki_types::CertificateDer;
 use snapshot::Snapshot;
 use std::collections::HashMap;
@@ -27,7 +29,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Instant, SystemTime};
 use tickets::{Grants, Tickets};
-use transfer::Transfers;
 
 /// What a PoP counts; see docs/operations.md for the metrics made of it.
 #[derive(Default)]
@@ -126,20 +127,21 @@ impl Site {
     }
 
     /// Who shows this chain.
-    pub fn authenticate(&self, chain: &[CertificateDer<'_>]) -> Result<Principal, Error> {
-        let snapshot = self.snapshot();
-        verify_peer(chain, &snapshot.trust, SystemTime::now())
-            .map_err(|error| error.at(snapshot.site.as_str()))
+    pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
+        let (snapshot, at) = (self.snapshot(), SystemTime::now());
+        let principal = verify_peer(chain, &snapshot.trust, at);
+        let principal = principal.map_err(|error| error.at(snapshot.site.as_str()))?;
+        Ok(Proof { principal, chain: chain.into(), at })
     }
 
     /// What a principal may do.
     ///
     /// # Errors
     /// `NotMapped`, `AccountUnknown`, `AccountNotServed`.
-    pub fn authorise(&self, principal: &Principal) -> Result<Access, Error> {
+    pub fn authorise(&self, proof: &Proof) -> Result<Access, Error> {
         let snapshot = self.snapshot();
-        let side = snapshot.site.clone();
-        let access = Access::new(principal, snapshot).map_err(|error| error.at(side.as_str()));
+        let (side, principal) = (snapshot.site.clone(), &proof.principal);
+        let access = Access::new(proof, snapshot).map_err(|error| error.at(side.as_str()));
         match &access {
             Ok(access) => {
                 tracing::info!(target: "audit", %principal, account = access.account.name, "authorised");

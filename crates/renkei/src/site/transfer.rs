@@ -1,6 +1,8 @@
 //! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
 
-use super::access::Access;
+use super::access::{Access, Proof};
+use super::running::Running;
+use super::snapshot::Snapshot;
 use super::tickets::Waiting;
 use super::{Counters, Site};
 use crate::identity::account::Account;
@@ -23,113 +25,14 @@ use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
 };
-use std::collections::HashMap;
 use std::net::TcpStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-/// How long a new run of a job waits for the old one to let go.
-const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
+use std::sync::Arc;
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 const STREAM_BYTES: u64 = 6 << 20;
 
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
-
-struct Running {
-    status: TransferStatus,
-    watch: Watch,
-    stop: Stop,
-}
-
-/// Running transfers by key, each with its number in the order they came.
-type Held = HashMap<u64, (u64, Running)>;
-
-/// The transfers that run now.
-#[derive(Default)]
-pub struct Transfers {
-    running: Mutex<Held>,
-    changed: Condvar,
-    next: Mutex<u64>,
-}
-
-/// A transfer's place in the list, given back when it ends.
-struct Listed<'a>(&'a Transfers, u64);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
-        self.0.changed.notify_all();
-    }
-}
-
-impl Transfers {
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
-    }
-
-    /// Enters a transfer under `key`. Older runs under the same key are stopped first, also one that waited as this
-    /// one does and came in before it.
-    ///
-    /// # Errors
-    /// `TransferBusy` if a newer run came in meanwhile, or an older one does not let go.
-    fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
-        let number = self.next_number();
-        let deadline = Instant::now() + SUPERSEDE_WITHIN;
-        let busy = |cause| Error::new(Code::TransferBusy, "open", &running.status.place, cause);
-        let mut all = self.lock();
-        while let Some((held, other)) = all.get(&key) {
-            if *held > number {
-                return Err(busy("a newer run of it began"));
-            }
-            let (held, stop) = (*held, other.stop.clone());
-            drop(all);
-            let cause = "a newer run of the same transfer took over";
-            stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
-            let left = deadline.saturating_duration_since(Instant::now());
-            let holds = |all: &mut Held| all.get(&key).is_some_and(|(number, _)| *number == held);
-            let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
-            let (left, wait) = waited.expect("no thread panics while it holds the lock");
-            if wait.timed_out() {
-                return Err(busy("the older run goes on"));
-            }
-            all = left;
-        }
-        all.insert(key, (number, running));
-        Ok(Listed(self, key))
-    }
-
-    fn next_number(&self) -> u64 {
-        let mut next = self.next.lock().expect("no thread panics while it holds the lock");
-        *next += 1;
-        *next
-    }
-
-    fn fresh_key(&self) -> u64 {
-        // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
-        u64::MAX - self.next_number()
-    }
-
-    /// All of them.
-    pub fn list(&self) -> Vec<TransferStatus> {
-        let status = |(_, running): &(u64, Running)| TransferStatus {
-            progress: running.watch.look(),
-            ..running.status.clone()
-        };
-        let mut all: Vec<_> = self.lock().values().map(status).collect();
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        all
-    }
-
-    /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
-    pub fn stop_all(&self, error: &Error) {
-        let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
-        stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
-        let none = |all: &mut Held| !all.is_empty();
-        drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
-    }
-}
 
 fn running(
     access: &Access,
@@ -146,18 +49,11 @@ fn running(
         place,
         progress: Progress::default(),
     };
-    Running { status, watch: watch.clone(), stop: stop.clone() }
-}
-
-/// Stops a transfer without waiting until its peer was told.
-fn stop_soon(stop: Stop, error: Error) {
-    let stopping = {
-        let (stop, error) = (stop.clone(), error.clone());
-        std::thread::Builder::new().name("stop".into()).spawn(move || stop.stop(error))
+    let judge = {
+        let access = access.clone();
+        Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
-    if stopping.is_err() {
-        stop.stop(error);
-    }
+    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: None }
 }
 
 impl Site {
@@ -306,7 +202,11 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
-        let entry = running(access, open.transfer, "send", places(open), watch, stop);
+        let mut entry = running(access, open.transfer, "send", places(open), watch, stop);
+        entry.judge = {
+            let (judge, to) = (entry.judge, to.clone());
+            Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
+        };
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let snapshot = self.snapshot();
         let silence = snapshot.config.stall_timeout();
@@ -326,15 +226,17 @@ impl Site {
     }
 
     /// Takes a grant that a host shows.
-    pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
-        match peer {
+    pub fn redeem(&self, peer: &Proof, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
+        match &peer.principal {
             // What the user may do is judged again: the map may have changed since the grant.
             Principal::Host(site) => {
                 let (access, open) = self.grants.redeem(grant, site)?;
-                Ok((self.authorise(&access.principal)?, open))
+                let access = Access { via: Some(peer.clone()), ..self.authorise(&access.proof)? };
+                access.judge_again(&access.snapshot)?;
+                Ok((access, open))
             }
-            Principal::User { .. } => {
-                Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
+            user @ Principal::User { .. } => {
+                Err(Error::new(Code::NotAllowed, "redeem", user, "only a PoP redeems grants"))
             }
         }
     }
@@ -441,66 +343,4 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    fn run(stop: &Stop) -> Running {
-        let text = String::new;
-        let progress = Progress::default();
-        let status =
-            TransferStatus { id: text(), principal: text(), direction: text(), place: text(), progress };
-        Running { status, watch: Watch::default(), stop: stop.clone() }
-    }
-
-    /// Enters and stays until it is stopped.
-    fn enter_and_stay(transfers: &Transfers) {
-        let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
-        let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
-        let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
-        ended.recv().unwrap();
-    }
-
-    #[test]
-    fn one_that_takes_long_to_stop_does_not_hold_up_the_others() {
-        let transfers = Transfers::default();
-        let (slow, quick) = (Stop::default(), Stop::default());
-        let (hold, held) = mpsc::channel::<()>();
-        let held = Mutex::new(held);
-        let _slow = slow.on_stop(move |_| held.lock().unwrap().recv().unwrap_or_default());
-        let (told, hears) = mpsc::channel();
-        let _quick = quick.on_stop(move |error| told.send(error.code).unwrap());
-        // Many slow ones, so that one of them comes before the quick one in whatever order.
-        let stops = [&slow; 20].into_iter().chain([&quick]).zip(0..);
-        let listed: Vec<_> = stops.map(|(stop, key)| transfers.enter(key, run(stop)).unwrap()).collect();
-        std::thread::scope(|scope| {
-            scope.spawn(|| transfers.stop_all(&Error::new(Code::PopStopping, "test", "", "")));
-            assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN / 2), Ok(Code::PopStopping));
-            drop(hold);
-            drop(listed);
-        });
-    }
-
-    #[test]
-    fn the_newest_run_takes_over_from_all_older_ones() {
-        let transfers = Transfers::default();
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            (0..4).for_each(|_| drop(scope.spawn(|| enter_and_stay(&transfers))));
-            let newest = loop {
-                let holder =
-                    transfers.lock().get(&7).map(|(number, running)| (*number, running.stop.clone()));
-                match holder {
-                    Some((4, stop)) => break stop,
-                    _ => std::thread::yield_now(),
-                }
-                assert!(start.elapsed() < SUPERSEDE_WITHIN);
-            };
-            newest.stop(Error::new(Code::Cancelled, "test", "", ""));
-        });
-        assert!(transfers.lock().is_empty() && start.elapsed() < SUPERSEDE_WITHIN);
-    }
 }
