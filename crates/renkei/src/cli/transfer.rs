@@ -153,13 +153,14 @@ impl<'a> Run<'a> {
         rand::fill(&mut transfer).map_err(random)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
+        let dialler = connect::dialler(context, &direction.sites())?;
         Ok(Run {
             job,
             context,
             sources,
             destination,
             direction,
-            dialler: connect::dialler(context)?,
+            dialler,
             transfer,
             watch: Watch::with_notes(),
             stop,

@@ -134,6 +134,20 @@ impl Site {
         Ok(Proof { principal, chain: chain.into(), at })
     }
 
+    /// The card of a trusted site, for a user of this one, who trusts whom the site trusts.
+    ///
+    /// # Errors
+    /// `NotAllowed` for anybody else, `SiteUnknown`.
+    pub fn card(&self, proof: &Proof, site: &SiteName) -> Result<String, Error> {
+        let (snapshot, principal) = (self.snapshot(), &proof.principal);
+        if principal.user_name().is_none() || *principal.site() != snapshot.site {
+            let cause = format!("only users of {} learn from it whom it trusts", snapshot.site);
+            return Err(Error::new(Code::NotAllowed, "give card", principal, cause));
+        }
+        let unknown = || Error::new(Code::SiteUnknown, "give card", site, "");
+        snapshot.trust.export(site).map(|card| card.to_text()).ok_or_else(unknown)
+    }
+
     /// What a principal may do.
     ///
     /// # Errors

@@ -35,6 +35,8 @@ pub(super) fn handle(
         Request::Redeem(grant) => site
             .redeem(proof, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        // Needs no account here.
+        Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
     };
     let reply = match outcome {
