@@ -120,7 +120,9 @@ fn fetch(site: &Site, alpn: &[u8], page: &str) -> (std::io::Result<usize>, Strin
     let mut sock = TcpStream::connect(site.address).unwrap();
     sock.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = rustls::Stream::new(&mut tls, &mut sock);
-    write!(stream, "GET {page} HTTP/1.1\r\nHost: kek\r\nConnection: close\r\n\r\n").unwrap();
+    let request = format!("GET {page} HTTP/1.1\r\nHost: kek\r\nConnection: close\r\n\r\n");
+    // Who is refused may be so before all is written; how it ended is read below.
+    let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let ended = stream.read_to_end(&mut answer);
     (ended, String::from_utf8_lossy(&answer).into_owned())
