@@ -14,6 +14,7 @@ use renkei_core::wire::violation;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A dialler that shows this user's credential and knows `sites`, if the user's own site does.
 pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
@@ -23,8 +24,7 @@ pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler,
     let mut trust = Trust::load(&home)?;
     for site in sites {
         if trust.card(site).is_none() {
-            let dialler = Dialler::new(&credential, Arc::new(trust), silence)?;
-            trust = learn(&home, &dialler, credential.principal()?.site(), site)?;
+            trust = learn(&home, &credential, silence, site)?;
         }
     }
     Dialler::new(&credential, Arc::new(trust), silence)
@@ -34,12 +34,19 @@ pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler,
 ///
 /// # Errors
 /// `SiteUnknown` with the reason why it stays so.
-fn learn(home: &Home, dialler: &Dialler, own: &SiteName, site: &SiteName) -> Result<Trust, Error> {
+pub(super) fn learn(
+    home: &Home,
+    credential: &Credential,
+    silence: Duration,
+    site: &SiteName,
+) -> Result<Trust, Error> {
     let unknown = |cause: String| Error::new(Code::SiteUnknown, "look up site", site, cause).at("client");
-    if dialler.trust().own_site() == Some(own) {
+    let (own, trust) = (credential.principal()?.site().clone(), Trust::load(home)?);
+    if trust.own_site() == Some(&own) {
         return Err(unknown("it is not among the cards of the PoP in this directory".into()));
     }
-    let asked = dialler.connect(own).and_then(|mut session| session.ask(Request::Card(site.clone())));
+    let dialler = Dialler::new(credential, Arc::new(trust), silence)?;
+    let asked = dialler.connect(&own).and_then(|mut session| session.ask(Request::Card(site.clone())));
     let card = match asked {
         Ok(Reply::Card(text)) => SiteCard::parse(&text)?,
         Ok(other) => return Err(unexpected(&other)),
