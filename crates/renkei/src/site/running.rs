@@ -28,8 +28,15 @@ pub(super) struct Running {
     pub(super) stop: Stop,
     /// Whether it may go on.
     pub(super) judge: Judge,
-    /// The files it was judged by last.
-    pub(super) judged: Option<Arc<Snapshot>>,
+    /// How it was judged last.
+    pub(super) judged: Judged,
+}
+
+/// By which files a transfer was judged last, and how.
+#[derive(Default)]
+pub(super) struct Judged {
+    by: Option<Arc<Snapshot>>,
+    refused: bool,
 }
 
 /// Running transfers by key, each with its number in the order they came.
@@ -75,7 +82,7 @@ impl Transfers {
             let (held, stop) = (*held, other.stop.clone());
             drop(all);
             let cause = "a newer run of the same transfer took over";
-            stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
+            stop_soon(stop, Error::new(Code::Cancelled, "supersede", "transfer", cause));
             let left = deadline.saturating_duration_since(Instant::now());
             let holds = |all: &mut Held| all.get(&key).is_some_and(|(number, _)| *number == held);
             let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
@@ -121,26 +128,36 @@ impl Transfers {
     }
 
     /// Stops those that may not go on by the files of now; each is judged once by the same files.
+    ///
+    /// One that is refused is judged again the next time and stopped then: somebody may be in the middle of writing.
     pub(super) fn judge(&self, now: &Arc<Snapshot>) {
-        for (stop, judge) in self.not_judged_by(now) {
-            if let Err(error) = judge(now) {
+        for (key, stop, judge) in self.not_judged_by(now) {
+            let refused = judge(now).err();
+            let again = self.note_refusal(key, refused.is_some());
+            if let (Some(error), true) = (refused, again) {
                 tracing::warn!(target: "audit", %error, "a transfer is stopped");
                 stop_soon(stop, error);
             }
         }
     }
 
-    fn not_judged_by(&self, now: &Arc<Snapshot>) -> Vec<(Stop, Judge)> {
+    fn not_judged_by(&self, now: &Arc<Snapshot>) -> Vec<(u64, Stop, Judge)> {
         let mut all = self.lock();
-        let others = all
-            .values_mut()
-            .map(|(_, running)| running)
-            .filter(|running| running.judged.as_ref().is_none_or(|judged| !Arc::ptr_eq(judged, now)));
-        let judged = |running: &mut Running| {
-            running.judged = Some(now.clone());
-            (running.stop.clone(), running.judge.clone())
+        let others = all.iter_mut().map(|(key, (_, running))| (*key, running));
+        let others = others.filter(|(_, running)| {
+            running.judged.by.as_ref().is_none_or(|by| !Arc::ptr_eq(by, now)) || running.judged.refused
+        });
+        let judged = |(key, running): (u64, &mut Running)| {
+            running.judged.by = Some(now.clone());
+            (key, running.stop.clone(), running.judge.clone())
         };
         others.map(judged).collect()
+    }
+
+    /// Keeps whether a transfer was refused, and tells whether it had been the last time.
+    fn note_refusal(&self, key: u64, refused: bool) -> bool {
+        let mut all = self.lock();
+        all.get_mut(&key).is_some_and(|(_, running)| std::mem::replace(&mut running.judged.refused, refused))
     }
 }
 
@@ -166,13 +183,8 @@ mod tests {
         let progress = Progress::default();
         let status =
             TransferStatus { id: text(), principal: text(), direction: text(), place: text(), progress };
-        Running {
-            status,
-            watch: Watch::default(),
-            stop: stop.clone(),
-            judge: Arc::new(|_| Ok(())),
-            judged: None,
-        }
+        let judge = Arc::new(|_: &_| Ok(()));
+        Running { status, watch: Watch::default(), stop: stop.clone(), judge, judged: Judged::default() }
     }
 
     /// Enters and stays until it is stopped.
@@ -181,6 +193,44 @@ mod tests {
         let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
         let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
         ended.recv().unwrap();
+    }
+
+    fn snapshot(dir: &std::path::Path) -> Arc<Snapshot> {
+        use crate::config::Config;
+        use crate::identity::authority::{Authority, renew_host};
+        let (home, now) = (crate::home::Home::at(dir), std::time::SystemTime::now());
+        let authority = Authority::create(&crate::identity::tests::site("kek"), now).unwrap();
+        authority.store(&home).unwrap();
+        std::fs::write(home.config_file(), "site = 'kek'\n").unwrap();
+        renew_host(&home, &authority, &["127.0.0.1:7512".into()], false, now).unwrap();
+        Arc::new(Snapshot::load(&home, Config::load(&home).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_is_refused_twice_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (transfers, now) = (Transfers::default(), snapshot(dir.path()));
+        let (good, bad, unlucky) = (Stop::default(), Stop::default(), Stop::default());
+        let times = Arc::new(Mutex::new(0));
+        let refuse = || Err(Error::new(Code::NotMapped, "map", "alice@kek", ""));
+        let once = {
+            let times = times.clone();
+            move |_: &_| {
+                *times.lock().unwrap() += 1;
+                if *times.lock().unwrap() == 1 { refuse() } else { Ok(()) }
+            }
+        };
+        let _good = transfers.enter(1, run(&good)).unwrap();
+        let _bad = transfers.enter(2, Running { judge: Arc::new(move |_| refuse()), ..run(&bad) }).unwrap();
+        let _unlucky = transfers.enter(3, Running { judge: Arc::new(once), ..run(&unlucky) }).unwrap();
+        let (told, hears) = mpsc::channel();
+        let _hook = bad.on_stop(move |error| told.send(error.code).unwrap());
+        transfers.judge(&now);
+        assert!(bad.stopped().is_none());
+        (0..3).for_each(|_| transfers.judge(&now));
+        assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN), Ok(Code::NotMapped));
+        assert!(good.stopped().is_none() && unlucky.stopped().is_none());
+        assert_eq!(*times.lock().unwrap(), 2, "judged again by the same files");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
 
 use super::access::{Access, Proof};
-use super::running::Running;
+use super::running::{Judged, Running};
 use super::snapshot::Snapshot;
 use super::tickets::Waiting;
 use super::{Counters, Site};
@@ -53,7 +53,7 @@ fn running(
         let access = access.clone();
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
-    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: None }
+    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
 }
 
 impl Site {
