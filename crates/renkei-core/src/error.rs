@@ -362,7 +362,7 @@ codes! {
     CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
         "ask the site for the output of `renkei trust export`, unchanged";
     SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
-        "`renkei trust list` shows the known sites; `renkei login` learns those added since; administrators: `renkei trust add CARD`";
+        "`renkei trust list` shows the known sites; a user's own site is asked for others; administrators: `renkei trust add CARD`";
     UsageInvalid = "RK-CONF-6", Invalid, Never, "the command cannot be carried out so",
         "see `renkei help COMMAND`";
     PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",

@@ -157,6 +157,8 @@ pub enum Request {
     },
     /// A host redeems a grant: as `OpenReceive`, with what was granted.
     Redeem(Ticket),
+    /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
+    Card(SiteName),
 }
 
 /// Digests a PoP can compute.
@@ -268,6 +270,8 @@ pub enum Reply {
     Granted(Ticket),
     /// To `Push`: started; progress follows.
     Pushing,
+    /// To `Card`: the card's text.
+    Card(String),
 }
 
 /// Who the asker is at a PoP.
