@@ -6,9 +6,11 @@ use super::copy_plan::{
 };
 use super::intent::Intent;
 use super::progress::Display;
+use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::Stop;
+use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
@@ -144,6 +146,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
+        raise_limit();
         let sources: Vec<Spec> =
             job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
         let destination = Spec::parse(&job.destination)?;
@@ -428,11 +431,12 @@ impl<'a> Run<'a> {
     }
 
     fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+        let mut sources = Sources::default();
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {
                 let contents = *slash || self.job.verb == Verb::Sync;
-                open_local(path, contents, self.job.recursive, to)
-                    .map_err(|error| not_found(error).at("client"))
+                let root = sources.root(path, contents, self.job.recursive, to);
+                root.map_err(|error| error.at("client"))
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
@@ -457,27 +461,6 @@ impl<'a> Run<'a> {
         };
         Journal::open(&self.context.home()?.journal_dir(), &header).map(Some)
     }
-}
-
-fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Result<Root, Error> {
-    if contents {
-        let store = LocalStore::open(path, Access::ReadOnly)?;
-        return Ok(Root { dir: store.root()?, from: RelPath::root(), to });
-    }
-    // As cp does: a link named as a source is followed unless trees are copied.
-    let resolved = match recursive {
-        true => path.to_path_buf(),
-        false => path.canonicalize().map_err(|error| crate::home::file_error("open", path, &error))?,
-    };
-    let (parent, name) = split_local(&resolved);
-    let store = LocalStore::open(&parent, Access::ReadOnly)?;
-    let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
-    Ok(Root { dir: store.root()?, from, to })
-}
-
-/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
-fn not_found(error: Error) -> Error {
-    if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

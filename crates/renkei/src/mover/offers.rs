@@ -104,6 +104,9 @@ fn resume(
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
         return Ok(Verdict::Want);
     }
+    if !session.receiver(|receiver| receiver.may_resume()) {
+        return Ok(Verdict::Want);
+    }
     let file = place.dir.create_temp(&temp, true)?;
     if file.stamp()?.ino != temp_ino {
         return Ok(Verdict::Want);

@@ -4,6 +4,7 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
+use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
@@ -196,6 +197,7 @@ pub fn receive(
         control: link,
         journal: Mutex::new(journal),
     });
+    session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
         let session = session.clone();
         move |error| session.fail(error)

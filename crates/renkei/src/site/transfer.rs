@@ -348,5 +348,5 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
         store.dir(&path.parent().unwrap_or_default())
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
-    Ok(Root { dir, from: below, to })
+    Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
 }

@@ -70,6 +70,32 @@ fn wrong_paths() {
     fails(&["cp", text(&here), &kek.place("dir")], 4, "RK-STORE-4", "client");
 }
 
+/// Errors of a source show its path as the user gave it, whichever end reads it.
+#[test]
+fn sources_are_named_as_they_were_given() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let here = federation.scratch();
+    let missing = here.join("none");
+    for dir in [kek.root(), &here] {
+        fs::create_dir(dir.join("run")).unwrap();
+        fs::write(dir.join("run/f"), b"x").unwrap();
+    }
+    let subject = |arguments: &[&str], status, code, side| {
+        let error = assert_fails(titech, arguments, status, code, side);
+        error["subject"].as_str().unwrap().to_owned()
+    };
+    let to = text(&here);
+    assert_eq!(subject(&["cp", &kek.place("none"), to], 3, "RK-STORE-1", "kek"), "/data/none");
+    assert_eq!(subject(&["cp", &kek.place("run/none"), to], 3, "RK-STORE-1", "kek"), "/data/run/none");
+    assert_eq!(subject(&["cp", &kek.place("run"), to], 4, "RK-STORE-4", "kek"), "/data/run");
+    let up = subject(&["cp", "-r", text(&missing), &kek.place("")], 3, "RK-STORE-1", "client");
+    assert_eq!(up, text(&missing));
+    let run = here.join("run");
+    let up = subject(&["cp", text(&run), &kek.place("new")], 4, "RK-STORE-4", "client");
+    assert_eq!(up, text(&run));
+}
+
 #[test]
 fn names_too_long_for_the_target() {
     let federation = Federation::two();
