@@ -10,6 +10,10 @@ use std::time::Duration;
 const LOCAL_RTT: Duration = Duration::from_millis(1);
 /// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports).
 const FAR_STREAMS: u16 = 8;
+/// From this round trip on, the time all streams together need to open their windows is what counts.
+const LONG_RTT: Duration = Duration::from_millis(60);
+/// Streams on such a path: each doubling of their number saves one round trip of opening.
+const LONG_STREAMS: u16 = 16;
 /// A stream is fast if it is so much above the median.
 const FAST: f64 = 1.25;
 /// Held streams are let go when the slowest has come so near the median.
@@ -17,9 +21,18 @@ const CAUGHT_UP: f64 = 0.8;
 /// Rates are judged over this time, or two round trips if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// Whether a path is long enough that round trips cost more than processor time.
+pub fn is_far(rtt: Duration) -> bool {
+    rtt >= LOCAL_RTT
+}
+
 /// How many streams a new session opens.
 pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
-    if rtt < LOCAL_RTT { (2 * cores).clamp(2, 8) as u16 } else { FAR_STREAMS }
+    match rtt {
+        near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
+        far if far < LONG_RTT => FAR_STREAMS,
+        _ => LONG_STREAMS,
+    }
 }
 
 /// What one stream did, as the kernel counts it.
@@ -121,6 +134,7 @@ mod tests {
         assert_eq!(initial_streams(Duration::from_micros(80), 2), 4);
         assert_eq!(initial_streams(Duration::from_micros(80), 64), 8);
         assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
+        assert_eq!(initial_streams(Duration::from_millis(350), 2), 16);
     }
 
     #[test]

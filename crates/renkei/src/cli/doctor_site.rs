@@ -9,7 +9,7 @@ use super::quantity::{human, milliseconds, span};
 use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Dialler, Session, resolve, unreachable};
+use crate::mover::dial::{Ahead, Dialler, Session, resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
@@ -111,7 +111,7 @@ fn check_address(
         None => {}
     }
     let asked = SystemTime::now();
-    let session = match dialler.open(site, address) {
+    let session = match dialler.open(site, address, &Ahead::default()) {
         Ok(session) => session,
         Err(error) => {
             checks.error(&what("greeting"), &error);
