@@ -2,9 +2,9 @@
 
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, Record, State};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,15 +27,7 @@ impl Journal {
     pub fn open(folder: &Path, header: &Header) -> Result<(Journal, State), Error> {
         let path = folder.join(format!("{:016x}.journal", header.job));
         std::fs::create_dir_all(folder).map_err(|error| broken(&path, error))?;
-        let mut file = open_file(&path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let cause = "its journal is locked";
-                return Err(Error::new(Code::TransferBusy, "open journal", path.display(), cause));
-            }
-            Err(TryLockError::Error(error)) => return Err(broken(&path, error)),
-        }
+        let mut file = open_locked(&path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| broken(&path, error))?;
         let (state, good) = State::read(&bytes);
@@ -76,6 +68,33 @@ impl Journal {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a finished journal");
         }
+    }
+}
+
+/// Opens and locks the file that `path` leads to: one that was removed between the two, by a clean-up or by the end
+/// of another run, would keep nothing.
+fn open_locked(path: &Path) -> Result<File, Error> {
+    loop {
+        let file = open_file(path)?;
+        match file.try_lock() {
+            Ok(()) if leads_to(path, &file).map_err(|error| broken(path, error))? => return Ok(file),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let cause = "its journal is locked";
+                return Err(Error::new(Code::TransferBusy, "open journal", path.display(), cause));
+            }
+            Err(TryLockError::Error(error)) => return Err(broken(path, error)),
+        }
+    }
+}
+
+/// Whether `path` still names the open file. Only who holds the file's lock removes its name.
+pub fn leads_to(path: &Path, file: &File) -> std::io::Result<bool> {
+    let inode = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match std::fs::symlink_metadata(path) {
+        Ok(named) => Ok(inode(named) == inode(file.metadata()?)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -153,6 +172,20 @@ mod tests {
         let refused = Journal::open(folder.path(), &header(1)).err().unwrap();
         assert_eq!(refused.code, Code::TransferBusy);
         assert!(Journal::open(folder.path(), &header(2)).is_ok());
+    }
+
+    /// Runs that end and begin while a third opens and removes: whoever holds the journal holds the file of that name.
+    #[test]
+    fn a_journal_that_is_held_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = || {
+            for _ in 0..2000 {
+                let Ok((journal, _)) = Journal::open(folder.path(), &header(1)) else { continue };
+                assert!(leads_to(&journal.path, &journal.file).unwrap());
+                journal.remove();
+            }
+        };
+        std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(run))));
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Waiting<'_> {
                     let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
                     return Err(Error::new(Code::Stalled, "join", "data streams", cause));
                 }
-                Err(_) => stop.stopped().map_or(Ok(()), Err)?,
+                Err(_) => stop.check()?,
             }
         }
     }

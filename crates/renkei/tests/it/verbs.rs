@@ -283,6 +283,24 @@ fn what_an_abandoned_transfer_left_is_removed_at_the_next_start() {
     assert!(!temp.exists() && other.exists());
 }
 
+/// A user's directory has no PoP that cleans it up: the next copy does.
+#[test]
+fn what_an_abandoned_copy_left_at_its_user_is_removed_by_the_next() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let journals = titech.dir().join("state/journal");
+    std::fs::create_dir_all(&journals).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 86_400);
+    let [old, new] = ["00000000000000ad.becomes", "00000000000000ae.becomes"].map(|name| journals.join(name));
+    for (path, time) in [(&old, long_ago), (&new, SystemTime::now())] {
+        std::fs::File::create(path).unwrap().set_modified(time).unwrap();
+    }
+    let file = federation.scratch().join("file");
+    std::fs::write(&file, b"hello").unwrap();
+    titech.ok(&["cp", file.to_str().unwrap(), &kek.place("")]);
+    assert!(!old.exists() && new.exists());
+}
+
 fn journal_of(job: u64) -> Vec<u8> {
     use renkei_core::mover::journal::{Header, Record, VERSION};
     use renkei_core::path::Place;
