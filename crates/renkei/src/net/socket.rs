@@ -9,10 +9,16 @@ use std::time::Duration;
 /// The pace of a connection nobody slows down.
 const UNPACED: u64 = u64::MAX;
 
-/// The kernel's count of acknowledged bytes and its estimate of the round trip; zeros if it does not tell.
+/// What the kernel counts of a connection; zeros if it does not tell.
 pub fn sample(sock: &TcpStream) -> Sample {
     let info = tcp_info(sock);
-    Sample { acked_bytes: info.tcpi_bytes_acked, rtt: Duration::from_micros(u64::from(info.tcpi_rtt)) }
+    let micros = |number: u32| Duration::from_micros(u64::from(number));
+    Sample {
+        delivered_bytes: u64::from(info.tcpi_delivered) * u64::from(info.tcpi_snd_mss),
+        resent_bytes: info.tcpi_bytes_retrans,
+        rtt: micros(info.tcpi_rtt),
+        min_rtt: micros(info.tcpi_min_rtt),
+    }
 }
 
 /// The kernel's estimate of a connection's round trip.
@@ -103,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_what_was_acknowledged() {
+    fn the_kernel_counts_what_arrived() {
         let (mut near, mut far) = pair();
         near.write_all(&[1; 5000]).unwrap();
         far.read_exact(&mut [0; 5000]).unwrap();
         let end = Instant::now() + Duration::from_secs(5);
-        while sample(&near).acked_bytes < 5000 {
+        while sample(&near).delivered_bytes < 5000 {
             assert!(Instant::now() < end, "{:?}", sample(&near));
             std::thread::yield_now();
         }
