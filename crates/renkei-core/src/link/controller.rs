@@ -28,12 +28,17 @@ pub fn is_far(rtt: Duration) -> bool {
     rtt >= LOCAL_RTT
 }
 
+/// Whether a path is so long that what counts is how soon the streams' windows are open.
+pub fn is_long(rtt: Duration) -> bool {
+    rtt >= LONG_RTT
+}
+
 /// How many streams a new session opens.
 pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
     match rtt {
         near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
-        far if far < LONG_RTT => FAR_STREAMS,
-        _ => LONG_STREAMS,
+        long if is_long(long) => LONG_STREAMS,
+        _ => FAR_STREAMS,
     }
 }
 

@@ -216,16 +216,18 @@ impl<'a> Run<'a> {
         match &self.direction {
             Direction::Up(site) => {
                 let request = Some(self.first_question()?);
-                self.up(open(site, Ahead { streams, request }, connected)?)
+                self.up(open(site, Ahead { streams, sends: true, request }, connected)?)
             }
-            Direction::Down(site) => self.down(open(site, Ahead { streams, request: None }, connected)?),
+            Direction::Down(site) => {
+                self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
+            }
             Direction::Between(from, to) => {
                 // Only both of them are a connection that can be lost.
                 let request = Some(self.first_question()?);
-                let mut target = open(to, Ahead { streams: 0, request }, &mut false)?;
+                let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
                 let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
-                let ahead = Ahead { streams: 0, request: Some(push.clone()) };
+                let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
                 self.between(open(from, ahead, connected)?, push)
             }
         }

@@ -12,7 +12,7 @@ use crate::net::socket;
 use crate::net::tls::{TlsStream, lost};
 use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::{initial_streams, is_far};
+use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
@@ -63,9 +63,14 @@ type Dialling = JoinHandle<Result<TlsStream, Error>>;
 pub struct Ahead {
     /// Data streams that will be wanted at most.
     pub streams: u16,
+    /// Whether this side will send on them.
+    pub sends: bool,
     /// The first request that will be asked.
     pub request: Option<Request>,
 }
+
+/// What slow start carries in the two round trips until the ticket comes: 10 segments, then 20.
+const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
@@ -122,7 +127,7 @@ impl Dialler {
     pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
         let sock = reach(site, address)?;
-        let streams = self.dial_ahead(site, address, &sock, ahead.streams);
+        let streams = self.dial_ahead(site, address, &sock, ahead);
         let stream = self.shake(site, address, sock)?;
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
@@ -163,15 +168,31 @@ impl Dialler {
     }
 
     /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
-    fn dial_ahead(&self, site: &SiteName, address: SocketAddr, sock: &TcpStream, most: u16) -> Vec<Dialling> {
+    fn dial_ahead(
+        &self,
+        site: &SiteName,
+        address: SocketAddr,
+        sock: &TcpStream,
+        ahead: &Ahead,
+    ) -> Vec<Dialling> {
         let rtt = socket::rtt(sock);
-        let count = if is_far(rtt) { initial_streams(rtt, 1).min(most) } else { 0 };
-        (0..count).filter_map(|_| self.dial_stream(site, address).ok()).collect()
+        let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
+        let padding = if ahead.sends && is_long(rtt) { PADDING_BYTES } else { 0 };
+        (0..count).filter_map(|_| self.dial_stream(site, address, padding).ok()).collect()
     }
 
-    fn dial_stream(&self, site: &SiteName, address: SocketAddr) -> io::Result<Dialling> {
+    fn dial_stream(&self, site: &SiteName, address: SocketAddr, padding: usize) -> io::Result<Dialling> {
         let (dialler, site) = (self.clone(), site.clone());
-        std::thread::Builder::new().name("dial".into()).spawn(move || dialler.secure(&site, address))
+        let dial = move || {
+            let mut stream = dialler.secure(&site, address)?;
+            if padding > 0 {
+                let mut bytes = Vec::new();
+                frame::push_padding(&mut bytes, padding);
+                stream.write_all(&bytes)?;
+            }
+            Ok(stream)
+        };
+        std::thread::Builder::new().name("dial".into()).spawn(dial)
     }
 
     /// Opens the data streams of a session, all at once.
@@ -184,7 +205,7 @@ impl Dialler {
         }
         let mut dialling = std::mem::take(&mut session.ahead);
         for _ in dialling.len()..usize::from(opened.streams.max(1)) {
-            let spawned = self.dial_stream(&session.site, session.endpoint);
+            let spawned = self.dial_stream(&session.site, session.endpoint, 0);
             dialling.push(
                 spawned
                     .map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))?,

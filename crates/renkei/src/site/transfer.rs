@@ -212,7 +212,8 @@ impl Site {
         let silence = snapshot.config.stall_timeout();
         let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
         let request = Some(Request::Redeem(grant));
-        let mut session = dialler.connect_ahead(to, &Ahead { streams: open.max_streams, request })?;
+        let mut session =
+            dialler.connect_ahead(to, &Ahead { streams: open.max_streams, sends: true, request })?;
         let opened = session.ask_open(Request::Redeem(grant))?;
         let streams = dialler.join(&mut session, &opened)?;
         let job = send_job(access, open, opened.offers)?;
