@@ -11,7 +11,7 @@ use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::mover::descriptors::raise_limit;
-use crate::mover::dial::{Dialler, Session};
+use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
@@ -210,20 +210,44 @@ impl<'a> Run<'a> {
     }
 
     fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
-        let open = |site: &SiteName, connected: &mut bool| {
-            let session = self.dialler.connect(site)?;
+        let open = |site: &SiteName, ahead: Ahead, connected: &mut bool| {
+            let session = self.dialler.connect_ahead(site, &ahead)?;
             connect::keep_revocations(&self.context.home()?, &session);
             *connected = true;
             Ok(session)
         };
+        let streams = self.job.common.max_streams();
         match &self.direction {
-            Direction::Up(site) => self.up(open(site, connected)?),
-            Direction::Down(site) => self.down(open(site, connected)?),
+            Direction::Up(site) => {
+                let request = Some(self.first_question()?);
+                self.up(open(site, Ahead { streams, sends: true, request }, connected)?)
+            }
+            Direction::Down(site) => {
+                self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
+            }
             Direction::Between(from, to) => {
                 // Only both of them are a connection that can be lost.
-                let mut target = open(to, &mut false)?;
+                let request = Some(self.first_question()?);
+                let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
-                self.between(open(from, connected)?, to, grant, targets)
+                let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
+                let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+                self.between(open(from, ahead, connected)?, push)
+            }
+        }
+    }
+
+    /// What is asked first where the copy goes to; it can travel with the greeting.
+    fn first_question(&self) -> Result<Request, Error> {
+        Ok(Request::StatDir(Some(self.remote_destination()?)))
+    }
+
+    fn remote_destination(&self) -> Result<Place, Error> {
+        match &self.destination {
+            Spec::Remote(path) => place_of(path),
+            Spec::Local { .. } => {
+                let shown = self.destination.shown();
+                Err(Error::new(Code::UsageInvalid, "copy", shown, "not a place at a site"))
             }
         }
     }
@@ -233,7 +257,7 @@ impl<'a> Run<'a> {
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
         let _marker = self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = SendJob {
             roots,
             recursive: self.job.recursive,
@@ -262,7 +286,7 @@ impl<'a> Run<'a> {
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
         let _marker = self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
             job: self.key(),
@@ -289,15 +313,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn between(
-        &self,
-        mut session: Session,
-        to: &SiteName,
-        grant: [u8; 32],
-        targets: Vec<RelPath>,
-    ) -> Result<Summary, Error> {
-        let send = self.open_send(false, targets)?;
-        match session.ask(Request::Push { send, to: to.clone(), grant })? {
+    fn between(&self, mut session: Session, push: Request) -> Result<Summary, Error> {
+        match session.ask(push)? {
             Reply::Pushing => {}
             other => return Err(unexpected(&other)),
         }
@@ -353,15 +370,7 @@ impl<'a> Run<'a> {
 
     /// Asks the site what the destination is, and says what to open there.
     fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
-        let Spec::Remote(path) = &self.destination else {
-            return Err(Error::new(
-                Code::UsageInvalid,
-                "copy",
-                self.destination.shown(),
-                "not a place at a site",
-            ));
-        };
-        let place = place_of(path)?;
+        let place = self.remote_destination()?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
         let becomes = self.becomes(&layout);

@@ -27,6 +27,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("namespace", SERVICE),
     ("staging", SERVICE),
     ("hosting", SERVICE),
+    // An emulator beside the PoP: it knows nothing of transfers.
+    ("lab", &["home", "config", "telemetry"]),
     ("site", BELOW_SITE),
     // A door sees the facade and its connections, and nothing else below.
     ("doors", &["site", "net", "home", "config", "telemetry"]),
@@ -55,6 +57,7 @@ const ALL: &[&str] = &[
     "site",
     "doors",
     "mount",
+    "lab",
     "daemon",
     "cli",
 ];
