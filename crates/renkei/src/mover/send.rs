@@ -10,11 +10,11 @@ use super::progress::Watch;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
-use crate::net::socket::{pace, sample};
+use crate::net::socket::{pace, prepare_sending, rtt, sample};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::Controller;
+use renkei_core::link::controller::{Controller, is_far};
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
@@ -89,6 +89,7 @@ pub fn send(
 ) -> Result<Summary, Error> {
     let link = control.sender();
     let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
+    sockets.iter().for_each(|socket| prepare_sending(socket, is_far(rtt(socket))));
     let pacer = Pacer::new(sockets.clone(), job.limit);
     let session = Arc::new(Session {
         roots: job.roots,
