@@ -16,7 +16,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::lab::link::{Link, LinkCounters};
 use renkei_core::lab::params::LinkParams;
 use renkei_core::lab::segment::{self, MAX_BUFFER, Shape, VNET_HEADER};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -356,12 +356,18 @@ impl Worker {
     /// Waits until a port has a frame, a frame is due or a command came.
     /// If `is_busy` it only looks.
     fn wait(&self, events: &mut Vec<epoll::Event>, is_busy: bool) {
+        if !is_busy {
+            let timeout = self.time_left().map(|left| Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            });
+            // Unlike epoll's own, this timeout counts nanoseconds on every kernel.
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
+        }
         events.clear();
-        let timeout = if is_busy { Some(Duration::ZERO) } else { self.time_left() };
-        let timeout = timeout
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         // An interrupted call finds nothing; the next round asks again.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&none));
     }
 
     /// Until the next frame is due.
