@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// How long a wake-up waits for more work to come, while much comes.
 const MERGE: Duration = Duration::from_micros(50);
 /// Much is so many frames in a [`LOAD_WINDOW_NS`].
-const MUCH_FRAMES: usize = 8;
+const MUCH_FRAMES: usize = 30;
 /// The time over which the load is seen.
 const LOAD_WINDOW_NS: u64 = 1_000_000;
 /// A round that moved so many frames goes on without waiting.
