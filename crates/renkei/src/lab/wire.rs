@@ -16,7 +16,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::lab::link::{Link, LinkCounters};
 use renkei_core::lab::params::LinkParams;
 use renkei_core::lab::segment::{self, MAX_BUFFER, Shape, VNET_HEADER};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// How long a wake-up waits for more work to come, while much comes.
 const MERGE: Duration = Duration::from_micros(50);
 /// Much is so many frames in a [`LOAD_WINDOW_NS`].
-const MUCH_FRAMES: usize = 8;
+const MUCH_FRAMES: usize = 30;
 /// The time over which the load is seen.
 const LOAD_WINDOW_NS: u64 = 1_000_000;
 /// A round that moved so many frames goes on without waiting.
@@ -38,8 +38,8 @@ const BUSY_FRAMES: usize = 16;
 const READS: usize = 16;
 /// Frames written to one port before others are read.
 const WRITES: usize = 32;
-/// The wire is before programs that keep the processor busy, as a real one would not wait for them.
-const NICE: i32 = -15;
+/// The wire goes before programs that keep the processor busy, as a real one would not wait for them.
+const PRIORITY: libc::c_int = 1;
 /// No time.
 const NEVER: u64 = u64::MAX;
 /// The event of a command; those of ports have their index.
@@ -338,9 +338,9 @@ impl Worker {
     }
 
     fn run(mut self) {
-        // Timers are as good as the clock; without either privilege the wire works, only less exactly.
+        // Timers as good as the clock; where the kernel refuses, the wire works, only less exactly.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let _ = rustix::process::setpriority_process(None, NICE);
+        go_before_others();
         let mut events = Vec::with_capacity(self.ports.len() + 1);
         let (mut moved, mut load) = (0, Load::default());
         while !self.stopping {
@@ -356,12 +356,18 @@ impl Worker {
     /// Waits until a port has a frame, a frame is due or a command came.
     /// If `is_busy` it only looks.
     fn wait(&self, events: &mut Vec<epoll::Event>, is_busy: bool) {
+        if !is_busy {
+            let timeout = self.time_left().map(|left| Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            });
+            // Unlike epoll's own, this timeout counts nanoseconds on every kernel.
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
+        }
         events.clear();
-        let timeout = if is_busy { Some(Duration::ZERO) } else { self.time_left() };
-        let timeout = timeout
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         // An interrupted call finds nothing; the next round asks again.
-        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&none));
     }
 
     /// Until the next frame is due.
@@ -526,6 +532,14 @@ impl Worker {
             ports: self.counters.clone(),
         }
     }
+}
+
+/// Makes this thread one of real time, at the lowest such priority. It sleeps whenever nothing is due, and the
+/// kernel leaves other programs their share even if it did not.
+fn go_before_others() {
+    let param = libc::sched_param { sched_priority: PRIORITY };
+    // SAFETY: the kernel reads one sched_param at the address; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const param) };
 }
 
 /// Processor time of this thread.
