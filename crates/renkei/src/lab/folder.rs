@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Where labs are unless `RENKEI_LAB_DIR` says otherwise.
 const BASE: &str = "/run/renkei-lab";
+/// The name of the lock, by which a lab's folder is known.
+const LOCK: &str = "lock";
 /// Version of the state file.
 const VERSION: u32 = 1;
 
@@ -137,7 +139,7 @@ impl LabFolder {
     }
 
     fn lock_file(&self) -> PathBuf {
-        self.path().join("lock")
+        self.path().join(LOCK)
     }
 
     fn state_file(&self) -> PathBuf {
@@ -179,8 +181,10 @@ impl LabFolder {
 
     /// Whether somebody else keeps something in a folder of this name: it must not be swept.
     fn is_foreign(&self) -> bool {
-        let holds_some = std::fs::read_dir(self.path()).is_ok_and(|mut entries| entries.next().is_some());
-        holds_some && !self.lock_file().exists()
+        // One look: the lock is the last to go when a lab is removed meanwhile.
+        let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
+        let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        !names.is_empty() && !names.iter().any(|name| name == LOCK)
     }
 
     /// Whether there is anything of this lab.
@@ -239,7 +243,11 @@ impl LabFolder {
             remove_file(&path)?;
         }
         let path = self.path();
-        std::fs::remove_dir(&path).map_err(|error| file_error("remove", &path, &error))?;
+        match std::fs::remove_dir(&path) {
+            // Somebody who waited for the lock has made it anew already.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            outcome => outcome.map_err(|error| file_error("remove", &path, &error))?,
+        }
         if self.base == Path::new(BASE) {
             let _ = std::fs::remove_dir(&self.base);
         }
