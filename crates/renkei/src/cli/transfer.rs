@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
             LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
-        let options = self.job.options.clone();
+        let options = self.options(&layout);
         let offers = kept || options.existing != Existing::Replace || options.dry_run;
         let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
@@ -364,6 +364,7 @@ impl<'a> Run<'a> {
         {
             refuse_overlap(&self.sources, &to, &layout.targets, self.job.options.delete)?;
         }
+        let options = self.options(&layout);
         if layout.make {
             session.ask(Request::Mkdir { place, parents: false })?;
         }
@@ -371,7 +372,7 @@ impl<'a> Run<'a> {
             transfer: self.transfer,
             job: self.key(),
             to,
-            options: self.job.options.clone(),
+            options,
             max_streams: self.job.common.max_streams(),
         };
         Ok((open, layout.targets, becomes))
@@ -417,6 +418,12 @@ impl<'a> Run<'a> {
             }
             _ => layout,
         }
+    }
+
+    /// What stands beside a destination that is only looked at is not the sync's to remove.
+    fn options(&self, layout: &Layout) -> ReceiveOptions {
+        let options = self.job.options.clone();
+        ReceiveOptions { delete: options.delete && layout.into, ..options }
     }
 
     fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {

@@ -345,3 +345,29 @@ fn nothing_is_copied_into_itself() {
     assert_eq!(status(site, &["sync", &place, &place]), 2);
     assert_eq!(status(site, &["rm", "-r", "kek:/data"]), 2);
 }
+
+#[test]
+fn a_dry_run_into_nothing_removes_nothing() {
+    let federation = tree();
+    let (titech, scratch) = (&federation.titech, federation.scratch());
+    let source = scratch.join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("new"), "new").unwrap();
+    std::fs::write(titech.root().join("sibling"), "").unwrap();
+    let (up, here, run) = (source.to_str().unwrap(), scratch.join("new"), federation.kek.place("run"));
+    for (from, to) in [
+        (up, federation.kek.place("missing")),
+        (&run, here.to_str().unwrap().into()),
+        (&run, titech.place("missing")),
+        (&run, federation.kek.place("missing")),
+    ] {
+        let (status, report) = titech.json(&["sync", "--delete", "--dry-run", from, &to]);
+        assert_eq!(status, 0, "{from} {to}: {report}");
+        assert_eq!((report["deleted"].as_u64(), report["removed"][0].as_str()), (Some(0), None), "{report}");
+        assert!(report["would_send"].as_array().is_some_and(|paths| !paths.is_empty()), "{report}");
+    }
+    assert!(!here.exists() && !federation.kek.root().join("missing").exists());
+    // Into a destination that is there, what is not in the source is named.
+    let (_, report) = titech.json(&["sync", "--delete", "--dry-run", up, &run]);
+    assert!(report["deleted"].as_u64().unwrap() > 3, "{report}");
+}
