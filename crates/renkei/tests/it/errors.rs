@@ -71,6 +71,23 @@ fn wrong_paths() {
 }
 
 #[test]
+fn wrong_arguments() {
+    let federation = Federation::two();
+    let titech = &federation.titech;
+    let fails = |arguments: &[&str], said: &str| {
+        let error = assert_fails(titech, arguments, 2, "RK-CONF-6", "client");
+        assert!(error["cause"].as_str().unwrap().contains(said), "{error}");
+    };
+    fails(&["cp"], "<SOURCE>");
+    fails(&["cp", "--frob", "a", "kek:/data"], "--frob");
+    fails(&["frob"], "unrecognized subcommand");
+    fails(&["sync", "a", "b", "c"], "'c'");
+    fails(&["cp", "--limit", "80Mb", "a", "kek:/data"], "MB or Mbit");
+    fails(&["ls", "-R", "-d", "kek:/data"], "cannot be used with");
+    fails(&["init", "--site", "x", "--listen", "here"], "here");
+}
+
+#[test]
 fn names_too_long_for_the_target() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
