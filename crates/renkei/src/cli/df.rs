@@ -1,7 +1,7 @@
 //! `renkei df`: the room in the storages of sites.
 
 use super::Context;
-use super::connect::{own_site, place, site_argument, unexpected};
+use super::connect::{own_site_if_none, place, site_or_place, unexpected};
 use super::du::places;
 use super::many::Many;
 use super::output::Report;
@@ -12,7 +12,6 @@ use renkei_core::wire::message::{Reply, Request, Space};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 
 /// Show the room in storages
 #[derive(Debug, clap::Args)]
@@ -48,14 +47,11 @@ struct Listing {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let mut paths = args.paths.clone();
-    if paths.is_empty() {
-        paths.push(format!("{}:/", own_site(context)?).into());
-    }
+    let paths = own_site_if_none(&args.paths, context)?;
     let mut many = Many::new(context);
     let mut storages = Vec::new();
     many.each_argument(&paths, |many, argument| {
-        for path in places(many, &parse(argument)?)? {
+        for path in places(many, &site_or_place(argument)?)? {
             match many.ask(&path.site, Request::Space(place(&path)?)) {
                 Ok(Reply::Space(space)) => storages.push(row(&path, &space)),
                 Ok(other) => return Err(unexpected(&other)),
@@ -68,13 +64,6 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let failures = many.failures().to_vec();
     context.output.answer(&Listing { storages, failures, in_units: args.human_readable })?;
     Ok(many.status())
-}
-
-fn parse(argument: &OsString) -> Result<EndpointPath, Error> {
-    if let Some(path) = EndpointPath::parse(argument.as_bytes())? {
-        return Ok(path);
-    }
-    Ok(EndpointPath { site: site_argument(argument)?, place: None, trailing_slash: true })
 }
 
 fn row(path: &EndpointPath, space: &Space) -> Row {

@@ -1,7 +1,7 @@
 //! `renkei du`: what trees at sites take.
 
 use super::Context;
-use super::connect::unexpected;
+use super::connect::{place, site_or_place, unexpected};
 use super::ls::child;
 use super::many::Many;
 use super::output::Report;
@@ -17,7 +17,7 @@ use std::io::{self, Write};
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// SITE:/STORAGE/PATH; SITE:/ means each storage
+    /// SITE:/STORAGE/PATH; SITE means each of its storages
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
     /// Print sizes as 1.5K, 12M, 3.1G
@@ -56,9 +56,9 @@ struct Listing {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut usage = Vec::new();
-    many.each(&args.paths, |many, path| {
-        for path in places(many, path)? {
-            match many.ask(&path.site, Request::Usage(super::connect::place(&path)?))? {
+    many.each_argument(&args.paths, |many, argument| {
+        for path in places(many, &site_or_place(argument)?)? {
+            match many.ask(&path.site, Request::Usage(place(&path)?))? {
                 Reply::Usage(used) => usage.push(row(&path, &used)),
                 other => return Err(unexpected(&other)),
             }

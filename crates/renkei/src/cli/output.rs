@@ -88,11 +88,34 @@ pub fn error_json(error: &Error) -> serde_json::Value {
 
 /// Prints bytes as they are.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    match write_out(bytes) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Prints a part of a long answer.
+///
+/// # Errors
+/// One that [`is_reader_gone`] knows, if nobody wants the rest.
+pub(super) fn print_part(bytes: &[u8]) -> Result<(), Error> {
+    write_out(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Error::new(Code::Cancelled, READER_GONE, "", error),
+        _ => Error::new(Code::IoFailed, "print", "", error),
+    })
+}
+
+/// The step at which a reader was found gone.
+const READER_GONE: &str = "print to reader";
+
+/// Whether an answer is not read any more: what makes it may end, and nothing has failed.
+pub(super) fn is_reader_gone(error: &Error) -> bool {
+    error.code == Code::Cancelled && error.op == READER_GONE
+}
+
+fn write_out(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The verbs that look at and change places at other sites, end to end.
 
 use crate::federation::{Federation, Site, account};
+use crate::proxy::Proxy;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -40,7 +42,13 @@ fn ls_shows_what_is_there() {
     let federation = tree();
     let titech = &federation.titech;
     let place = |path: &str| federation.kek.place(path);
-    assert_eq!(titech.ok(&["ls", "kek:/"]), "data\n");
+    for site in ["kek", "kek:", "kek:/"] {
+        assert_eq!(titech.ok(&["ls", site]), "data\n", "{site}");
+        assert!(titech.ok(&["du", site]).ends_with("\tkek:/data\n"), "{site}");
+    }
+    assert_eq!(titech.ok(&["ls"]), "data\n");
+    let storages = titech.ok(&["ls", "-l", "kek"]);
+    assert!(storages.starts_with("drwx") && storages.contains(&account()), "{storages}");
     assert_eq!(titech.ok(&["ls", &place("run")]), "a.dat\nb.dat\nlink\nsub\n");
     assert_eq!(titech.ok(&["ls", "-a", &place("run")]), ".hidden\na.dat\nb.dat\nlink\nsub\n");
     assert_eq!(titech.ok(&["ls", "-rS", &place("run")]), "sub\nlink\nb.dat\na.dat\n");
@@ -76,6 +84,39 @@ fn a_large_directory_is_listed_whole_sorted_or_not() {
     assert_eq!(names, sorted.lines().collect::<Vec<_>>());
     let (_, json) = federation.titech.json(&["ls", "-U", &place]);
     assert_eq!(json["listings"][0]["entries"].as_array().unwrap().len(), 3000);
+}
+
+/// Reads one line of a command's output and goes away, as `head -n 1` does.
+fn read_a_line(site: &Site, arguments: &[&str]) -> (String, Output) {
+    let mut command = site.command();
+    let mut running = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::with_capacity(1, running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (line, running.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_listing_that_nobody_reads_ends() {
+    let federation = Federation::two();
+    let many = federation.kek.root().join("many");
+    std::fs::create_dir(&many).unwrap();
+    for i in 0..1000 {
+        // More names than a pipe holds.
+        std::fs::create_dir(many.join(format!("{i:0200}"))).unwrap();
+        std::fs::write(many.join(format!("{i:0200}/file")), "").unwrap();
+    }
+    let proxy = Proxy::to(&federation.kek);
+    proxy.put_between(&federation.titech, &federation.kek);
+    let place = federation.kek.place("many");
+    for arguments in [&["ls", "-R", &place][..], &["ls", "-RU", &place], &["checksum", "-r", &place]] {
+        let before = proxy.passed();
+        federation.titech.ok(arguments);
+        let whole = proxy.passed() - before;
+        let (line, output) = read_a_line(&federation.titech, arguments);
+        let part = proxy.passed() - before - whole;
+        assert!(line.len() > 10 && output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(part < whole * 3 / 4, "{arguments:?}: {part} of {whole} bytes were asked for");
+    }
 }
 
 #[test]
