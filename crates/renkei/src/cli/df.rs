@@ -5,7 +5,7 @@ use super::connect::{own_site_if_none, place, site_or_place, unexpected};
 use super::du::places;
 use super::many::Many;
 use super::output::Report;
-use super::quantity::bytes_text;
+use super::quantity::Sizes;
 use renkei_core::error::Error;
 use renkei_core::path::EndpointPath;
 use renkei_core::wire::message::{Reply, Request, Space};
@@ -20,12 +20,8 @@ pub struct Args {
     /// SITE for all its storages, or SITE:/STORAGE [default: your site]
     #[arg(value_name = "SITE[:/STORAGE]")]
     paths: Vec<OsString>,
-    /// Print sizes as 1.5K, 12M, 3.1G
-    #[arg(short, long)]
-    human_readable: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 #[derive(Serialize)]
@@ -43,7 +39,7 @@ struct Listing {
     storages: Vec<Row>,
     failures: Vec<serde_json::Value>,
     #[serde(skip)]
-    in_units: bool,
+    sizes: Sizes,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -62,7 +58,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Ok(())
     })?;
     let failures = many.failures().to_vec();
-    context.output.answer(&Listing { storages, failures, in_units: args.human_readable })?;
+    context.output.answer(&Listing { storages, failures, sizes: args.sizes })?;
     Ok(many.status())
 }
 
@@ -79,7 +75,7 @@ fn row(path: &EndpointPath, space: &Space) -> Row {
 
 impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let text = |bytes| bytes_text(bytes, self.in_units);
+        let text = |bytes| self.sizes.text(bytes);
         writeln!(
             out,
             "{:>16} {:>16} {:>16} {:>4} {:>12}  STORAGE",

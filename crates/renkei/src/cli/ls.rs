@@ -7,6 +7,7 @@ use super::Context;
 use super::connect::{own_site_if_none, site_or_place, unexpected};
 use super::many::Many;
 use super::output::{is_reader_gone, print, print_part};
+use super::quantity::Sizes;
 use super::row::{Row, write_long};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
@@ -36,9 +37,6 @@ pub struct Args {
     /// List directories below, too; symbolic links are not followed
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// With -l, print sizes as 1.5K, 12M, 3.1G
-    #[arg(short, long)]
-    human_readable: bool,
     /// Sort by time, newest first
     #[arg(short, conflicts_with_all = ["by_size", "unsorted"])]
     time: bool,
@@ -54,9 +52,8 @@ pub struct Args {
     /// One name a line, which is always so
     #[arg(short = '1', hide = true)]
     one: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -65,7 +62,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut printer = Printer {
         json: context.output.is_json(),
         long: args.long,
-        in_units: args.human_readable,
+        sizes: args.sizes,
         headers: args.recursive || paths.len() > 1,
         listings: 0,
         entries: 0,
@@ -225,7 +222,7 @@ pub(super) fn child(path: &EndpointPath, name: &[u8]) -> Result<EndpointPath, Er
 struct Printer {
     json: bool,
     long: bool,
-    in_units: bool,
+    sizes: Sizes,
     headers: bool,
     listings: usize,
     entries: usize,
@@ -260,7 +257,7 @@ impl Printer {
                 self.entries += 1;
                 serde_json::to_writer(&mut text, row).map_err(std::io::Error::from)
             }),
-            (false, true) => write_long(rows, self.in_units, &mut text),
+            (false, true) => write_long(rows, self.sizes, &mut text),
             (false, false) => {
                 rows.iter().for_each(|row| text.extend_from_slice(format!("{}\n", row.name).as_bytes()));
                 Ok(())

@@ -87,6 +87,14 @@ impl<'c> Many<'c> {
         self.keep_or_drop(site, outcome)
     }
 
+    /// Asks a site to do something.
+    pub(super) fn ask_done(&mut self, site: &SiteName, request: Request) -> Result<(), Error> {
+        match self.ask(site, request)? {
+            Reply::Done => Ok(()),
+            other => Err(connect::unexpected(&other)),
+        }
+    }
+
     /// Passes an outcome on and forgets the session if the outcome says that it is lost.
     pub(super) fn keep_or_drop<T>(&mut self, site: &SiteName, outcome: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &outcome

@@ -52,8 +52,5 @@ fn rename(many: &mut Many<'_>, from: &EndpointPath, to: &EndpointPath) -> Result
         let cause = format!("{from} and {to} are at different sites");
         return Err(Error::new(Code::CrossDevice, "move", from, cause));
     }
-    match many.ask(&from.site, Request::Rename { from: place(from)?, to: place(to)? })? {
-        Reply::Done => Ok(()),
-        other => Err(unexpected(&other)),
-    }
+    many.ask_done(&from.site, Request::Rename { from: place(from)?, to: place(to)? })
 }

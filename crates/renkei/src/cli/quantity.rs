@@ -2,6 +2,24 @@
 
 use std::time::Duration;
 
+/// How sizes are shown. As in ls, du and df `-h` is taken, so help is `--help` alone.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(super) struct Sizes {
+    /// Print sizes as 1.5K, 12M, 3.1G
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+impl Sizes {
+    /// Bytes as asked for.
+    pub(super) fn text(self, bytes: u64) -> String {
+        if self.human_readable { human(bytes) } else { bytes.to_string() }
+    }
+}
+
 /// Bytes as `ls -h` and `df -h` write them: `999`, `1.5K`, `12M`; rounded up.
 pub(super) fn human(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
@@ -17,11 +35,6 @@ pub(super) fn human(bytes: u64) -> String {
         true => format!("{tenths:.1}{}", UNITS[unit]),
         false => format!("{:.0}{}", size.ceil(), UNITS[unit]),
     }
-}
-
-/// Bytes in units or as a plain number.
-pub(super) fn bytes_text(bytes: u64, in_units: bool) -> String {
-    if in_units { human(bytes) } else { bytes.to_string() }
 }
 
 /// Bits per second: `251 Mbit/s`.
