@@ -6,8 +6,8 @@ use super::du::places;
 use super::many::Many;
 use super::output::Report;
 use super::quantity::Sizes;
-use renkei_core::error::Error;
-use renkei_core::path::EndpointPath;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place};
 use renkei_core::wire::message::{Reply, Request, Space};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -17,8 +17,8 @@ use std::io::{self, Write};
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// SITE for all its storages, or SITE:/STORAGE [default: your site]
-    #[arg(value_name = "SITE[:/STORAGE]")]
+    /// SITE for all its storages, or SITE:/STORAGE/PATH for what PATH is on [default: your site]
+    #[arg(value_name = "SITE[:/PATH]")]
     paths: Vec<OsString>,
     #[command(flatten)]
     sizes: Sizes,
@@ -47,10 +47,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut storages = Vec::new();
     many.each_argument(&paths, |many, argument| {
-        for path in places(many, &site_or_place(argument)?)? {
-            match many.ask(&path.site, Request::Space(place(&path)?)) {
-                Ok(Reply::Space(space)) => storages.push(row(&path, &space)),
-                Ok(other) => return Err(unexpected(&other)),
+        let path = site_or_place(argument)?;
+        if path.place.is_some() {
+            storages.push(row(&path, &space(many, &path)?));
+            return Ok(());
+        }
+        for path in places(many, &path)? {
+            match space(many, &path) {
+                Ok(space) => storages.push(row(&path, &space)),
                 // One storage that is not mounted does not hide the others.
                 Err(error) => many.fail(path.to_string(), &error),
             }
@@ -60,6 +64,22 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let failures = many.failures().to_vec();
     context.output.answer(&Listing { storages, failures, sizes: args.sizes })?;
     Ok(many.status())
+}
+
+/// The room where a path is; a file is in its directory.
+fn space(many: &mut Many<'_>, path: &EndpointPath) -> Result<Space, Error> {
+    let place = place(path)?;
+    let parent = place.path.parent().filter(|_| !path.trailing_slash);
+    let outcome = match (many.ask(&path.site, Request::Space(place.clone())), parent) {
+        (Err(error), Some(parent)) if error.code == Code::NotADirectory => {
+            many.ask(&path.site, Request::Space(Place { path: parent, ..place }))
+        }
+        (outcome, _) => outcome,
+    };
+    match outcome? {
+        Reply::Space(space) => Ok(space),
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn row(path: &EndpointPath, space: &Space) -> Row {

@@ -120,6 +120,34 @@ fn a_listing_that_nobody_reads_ends() {
 }
 
 #[test]
+fn what_cannot_be_printed_is_told_by_its_cause() {
+    let federation = tree();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for verb in ["ls", "stat", "du"] {
+        let mut command = federation.titech.command();
+        let output = command.args([verb, &federation.kek.place("run")]).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{verb}: {output:?}");
+        assert!(errors(&output).contains("standard output"), "{verb}: {output:?}");
+    }
+}
+
+#[test]
+fn a_wildcard_that_no_shell_expands_is_pointed_at() {
+    let federation = tree();
+    let place = federation.kek.place("run/*");
+    let here = federation.scratch();
+    for arguments in [&["ls", &place][..], &["cp", &place, here.to_str().unwrap()]] {
+        let output = federation.titech.renkei(arguments);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(errors(&output).contains("not expanded"), "{output:?}");
+    }
+    // Quoted, it is a name as any other.
+    std::fs::write(federation.kek.root().join("run/*"), "star").unwrap();
+    federation.titech.ok(&["cp", &place, here.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(here.join("*")).unwrap(), "star");
+}
+
+#[test]
 fn failures_do_not_keep_other_paths_from_being_worked_on() {
     let federation = tree();
     let titech = &federation.titech;
@@ -203,6 +231,11 @@ fn sizes_and_room_are_told() {
         assert!(json["storages"][0]["total_bytes"].as_u64().unwrap() > 0);
     }
     assert!(titech.ok(&["df", "-h"]).contains("titech:/data"));
+    // A file is where its directory is; a path that is not there is no table.
+    let (_, json) = titech.json(&["df", &format!("{place}/b.dat")]);
+    assert_eq!(json["storages"][0]["path"], "kek:/data/run/b.dat", "{json}");
+    let none = titech.renkei(&["df", &federation.kek.place("none")]);
+    assert_eq!((none.status.code(), text(&none).as_str()), (Some(3), ""), "{none:?}");
 }
 
 #[test]
@@ -289,6 +322,8 @@ fn doctor_finds_what_is_wrong() {
     assert!(text(&down).contains("FAIL") && text(&down).contains("RK-NET-2"), "{}", text(&down));
     let dead = federation.kek.renkei(&["doctor"]);
     assert!(text(&dead).contains("RK-CONF-7"), "{}", text(&dead));
+    let port = format!("nothing listens on the port: {}", federation.kek.address);
+    assert!(text(&dead).contains(&port), "{}", text(&dead));
     assert_eq!(federation.titech.json(&["status", "kek"]).0, 8);
     let (_, unknown) = federation.titech.json(&["doctor", "osaka"]);
     assert_eq!(
@@ -384,6 +419,9 @@ fn nothing_is_copied_into_itself() {
     let (place, site) = (federation.kek.place("run"), &federation.titech);
     assert_eq!(status(site, &["cp", "-r", &place, &format!("{place}/below")]), 2);
     assert_eq!(status(site, &["sync", &place, &place]), 2);
+    let code = |arguments: &[&str]| site.json(arguments).1["error"]["code"].as_str().unwrap().to_owned();
+    assert_eq!(code(&["mv", &place, &format!("{place}/sub")]), "RK-CONF-6");
+    assert_eq!(code(&["mv", &place, &format!("{place}/")]), "RK-MOVE-7");
     assert_eq!(status(site, &["rm", "-r", "kek:/data"]), 2);
 }
 
