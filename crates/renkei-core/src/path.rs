@@ -294,7 +294,8 @@ impl EndpointPath {
             return Err(bad_path(bytes, "write SITE:/STORAGE/PATH, or ./NAME for a local file with a colon"));
         }
         let trailing_slash = rest.ends_with(b"/") || rest.ends_with(b"/.");
-        Ok(Some(EndpointPath { site: SiteName::parse(site)?, place: Place::parse(rest)?, trailing_slash }))
+        let place = Place::parse(rest).map_err(|error| bad_path(bytes, &error.cause))?;
+        Ok(Some(EndpointPath { site: SiteName::parse(site)?, place, trailing_slash }))
     }
 }
 
@@ -319,6 +320,14 @@ mod tests {
         }
         assert!(RelPath::parse(&[b'x'; 256]).is_err());
         assert!(RelPath::parse(&[b'x'; 255]).is_ok());
+    }
+
+    #[test]
+    fn a_bad_place_is_shown_as_it_was_written() {
+        let subject = |text: &str| EndpointPath::parse(text.as_bytes()).unwrap_err().subject;
+        for text in ["kek:/data/../etc", "kek:/data/a/./../b", "kek:/DATA/x", "kek:data"] {
+            assert_eq!(subject(text), text);
+        }
     }
 
     #[test]

@@ -62,6 +62,8 @@ fn wrong_paths() {
     fails(&["cp", file, "kek:/nothing/x"], 3, "RK-STORE-16", "kek");
     fails(&["cp", file, "kek:data/x"], 2, "RK-STORE-19", "client");
     fails(&["cp", file, "kek:/data/../x"], 2, "RK-STORE-19", "client");
+    let card = fails(&["trust", "add", file], 2, "RK-CONF-4", "client");
+    assert_eq!(card["subject"], file, "{card}");
     fails(&["cp", file, "nosite:/data/x"], 3, "RK-CONF-5", "client");
     fails(&["cp", file, text(&here.join("copy"))], 2, "RK-CONF-6", "client");
     fs::write(kek.root().join("plain"), b"x").unwrap();
