@@ -6,8 +6,10 @@ use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
+use crate::mover::descriptors::raise_limit;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Status;
 use serde_json::Value;
@@ -24,10 +26,11 @@ pub fn run(
     config: Config,
     on_ready: impl FnOnce(&Site, &[std::net::SocketAddr]),
 ) -> Result<(), Error> {
-    raise_file_limit();
+    raise_limit();
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
+    spawn_watch(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -56,7 +59,7 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
-    for address in &site.snapshot().config.listen {
+    for address in &site.last_snapshot().config.listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
         tokio::spawn(port::accept(listener, site.clone()));
@@ -67,7 +70,8 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
         tokio::select! {
             _ = term.recv() => break,
             _ = int.recv() => break,
-            _ = hup.recv() => drop(site.snapshot()),
+            // The watch reads what changed, within a second.
+            _ = hup.recv() => {}
         }
     }
     tracing::info!("stopping");
@@ -102,14 +106,5 @@ impl Local {
             status.transfers.retain(|transfer| transfer.principal == own);
         }
         Ok(status)
-    }
-}
-
-/// Each session and open file takes descriptors; the soft limit of most systems is far below the hard one.
-fn raise_file_limit() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

@@ -34,6 +34,7 @@ mod revoke;
 mod rm;
 mod row;
 mod serve;
+mod source;
 mod stat;
 mod status;
 mod storage;

@@ -7,15 +7,18 @@ use super::copy_plan::{
 use super::intent::Intent;
 use super::progress::Display;
 use super::quantity::parse_rate;
+use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::Stop;
-use crate::mover::dial::{Dialler, Session};
+use crate::mover::descriptors::raise_limit;
+use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
-use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
+use crate::site::cleanup;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use aws_lc_rs::rand;
@@ -29,6 +32,7 @@ use renkei_core::wire::message::{
     TransferId,
 };
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -93,6 +97,7 @@ impl Job {
         let display = Display::start(&context.output, run.watch.clone());
         let ended = run.try_until_done(&display);
         let notes = display.finish();
+        cleanup::clean_up_own(&context.home()?, context.now());
         let summary = ended?;
         // A directory that was not made yet cannot be mistaken for another the next time.
         if summary.failed == 0 || summary.dirs == 0 {
@@ -110,6 +115,9 @@ impl Job {
     }
 }
 
+/// What the target site granted, the names there, and the marker that is kept meanwhile.
+type Granted = ([u8; 32], Vec<RelPath>, Option<File>);
+
 /// A transfer under way, over all its attempts.
 struct Run<'a> {
     job: &'a Job,
@@ -125,6 +133,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
+        raise_limit();
         let sources: Vec<Spec> =
             job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
         let destination = Spec::parse(&job.destination)?;
@@ -134,13 +143,14 @@ impl<'a> Run<'a> {
         rand::fill(&mut transfer).map_err(random)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
+        let dialler = connect::dialler(context, &direction.sites())?;
         Ok(Run {
             job,
             context,
             sources,
             destination,
             direction,
-            dialler: connect::dialler(context)?,
+            dialler,
             transfer,
             watch: Watch::with_notes(),
             stop,
@@ -187,20 +197,44 @@ impl<'a> Run<'a> {
     }
 
     fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
-        let open = |site: &SiteName, connected: &mut bool| {
-            let session = self.dialler.connect(site)?;
+        let open = |site: &SiteName, ahead: Ahead, connected: &mut bool| {
+            let session = self.dialler.connect_ahead(site, &ahead)?;
             connect::keep_revocations(&self.context.home()?, &session);
             *connected = true;
             Ok(session)
         };
+        let streams = self.job.common.max_streams();
         match &self.direction {
-            Direction::Up(site) => self.up(open(site, connected)?),
-            Direction::Down(site) => self.down(open(site, connected)?),
+            Direction::Up(site) => {
+                let request = Some(self.first_question()?);
+                self.up(open(site, Ahead { streams, sends: true, request }, connected)?)
+            }
+            Direction::Down(site) => {
+                self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
+            }
             Direction::Between(from, to) => {
                 // Only both of them are a connection that can be lost.
-                let mut target = open(to, &mut false)?;
-                let (grant, targets) = self.ask_grant(&mut target, from)?;
-                self.between(open(from, connected)?, to, grant, targets)
+                let request = Some(self.first_question()?);
+                let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
+                let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
+                let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
+                let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+                self.between(open(from, ahead, connected)?, push)
+            }
+        }
+    }
+
+    /// What is asked first where the copy goes to; it can travel with the greeting.
+    fn first_question(&self) -> Result<Request, Error> {
+        Ok(Request::StatDir(Some(self.remote_destination()?)))
+    }
+
+    fn remote_destination(&self) -> Result<Place, Error> {
+        match &self.destination {
+            Spec::Remote(path) => place_of(path),
+            Spec::Local { .. } => {
+                let shown = self.destination.shown();
+                Err(Error::new(Code::UsageInvalid, "copy", shown, "not a place at a site"))
             }
         }
     }
@@ -209,8 +243,8 @@ impl<'a> Run<'a> {
         let (open, targets, becomes) = self.lay_out_remote(&mut session)?;
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
-        self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let _marker = self.intent()?.keep(becomes)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = SendJob {
             roots,
             recursive: self.job.recursive,
@@ -238,8 +272,8 @@ impl<'a> Run<'a> {
         let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
-        self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let _marker = self.intent()?.keep(becomes)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
             job: self.key(),
@@ -247,6 +281,7 @@ impl<'a> Run<'a> {
             journal,
             account: Account::own()?,
             max_deferred: usize::MAX,
+            memory: unlimited(),
             side: "client".into(),
             root: base.display().to_string(),
         };
@@ -254,26 +289,19 @@ impl<'a> Run<'a> {
             .map_err(|error| error.at("client"))
     }
 
-    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<([u8; 32], Vec<RelPath>), Error> {
+    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<Granted, Error> {
         let (open, targets, becomes) = self.lay_out_remote(target)?;
         match target.ask(Request::Grant { open, peer: from.clone() })? {
             Reply::Granted(grant) => {
-                self.intent()?.keep(becomes)?;
-                Ok((grant, targets))
+                let marker = self.intent()?.keep(becomes)?;
+                Ok((grant, targets, marker))
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn between(
-        &self,
-        mut session: Session,
-        to: &SiteName,
-        grant: [u8; 32],
-        targets: Vec<RelPath>,
-    ) -> Result<Summary, Error> {
-        let send = self.open_send(false, targets)?;
-        match session.ask(Request::Push { send, to: to.clone(), grant })? {
+    fn between(&self, mut session: Session, push: Request) -> Result<Summary, Error> {
+        match session.ask(push)? {
             Reply::Pushing => {}
             other => return Err(unexpected(&other)),
         }
@@ -329,15 +357,7 @@ impl<'a> Run<'a> {
 
     /// Asks the site what the destination is, and says what to open there.
     fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
-        let Spec::Remote(path) = &self.destination else {
-            return Err(Error::new(
-                Code::UsageInvalid,
-                "copy",
-                self.destination.shown(),
-                "not a place at a site",
-            ));
-        };
-        let place = place_of(path)?;
+        let place = self.remote_destination()?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
         let becomes = self.becomes(&layout);
@@ -414,11 +434,12 @@ impl<'a> Run<'a> {
     }
 
     fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+        let mut sources = Sources::default();
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {
                 let contents = *slash || self.job.verb == Verb::Sync;
-                open_local(path, contents, self.job.recursive, to)
-                    .map_err(|error| not_found(error).at("client"))
+                let root = sources.root(path, contents, self.job.recursive, to);
+                root.map_err(|error| error.at("client"))
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
@@ -443,27 +464,6 @@ impl<'a> Run<'a> {
         };
         Journal::open(&self.context.home()?.journal_dir(), &header).map(Some)
     }
-}
-
-fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Result<Root, Error> {
-    if contents {
-        let store = LocalStore::open(path, Access::ReadOnly)?;
-        return Ok(Root { dir: store.root()?, from: RelPath::root(), to });
-    }
-    // As cp does: a link named as a source is followed unless trees are copied.
-    let resolved = match recursive {
-        true => path.to_path_buf(),
-        false => path.canonicalize().map_err(|error| crate::home::file_error("open", path, &error))?,
-    };
-    let (parent, name) = split_local(&resolved);
-    let store = LocalStore::open(&parent, Access::ReadOnly)?;
-    let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
-    Ok(Root { dir: store.root()?, from, to })
-}
-
-/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
-fn not_found(error: Error) -> Error {
-    if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

@@ -108,6 +108,9 @@ fn resume(
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
         return Ok(Verdict::Want);
     }
+    if !session.receiver(|receiver| receiver.may_resume()) {
+        return Ok(Verdict::Want);
+    }
     let file = place.dir.create_temp(&temp, true)?;
     if file.stamp()?.ino != temp_ino {
         return Ok(Verdict::Want);
@@ -119,7 +122,9 @@ fn resume(
     if slots.is_empty() {
         return Ok(Verdict::Want);
     }
-    session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone()));
+    if !session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone())) {
+        return Ok(Verdict::Want);
+    }
     let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;

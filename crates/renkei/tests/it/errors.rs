@@ -72,6 +72,32 @@ fn wrong_paths() {
     fails(&["cp", text(&here), &kek.place("dir")], 4, "RK-STORE-4", "client");
 }
 
+/// Errors of a source show its path as the user gave it, whichever end reads it.
+#[test]
+fn sources_are_named_as_they_were_given() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let here = federation.scratch();
+    let missing = here.join("none");
+    for dir in [kek.root(), &here] {
+        fs::create_dir(dir.join("run")).unwrap();
+        fs::write(dir.join("run/f"), b"x").unwrap();
+    }
+    let subject = |arguments: &[&str], status, code, side| {
+        let error = assert_fails(titech, arguments, status, code, side);
+        error["subject"].as_str().unwrap().to_owned()
+    };
+    let to = text(&here);
+    assert_eq!(subject(&["cp", &kek.place("none"), to], 3, "RK-STORE-1", "kek"), "/data/none");
+    assert_eq!(subject(&["cp", &kek.place("run/none"), to], 3, "RK-STORE-1", "kek"), "/data/run/none");
+    assert_eq!(subject(&["cp", &kek.place("run"), to], 4, "RK-STORE-4", "kek"), "/data/run");
+    let up = subject(&["cp", "-r", text(&missing), &kek.place("")], 3, "RK-STORE-1", "client");
+    assert_eq!(up, text(&missing));
+    let run = here.join("run");
+    let up = subject(&["cp", text(&run), &kek.place("new")], 4, "RK-STORE-4", "client");
+    assert_eq!(up, text(&run));
+}
+
 #[test]
 fn wrong_arguments() {
     let federation = Federation::two();
@@ -381,50 +407,44 @@ fn a_name_that_does_not_resolve() {
     assert_eq!(error["cause"].as_str().unwrap().matches("RK-NET-2").count(), 2, "{error}");
 }
 
-/// A large file, and a proxy from titech to kek that holds a copy of it up after some MiB.
-fn hold_up(federation: &Federation, mib: usize) -> (PathBuf, Proxy) {
+/// A copy of 64 MiB to kek that has come as far as a proxy lets it.
+fn stuck_copy(federation: &Federation, passes: usize, prepare: impl FnOnce(&mut Command)) -> (Proxy, Child) {
+    let Federation { titech, kek, .. } = federation;
     let large = federation.scratch().join("large");
     fs::write(&large, noise(1, 64 * MIB)).unwrap();
-    let proxy = Proxy::to(&federation.kek);
-    proxy.put_between(&federation.titech, &federation.kek);
-    proxy.allow((mib * MIB) as u64);
-    (large, proxy)
+    let proxy = Proxy::to(kek);
+    proxy.put_between(titech, kek);
+    proxy.allow(passes as u64);
+    let mut command = titech.command();
+    command.args(["cp", text(&large), &kek.place("x")]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    prepare(&mut command);
+    let copy = command.spawn().unwrap();
+    proxy.wait_until_used_up();
+    (proxy, copy)
 }
 
-/// Waits for the end of a copy with `--json` that must fail as unavailable; gives the error.
-fn unavailable(copy: Child) -> Value {
+/// The exit status and the report of a copy.
+fn report_of(copy: Child) -> (Option<i32>, Value) {
     let output = copy.wait_with_output().unwrap();
-    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(8), "{report}");
-    report["error"].take()
-}
-
-fn send_signal(process: u32, signal: rustix::process::Signal) {
-    let process = rustix::process::Pid::from_raw(process as i32).unwrap();
-    rustix::process::kill_process(process, signal).unwrap();
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
 }
 
 /// A peer that stops answering in the middle, as a machine under too much load does.
 #[test]
 fn a_peer_that_stalls() {
     let federation = Federation::two();
-    let Federation { titech, kek, .. } = &federation;
-    let (large, proxy) = hold_up(&federation, 4);
-    let mut command = titech.command();
-    command.env("RENKEI_STALL_TIMEOUT_S", "2").args(["--json", "cp", "--retry-for", "0"]);
-    command.args([text(&large), &kek.place("x")]).stdout(Stdio::piped());
     let start = Instant::now();
-    let copy = command.spawn().unwrap();
-    proxy.wait_until_used_up();
-    send_signal(kek.pid(), rustix::process::Signal::STOP);
+    let (proxy, copy) = stuck_copy(&federation, 4 * MIB, |command| {
+        command.env("RENKEI_STALL_TIMEOUT_S", "2").args(["--json", "--retry-for", "0"]);
+    });
+    let pid = rustix::process::Pid::from_raw(federation.kek.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     proxy.open();
-    let error = unavailable(copy);
-    send_signal(kek.pid(), rustix::process::Signal::CONT);
-    assert_eq!(
-        (error["code"].as_str(), error["side"].as_str()),
-        (Some("RK-NET-4"), Some("client")),
-        "{error}"
-    );
+    let (status, report) = report_of(copy);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(status, Some(8), "{report}");
+    assert_eq!(report["error"]["code"], "RK-NET-4", "{report}");
+    assert_eq!(report["error"]["side"], "client", "{report}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
@@ -432,36 +452,32 @@ fn a_peer_that_stalls() {
 #[test]
 fn a_connection_that_is_lost() {
     let mut federation = Federation::two();
-    let (large, proxy) = hold_up(&federation, 4);
-    let Federation { titech, kek, .. } = &federation;
-    let mut command = titech.command();
-    command.args(["--json", "cp", "--retry-for", "1", text(&large), &kek.place("x")]).stdout(Stdio::piped());
-    let copy = command.spawn().unwrap();
-    proxy.wait_until_used_up();
+    let (proxy, copy) = stuck_copy(&federation, 4 * MIB, |command| {
+        command.args(["--json", "--retry-for", "1"]);
+    });
     federation.kek.kill9();
     proxy.open();
     proxy.cut();
-    let error = unavailable(copy);
-    assert!(["RK-NET-2", "RK-NET-3"].contains(&error["code"].as_str().unwrap()), "{error}");
+    let (status, report) = report_of(copy);
+    let code = report["error"]["code"].as_str().unwrap();
+    assert_eq!(status, Some(8), "{report}");
+    assert!(["RK-NET-2", "RK-NET-3"].contains(&code), "{report}");
 }
 
 /// Ctrl-C stops in order and says how to go on.
 #[test]
 fn an_interrupted_copy_says_how_to_go_on() {
     let federation = Federation::two();
-    let Federation { titech, kek, .. } = &federation;
-    let (large, proxy) = hold_up(&federation, 20);
-    let arguments = ["cp", text(&large), &kek.place("x")];
-    let copy =
-        titech.command().args(arguments).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    proxy.wait_until_used_up();
-    send_signal(copy.id(), rustix::process::Signal::INT);
+    let (proxy, copy) = stuck_copy(&federation, 20 * MIB, |_| {});
+    let pid = rustix::process::Pid::from_child(&copy);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     proxy.open();
     let output = copy.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("RK-MOVE-5") && said.contains("same command again"), "{said}");
-    titech.ok(&arguments);
+    let Federation { titech, kek, .. } = &federation;
+    titech.ok(&["cp", text(&federation.scratch().join("large")), &kek.place("x")]);
     assert_eq!(fs::read(kek.root().join("x")).unwrap(), noise(1, 64 * MIB));
 }
 

@@ -8,7 +8,7 @@ use renkei::identity::credential::{Credential, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::mover::Stop;
 use renkei::mover::progress::Watch;
-use renkei::mover::receive::{ReceiveJob, receive};
+use renkei::mover::receive::{ReceiveJob, receive, unlimited};
 use renkei::mover::send::{SendJob, send};
 use renkei::mover::walk::Root;
 use renkei::net::control::split;
@@ -47,6 +47,34 @@ fn credential(site: &SiteName) -> Credential {
     Credential::parse(&issued.pem, &key.serialize_pem(), Path::new("test")).unwrap()
 }
 
+#[test]
+fn what_is_queued_goes_out_with_what_follows() {
+    let site = SiteName::parse("kek").unwrap();
+    let (mut near, mut far) = connection(&credential(&site), &site);
+    far.bear_silence(Duration::from_millis(200)).unwrap();
+    let mut bytes = [0; 6];
+    near.queue(b"abc").unwrap();
+    assert_eq!(far.read_exact(&mut bytes[..1]).unwrap_err().code, Code::Stalled);
+    far.bear_silence(PATIENCE).unwrap();
+    near.write_all(b"def").unwrap();
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcdef");
+    near.queue(b"abc").unwrap();
+    near.flush().unwrap();
+    far.read_exact(&mut bytes[..3]).unwrap();
+    // More than is queued goes at once, and in order.
+    let (start_bytes, more_bytes) = (9 << 10, 300 << 10);
+    let (start, more) = (noise(1, start_bytes), noise(2, more_bytes));
+    near.queue(&start).unwrap();
+    near.queue(&start).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut all = vec![0; 2 * start_bytes + more_bytes];
+        far.read_exact(&mut all).map(|()| all)
+    });
+    near.write_all(&more).unwrap();
+    assert!(reading.join().unwrap().unwrap() == [&start[..], &start, &more].concat());
+}
+
 /// What both ends say, and how far the sender was told that things are done.
 struct Outcome {
     sent: Result<Summary, Error>,
@@ -56,13 +84,22 @@ struct Outcome {
 
 /// Sends what is in `from` into `store`.
 fn transfer(from: &Path, store: &dyn Store) -> Outcome {
+    transfer_as(&Account::own().unwrap(), from, store)
+}
+
+/// Sends what is in `from` into `store`; an account reads and writes.
+fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let site = SiteName::parse("kek").unwrap();
     let host = credential(&site);
     let (control, far_control) = connection(&host, &site);
     let (streams, far_streams) = (0..STREAMS).map(|_| connection(&host, &site)).unzip();
     let source = LocalStore::open(from, Access::ReadOnly).unwrap();
-    let root = Root { dir: source.root().unwrap(), from: RelPath::root(), to: RelPath::root() };
-    let account = Account::own().unwrap();
+    let root = Root {
+        dir: source.root().unwrap(),
+        from: RelPath::root(),
+        to: RelPath::root(),
+        shown: String::new(),
+    };
     let job = SendJob {
         roots: vec![root],
         recursive: true,
@@ -79,8 +116,9 @@ fn transfer(from: &Path, store: &dyn Store) -> Outcome {
         options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
         journal: None,
         max_deferred: 1000,
+        memory: unlimited(),
         root: "/data".into(),
-        account,
+        account: account.clone(),
         side: "kek".into(),
     };
     let watch = Watch::default();
@@ -186,6 +224,24 @@ fn is_sync(op: Op) -> bool {
 }
 
 /// The machine stops at every single change in turn: what the sender was told is done is on the disk.
+/// Disks and parallel file systems write whole blocks at their own boundaries best.
+#[test]
+fn large_files_are_written_in_whole_aligned_blocks() {
+    let (dir, store) = prepared();
+    let from = dir.path().join("one");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("f"), noise(1, 9 * MIB + 5000)).unwrap();
+    transfer(&from, &store).sent.unwrap();
+    let events = store.take_events();
+    let mut written: Vec<_> =
+        events.iter().filter(|event| event.op == Op::WriteAt).map(|event| event.range.clone()).collect();
+    written.sort_unstable_by_key(|range| range.start);
+    let mib = MIB as u64;
+    let mut expected: Vec<_> = (0..9).map(|index| index * mib..(index + 1) * mib).collect();
+    expected.push(9 * mib..9 * mib + 5000);
+    assert_eq!(written, expected);
+}
+
 #[test]
 fn whatever_the_moment_of_a_crash_nothing_acknowledged_is_lost() {
     let (dir, store) = prepared();
@@ -275,5 +331,41 @@ fn assert_final_names_are_whole(from: &Path, to: &Path, case: &str) {
                 assert!(same, "{case}: {name:?} differs");
             }
         }
+    }
+}
+
+fn make_all_nobodys(top: &Path, nobody: &Account) {
+    let mut pending = vec![top.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        std::os::unix::fs::lchown(&path, Some(nobody.uid), Some(nobody.gid)).unwrap();
+        if path.symlink_metadata().unwrap().is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|listed| listed.unwrap().path()));
+        }
+    }
+}
+
+/// A tree whose directories nobody may write to is copied over the copy of it, by an account that modes hold back.
+#[test]
+fn a_locked_tree_is_copied_again_by_an_ordinary_account() {
+    use std::os::unix::fs::PermissionsExt;
+    if !Account::own().unwrap().name.eq("root") {
+        return eprintln!("skipped: needs root to become another account");
+    }
+    let nobody = Account::lookup("nobody").unwrap();
+    let (dir, store) = prepared();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(dir.path(), 0o755);
+    // So many files at the top that both streams bring some.
+    (0..4000).for_each(|n| fs::write(from.join(format!("n{n}")), noise(n, 900)).unwrap());
+    for (locked, mode) in [("d/e", 0o500), ("d", 0o555), ("", 0o555)] {
+        set_mode(&from.join(locked), mode);
+    }
+    make_all_nobodys(dir.path(), &nobody);
+    for round in 0..2 {
+        let outcome = transfer_as(&nobody, &from, &store);
+        let summary = outcome.sent.unwrap();
+        assert_eq!((summary.files, summary.failed), (4006, 0), "{round}: {summary:?}");
+        assert_same(&tree::read(&from), &tree::read(&to));
     }
 }

@@ -6,6 +6,7 @@
 mod request;
 mod session;
 
+use crate::doors::strangers::Seat;
 use crate::net::CONNECT_TIMEOUT;
 use crate::net::tls::TlsStream;
 use crate::site::{Counters, Site};
@@ -17,12 +18,13 @@ use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
 const MAX_FIRST_BYTES: usize = 4096;
+/// Padding before it, in one frame or several.
+const MAX_PADDING_BYTES: usize = 64 << 10;
 
-/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The permit is held
+/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The seat is held
 /// until the peer has proved who it is.
 pub fn spawn(
     sock: TcpStream,
@@ -30,12 +32,12 @@ pub fn spawn(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) {
     let work = {
         let site = site.clone();
         move || {
-            if let Err(error) = serve(sock, &received, config, peer, &site, permit) {
+            if let Err(error) = serve(sock, &received, config, peer, &site, seat) {
                 Counters::add(&site.counters.refused_total, 1);
                 tracing::info!(%peer, %error, "connection refused or lost");
             }
@@ -52,7 +54,7 @@ fn serve(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: &Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
     // Nobody knows yet who this is: a byte now and then must not keep the place of others.
@@ -75,7 +77,7 @@ fn serve(
             joined.map_err(|(error, mut stream)| refuse(&mut stream, error.at(side.as_str())))
         }
         FrameKind::Control => match decode("greeting", &payload) {
-            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, seat),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },
@@ -83,22 +85,25 @@ fn serve(
     }
 }
 
+/// Reads the first frame that says something; a data stream that opens its window sends some padding before.
 fn read_first(stream: &mut TlsStream) -> Result<(FrameKind, Vec<u8>), Error> {
-    let mut head = [0; HEAD_BYTES];
-    stream.read_exact(&mut head)?;
-    let head = frame::parse_head(head)?;
-    let kind = head.kind.ok_or_else(|| violation("greeting", "an optional frame"))?;
-    if head.payload_bytes > MAX_FIRST_BYTES {
-        return Err(Error::new(
-            Code::FrameTooLarge,
-            "greet",
-            "peer",
-            format!("{} bytes", head.payload_bytes),
-        ));
+    let mut left = MAX_PADDING_BYTES;
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        stream.read_exact(&mut head)?;
+        let head = frame::parse_head(head)?;
+        let most = if head.kind.is_some() { MAX_FIRST_BYTES } else { left };
+        if head.payload_bytes > most {
+            let cause = format!("{} bytes", head.payload_bytes);
+            return Err(Error::new(Code::FrameTooLarge, "greet", "peer", cause));
+        }
+        let mut payload = vec![0; head.payload_bytes];
+        stream.read_exact(&mut payload)?;
+        if let Some(kind) = head.kind {
+            return Ok((kind, payload));
+        }
+        left -= head.payload_bytes;
     }
-    let mut payload = vec![0; head.payload_bytes];
-    stream.read_exact(&mut payload)?;
-    Ok((kind, payload))
 }
 
 /// Tells the peer why, as far as it listens.
