@@ -6,6 +6,7 @@ use super::copy_plan::{
 };
 use super::intent::Intent;
 use super::progress::Display;
+use super::quantity::parse_rate;
 use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
@@ -48,7 +49,10 @@ pub(super) struct Common {
     /// How long to try again after the connection was lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry_for: u64,
-    /// Send at most so many bytes per second; K, M and G count in powers of 1024
+    /// Send at most so many bytes per second: 500K, 1.5M, 10MB, 80Mbit
+    ///
+    /// As in rsync, K, M, G and T (or KiB, MiB ...) are powers of 1024 and KB, MB ... powers of 1000; kbit, Mbit ...
+    /// are thousands of bits. A plain number is bytes, as in curl and wget.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     limit: Option<u64>,
     /// Data streams at most; by default the PoP decides
@@ -63,23 +67,6 @@ impl Common {
         let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
         self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX))
     }
-}
-
-/// Parses `10M` and the like.
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let number = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
-    let factor = match text[number.len()..].to_ascii_uppercase().as_str() {
-        "" => 1u64,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        _ => return Err("write a number, or a number and K, M or G".into()),
-    };
-    let count: u64 = number.parse().map_err(|_| "write a number, or a number and K, M or G")?;
-    count
-        .checked_mul(factor)
-        .filter(|rate| *rate > 0)
-        .ok_or_else(|| "write at least 1; without --limit there is none".into())
 }
 
 /// Which verb asked; names the report.
@@ -280,7 +267,7 @@ impl<'a> Run<'a> {
             LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
-        let options = self.job.options.clone();
+        let options = self.options(&layout);
         let offers = kept || options.existing != Existing::Replace || options.dry_run;
         let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
@@ -384,6 +371,7 @@ impl<'a> Run<'a> {
         {
             refuse_overlap(&self.sources, &to, &layout.targets, self.job.options.delete)?;
         }
+        let options = self.options(&layout);
         if layout.make {
             session.ask(Request::Mkdir { place, parents: false })?;
         }
@@ -391,7 +379,7 @@ impl<'a> Run<'a> {
             transfer: self.transfer,
             job: self.key(),
             to,
-            options: self.job.options.clone(),
+            options,
             max_streams: self.job.common.max_streams(),
         };
         Ok((open, layout.targets, becomes))
@@ -437,6 +425,12 @@ impl<'a> Run<'a> {
             }
             _ => layout,
         }
+    }
+
+    /// What stands beside a destination that is only looked at is not the sync's to remove.
+    fn options(&self, layout: &Layout) -> ReceiveOptions {
+        let options = self.job.options.clone();
+        ReceiveOptions { delete: options.delete && layout.into, ..options }
     }
 
     fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {

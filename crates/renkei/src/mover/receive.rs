@@ -334,6 +334,13 @@ impl Session {
         }
     }
 
+    /// In a dry run: tells who watches here, where the sender's own watch is out of sight.
+    pub(super) fn note_wanted(&self, path: &RelPath) {
+        if self.options.dry_run {
+            self.watch.note_would_send(vec![path.clone()]);
+        }
+    }
+
     pub(super) fn left(&self, item: &OfferItem) -> Left {
         self.receiver(|receiver| receiver.left(item))
     }
