@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 RELEASE := $(CARGO_TARGET_DIR)/release/renkei
 
-.PHONY: help demo test build install deb test-deb bench-loopback docs fuzz clean
+.PHONY: help demo test build install deb test-deb bench-loopback bench-wire docs fuzz clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchma
 	@scripts/setup bench
 	cargo build --release --locked --package renkei
 	@bench/loopback --renkei "$(RELEASE)" $(BENCH_FLAGS)
+
+bench-wire: ## Checks the lab's wire with ping and iperf3 (root)
+	@scripts/setup bench
+	cargo build --release --locked --package renkei
+	@bench/wire --renkei "$(RELEASE)"
 
 docs: ## Writes the generated pages of docs/ anew
 	cargo build --locked --package renkei

@@ -557,7 +557,7 @@ mod tests {
     #[test]
     fn load_is_forgotten_after_a_pause() {
         let mut load = Load::default();
-        load.add(0, 5);
+        load.add(0, MUCH_FRAMES - 3);
         assert!(!load.is_much());
         load.add(10, 3);
         assert!(load.is_much());
@@ -565,7 +565,7 @@ mod tests {
         assert!(load.is_much(), "the window before had much");
         load.add(2 * LOAD_WINDOW_NS, 1);
         assert!(!load.is_much());
-        load.add(2 * LOAD_WINDOW_NS, 9);
+        load.add(2 * LOAD_WINDOW_NS, MUCH_FRAMES);
         load.add(9 * LOAD_WINDOW_NS, 1);
         assert!(!load.is_much());
     }
