@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import time
 
@@ -102,11 +103,12 @@ class Cable(Network):
 
     def make(self):
         one, two = self.names.values()
-        for name in (one, two):
+        for number, name in enumerate((one, two), 1):
             output("ip", "netns", "add", name)
             os.makedirs(f"/etc/netns/{name}", exist_ok=True)
             with open(f"/etc/netns/{name}/hosts", "w") as hosts:
                 hosts.write("127.0.0.1 localhost\n10.213.0.1 one\n10.213.0.2 two\n")
+                hosts.write(f"10.213.0.{number} {platform.node()}\n")
         output("ip", "-n", one, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", two)
         for number, name in enumerate((one, two), 1):
             output("ip", "-n", name, "addr", "add", f"10.213.0.{number}/24", "dev", "eth0")

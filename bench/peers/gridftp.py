@@ -18,14 +18,14 @@ class Gridftp(Peer):
         return first_line(find("globus-url-copy"), "-version")
 
     def serve(self, stage):
-        command = [find("globus-gridftp-server"), "-port", str(PORT), "-aa", "-anonymous-user", "root", "-allow-root",
+        command = ["env", f"GLOBUS_HOSTNAME={stage.dst_address}", find("globus-gridftp-server"), "-port", str(PORT), "-aa", "-anonymous-user", "root", "-allow-root",
                    "-disable-usage-stats", "-control-interface", stage.dst_address,
                    "-data-interface", stage.dst_address]
         stage.spawn(stage.dst, command, PORT, self.name)
 
     def copy(self, stage, item, target):
         source, to = os.path.join(stage.source, item), f"ftp://{stage.dst_address}:{PORT}{target}/"
-        common = ["globus-url-copy", "-fast", "-tcp-bs", "67108864", "-bs", "4194304"]
+        common = ["env", f"GLOBUS_HOSTNAME={stage.src_address}", "globus-url-copy", "-fast", "-tcp-bs", "67108864", "-bs", "4194304"]
         if tree(stage, item):
             return [*common, "-p", "2", "-cc", "8", "-pp", "-r", "-cd", f"file://{source}/", f"{to}{item}/"]
         return [*common, "-p", "8", f"file://{source}", to + item]
