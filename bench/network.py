@@ -1,6 +1,5 @@
 """The two ends and what lies between: a lab of `renkei lab`, or two namespaces joined by a plain cable."""
 
-import json
 import os
 import platform
 import subprocess
@@ -130,3 +129,57 @@ class Cable(Network):
                 os.rmdir(f"/etc/netns/{name}")
             except FileNotFoundError:
                 pass
+
+
+class Lab(Network):
+    """Sites of `renkei lab`; the program that holds the wire is counted apart."""
+
+    def __init__(self, renkei, file, sites, environment=None):
+        super().__init__()
+        self.renkei, self.sites, self.name = renkei, tuple(sites), f"bench{os.getpid()}"
+        self.environment = environment
+        self.engine = "renkei lab"
+        self.call("up", file)
+        try:
+            self.hold(self.sites)
+            self.addresses = {site: self.resolve(site) for site in self.sites}
+            self.wire = self.find_wire()
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, verb, *args):
+        return output(self.renkei, "lab", verb, "--lab", self.name, *args)
+
+    def argv(self, site, command):
+        return [self.renkei, "lab", "run", "--lab", self.name, site, "--", *command]
+
+    def resolve(self, site):
+        """The address under which the others know a site."""
+        other = next(other for other in self.sites if other != site)
+        return output(*self.argv(other, ["getent", "ahostsv4", site])).split()[0]
+
+    def find_wire(self):
+        """The process that holds the wire: the one whose command line names the lab and is not one of ours."""
+        ours = {holder.pid for holder in self.holders.values()}
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline", "rb") as line:
+                    words = line.read().split(b"\0")
+            except OSError:
+                continue
+            names = self.name.encode()
+            if b"lab" in words and any(names in word for word in words) and b"run" not in words:
+                found.append(int(process))
+        return [process for process in found if process not in ours]
+
+    def address(self, site):
+        return self.addresses[site]
+
+    def wire_seconds(self):
+        return sum(process_seconds(process) for process in self.wire)
+
+    def close(self):
+        self.release()
+        self.call("down")

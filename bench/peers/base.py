@@ -88,7 +88,8 @@ class Peer:
     def shown(self, stage, item, target):
         """The command as the report shows it, without the paths of this machine."""
         text = shlex.join(self.copy(stage, item, target))
-        places = [(target, "DST/RUN"), (stage.target, "DST"), (stage.source, "SRC"), (stage.work, "CONF"),
+        places = [(target, "/DST/RUN"), (stage.target, "/DST"), (stage.source, "/SRC"), (stage.work, "/CONF"),
+                  (TOOLS + "/", ""), (stage.renkei, "renkei"),
                   (stage.dst_address, "dst"), (stage.src_address, "src"), (os.path.basename(target), "RUN")]
         for real, word in places:
             text = text.replace(real, word)
