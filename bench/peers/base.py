@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 
+from bench.data import digests
 from bench.measure import Fail, first_line
 
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME") or "/var/tmp", ".cache")
@@ -35,7 +36,7 @@ class Stage:
         log = os.path.join(self.work, f"{name}.log")
         with open(log, "ab") as out:
             server = subprocess.Popen(self.argv(site, command), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                      start_new_session=True)
+                                      process_group=0)
         end = time.monotonic() + within
         while not self.network.listens(site, port):
             if server.poll() is not None or time.monotonic() > end:
@@ -65,7 +66,6 @@ class Peer:
     encrypted = False     # content is protected on the way
     checks = "no"         # what end-to-end check of the content is part of the copy
     durable = "no"        # how the copy is on stable storage when the command ends
-    extra = 1.0           # share of the time limit
 
     def missing(self):
         """What is not installed, or None."""
@@ -81,6 +81,16 @@ class Peer:
     def copy(self, stage, item, target):
         """The argv that copies `item` (a file or tree below the source) into the folder `target`."""
         raise NotImplementedError
+
+    def found(self, stage, item, target):
+        """Size and digest of each file that arrived, by name."""
+        return digests(os.path.join(target, item))
+
+    def clear(self, stage, target):
+        """Takes away what is not in the folder `target`."""
+
+    def end(self, stage):
+        """Takes away what the peer left outside the stage's folders; its servers have ended."""
 
     def client(self, stage):
         return stage.src if self.direction == "push" else stage.dst
