@@ -9,7 +9,7 @@ from bench.machine import REPOSITORY
 PAGE = os.path.join(REPOSITORY, "docs", "benchmarks.md")
 PLOTS = os.path.join(REPOSITORY, "docs", "benchmarks")
 BEGIN, END = "<!-- sites: begin -->", "<!-- sites: end -->"
-OURS, FLOORS = "renkei", ("RAW", "LOCAL")
+OURS, FLOORS = ("renkei", "renkei-pops"), ("RAW", "LOCAL")
 # The tables of the RENKEI-PoP paper, row = from, in the order of SITES.
 SITES = ("titech", "titech2", "osaka", "nii", "kek", "nagoya", "tkb")
 PAPER = {
@@ -67,7 +67,7 @@ def table(entry, programs):
     """One scenario: its heading, its table, what failed, what the paper has."""
     every = rows(entry)
     good = sorted((row for row in every if row.good), key=lambda row: row.median())
-    peers = [row.rate for row in good if row.name != OURS and row.name not in FLOORS]
+    peers = [row.rate for row in good if row.name not in (*OURS, *FLOORS)]
     best, many = max(peers, default=None), entry["files"] > 1
     lines = heading(entry)
     unit = "files/s" if many else "Gbit/s"
@@ -101,7 +101,7 @@ def line(row, entry, best, many, programs):
     second = f"{row.files / row.median():,.0f}" if many else f"{row.rate * 8 / 1e9:.2f}"
     of_best = f"{row.rate / best:.2f}" if best and row.name not in FLOORS else ""
     of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and row.name != "LOCAL" else ""
-    name = f"**{row.name}**" if row.name == OURS else row.name
+    name = f"**{row.name}**" if row.name in OURS else row.name
     machine = row.per_gb(lambda run: max(0.0, run["machine"] - run["wire"]))
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
             f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {machine:.2f} "
@@ -120,8 +120,8 @@ def summary(result):
     lines = ["| scenario | renkei MB/s | of limit | best peer | its MB/s | renkei against it |",
              "|---|--:|--:|---|--:|--:|"]
     for entry in result["scenarios"]:
-        ours = rate_of(entry, OURS)
-        peers = [(row.rate, row.name) for row in rows(entry) if row.good and row.name not in (OURS, *FLOORS)]
+        ours = rate_of(entry, OURS[0])
+        peers = [(row.rate, row.name) for row in rows(entry) if row.good and row.name not in (*OURS, *FLOORS)]
         best = max(peers, default=None)
         limit = f"{ours / entry['limit']:.2f}" if ours and entry["limit"] else ""
         against = f"**{ours / best[0]:.2f}**" if ours and best else ""
@@ -151,13 +151,15 @@ def circumstances(result):
     kinds = [f"  {kind}: " + ", ".join(f"`{name}={value}`" for name, value in values.items())
              for kind, values in result["kernel_settings"].items()]
     return [
+        "- `make bench` repeats it, `bench/run --list` names the scenarios, `--only`, `--peers`, `--rounds`, `--scale` and "
+        "`--work` choose (`make bench BENCH_FLAGS=...`).",
         f"- {machine['date']}, commit {machine['commit']}; Linux {machine['kernel']}, {machine['processor']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB; source and destination on {machine['file_system']}",
         f"- {options['rounds']} rounds (3 where a run takes over 30 s), scale {options['scale']:g}. Every round runs each "
         "program once, in an order that changes. The source is in memory (warm), `sync` runs before each copy, the "
         "destination is empty; the first copy of each program is compared by size and SHA-256.",
         "- Limit: the rate of the link x 1448/1514 x (1 - loss), the payload share of Ethernet frames. Best peer: the "
-        "fastest program but renkei, RAW and LOCAL.",
+        "fastest program but renkei's own rows, RAW and LOCAL.",
         "- CPU is user + system of all processes of both ends, servers included; the next column is the whole machine's "
         "busy time without the emulator's process. The kernel's receive work runs partly in the emulator's time, for all "
         "programs alike. What is not durable when its command ends has `no`; `+ sync s` is what a sync after it takes.",

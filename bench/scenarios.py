@@ -6,7 +6,8 @@ from bench import data
 from bench.machine import REPOSITORY
 
 M, G = 10**6, 10**9
-MOVERS = ["renkei", "gridftp", "rclone", "xrdcp", "lftp", "rsync", "rsync-ssh", "tar-ssh", "scp", "sftp", "gfarm"]
+MOVERS = ["renkei", "renkei-pops", "gridftp", "rclone", "xrdcp", "lftp", "rsync", "rsync-ssh", "tar-ssh", "scp",
+          "sftp", "gfarm"]
 FILE, TREE = [*MOVERS, "RAW"], [*MOVERS, "RAW", "LOCAL"]
 SWEEP = ["renkei", "gridftp", "rclone", "rsync"]
 # Share of an Ethernet frame of 1514 bytes that is TCP payload with timestamps.
@@ -100,6 +101,7 @@ class Scenario:
 SENDERS = {"titech2": 0.16, "tkb": 5.71, "kek": 5.83, "osaka": 9.62}
 SEVEN = ("titech", "titech2", "osaka", "nii", "kek", "nagoya", "tkb")
 SEVEN_FILE = os.path.join("lab", "seven-sites.toml")
+MATRICES = [SEVEN_FILE, os.path.join("lab", "seven-sites-measured.toml")]
 KEK_WRITE = {0.9: "parallel ftp 97.3, put 89.5, Kerberos ftp 64.0, scp 32.4, iRODS iput 23.5",
              10: "iRODS iput 24.0, scp 25.2, parallel ftp 18.1, put 15.9, Kerberos ftp 10.0"}
 KEK_READ = {0.9: "parallel ftp 86.5, cat 85.2, Kerberos ftp 83.0, scp 31.3, iRODS iget 16.1",

@@ -6,7 +6,7 @@ from bench.measure import first_line
 from bench.peers.base import Peer, find, tree
 
 PORT = 8780
-FLAGS = ["--config", "/dev/null", "-q", "--transfers", "16", "--checkers", "32", "--multi-thread-streams", "16",
+FLAGS = ["--config", "/dev/null", "-q", "--webdav-pacer-min-sleep", "0", "--multi-thread-streams", "16",
          "--multi-thread-cutoff", "64M", "--multi-thread-chunk-size", "16M", "--buffer-size", "64M"]
 
 
@@ -29,7 +29,8 @@ class Rclone(Peer):
     def copy(self, stage, item, target):
         remote = f":webdav,vendor=rclone,url='http://{stage.src_address}:{PORT}':{item}"
         to = os.path.join(target, item) if tree(stage, item) else target
-        return [find("rclone"), "copy", *FLAGS, remote, to]
+        flags = ["--transfers", "64", "--checkers", "64"] if tree(stage, item) else ["--transfers", "16"]
+        return [find("rclone"), "copy", *FLAGS, *flags, remote, to]
 
 
 PEERS = [Rclone]
