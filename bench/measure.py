@@ -98,22 +98,44 @@ def received(process):
     return sum(int(row[1].split()[0]) for row in rows if row[0].strip() != "lo")
 
 
-class Trace(threading.Thread):
-    """Samples the bytes that reach a network namespace, seen through one of its processes."""
+def own_memory(process):
+    """Bytes of a process that no file backs; 0 if it has ended."""
+    try:
+        with open(f"/proc/{process}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return 0
+    return sum(int(fields.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
-    def __init__(self, process, every=0.1):
+
+def socket_memory():
+    """Bytes the kernel holds for all TCP sockets of the machine."""
+    with open("/proc/net/sockstat") as stat:
+        words = next(line for line in stat if line.startswith("TCP:")).split()
+    return int(words[words.index("mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Trace(threading.Thread):
+    """Samples the bytes that reach a network namespace, and the memory of all processes and sockets of both ends."""
+
+    def __init__(self, process, groups, every=0.1):
         super().__init__(daemon=True)
-        self.process, self.every, self.points, self.over = process, every, [], threading.Event()
+        self.process, self.groups, self.every = process, groups, every
+        self.points, self.peak, self.over = [], 0, threading.Event()
+
+    def memory(self):
+        return socket_memory() + sum(own_memory(process) for group in self.groups for process in group.processes())
 
     def run(self):
-        begin, first = time.monotonic(), received(self.process)
+        begin, first, idle = time.monotonic(), received(self.process), self.memory()
         while not self.over.wait(self.every):
             self.points.append((round(time.monotonic() - begin, 3), received(self.process) - first))
+            if len(self.points) % 5 == 0:
+                self.peak = max(self.peak, self.memory() - idle)
 
     def finish(self):
         self.over.set()
         self.join()
-        return self.points
 
 
 class Run:
@@ -121,7 +143,7 @@ class Run:
 
     def __init__(self):
         self.seconds = self.cpu = self.machine = self.wire = 0.0
-        self.sync_seconds, self.error, self.trace = 0.0, None, None
+        self.sync_seconds, self.error, self.trace, self.memory = 0.0, None, None, None
 
     def record(self):
         return {key: round(value, 4) if isinstance(value, float) else value
@@ -140,13 +162,13 @@ def spend(argv, groups, wire_seconds, limit, log, trace=None):
     cpu = sum(group.seconds() for group in groups)
     wire, machine = wire_seconds(), machine_seconds()
     with open(log, "wb") as out:
+        if trace:
+            trace.start()
         begin = time.monotonic()
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         over = threading.Event()
         timer = threading.Timer(limit, lambda: (over.set(), os.killpg(child.pid, signal.SIGKILL)))
         timer.start()
-        if trace:
-            trace.start()
         try:
             # Without a time limit of its own: with one, Python looks every 50 ms only.
             status = child.wait()
@@ -160,7 +182,8 @@ def spend(argv, groups, wire_seconds, limit, log, trace=None):
     run.machine, run.wire = machine_seconds() - machine, wire_seconds() - wire
     run.cpu = sum(group.seconds() for group in groups) - cpu
     if trace:
-        run.trace = trace.finish()
+        trace.finish()
+        run.trace, run.memory = trace.points, trace.peak
     if over.is_set():
         run.error = f"stopped after the limit of {limit:.0f} s; {last_lines(log, 200)}".rstrip("; ")
     elif status:

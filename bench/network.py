@@ -160,8 +160,7 @@ class Lab(Network):
         return output(*self.argv(other, ["getent", "ahostsv4", site])).split()[0]
 
     def find_wire(self):
-        """The process that holds the wire: the one whose command line names the lab and is not one of ours."""
-        ours = {holder.pid for holder in self.holders.values()}
+        """The process that holds the wire: `renkei lab emulate`, with this lab's name."""
         found = []
         for process in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -169,10 +168,9 @@ class Lab(Network):
                     words = line.read().split(b"\0")
             except OSError:
                 continue
-            names = self.name.encode()
-            if b"lab" in words and any(names in word for word in words) and b"run" not in words:
+            if b"emulate" in words and any(self.name.encode() in word for word in words):
                 found.append(int(process))
-        return [process for process in found if process not in ours]
+        return found
 
     def address(self, site):
         return self.addresses[site]

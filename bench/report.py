@@ -75,6 +75,7 @@ def table(entry, programs):
               "| machine less wire | + sync s | durable by |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     lines += [line(row, entry, best, many, programs) for row in good]
     lines += [""] + [failure(row) for row in every if row.bad]
+    lines += memory(every, entry)
     lines += [f"- {name}: did not take part, {reason}" for name, reason in entry["absent"].items()]
     lines += [f"- paper: {note}" for note in entry["paper"]]
     return lines + [""]
@@ -106,6 +107,17 @@ def line(row, entry, best, many, programs):
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
             f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {machine:.2f} "
             f"| {row.median(lambda run: run['sync_seconds']):.2f} | {programs[row.name]['durable']} |")
+
+
+def memory(every, entry):
+    """One line with the peaks of those runs that were sampled, against the bandwidth-delay product."""
+    peaks = {row.name: run["memory"] for row in every for run in row.good if run.get("memory")}
+    if not peaks or not entry["rate"]:
+        return []
+    product = entry["rate"] / 8 * entry["rtt_ms"] / 1000
+    shown = ", ".join(f"{name} {peak / 1e6:,.0f} MB ({peak / product:.1f})" for name, peak in peaks.items())
+    return [f"- peak memory above idle, both ends, processes and TCP sockets (in brackets: times bandwidth x delay, "
+            f"{product / 1e6:,.0f} MB): {shown}"]
 
 
 def failure(row):

@@ -124,6 +124,7 @@ class Measure(unittest.TestCase):
         run = self.spend("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done", 60)
         self.assertIsNone(run.error)
         self.assertTrue(0 < run.cpu <= run.seconds * 1.5)
+        self.assertGreater(measure.own_memory(os.getpid()), 1 << 20)
         self.assertEqual(self.spend("echo why >&2; exit 3", 60).error, "status 3: why")
 
     def test_a_command_over_its_limit_is_stopped(self):

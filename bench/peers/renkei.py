@@ -7,7 +7,7 @@ import shutil
 from bench.measure import first_line, output
 from bench.peers.base import Peer
 
-PORT, BETWEEN_PORT = 7512, 7513
+PORT, BETWEEN_PORT = 17512, 17513  # not 7512, where a lab's own PoPs may be
 
 
 class Pop:
