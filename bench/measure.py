@@ -28,6 +28,14 @@ def mounted(kind, option=None):
     return None
 
 
+def kill(processes, number=signal.SIGKILL):
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            pass
+
+
 class Group:
     """One control group; `enter` is an argv prefix that puts a command into it."""
 
@@ -58,11 +66,7 @@ class Group:
     def stop(self):
         """Ends every process of the group: asks first, then kills."""
         for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
-            for process in self.processes():
-                try:
-                    os.kill(process, number)
-                except ProcessLookupError:
-                    pass
+            kill(self.processes(), number)
             end = time.monotonic() + 2
             while self.processes() and time.monotonic() < end:
                 time.sleep(0.02)
@@ -158,7 +162,7 @@ def last_lines(path, size=600):
 
 def spend(argv, groups, wire_seconds, limit, log, trace=None):
     """Runs a command to its end or the time limit; the groups' servers work for it meanwhile."""
-    run = Run()
+    run, servers = Run(), {process for group in groups for process in group.processes()}
     cpu = sum(group.seconds() for group in groups)
     wire, machine = wire_seconds(), machine_seconds()
     with open(log, "wb") as out:
@@ -185,6 +189,7 @@ def spend(argv, groups, wire_seconds, limit, log, trace=None):
         trace.finish()
         run.trace, run.memory = trace.points, trace.peak
     if over.is_set():
+        kill({process for group in groups for process in group.processes()} - servers)
         run.error = f"stopped after the limit of {limit:.0f} s; {last_lines(log, 200)}".rstrip("; ")
     elif status:
         run.error = f"status {status}: {last_lines(log)}"

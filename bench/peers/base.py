@@ -62,6 +62,7 @@ class Peer:
 
     name = ""
     programs = ()         # must be installed
+    port = None           # where its server listens
     direction = "push"    # push: the client is at the source; pull: at the destination
     encrypted = False     # content is protected on the way
     checks = "no"         # what end-to-end check of the content is part of the copy
@@ -91,6 +92,10 @@ class Peer:
 
     def end(self, stage):
         """Takes away what the peer left outside the stage's folders; its servers have ended."""
+
+    def serves(self, stage):
+        """Whether its server is still there."""
+        return self.port is None or stage.network.listens(stage.dst if self.direction == "push" else stage.src, self.port)
 
     def client(self, stage):
         return stage.src if self.direction == "push" else stage.dst

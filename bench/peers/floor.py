@@ -13,6 +13,7 @@ class Raw(Peer):
     """bench/raw/raw.c: no digest, no encryption, one stream."""
 
     name = "RAW"
+    port = PORT
     programs = ("cc",)
     durable = "syncfs"
 

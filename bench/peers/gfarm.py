@@ -21,6 +21,7 @@ class Gfarm(Peer):
     """Eight files at a time; load and free space of the spool are not asked for."""
 
     name = "gfarm"
+    port = DATA
     programs = ("gfpcopy", "gfmd", "gfsd", "gfkey", "gfhost", "gfrm")
     checks = "sizes"
     keys = ()

@@ -12,6 +12,7 @@ class Gridftp(Peer):
     """Eight streams for one file; for trees eight sessions with pipelined requests."""
 
     name = "gridftp"
+    port = PORT
     programs = ("globus-url-copy", "globus-gridftp-server")
 
     def version(self):

@@ -31,6 +31,7 @@ class Lftp(Peer):
     """pget with 8 pieces; mirror with 16 files at a time."""
 
     name = "lftp"
+    port = PORT
     programs = ("lftp", "vsftpd")
     direction = "pull"
 

@@ -14,6 +14,7 @@ class Rclone(Peer):
     """Pulls from `rclone serve webdav` at the source: WebDAV lists sizes and times, and allows ranges."""
 
     name = "rclone"
+    port = PORT
     programs = ("rclone",)
     direction = "pull"
     checks = "sizes"

@@ -42,6 +42,7 @@ class Renkei(Peer):
     """A client at the source, a PoP at the destination; no flags."""
 
     name = "renkei"
+    port = PORT
     encrypted = True
     checks = "BLAKE3, AEAD"
     durable = "always"
@@ -65,6 +66,7 @@ class RenkeiBetween(Renkei):
     """Between two PoPs, told to by a client at the source; no flags."""
 
     name = "renkei-pops"
+    port = BETWEEN_PORT
 
     def serve(self, stage):
         self.pop = Pop(stage, stage.src, "near", BETWEEN_PORT, stage.source)

@@ -11,6 +11,7 @@ class Rsync(Peer):
     """A daemon at the destination, one connection, whole files in place."""
 
     name = "rsync"
+    port = PORT
     programs = ("rsync",)
     checks = "MD5 or xxh of each file"
     durable = "--fsync"

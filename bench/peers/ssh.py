@@ -38,6 +38,7 @@ Ciphers {cipher}
 class Ssh(Peer):
     """One sshd at the destination serves all of them."""
 
+    port = PORT
     encrypted = True
     checks = "MAC of the connection"
 

@@ -18,6 +18,7 @@ class Xrdcp(Peer):
     """Many streams and chunks in flight; four files of a tree at a time. The server will not run as root."""
 
     name = "xrdcp"
+    port = PORT
     programs = ("xrdcp", "xrootd")
 
     def version(self):
