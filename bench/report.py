@@ -237,7 +237,7 @@ def plots(result):
         series = [(name, [(point[0], point[column] / scale) for point in points])
                   for name, points in sweep(result, kind)]
         if series:
-            found[f"{kind}.svg"] = svg.plot(title, label, unit, series, log_x=True)
+            found[f"{kind}.svg"] = svg.plot(title, label, unit, series, log_x=True, log_y=kind == "size")
     return found
 
 

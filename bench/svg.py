@@ -4,7 +4,8 @@ import math
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 380, 70, 130, 36, 48
-COLOURS = ["#0b6e4f", "#c1440e", "#2a5caa", "#8a4fa3", "#b8860b", "#3c8d93", "#777777", "#c2185b", "#5d4037", "#455a64"]
+COLOURS = ["#0b6e4f", "#c1440e", "#2a5caa", "#8a4fa3", "#b8860b", "#3c8d93", "#777777", "#c2185b", "#5d4037", "#455a64",
+           "#9e9d24", "#00838f", "#ad1457", "#000000"]
 
 
 class Axis:
@@ -12,9 +13,11 @@ class Axis:
 
     def __init__(self, values, low, high, log=False, zero=False):
         self.log, self.low, self.high = log, low, high
-        top, bottom = max(values, default=1), 0 if zero else min(values, default=0)
+        top, bottom = max(values, default=1), 0 if zero and not log else min(values, default=0.1)
         if log:
             self.first, self.last = math.log10(bottom), math.log10(top)
+            if zero:  # an axis that would begin at zero begins at a decade
+                self.first, self.last = math.floor(math.log10(min(values))), math.ceil(self.last)
         else:
             self.step = nice_step((top - bottom) or 1)
             self.first, self.last = math.floor(bottom / self.step) * self.step, math.ceil(top / self.step) * self.step
@@ -26,9 +29,9 @@ class Axis:
         return self.low + (self.high - self.low) * at / (self.last - self.first)
 
     def ticks(self, values):
-        """For logarithmic axes the values themselves, which are few; else round numbers."""
+        """For logarithmic axes the values themselves, which are few, or decades; else round numbers."""
         if self.log:
-            return sorted(set(values))
+            return sorted(set(values)) or [10**power for power in range(int(self.first), int(self.last) + 1)]
         count = round((self.last - self.first) / self.step)
         return [self.first + number * self.step for number in range(count + 1)]
 
@@ -59,11 +62,11 @@ def grid(across, up, x_values, x_label, y_label):
     return found + [text(16, HEIGHT / 2, y_label, more=turned)]
 
 
-def plot(title, x_label, y_label, series, log_x=False, marks=True, limit=None):
+def plot(title, x_label, y_label, series, log_x=False, log_y=False, marks=True, limit=None):
     """`series` is a list of (name, [(x, y)]); `limit` draws a dashed line at that height."""
     xs = [x for _, points in series for x, _ in points]
     ys = [y for _, points in series for _, y in points] + ([limit] if limit else [])
-    across, up = Axis(xs, LEFT, WIDTH - RIGHT, log_x), Axis(ys, HEIGHT - BOTTOM, TOP, zero=True)
+    across, up = Axis(xs, LEFT, WIDTH - RIGHT, log_x), Axis(ys, HEIGHT - BOTTOM, TOP, log_y, zero=True)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
            f'font-size="12" role="img"><title>{escape(title)}</title>',
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',

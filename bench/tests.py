@@ -100,9 +100,14 @@ class Report(unittest.TestCase):
     def test_a_plot_is_xml_and_stays_inside(self):
         found = report.plots(result())
         self.assertEqual(list(found), ["rtt.svg"])
-        drawn = svg.plot("a < b", "x", "y", [("p", [(0.2, 3.0), (350, 117.0)]), ("q", [])], log_x=True, limit=119.5)
-        root = xml.etree.ElementTree.fromstring(drawn)
-        for circle in root.iter("{http://www.w3.org/2000/svg}circle"):
+        for log_y in (False, True):
+            self.check_plot([("p", [(0.2, 3.0), (350, 117.0)]), ("q", [])], log_y)
+
+    def check_plot(self, series, log_y):
+        drawn = svg.plot("a < b", "x", "y", series, log_x=True, log_y=log_y, limit=119.5)
+        circles = list(xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}circle"))
+        self.assertEqual(len(circles), 2)
+        for circle in circles:
             self.assertTrue(svg.LEFT <= float(circle.get("cx")) <= svg.WIDTH - svg.RIGHT)
             self.assertTrue(svg.TOP <= float(circle.get("cy")) <= svg.HEIGHT - svg.BOTTOM)
 
