@@ -366,6 +366,24 @@ codes! {
     CardConflict = "RK-CONF-8", Exists, Never, "the site is known here by another authority",
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
 
+    // LAB: an emulated federation on one machine.
+    TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",
+        "correct the named line; docs/lab.md has every field";
+    LabNeedsRoot = "RK-LAB-2", Permission, Never, "a lab needs root",
+        "give the command as root (sudo); namespaces and devices cannot be made otherwise";
+    TunMissing = "RK-LAB-3", Unavailable, Never, "there are no TAP devices on this machine",
+        "`modprobe tun`; in a container, start it with --device /dev/net/tun and the capability NET_ADMIN";
+    LabUnknown = "RK-LAB-4", NotFound, Never, "no such lab",
+        "`renkei lab list` shows the labs of this machine; `renkei lab up FILE` starts one";
+    LabRunning = "RK-LAB-5", Exists, Never, "a lab of that name runs already",
+        "`renkei lab down` ends it; or give the new one another name with --lab";
+    LabDied = "RK-LAB-6", Unavailable, Never, "the lab's process has ended",
+        "`renkei lab down` cleans up what it left, `renkei lab up FILE` does so too and starts it anew";
+    LabSetupFailed = "RK-LAB-7", Unavailable, Never, "the lab's network could not be set up",
+        "see the cause; a lab needs `ip` (iproute2), and for private sites `nft` (nftables)";
+    LabNameUnknown = "RK-LAB-8", NotFound, Never, "the lab has no such site or link",
+        "`renkei lab show` lists both; a link is written SITE..SITE, SITE->SITE or SITE..SITE/PATH";
+
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
         "report it with the log of both sides";

@@ -18,6 +18,8 @@ mod du;
 mod init;
 mod intent;
 mod kernel;
+mod lab;
+mod lab_show;
 mod local_tree;
 mod login;
 mod ls;
@@ -103,6 +105,7 @@ enum Command {
     Doctor(doctor::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
+    Lab(lab::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -131,6 +134,7 @@ impl Command {
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),
+            Command::Lab(args) => lab::run(args, context),
             Command::Docs(args) => docs::run(args, context),
         }
     }

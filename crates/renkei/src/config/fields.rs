@@ -146,17 +146,20 @@ pub(super) fn explain(message: &str) -> String {
     let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
     let Some(unknown) = unknown else { return message.into() };
     let known = FIELDS.iter().flat_map(|field| field.key.split('.')).filter(|part| *part != "NAME");
-    let nearest = known.map(|key| (distance(unknown, key), key)).min();
-    match nearest {
-        Some((0, key)) => {
+    match nearest(unknown, known) {
+        Some(key) if key == unknown => {
             format!("the field `{key}` does not belong in this table; docs/config.md has its place")
         }
-        // Further away than half of what was typed is no typo any more.
-        Some((far, key)) if far * 2 <= unknown.len().max(2) => {
-            format!("there is no field `{unknown}`; did you mean `{key}`?")
-        }
-        _ => message.into(),
+        Some(key) => format!("there is no field `{unknown}`; did you mean `{key}`?"),
+        None => message.into(),
     }
+}
+
+/// The known word that a mistyped one was most likely meant to be; one of these itself, if it is known.
+pub fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (far, word) = known.map(|word| (distance(unknown, word), word)).min()?;
+    // Further away than half of what was typed is no typo any more.
+    (far * 2 <= unknown.len().max(2)).then_some(word)
 }
 
 /// Edit distance of Levenshtein, in bytes.

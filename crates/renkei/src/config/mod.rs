@@ -8,7 +8,7 @@ mod edit;
 mod fields;
 
 pub use edit::{add_storage, remove_storage, template};
-pub use fields::{FIELDS, Field, markdown};
+pub use fields::{FIELDS, Field, markdown, nearest};
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};

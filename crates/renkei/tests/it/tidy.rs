@@ -27,6 +27,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("namespace", SERVICE),
     ("staging", SERVICE),
     ("hosting", SERVICE),
+    // An emulator beside the PoP: it starts PoPs that trust each other, and knows nothing of transfers.
+    ("lab", &["home", "config", "telemetry", "identity"]),
     (
         "site",
         &[
@@ -69,6 +71,7 @@ const ALL: &[&str] = &[
     "site",
     "doors",
     "mount",
+    "lab",
     "daemon",
     "cli",
 ];

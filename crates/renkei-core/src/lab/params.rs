@@ -1,0 +1,141 @@
+//! What can be set on a directed link, with its limits.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Smallest queue a link gets when none is asked for: a second of 8 Mbit/s.
+const MIN_QUEUE_BYTES: u64 = 1_000_000;
+
+/// Longest delay and jitter a link may have.
+const MAX_DELAY: Duration = Duration::from_secs(60);
+
+/// The properties of one direction of a link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkParams {
+    /// Bits per second, counted as Ethernet frames without preamble and checksum (14 bytes + IP); `None` is no limit.
+    pub rate: Option<u64>,
+    /// One-way delay.
+    pub delay: Duration,
+    /// The delay wanders by up to so much either way, in order.
+    pub jitter: Duration,
+    /// Which packets are lost.
+    pub loss: Loss,
+    /// What may wait for its turn; `None` is rate x 2 x delay, at least 1 MB. Without a rate nothing waits.
+    pub queue: Option<Queue>,
+    /// Share of packets that are held back so that later ones overtake them, 0 to 1.
+    pub reorder: f64,
+    /// A link that is down loses everything, also what is under way.
+    pub up: bool,
+}
+
+/// Which packets a link loses.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Loss {
+    /// None.
+    None,
+    /// Each one with this probability.
+    Random(f64),
+    /// Runs of packets (Gilbert's model; as netem's `gemodel p r` with share p / (p + r) and burst 1 / r).
+    Bursty {
+        /// Share of packets lost, 0 to 1.
+        share: f64,
+        /// Mean length of a run of lost packets, at least 1.
+        burst: f64,
+    },
+}
+
+/// How much may wait for its turn; what comes when the queue is full is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Queue {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many packets.
+    Packets(u32),
+}
+
+impl Default for LinkParams {
+    fn default() -> Self {
+        let zero = Duration::ZERO;
+        LinkParams {
+            rate: None,
+            delay: zero,
+            jitter: zero,
+            loss: Loss::None,
+            queue: None,
+            reorder: 0.0,
+            up: true,
+        }
+    }
+}
+
+impl LinkParams {
+    /// The queue in force: the one asked for, or the default.
+    pub fn queue_limit(&self) -> Queue {
+        self.queue.unwrap_or_else(|| {
+            let bits = u128::from(self.rate.unwrap_or(0)) * 2 * self.delay.as_nanos() / 1_000_000_000;
+            let bytes = u64::try_from(bits / 8).unwrap_or(u64::MAX);
+            Queue::Bytes(bytes.max(MIN_QUEUE_BYTES))
+        })
+    }
+
+    /// Says what is wrong with the values, if anything.
+    ///
+    /// # Errors
+    /// A sentence that names the field and its limits.
+    pub fn check(&self) -> Result<(), String> {
+        let share = |name: &str, value: f64| match value {
+            0.0..=1.0 => Ok(()),
+            _ => Err(format!("{name} is a share from 0 to 100 %, not {}", value * 100.0)),
+        };
+        share("reorder", self.reorder)?;
+        match self.loss {
+            Loss::None => {}
+            Loss::Random(value) => share("loss", value)?,
+            Loss::Bursty { share: value, burst } => {
+                share("loss", value)?;
+                if !(1.0..=1e9).contains(&burst) {
+                    return Err(format!("a burst of losses is 1 packet or more, not {burst}"));
+                }
+            }
+        }
+        match (self.rate, self.queue) {
+            (Some(0..1_000), _) => Err("rate is at least 1000 bit/s; use down to cut a link".into()),
+            (_, Some(Queue::Bytes(0) | Queue::Packets(0))) => {
+                Err("the queue holds at least one packet".into())
+            }
+            _ if self.delay > MAX_DELAY || self.jitter > MAX_DELAY => {
+                Err("delay and jitter are at most 60 s".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_queue_holds_twice_the_delay() {
+        let ms = Duration::from_millis;
+        let limit = |rate, delay| LinkParams { rate, delay, ..LinkParams::default() }.queue_limit();
+        assert_eq!(limit(Some(2_000_000_000), ms(175)), Queue::Bytes(87_500_000));
+        assert_eq!(limit(Some(1_000_000), ms(5)), Queue::Bytes(1_000_000));
+        assert_eq!(limit(None, ms(5)), Queue::Bytes(1_000_000));
+    }
+
+    #[test]
+    fn senseless_values_are_named() {
+        let said = |params: LinkParams| params.check().unwrap_err();
+        let sane = LinkParams::default;
+        assert_eq!(sane().check(), Ok(()));
+        assert!(said(LinkParams { reorder: f64::NAN, ..sane() }).starts_with("reorder"));
+        assert!(said(LinkParams { loss: Loss::Random(1.5), ..sane() }).contains("150"));
+        assert!(
+            said(LinkParams { loss: Loss::Bursty { share: 0.1, burst: 0.5 }, ..sane() }).contains("burst")
+        );
+        assert!(said(LinkParams { rate: Some(0), ..sane() }).starts_with("rate"));
+        assert!(said(LinkParams { queue: Some(Queue::Packets(0)), ..sane() }).contains("queue"));
+        assert!(said(LinkParams { delay: Duration::from_secs(61), ..sane() }).contains("delay"));
+    }
+}

@@ -1,0 +1,279 @@
+//! A lab's folder: its state file, lock, log, control socket and what its sites keep.
+//!
+//! `/run/renkei-lab/NAME`, or below `RENKEI_LAB_DIR`. The lab's process holds the lock for as long as it lives, so a
+//! folder whose lock is free is what a crash left, whatever its state file says. [`LabFolder::sweep`] removes all of
+//! it: processes, namespaces, devices, files.
+
+use super::namespace;
+use super::topology::Topology;
+use crate::home::{file_error, make_dir, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where labs are unless `RENKEI_LAB_DIR` says otherwise.
+const BASE: &str = "/run/renkei-lab";
+/// Version of the state file.
+const VERSION: u32 = 1;
+
+/// The folder of one lab.
+#[derive(Clone, Debug)]
+pub struct LabFolder {
+    base: PathBuf,
+    name: String,
+}
+
+/// What is written about a lab before anything of it is made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    /// The lab's process.
+    pub pid: i32,
+    /// When that process started, in the kernel's ticks: a number given anew is not mistaken for it.
+    pub started: u64,
+    /// What it emulates, as it was at the start.
+    pub topology: Topology,
+}
+
+impl State {
+    /// The state of a lab that this process runs.
+    pub fn of_this_process(topology: &Topology) -> Self {
+        let pid = std::process::id() as i32;
+        State { version: VERSION, pid, started: start_time(pid).unwrap_or(0), topology: topology.clone() }
+    }
+
+    /// Whether the process that wrote this still runs.
+    pub fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.started)
+    }
+
+    /// Signals the process that wrote this, and no other that has its number now.
+    pub fn signal(&self, signal: Signal) {
+        let process = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(process) = process.filter(|_| self.is_alive()) {
+            let _ = pidfd_send_signal(process, signal);
+        }
+    }
+}
+
+/// Field 22 of /proc/PID/stat; none for a process that has ended and was not yet waited for.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    fields.nth(18)?.parse().ok().filter(|_| !ended)
+}
+
+impl LabFolder {
+    /// The folder of the lab `name`, whether it exists or not.
+    pub fn of(name: &str) -> Self {
+        LabFolder { base: base(), name: name.into() }
+    }
+
+    /// The only lab there is, or the one that `RENKEI_LAB` names: what a command without `--lab` means.
+    pub fn only() -> Result<Self, Error> {
+        if let Ok(name) = std::env::var("RENKEI_LAB") {
+            return Ok(LabFolder::of(&name));
+        }
+        let names: Vec<String> = LabFolder::all().into_iter().collect();
+        match &names[..] {
+            [name] => Ok(LabFolder::of(name)),
+            [] => Err(Error::new(Code::LabUnknown, "find lab", "", "there is none on this machine")),
+            several => {
+                let cause = format!("there are several, name one with --lab: {}", several.join(", "));
+                Err(Error::new(Code::UsageInvalid, "find lab", "", cause))
+            }
+        }
+    }
+
+    /// The names of all labs, running or left over.
+    pub fn all() -> BTreeSet<String> {
+        let folders = std::fs::read_dir(base()).into_iter().flatten();
+        let named = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        named.chain(namespace::labs()).collect()
+    }
+
+    /// The lab's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> PathBuf {
+        self.base.join(&self.name)
+    }
+
+    /// The folder that all labs are in.
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("control.sock")
+    }
+
+    /// The log of the lab's process.
+    pub fn log(&self) -> PathBuf {
+        self.path().join("log")
+    }
+
+    /// Where a site's PoP has its directory, its storage and its log.
+    pub fn site(&self, site: &str) -> PathBuf {
+        self.path().join("sites").join(site)
+    }
+
+    /// The directory of a site's PoP and of its user: `RENKEI_DIR` there.
+    pub fn pop(&self, site: &str) -> PathBuf {
+        self.site(site).join("pop")
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.path().join("state.json")
+    }
+
+    /// Makes the folder and takes its lock.
+    ///
+    /// # Errors
+    /// `LabRunning` if a lab's process holds it.
+    pub fn lock(&self) -> Result<File, Error> {
+        make_dir(&self.path(), 0o755)?;
+        let path = self.path().join("lock");
+        let failed = |error: io::Error| file_error("lock", &path, &error);
+        loop {
+            make_dir(&self.path(), 0o755)?;
+            let file =
+                File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    return Err(Error::new(
+                        Code::LabRunning,
+                        "lock",
+                        &self.name,
+                        "its process holds the lock",
+                    ));
+                }
+                Err(errno) => return Err(failed(errno.into())),
+            }
+            // Whoever held it may have removed the folder with the lock in it.
+            if path.metadata().ok().map(|now| now.ino()) == file.metadata().ok().map(|mine| mine.ino()) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Whether there is anything of this lab.
+    pub fn exists(&self) -> bool {
+        self.path().exists() || !namespace::of_lab(&self.name).is_empty()
+    }
+
+    /// Writes the state.
+    pub fn write(&self, state: &State) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(state).expect("the state is plain data");
+        write_file(&self.state_file(), &text, 0o644)
+    }
+
+    /// The state of a lab.
+    pub fn state(&self) -> Result<State, Error> {
+        const MAX_BYTES: u64 = 64 << 20;
+        let path = self.state_file();
+        let text = read_text(&path, MAX_BYTES)?
+            .ok_or_else(|| Error::new(Code::LabUnknown, "find lab", &self.name, "it has no state file"))?;
+        let state: State = serde_json::from_str(&text)
+            .map_err(|error| Error::new(Code::LabDied, "read", path.display(), error))?;
+        match state.version {
+            VERSION => Ok(state),
+            other => Err(Error::new(Code::LabDied, "read", path.display(), format!("version {other}"))),
+        }
+    }
+
+    /// The state of a lab whose process runs.
+    pub fn running(&self) -> Result<State, Error> {
+        let state = self.state()?;
+        match state.is_alive() {
+            true => Ok(state),
+            false => Err(Error::new(Code::LabDied, "find lab", &self.name, "its process is gone")),
+        }
+    }
+
+    /// Removes processes, namespaces and what the sites kept. To be called with the lock held.
+    pub fn sweep(&self) -> Result<(), Error> {
+        for name in namespace::of_lab(&self.name) {
+            namespace::remove(&name)?;
+        }
+        for path in [self.state_file(), self.socket()] {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(file_error("remove", &path, &error));
+                }
+                _ => {}
+            }
+        }
+        remove_tree(&self.path().join("sites"))
+    }
+
+    /// Sweeps, and removes the folder with the lock and the log.
+    pub fn remove(&self) -> Result<(), Error> {
+        self.sweep()?;
+        remove_tree(&self.path())?;
+        if self.base == Path::new(BASE) {
+            let _ = std::fs::remove_dir(&self.base);
+        }
+        Ok(())
+    }
+}
+
+fn base() -> PathBuf {
+    let named = std::env::var_os("RENKEI_LAB_DIR").filter(|value| !value.is_empty());
+    named.map_or_else(|| BASE.into(), PathBuf::from)
+}
+
+fn remove_tree(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(base: &Path) -> LabFolder {
+        LabFolder { base: base.into(), name: format!("unit-{}", std::process::id()) }
+    }
+
+    #[test]
+    fn the_lock_is_held_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        let lock = folder.lock().unwrap();
+        assert_eq!(folder.lock().unwrap_err().code, Code::LabRunning);
+        drop(lock);
+        folder.lock().unwrap();
+    }
+
+    #[test]
+    fn a_state_is_alive_as_long_as_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        assert_eq!(folder.state().unwrap_err().code, Code::LabUnknown);
+        let topology = Topology { name: folder.name.clone(), sites: Vec::new(), links: Vec::new() };
+        let _lock = folder.lock().unwrap();
+        folder.write(&State::of_this_process(&topology)).unwrap();
+        assert_eq!(folder.running().unwrap().topology, topology);
+        // The same number, but another process.
+        let reused = State { started: 1, ..State::of_this_process(&topology) };
+        folder.write(&reused).unwrap();
+        assert_eq!(folder.running().unwrap_err().code, Code::LabDied);
+        folder.remove().unwrap();
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,289 @@
+//! Network namespaces: made and removed, configured, entered, and emptied of processes.
+//!
+//! A site's namespace is `rk-LAB.SITE` among those of `ip netns`, with `/etc/netns/rk-LAB.SITE/hosts`, so that
+//! `ip netns exec` sees the same names as `renkei lab run`. The dot cannot be part of a name, so the namespaces of
+//! lab `a` are never taken for those of `a-b`. A running lab holds a lock on each of its namespaces: what is locked is
+//! not swept up. Changes go through the `ip` program.
+
+use renkei_core::error::{Code, Error};
+use rustix::fs::FlockOperation;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where `ip netns` keeps its handles.
+const HANDLES: &str = "/run/netns";
+/// Where `ip netns exec` looks for files that replace those of /etc.
+const FILES: &str = "/etc/netns";
+/// How long processes have to end when they are asked to.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+/// The namespace of a site.
+pub fn of_site(lab: &str, site: &str) -> String {
+    format!("rk-{lab}.{site}")
+}
+
+/// The namespace of the box with the address translation before a site.
+pub fn of_gateway(lab: &str, site: &str) -> String {
+    format!("rk-{lab}.{site}.nat")
+}
+
+/// The namespaces of a lab that exist now, whoever made them.
+pub fn of_lab(lab: &str) -> Vec<String> {
+    let prefix = format!("rk-{lab}.");
+    let mut found: Vec<String> = names().into_iter().filter(|name| name.starts_with(&prefix)).collect();
+    found.sort();
+    found
+}
+
+/// The labs that have namespaces.
+pub fn labs() -> BTreeSet<String> {
+    let lab = |name: &String| Some(name.strip_prefix("rk-")?.split_once('.')?.0.to_owned());
+    names().iter().filter_map(lab).collect()
+}
+
+/// Handles, and folders of files whose namespace is gone.
+fn names() -> BTreeSet<String> {
+    let entries = [HANDLES, FILES].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// The handle of a namespace.
+pub fn handle(name: &str) -> PathBuf {
+    Path::new(HANDLES).join(name)
+}
+
+fn hosts_file(name: &str) -> PathBuf {
+    Path::new(FILES).join(name).join("hosts")
+}
+
+/// Makes a namespace with loopback up and these names in its hosts file; gives the lock that says it is in use.
+pub fn create(name: &str, hosts: &str) -> Result<File, Error> {
+    ip(None, &format!("netns add {name}\n"))?;
+    let lock =
+        lock(name)?.ok_or_else(|| Error::new(Code::LabRunning, "lock namespace", name, "it is locked"))?;
+    let path = hosts_file(name);
+    let written = std::fs::create_dir_all(path.parent().unwrap_or(Path::new(FILES)))
+        .and_then(|()| std::fs::write(&path, hosts));
+    written.map_err(|error| crate::home::file_error("write", &path, &error))?;
+    ip(Some(name), "link set lo up\n")?;
+    Ok(lock)
+}
+
+/// Locks a namespace; `None` if somebody else holds it.
+fn lock(name: &str) -> Result<Option<File>, Error> {
+    let path = handle(name);
+    let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(Error::new(Code::SystemCall, "lock namespace", path.display(), errno)),
+    }
+}
+
+/// Ends what runs in a namespace and removes it, its devices and its files; fine if it is half gone already.
+///
+/// # Errors
+/// `LabRunning` if a running lab holds it.
+pub fn remove(name: &str) -> Result<(), Error> {
+    let path = handle(name);
+    if path.exists() {
+        // A handle on which nothing is mounted any more can be locked too, and has no processes.
+        if lock(name)?.is_none() {
+            return Err(Error::new(Code::LabRunning, "remove namespace", name, "a running lab holds it"));
+        }
+        end_processes(name);
+        let _ = rustix::mount::unmount(&path, UnmountFlags::DETACH);
+        std::fs::remove_file(&path).map_err(|error| crate::home::file_error("remove", &path, &error))?;
+    }
+    let files = Path::new(FILES).join(name);
+    match std::fs::remove_dir_all(&files) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(crate::home::file_error("remove", &files, &error))
+        }
+        _ => {
+            // The last one takes the folder with it.
+            let _ = std::fs::remove_dir(FILES);
+            Ok(())
+        }
+    }
+}
+
+/// Runs lines of the `ip` program, in a namespace or in ours.
+pub fn ip(namespace: Option<&str>, lines: &str) -> Result<(), Error> {
+    let mut command = Command::new("ip");
+    if let Some(name) = namespace {
+        command.args(["-n", name]);
+    }
+    feed(command.args(["-batch", "-"]), lines)
+}
+
+/// Loads rules of the packet filter in a namespace.
+pub fn nft(namespace: &str, rules: &str) -> Result<(), Error> {
+    feed(Command::new("ip").args(["netns", "exec", namespace, "nft", "-f", "-"]), rules)
+}
+
+/// Gives a program its input and its words if it fails.
+fn feed(command: &mut Command, input: &str) -> Result<(), Error> {
+    let line = format!("{command:?}").replace('"', "");
+    let failed = |cause: String| Error::new(Code::LabSetupFailed, "run", &line, cause);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // If it does not read, its words say why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(failed(format!("{}; asked for: {}", words.trim().replace('\n', "; "), input.trim())))
+}
+
+/// Runs `work` on a thread of its own that is in the namespace.
+pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("namespace".into()).spawn_scoped(scope, || {
+            join_network(name)?;
+            work()
+        });
+        let thread = thread.map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn join_network(name: &str) -> Result<(), Error> {
+    let path = handle(name);
+    let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|errno| Error::new(Code::SystemCall, "enter namespace", name, errno))
+}
+
+/// Sets kernel settings of the network in a namespace: `net.ipv4.tcp_rmem` and the like.
+pub fn set_sysctl<'a>(
+    name: &str,
+    settings: impl Iterator<Item = (&'a String, &'a String)> + Send,
+) -> Result<(), Error> {
+    inside(name, || {
+        for (key, value) in settings {
+            let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+            std::fs::write(&path, value).map_err(|error| {
+                Error::new(
+                    Code::TopologyInvalid,
+                    "set sysctl",
+                    key,
+                    format!("cannot be set to `{value}`: {error}"),
+                )
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Puts this process into a site's namespace for good: its network, its /etc/hosts, its host name, its /sys.
+///
+/// The same as `ip netns exec` does, and the host name. To be called while the process has one thread.
+pub fn enter(name: &str, host_name: &str) -> Result<(), Error> {
+    let failed =
+        |what: &'static str| move |errno: rustix::io::Errno| Error::new(Code::SystemCall, what, name, errno);
+    join_network(name)?;
+    // SAFETY: file descriptors stay shared; only mounts and the host name become this process's own.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWUTS) }.map_err(failed("unshare"))?;
+    let private = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).map_err(failed("make mounts private"))?;
+    // Shows the devices of this namespace instead of the machine's.
+    let _ = rustix::mount::unmount("/sys", UnmountFlags::DETACH);
+    rustix::mount::mount(name, "/sys", "sysfs", MountFlags::empty(), None).map_err(failed("mount /sys"))?;
+    rustix::mount::mount_bind(hosts_file(name), "/etc/hosts").map_err(failed("bind /etc/hosts"))?;
+    rustix::system::sethostname(host_name.as_bytes()).map_err(failed("set host name"))
+}
+
+// ---- processes in a namespace ----------------------------------------------------------------------------------------
+
+/// Ends all processes of a namespace but this one and its parents: asks first, then kills.
+fn end_processes(name: &str) {
+    let Ok(namespace) = handle(name).metadata().map(|metadata| (metadata.dev(), metadata.ino())) else {
+        return;
+    };
+    let spared = own_line();
+    let others = || members(namespace).into_iter().filter(|pid| !spared.contains(pid)).collect::<Vec<_>>();
+    let start = Instant::now();
+    others().into_iter().for_each(|pid| signal(pid, namespace, Signal::TERM));
+    while !others().is_empty() && start.elapsed() < END_WITHIN {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    while !others().is_empty() && start.elapsed() < 2 * END_WITHIN {
+        others().into_iter().for_each(|pid| signal(pid, namespace, Signal::KILL));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_member(pid: i32, namespace: (u64, u64)) -> bool {
+    let link = Path::new("/proc").join(pid.to_string()).join("ns/net");
+    link.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == namespace)
+}
+
+fn members(namespace: (u64, u64)) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_member(*pid, namespace)).collect()
+}
+
+/// Signals a process, if it is still the one that was meant: the handle is taken before the membership is checked.
+fn signal(pid: i32, namespace: (u64, u64), signal: Signal) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    if is_member(pid.as_raw_nonzero().get(), namespace) {
+        let _ = pidfd_send_signal(process, signal);
+    }
+}
+
+/// This process and its parents: who takes a lab down from a shell in it should live to see the end.
+fn own_line() -> Vec<i32> {
+    let parent = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
+    };
+    std::iter::successors(i32::try_from(std::process::id()).ok(), parent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_one_lab_are_not_those_of_another() {
+        assert_eq!(of_site("a-b", "kek"), "rk-a-b.kek");
+        assert!(!of_site("a-b", "kek").starts_with("rk-a."));
+        assert!(of_gateway("a", "kek").starts_with(&of_site("a", "kek")));
+    }
+
+    #[test]
+    fn a_process_finds_its_parents() {
+        let line = own_line();
+        assert_eq!(line[0], std::process::id() as i32);
+        assert_eq!(line[1], std::os::unix::process::parent_id() as i32);
+    }
+
+    #[test]
+    fn what_a_program_says_is_in_the_error() {
+        let error =
+            feed(Command::new("sh").args(["-c", "cat >/dev/null; echo bad >&2; false"]), "x").unwrap_err();
+        assert!(error.code == Code::LabSetupFailed && error.cause.starts_with("bad"), "{error}");
+        let error = feed(&mut Command::new("/none/such"), "x").unwrap_err();
+        assert!(error.subject.contains("/none/such"), "{error}");
+    }
+}
