@@ -9,7 +9,7 @@ PORT = 2811
 
 
 class Gridftp(Peer):
-    """Eight streams for one file; for trees eight sessions with pipelined requests."""
+    """Eight streams for one file; for trees sixteen sessions with pipelined requests."""
 
     name = "gridftp"
     port = PORT
@@ -28,7 +28,7 @@ class Gridftp(Peer):
         source, to = os.path.join(stage.source, item), f"ftp://{stage.dst_address}:{PORT}{target}/"
         common = ["env", f"GLOBUS_HOSTNAME={stage.src_address}", "globus-url-copy", "-fast", "-tcp-bs", "67108864", "-bs", "4194304"]
         if tree(stage, item):
-            return [*common, "-p", "2", "-cc", "8", "-pp", "-r", "-cd", f"file://{source}/", f"{to}{item}/"]
+            return [*common, "-p", "1", "-cc", "16", "-pp", "-r", "-cd", f"file://{source}/", f"{to}{item}/"]
         return [*common, "-p", "8", f"file://{source}", to + item]
 
 
