@@ -279,6 +279,10 @@ codes! {
         "mend the failure of the first name, then give the same command again";
     ReadBackMismatch = "RK-MOVE-10", Integrity, Later, "bytes written earlier read back differently",
         "the block is sent again; check the disk of the named side";
+    NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
+        "one of them is there; copy sources with equal names one after the other, or to different places";
+    TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the account has too many unfinished transfers at the site",
+        "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
@@ -358,7 +362,7 @@ codes! {
     CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
         "ask the site for the output of `renkei trust export`, unchanged";
     SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
-        "`renkei trust list` shows the known sites; `renkei login` learns those added since; administrators: `renkei trust add CARD`";
+        "`renkei trust list` shows the known sites; a user's own site is asked for others; administrators: `renkei trust add CARD`";
     UsageInvalid = "RK-CONF-6", Invalid, Never, "the command cannot be carried out so",
         "see `renkei help COMMAND`";
     PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",

@@ -8,6 +8,7 @@ use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Status;
 use serde_json::Value;
@@ -28,6 +29,7 @@ pub fn run(
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
+    spawn_watch(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -56,7 +58,7 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
-    for address in &site.snapshot().config.listen {
+    for address in &site.last_snapshot().config.listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
         tokio::spawn(port::accept(listener, site.clone()));
@@ -67,7 +69,8 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
         tokio::select! {
             _ = term.recv() => break,
             _ = int.recv() => break,
-            _ = hup.recv() => drop(site.snapshot()),
+            // The watch reads what changed, within a second.
+            _ = hup.recv() => {}
         }
     }
     tracing::info!("stopping");

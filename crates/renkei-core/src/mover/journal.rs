@@ -16,7 +16,10 @@ use std::collections::{BTreeMap, HashMap};
 /// Version of the record format.
 pub const VERSION: u16 = 1;
 /// Longest record; a longer length is a broken tail.
-const MAX_RECORD_BYTES: usize = 64 << 10;
+pub const MAX_RECORD_BYTES: usize = 64 << 10;
+
+/// Bytes before a record's value: its length and checksum.
+pub const RECORD_HEAD_BYTES: usize = 8;
 
 /// Name of a file in a journal: the first half of the BLAKE3 of its path.
 pub type PathKey = [u8; 16];

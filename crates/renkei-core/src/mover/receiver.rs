@@ -1,7 +1,8 @@
 //! The receiving side of one session: which parts of which file are there, what may be renamed and acknowledged,
 //! and in which order the end comes.
 //!
-//! Files are written under temporary names by whichever stream brings them. Links and the metadata of directories
+//! Files are written under temporary names by whichever stream brings them. A temporary name is of one path, so one
+//! entry at a time may have it: a second one of the same path is refused until the first has its final name. Links and the metadata of directories
 //! wait until every file has its final name, because a rename changes the directory's time and a hard link needs
 //! its first name. The order at the end is: rename files, make links, remove what the source lacks, set directories,
 //! sync, acknowledge.
@@ -21,6 +22,13 @@ use std::time::Duration;
 pub const MAX_OPEN_FILES: usize = 512;
 /// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
 pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
+
+/// Memory a name takes in a set, with the room a growing set has to spare.
+const NAME_BYTES: u64 = 40;
+/// Memory a record of a journal takes that was read, likewise.
+const RECORD_BYTES: u64 = 160;
+/// Memory each attribute, link and directory takes beside its bytes: what allocators add.
+const ALLOCATION_BYTES: usize = 64;
 
 /// A file that was written, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +151,8 @@ pub struct Receiver {
     options: ReceiveOptions,
     previous: State,
     incoming: HashMap<EntryId, Incoming>,
+    /// Names whose temporary file an entry has, or had when it was given up: a stream may be writing to it still.
+    claimed: HashSet<PathKey>,
     /// Of the incoming, those that are not resumed; the others are as few as the journal says.
     fresh: usize,
     /// Names that did not arrive, for the links to them.
@@ -156,17 +166,23 @@ pub struct Receiver {
     source_complete: bool,
     records: Vec<u8>,
     max_deferred: usize,
+    /// Of directories' attributes.
     deferred_bytes: usize,
+    /// Memory that goes with the session alone, but for names.
+    kept_bytes: u64,
 }
 
 impl Receiver {
     /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
     /// the end.
     pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
+        let slots = previous.partial.values().map(|partial| partial.slots.len()).sum::<usize>();
+        let records = previous.finished.len() + previous.partial.len() + slots;
         Receiver {
             options,
             previous,
             incoming: HashMap::new(),
+            claimed: HashSet::new(),
             fresh: 0,
             failed: HashSet::new(),
             given_up: HashSet::new(),
@@ -179,7 +195,14 @@ impl Receiver {
             records: Vec::new(),
             max_deferred,
             deferred_bytes: 0,
+            kept_bytes: records as u64 * RECORD_BYTES,
         }
+    }
+
+    /// About how much memory is kept until the session ends: names, links, directories, what a journal said.
+    pub fn kept_bytes(&self) -> u64 {
+        let names = self.named.len() + self.failed.len() + self.given_up.len() + self.claimed.len();
+        self.kept_bytes + names as u64 * NAME_BYTES
     }
 
     /// The transfer's options.
@@ -218,15 +241,33 @@ impl Receiver {
 
     /// The temporary file is there with these extents; the sender will be told to send the others.
     ///
-    /// What was left is used up: a second offer of the path finds nothing.
-    pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) {
-        if let EntryKind::File { stamp, .. } = entry.kind
-            && self.previous.partial.remove(&path_key(&entry.path)).is_some()
-        {
-            let path = entry.path.clone();
-            let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
-            self.incoming.insert(id, incoming);
+    /// What was left is used up: false for a second offer of the path, and if another entry has its name.
+    pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) -> bool {
+        let (key, path) = (path_key(&entry.path), entry.path.clone());
+        let EntryKind::File { stamp, .. } = entry.kind else { return false };
+        if !self.previous.partial.contains_key(&key) || !self.claimed.insert(key) {
+            return false;
         }
+        self.previous.partial.remove(&key);
+        let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
+        self.incoming.insert(id, incoming);
+        true
+    }
+
+    /// An entry takes the temporary name of its path, until [`Receiver::on_renamed`] or [`Receiver::release`].
+    ///
+    /// # Errors
+    /// `NameTaken` if another entry has it.
+    pub fn claim(&mut self, path: &RelPath) -> Result<(), Error> {
+        if self.claimed.insert(path_key(path)) {
+            return Ok(());
+        }
+        Err(Error::new(Code::NameTaken, "receive", path, "the other is being written, or failed"))
+    }
+
+    /// An entry gives the temporary name of its path back; nothing is under it.
+    pub fn release(&mut self, path: &RelPath) {
+        self.claimed.remove(&path_key(path));
     }
 
     /// Whether an earlier run of this job may have left temporary files, of sources that are gone by now.
@@ -243,7 +284,7 @@ impl Receiver {
     ///
     /// # Errors
     /// `ProtocolViolation` if the entry differs from what came before under its number, `TooManyEntries` if more
-    /// files are open than any correct sender has.
+    /// files are open than any correct sender has, `NameTaken` as [`Receiver::claim`]; that one ends the entry alone.
     pub fn start_extent(&mut self, id: EntryId, entry: &Entry, slot: u32) -> Result<Start, Error> {
         let EntryKind::File { stamp, .. } = entry.kind else {
             return Err(crate::wire::violation("extent", "not of a regular file"));
@@ -273,6 +314,10 @@ impl Receiver {
     fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
         if self.fresh >= MAX_OPEN_FILES {
             return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
+        }
+        if let Err(error) = self.claim(path) {
+            self.given_up.insert(id);
+            return Err(error);
         }
         self.fresh += 1;
         let key = path_key(path);
@@ -312,6 +357,14 @@ impl Receiver {
         true
     }
 
+    /// An entry could not be received.
+    pub fn on_entry_failed(&mut self, path: &RelPath, error: &Error) {
+        // Else the name is another's, which may arrive.
+        if error.code != Code::NameTaken {
+            self.on_failed(path);
+        }
+    }
+
     /// A name did not arrive, at whichever side: no link may be made to what is there under it.
     pub fn on_failed(&mut self, path: &RelPath) {
         self.failed.insert(path_key(path));
@@ -342,7 +395,8 @@ impl Receiver {
     /// `TooManyEntries` beyond the limit.
     pub fn defer_link(&mut self, link: PendingLink) -> Result<(), Error> {
         self.on_named(&link.path);
-        self.count_deferred(&link.path, 0)?;
+        let bytes = size_of::<PendingLink>() + link.path.as_bytes().len() + link.to.as_bytes().len();
+        self.count_deferred(&link.path, 0, bytes)?;
         self.links.push(link);
         Ok(())
     }
@@ -352,14 +406,16 @@ impl Receiver {
     /// # Errors
     /// `TooManyEntries` beyond the limit.
     pub fn defer_dir(&mut self, dir: PendingDir) -> Result<(), Error> {
-        let attributes = dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len());
+        let attributes: usize =
+            dir.meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + ALLOCATION_BYTES).sum();
+        let names = dir.path.as_bytes().len() + dir.meta.owner.len() + dir.meta.group.len();
         self.on_named(&dir.path);
-        self.count_deferred(&dir.path, attributes.sum())?;
+        self.count_deferred(&dir.path, attributes, size_of::<PendingDir>() + names + attributes)?;
         self.dirs.push(dir);
         Ok(())
     }
 
-    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize) -> Result<(), Error> {
+    fn count_deferred(&mut self, path: &RelPath, attribute_bytes: usize, bytes: usize) -> Result<(), Error> {
         let too_many = |cause| Err(Error::new(Code::TooManyEntries, "receive", path, cause));
         if self.links.len() + self.dirs.len() >= self.max_deferred {
             return too_many("too many links and directories in one transfer");
@@ -368,6 +424,7 @@ impl Receiver {
             return too_many("the directories of this transfer have too many attributes");
         }
         self.deferred_bytes += attribute_bytes;
+        self.kept_bytes += (bytes + ALLOCATION_BYTES) as u64;
         Ok(())
     }
 
@@ -440,6 +497,7 @@ impl Receiver {
 
     /// A file has its final name.
     pub fn on_renamed(&mut self, now: Duration, done: Done) {
+        self.release(&done.path);
         self.commit.on_renamed(now, done);
     }
 
@@ -595,6 +653,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_for_the_end_is_counted() {
+        let mut receiver = Receiver::new(options(true), State::default(), usize::MAX);
+        assert_eq!(receiver.kept_bytes(), 0);
+        let mut before = 0;
+        let mut grew = |receiver: &Receiver, by: std::ops::Range<u64>| {
+            let grown = receiver.kept_bytes() - std::mem::replace(&mut before, receiver.kept_bytes());
+            assert!(by.contains(&grown), "{grown}");
+        };
+        (0..1000).for_each(|n| receiver.on_named(&path(&format!("{n}"))));
+        grew(&receiver, 20_000..60_000);
+        (0..1000).for_each(|n| receiver.on_failed(&path(&format!("{n}"))));
+        grew(&receiver, 20_000..60_000);
+        let value = vec![0; 10_000];
+        let meta = Meta { xattrs: vec![Xattr { name: b"user.x".to_vec(), value }], ..Meta::default() };
+        receiver.defer_dir(PendingDir { id: 0, path: path("d"), meta }).unwrap();
+        grew(&receiver, 10_000..11_000);
+        let to = path(&"t".repeat(200));
+        receiver.defer_link(PendingLink { id: 1, path: path("l"), to }).unwrap();
+        grew(&receiver, 250..500);
+        let slot = Record::Slot {
+            key: path_key(&path("f")),
+            source: Stamp::default(),
+            temp_ino: 4,
+            slot: 1,
+            digest: [1; 32],
+        };
+        let resuming = Receiver::new(options(false), left_by(&[slot]), 100);
+        assert!(resuming.kept_bytes() > 100);
+    }
+
+    #[test]
     fn a_given_up_file_stays_given_up() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
@@ -675,6 +764,50 @@ mod tests {
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap_err().code, Code::ProtocolViolation);
+    }
+
+    #[test]
+    fn a_name_is_of_one_entry_until_that_has_it() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        let large = file("f", SLOT_BYTES / 2);
+        receiver.start_extent(1, &large, 0).unwrap();
+        let taken = receiver.start_extent(2, &large, 0).unwrap_err();
+        assert_eq!(taken.code, Code::NameTaken);
+        receiver.on_entry_failed(&path("f"), &taken);
+        assert!(!receiver.has_failed(&path("f")), "the first one may arrive");
+        assert_eq!(receiver.start_extent(2, &large, 0).unwrap(), Start::Ignore);
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
+        receiver.on_extent_written(1, 0, [0; 32], 7);
+        receiver.on_written(NOW, done(1, "f"));
+        // It waits for its sync under the temporary name, and the same number may come again.
+        assert_eq!(receiver.start_extent(1, &large, 0).unwrap_err().code, Code::NameTaken);
+        receiver.on_renamed(NOW, done(1, "f"));
+        receiver.claim(&path("f")).unwrap();
+        receiver.claim(&path("g")).unwrap();
+        receiver.release(&path("g"));
+        receiver.claim(&path("g")).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_was_given_up_stays_taken() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
+        receiver.on_given_up(1);
+        // A stream that began before may be about to open the temporary file.
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
+    }
+
+    #[test]
+    fn what_was_left_is_not_taken_up_under_a_name_that_is_taken() {
+        let (key, entry) = (path_key(&path("f")), file("f", 2 * SLOT_BYTES));
+        let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
+        let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };
+        let mut receiver = Receiver::new(options(false), left_by(&[slot]), 100);
+        receiver.claim(&path("f")).unwrap();
+        assert!(!receiver.on_resumed(1, &entry, BTreeMap::from([(1, [1; 32])])));
+        receiver.release(&path("f"));
+        assert!(receiver.on_resumed(1, &entry, BTreeMap::from([(1, [1; 32])])));
+        assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{
-    EntryFailure, IdRange, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary, Verdict,
+    EntryFailure, IdRange, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary,
+    Verdict,
 };
 use std::collections::HashMap;
 
@@ -36,6 +37,8 @@ pub struct Sender {
     walk_done: bool,
     progress: Progress,
     summary: Summary,
+    /// Bytes the listed failures take in a message.
+    listed_bytes: usize,
 }
 
 impl Sender {
@@ -50,6 +53,7 @@ impl Sender {
             walk_done: false,
             progress: Progress::default(),
             summary: Summary::default(),
+            listed_bytes: 0,
         }
     }
 
@@ -226,7 +230,12 @@ impl Sender {
     }
 
     fn list(&mut self, failure: EntryFailure) {
-        if self.summary.failures.len() < MAX_LISTED_FAILURES {
+        if self.summary.failures.len() >= MAX_LISTED_FAILURES {
+            return;
+        }
+        let bytes = crate::wire::encode(&failure).len();
+        if self.listed_bytes + bytes <= MAX_LISTED_BYTES {
+            self.listed_bytes += bytes;
             self.summary.failures.push(failure);
         }
     }
@@ -301,6 +310,26 @@ mod tests {
         let summary = sender.finish(0);
         assert_eq!((summary.files, summary.failed), (0, 1));
         assert_eq!(summary.failures[0].error.code, Code::ConnectionLost);
+    }
+
+    #[test]
+    fn failures_of_the_longest_paths_fit_the_last_message() {
+        let mut sender = Sender::new(false, false);
+        let long = vec![b"\x01".repeat(255); 127].join(&b'/');
+        let [short, long] = [b"short", &long[..]].map(|path| {
+            let path = RelPath::parse(path).unwrap();
+            let error = Error::new(Code::PermissionDenied, "create", &path, "EACCES");
+            EntryFailure { id: None, path, kept: false, error }
+        });
+        // Short ones between the long ones still find room.
+        for number in 0..2 * MAX_LISTED_FAILURES {
+            sender.handle_failed(if number % 3 == 0 { short.clone() } else { long.clone() });
+        }
+        let summary = sender.finish(0);
+        assert_eq!(summary.failed, 2 * MAX_LISTED_FAILURES as u64);
+        assert!(summary.failures.len() > 100, "{}", summary.failures.len());
+        let message = crate::wire::encode(&crate::wire::message::Control::Finished(Ok(summary)));
+        assert!(message.len() <= crate::wire::frame::MAX_PAYLOAD_BYTES, "{}", message.len());
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub struct Disk {
     history: Vec<(RelPath, Content)>,
     /// Inodes that were ever given a further name.
     linked: BTreeSet<Ino>,
+    listings: usize,
 }
 
 impl Disk {
@@ -80,12 +81,18 @@ impl Disk {
             meddling: VecDeque::new(),
             history: Vec::new(),
             linked: BTreeSet::new(),
+            listings: 1,
         }
     }
 
     /// Writing ends after so many more bytes.
     pub fn full_after(&mut self, bytes: u64) {
         self.room = bytes;
+    }
+
+    /// Listings tell each name so many times, as those of some network file systems do while names change.
+    pub fn list_times(&mut self, times: usize) {
+        self.listings = times;
     }
 
     /// Somebody meddles at the `read`th read from now.
@@ -175,7 +182,9 @@ impl Disk {
 
     /// The names in a directory with their inodes, in order.
     pub fn list(&self, dir: Ino) -> Result<Vec<(Vec<u8>, Ino)>, Error> {
-        Ok(self.names(dir)?.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
+        let names = self.names(dir)?;
+        let listed = |(name, ino): (&Vec<u8>, &Ino)| vec![(name.clone(), *ino); self.listings];
+        Ok(names.iter().flat_map(listed).collect())
     }
 
     /// Every path with its inode, parents first.

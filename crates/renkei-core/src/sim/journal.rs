@@ -42,10 +42,11 @@ impl Journal {
             let mut bytes = Vec::new();
             Record::Header(header).write(&mut bytes);
             self.append(&bytes)?;
-            // A job that left temporary files must be known as one that did.
-            self.0.borrow_mut().sync(ino)?;
-            self.0.borrow_mut().sync(ROOT)?;
         }
+        // A job that left temporary files must be known as one that did. The run before may have ended between
+        // writing the header and this.
+        self.0.borrow_mut().sync(ino)?;
+        self.0.borrow_mut().sync(ROOT)?;
         Ok(state)
     }
 

@@ -165,9 +165,10 @@ impl ReceiveEnd {
         }
     }
 
-    fn write_small(&self, disk: &mut Disk, entry: &Entry, content: &[u8]) -> Result<Ino, Error> {
+    fn write_small(&mut self, disk: &mut Disk, entry: &Entry, content: &[u8]) -> Result<Ino, Error> {
         let temp = temp_name(JOB, &entry.path);
         let (dir, _) = make_place(disk, &entry.path)?;
+        self.receiver.claim(&entry.path)?;
         let ino = disk.create_temp(dir, &temp, false)?;
         let written = match content {
             [] => Ok(()),
@@ -177,9 +178,10 @@ impl ReceiveEnd {
         finished.map(|()| ino).inspect_err(|_| drop(disk.remove_file(dir, &temp)))
     }
 
-    fn place_symlink(&self, disk: &mut Disk, entry: &Entry, target: &[u8]) -> Result<(), Error> {
+    fn place_symlink(&mut self, disk: &mut Disk, entry: &Entry, target: &[u8]) -> Result<(), Error> {
         let temp = temp_name(JOB, &entry.path);
         let (dir, name) = make_place(disk, &entry.path)?;
+        self.receiver.claim(&entry.path)?;
         let made = match disk.symlink(dir, &temp, target) {
             Err(error) if error.code == Code::PathExists => {
                 disk.remove_file(dir, &temp)?;
@@ -190,12 +192,20 @@ impl ReceiveEnd {
         let ino = made?;
         let meta = Meta { xattrs: Vec::new(), ..entry.meta.clone() };
         let named = disk.set_meta(ino, &meta).and_then(|()| disk.rename(dir, &temp, name));
-        named.inspect_err(|_| drop(disk.remove_file(dir, &temp)))
+        named.inspect_err(|_| drop(disk.remove_file(dir, &temp)))?;
+        self.receiver.release(&entry.path);
+        Ok(())
     }
 
     fn on_extent(&mut self, disk: &mut Disk, stream: usize, payload: &[u8]) -> Result<(), Error> {
         let head = ExtentHead::read(payload)?;
-        let start = self.receiver.start_extent(head.id, &head.entry, head.slot)?;
+        let start = match self.receiver.start_extent(head.id, &head.entry, head.slot) {
+            Err(error) if error.code == Code::NameTaken => {
+                self.on_entry_failed(disk, head.id, &head.entry.path, error)?;
+                Start::Ignore
+            }
+            start => start?,
+        };
         let mut file = None;
         if let Start::Write { keep_existing } = start {
             if !keep_existing {
@@ -320,7 +330,7 @@ impl ReceiveEnd {
             return Err(error);
         }
         self.give_up(disk, id);
-        self.receiver.on_failed(path);
+        self.receiver.on_entry_failed(path, &error);
         let failure = EntryFailure { id: Some(id), path: path.clone(), kept: false, error };
         self.out.push(Control::Failed(failure));
         Ok(())
@@ -432,7 +442,9 @@ impl ReceiveEnd {
         if disk.create_temp(dir, &temp, true)? != temp_ino {
             return Ok(Verdict::Want);
         }
-        self.receiver.on_resumed(item.id, &item.entry, slots.clone());
+        if !self.receiver.on_resumed(item.id, &item.entry, slots.clone()) {
+            return Ok(Verdict::Want);
+        }
         if self.receiver.is_whole(item.id) {
             disk.set_meta(temp_ino, &item.entry.meta)?;
             self.on_whole(now, item.id, &item.entry, temp_ino);
@@ -455,7 +467,7 @@ impl ReceiveEnd {
             return Verdict::Want;
         }
         let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, ino)) };
-        self.receiver.on_renamed(now, done);
+        self.receiver.on_placed(now, done);
         Verdict::Partial(slot_ranges(slots.into_keys()))
     }
 }
@@ -486,6 +498,7 @@ fn make_dir(disk: &mut Disk, path: &RelPath) -> Result<Ino, Error> {
     let mut at = RelPath::root();
     for name in path.components() {
         at = at.child(name)?;
+        unlock(disk, dir)?;
         dir = match disk.descend(&at) {
             Err(error) if error.code == Code::PathNotFound => disk.mkdir(dir, name, MODE_MEANWHILE)?,
             found => found?,

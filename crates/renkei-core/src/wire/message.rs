@@ -157,6 +157,8 @@ pub enum Request {
     },
     /// A host redeems a grant: as `OpenReceive`, with what was granted.
     Redeem(Ticket),
+    /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
+    Card(SiteName),
 }
 
 /// Digests a PoP can compute.
@@ -268,6 +270,8 @@ pub enum Reply {
     Granted(Ticket),
     /// To `Push`: started; progress follows.
     Pushing,
+    /// To `Card`: the card's text.
+    Card(String),
 }
 
 /// Who the asker is at a PoP.
@@ -459,7 +463,7 @@ pub struct Summary {
     pub special: u64,
     /// Entries that failed in all; the list may be shorter.
     pub failed: u64,
-    /// The first failures, at most [`MAX_LISTED_FAILURES`].
+    /// The first failures, at most [`MAX_LISTED_FAILURES`] and [`MAX_LISTED_BYTES`].
     pub failures: Vec<EntryFailure>,
 }
 
@@ -491,6 +495,8 @@ where
 
 /// Failures a summary lists; the others are counted and logged.
 pub const MAX_LISTED_FAILURES: usize = 1000;
+/// Bytes they take in a message: paths are long at times, and the message must fit one frame.
+pub const MAX_LISTED_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

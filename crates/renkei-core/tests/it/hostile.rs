@@ -313,9 +313,9 @@ fn what_was_left_is_given_out_once() {
     let entry = Entry { path: path("f"), meta: Meta::default(), kind };
     let item = OfferItem { id: 1, entry: entry.clone(), digest: None };
     let Left::Partial { slots, .. } = receiver.left(&item) else { panic!("left") };
-    receiver.on_resumed(1, &entry, slots.clone());
+    assert!(receiver.on_resumed(1, &entry, slots.clone()));
     assert_eq!(receiver.left(&item), Left::Nothing);
-    receiver.on_resumed(2, &entry, slots);
+    assert!(!receiver.on_resumed(2, &entry, slots));
     assert!(
         !receiver.is_whole(2) && !receiver.on_given_up(2),
         "nothing was taken up under the second number"

@@ -178,6 +178,33 @@ fn a_full_destination_ends_the_session_and_resumes_when_there_is_room() {
     }
 }
 
+#[test]
+fn a_name_that_comes_twice_arrives_whole_or_not_at_all() {
+    let memo = SlotDigests::default();
+    let mut refused = 0;
+    for (times, rate) in [2, 5].into_iter().flat_map(|times| [2_000, 50_000, 1_000_000].map(|r| (times, r))) {
+        for existing in [Existing::Replace, Existing::SameStamp] {
+            let path = Path { latency: Duration::from_millis(20), rate };
+            let setup = Setup { path, existing, ..Setup::default() };
+            let mut world = mixed(setup.clone(), &memo);
+            world.source.list_times(times);
+            let summary = done(&mut world, Fault::None);
+            assert!(summary.failures.iter().all(|failure| failure.error.code == Code::NameTaken));
+            refused += summary.failed;
+            world.source.list_times(1);
+            world.settle().unwrap_or_else(|why| panic!("{times} times at {rate}: {why}"));
+            // Interrupted, and again.
+            let mut world = mixed(setup, &memo);
+            world.source.list_times(times);
+            world.session(Fault::CutAfter(1, 5_000)).unwrap();
+            world.session(Fault::None).unwrap();
+            world.source.list_times(1);
+            world.settle().unwrap_or_else(|why| panic!("cut, {times} times at {rate}: {why}"));
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
 // ---- what the simulator found ------------------------------------------------------------------------------------
 
 #[test]

@@ -3,28 +3,69 @@
 use super::Context;
 use crate::config::Config;
 use crate::home::Home;
+use crate::identity::card::SiteCard;
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, SiteName, printable};
-use renkei_core::wire::message::Reply;
+use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// A dialler that shows this user's credential.
-pub(super) fn dialler(context: &Context) -> Result<Dialler, Error> {
+/// A dialler that shows this user's credential and knows `sites`, if the user's own site does.
+pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
     let home = context.home()?;
     let credential = Credential::user(&home, context.now())?;
     let silence = Config::load(&home)?.stall_timeout();
-    Dialler::new(&credential, Arc::new(Trust::load(&home)?), silence)
+    let mut trust = Trust::load(&home)?;
+    for site in sites {
+        if trust.card(site).is_none() {
+            trust = learn(&home, &credential, silence, site)?;
+        }
+    }
+    Dialler::new(&credential, Arc::new(trust), silence)
+}
+
+/// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.
+///
+/// # Errors
+/// `SiteUnknown` with the reason why it stays so.
+pub(super) fn learn(
+    home: &Home,
+    credential: &Credential,
+    silence: Duration,
+    site: &SiteName,
+) -> Result<Trust, Error> {
+    let unknown = |cause: String| Error::new(Code::SiteUnknown, "look up site", site, cause).at("client");
+    let (own, trust) = (credential.principal()?.site().clone(), Trust::load(home)?);
+    if trust.own_site() == Some(&own) {
+        return Err(unknown("it is not among the cards of the PoP in this directory".into()));
+    }
+    let dialler = Dialler::new(credential, Arc::new(trust), silence)?;
+    let asked = dialler.connect(&own).and_then(|mut session| session.ask(Request::Card(site.clone())));
+    let card = match asked {
+        Ok(Reply::Card(text)) => SiteCard::parse(&text)?,
+        Ok(other) => return Err(unexpected(&other)),
+        Err(error) if error.code == Code::SiteUnknown => {
+            return Err(unknown(format!("{own} does not know it either")));
+        }
+        Err(error) => return Err(unknown(format!("{own} could not be asked: {error}"))),
+    };
+    if card.site != *site {
+        return Err(unknown(format!("{own} gave the card of {}", card.site)));
+    }
+    let mut trust = Trust::load(home)?;
+    trust.add(card)?;
+    Ok(trust)
 }
 
 /// A session with `site`, and the site's revocation list taken over.
 pub(super) fn session(context: &Context, site: &SiteName) -> Result<Session, Error> {
-    let session = dialler(context)?.connect(site)?;
+    let session = dialler(context, &[site])?.connect(site)?;
     keep_revocations(&context.home()?, &session);
     Ok(session)
 }

@@ -86,6 +86,16 @@ pub(super) enum Direction {
     Between(SiteName, SiteName),
 }
 
+impl Direction {
+    /// The sites that take part.
+    pub(super) fn sites(&self) -> Vec<&SiteName> {
+        match self {
+            Direction::Up(site) | Direction::Down(site) => vec![site],
+            Direction::Between(from, to) => vec![from, to],
+        }
+    }
+}
+
 /// Finds the direction.
 pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
     let mut sites = sources.iter().map(|source| match source {

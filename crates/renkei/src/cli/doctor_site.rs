@@ -2,18 +2,19 @@
 
 use super::Context;
 use super::check::Checks;
-use super::connect::{keep_revocations, unexpected};
+use super::connect::{keep_revocations, learn, unexpected};
 use super::doctor::check_login;
 use super::kernel::Buffers;
 use super::quantity::{human, milliseconds, span};
 use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
+use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Dialler, Session, resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
-use renkei_core::error::{Code, Error};
+use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{Reply, Request};
 use std::net::{SocketAddr, TcpStream};
@@ -28,14 +29,19 @@ const END_WORTH_A_WORD: Duration = Duration::from_secs(14 * 86_400);
 /// Checks the way to `site`.
 pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
     let home = context.home()?;
-    let trust = Trust::load(&home)?;
-    let Some(card) = trust.card(site) else {
-        checks.error("trust", &Error::new(Code::SiteUnknown, "look up site", site, ""));
-        return Ok(());
-    };
+    let silence = Config::load(&home)?.stall_timeout();
+    let mut trust = Trust::load(&home)?;
+    if trust.card(site).is_none() {
+        let learnt = Credential::user(&home, context.now())
+            .and_then(|credential| learn(&home, &credential, silence, site));
+        match learnt {
+            Ok(learnt) => trust = learnt,
+            Err(error) => checks.error("trust", &error),
+        }
+    }
+    let Some(card) = trust.card(site) else { return Ok(()) };
     checks.ok("trust", format!("the card of {site} is here, fingerprint {}", card.fingerprint()));
     let endpoints = card.endpoints.clone();
-    let silence = Config::load(&home)?.stall_timeout();
     let dialler = match check_login(&home, context, checks) {
         Some(credential) => Some(Dialler::new(&credential, Arc::new(trust), silence)?),
         None => None,

@@ -2,7 +2,8 @@
 //!
 //! `cp -r run7 kek:/data/new` makes `new`. When the copy is tried again, by itself or by the same command after a
 //! crash, `new` is there, and a source would go *into* it. A marker beside the journals, named by the job, says
-//! that this directory is the copy's own. It goes when the copy is done.
+//! that this directory is the copy's own. It goes when the copy is done, or with the abandoned journals: it is locked
+//! as long as the copy runs, which tells a clean-up that it is in use.
 
 use super::copy_plan::Found;
 use renkei_core::error::{Code, Error};
@@ -24,14 +25,17 @@ impl Intent {
         if now == Found::Dir && self.0.exists() { Found::Nothing } else { now }
     }
 
-    /// Keeps the marker if the source becomes the destination, before anything is made there.
-    pub(super) fn keep(&self, becomes: bool) -> Result<(), Error> {
+    /// Keeps the marker if the source becomes the destination, before anything is made there; it is in use as long
+    /// as the file lives.
+    pub(super) fn keep(&self, becomes: bool) -> Result<Option<File>, Error> {
         if !becomes {
-            return Ok(());
+            return Ok(None);
         }
         let folder = self.0.parent().unwrap_or(Path::new("."));
         let kept = std::fs::create_dir_all(folder).and_then(|()| File::create(&self.0));
-        kept.map(drop)
+        // Another run of the same copy has the same marker; where there are no locks it is kept all the same.
+        let kept = kept.inspect(|file| drop(file.try_lock_shared()));
+        kept.map(Some)
             .map_err(|error| Error::new(Code::JournalBroken, "keep", self.0.display(), error).at("client"))
     }
 
@@ -52,7 +56,9 @@ mod tests {
         assert_eq!(intent.found(Found::Dir), Found::Dir);
         intent.keep(false).unwrap();
         assert_eq!(intent.found(Found::Dir), Found::Dir);
-        intent.keep(true).unwrap();
+        let marker = intent.keep(true).unwrap().unwrap();
+        assert!(File::open(&intent.0).unwrap().try_lock().is_err(), "a copy that runs holds its marker");
+        drop(marker);
         assert_eq!(intent.found(Found::Dir), Found::Nothing);
         assert_eq!(intent.found(Found::Other), Found::Other);
         intent.forget();

@@ -1,6 +1,7 @@
 //! Digests of files of this machine, for `renkei checksum` on local paths.
 
 use crate::home::file_error;
+use crate::mover::Stop;
 use crate::site::files::checksum as digest;
 use crate::store::local::{Access, LocalStore};
 use crate::store::{Detail, Dir, Store};
@@ -22,7 +23,7 @@ pub(super) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<u8>, Err
     let file = dir
         .open_read(name.as_bytes())
         .map_err(|error| Error { subject: path.display().to_string(), ..error })?;
-    digest(&*file, algorithm)
+    digest(&*file, algorithm, &Stop::default())
 }
 
 /// Digests of all files below a directory in order of their names, or of the one file that `path` is (as the root).
@@ -67,7 +68,7 @@ fn visit(
         match dir.entry(&name, Detail::Basic).map(|(entry, _)| entry.kind) {
             Ok(EntryKind::Dir) => dirs.push(below),
             Ok(EntryKind::File { .. }) => {
-                let sum = dir.open_read(&name).and_then(|file| digest(&*file, algorithm));
+                let sum = dir.open_read(&name).and_then(|file| digest(&*file, algorithm, &Stop::default()));
                 on_file(&below, sum)?;
             }
             Ok(_) => {}

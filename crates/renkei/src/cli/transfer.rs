@@ -12,9 +12,10 @@ use crate::mover::Stop;
 use crate::mover::dial::{Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
-use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
+use crate::site::cleanup;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use aws_lc_rs::rand;
@@ -28,6 +29,7 @@ use renkei_core::wire::message::{
     TransferId,
 };
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -106,6 +108,7 @@ impl Job {
         let display = Display::start(&context.output, run.watch.clone());
         let ended = run.try_until_done(&display);
         let notes = display.finish();
+        cleanup::clean_up_own(&context.home()?, context.now());
         let summary = ended?;
         // A directory that was not made yet cannot be mistaken for another the next time.
         if summary.failed == 0 || summary.dirs == 0 {
@@ -122,6 +125,9 @@ impl Job {
         )
     }
 }
+
+/// What the target site granted, the names there, and the marker that is kept meanwhile.
+type Granted = ([u8; 32], Vec<RelPath>, Option<File>);
 
 /// A transfer under way, over all its attempts.
 struct Run<'a> {
@@ -147,13 +153,14 @@ impl<'a> Run<'a> {
         rand::fill(&mut transfer).map_err(random)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
+        let dialler = connect::dialler(context, &direction.sites())?;
         Ok(Run {
             job,
             context,
             sources,
             destination,
             direction,
-            dialler: connect::dialler(context)?,
+            dialler,
             transfer,
             watch: Watch::with_notes(),
             stop,
@@ -212,7 +219,7 @@ impl<'a> Run<'a> {
             Direction::Between(from, to) => {
                 // Only both of them are a connection that can be lost.
                 let mut target = open(to, &mut false)?;
-                let (grant, targets) = self.ask_grant(&mut target, from)?;
+                let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
                 self.between(open(from, connected)?, to, grant, targets)
             }
         }
@@ -222,7 +229,7 @@ impl<'a> Run<'a> {
         let (open, targets, becomes) = self.lay_out_remote(&mut session)?;
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
-        self.intent()?.keep(becomes)?;
+        let _marker = self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = SendJob {
             roots,
@@ -251,7 +258,7 @@ impl<'a> Run<'a> {
         let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
-        self.intent()?.keep(becomes)?;
+        let _marker = self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
@@ -260,6 +267,7 @@ impl<'a> Run<'a> {
             journal,
             account: Account::own()?,
             max_deferred: usize::MAX,
+            memory: unlimited(),
             side: "client".into(),
             root: base.display().to_string(),
         };
@@ -267,12 +275,12 @@ impl<'a> Run<'a> {
             .map_err(|error| error.at("client"))
     }
 
-    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<([u8; 32], Vec<RelPath>), Error> {
+    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<Granted, Error> {
         let (open, targets, becomes) = self.lay_out_remote(target)?;
         match target.ask(Request::Grant { open, peer: from.clone() })? {
             Reply::Granted(grant) => {
-                self.intent()?.keep(becomes)?;
-                Ok((grant, targets))
+                let marker = self.intent()?.keep(becomes)?;
+                Ok((grant, targets, marker))
             }
             other => Err(unexpected(&other)),
         }

@@ -52,7 +52,9 @@ pub const FIELDS: &[Field] = &[
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "16", env: "RENKEI_LIMITS_MAX_STREAMS",
         effect: "Data streams of one session." },
     Field { key: "limits.max_memory_mib", kind: Type::Number("MiB"), default: "1024", env: "RENKEI_LIMITS_MAX_MEMORY_MIB",
-        effect: "Memory for data in flight, over all sessions; one principal may have half of it." },
+        effect: "Memory for data in flight and for what transfers keep until their end (about 40 bytes for a name with `--delete`, \
+                 300 for a directory or hard link), over all sessions; one principal may have half of it. A transfer that \
+                 alone needs more is refused with RK-WIRE-7, one that must wait for others with RK-SYS-3." },
     Field { key: "limits.max_entries", kind: Type::Number("entries"), default: "10000000", env: "RENKEI_LIMITS_MAX_ENTRIES",
         effect: "Entries in one request or listing; more are refused with RK-WIRE-7." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

@@ -6,3 +6,4 @@
 pub mod http;
 pub mod port;
 pub mod renkei;
+pub(crate) mod strangers;

@@ -1,8 +1,10 @@
 //! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
 //!
 //! `renkei/1` connections get an OS thread of their own, HTTP ones a task. Whoever sends no TLS gets one line of
-//! plain text that says so. A peer that dawdles before its handshake is dropped after 10 s.
+//! plain text that says so. A peer that dawdles before its handshake is dropped after 10 s. The tasks here wait for no
+//! disk: a file system that hangs must not keep connections out.
 
+use super::strangers::{Guest, Strangers};
 use super::{http, renkei};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -13,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long a peer may take for its first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -21,28 +22,6 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const MAX_HELLO_BYTES: usize = 16 << 10;
 /// First byte of every TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
-/// Connections at a time that have not sent their first message; each costs a task and 4 KiB.
-const MAX_GREETING: usize = 4096;
-/// `renkei/1` connections at a time that have not proved who they are; each costs a thread.
-const MAX_UNPROVED: usize = 256;
-/// HTTP connections at a time.
-const MAX_HTTP: usize = 128;
-
-/// Room for connections that nobody vouches for yet.
-#[derive(Clone)]
-struct Room {
-    greeting: Arc<Semaphore>,
-    unproved: Arc<Semaphore>,
-    http: Arc<Semaphore>,
-}
-
-impl Room {
-    fn new() -> Self {
-        let room = |count| Arc::new(Semaphore::new(count));
-        Room { greeting: room(MAX_GREETING), unproved: room(MAX_UNPROVED), http: room(MAX_HTTP) }
-    }
-}
-
 /// Listens on `address`.
 ///
 /// # Errors
@@ -59,15 +38,14 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 
 /// Accepts connections until the task is dropped.
 pub async fn accept(listener: TcpListener, site: Arc<Site>) {
-    let room = Room::new();
+    let strangers = Strangers::new();
     loop {
-        let Ok(permit) = room.greeting.clone().acquire_owned().await else { return };
+        let Some(room) = strangers.room().await else { return };
         match listener.accept().await {
-            Ok((sock, peer)) => {
-                let site = site.clone();
-                let room = room.clone();
-                tokio::spawn(async move { greet(sock, peer, site, room, permit).await });
-            }
+            Ok((sock, peer)) => match strangers.let_in(peer.ip(), room) {
+                Some(guest) => drop(tokio::spawn(greet(sock, peer, site.clone(), guest))),
+                None => Counters::add(&site.counters.over_share_total, 1),
+            },
             Err(error) => {
                 // Out of descriptors, mostly: others must end before the next can come.
                 tracing::warn!(%error, "cannot accept a connection");
@@ -77,19 +55,10 @@ pub async fn accept(listener: TcpListener, site: Arc<Site>) {
     }
 }
 
-async fn greet(
-    mut sock: TcpStream,
-    peer: SocketAddr,
-    site: Arc<Site>,
-    room: Room,
-    permit: OwnedSemaphorePermit,
-) {
+async fn greet(mut sock: TcpStream, peer: SocketAddr, site: Arc<Site>, guest: Guest) {
     let hello = tokio::time::timeout(HELLO_WITHIN, read_hello(&mut sock)).await;
     match hello {
-        Ok(Ok(Some(hello))) => {
-            drop(permit);
-            dispatch(sock, peer, hello, site, room).await;
-        }
+        Ok(Ok(Some(hello))) => dispatch(sock, peer, hello, site, guest).await,
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
             Counters::add(&site.counters.refused_total, 1);
@@ -159,20 +128,20 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
     }
 }
 
-async fn dispatch(sock: TcpStream, peer: SocketAddr, hello: ClientHello, site: Arc<Site>, room: Room) {
-    let snapshot = site.snapshot();
-    let room = if hello.renkei { room.unproved } else { room.http };
-    let Ok(Ok(permit)) = tokio::time::timeout(HELLO_WITHIN, room.acquire_owned()).await else {
+async fn dispatch(sock: TcpStream, peer: SocketAddr, hello: ClientHello, site: Arc<Site>, guest: Guest) {
+    let Ok(Some(seat)) = tokio::time::timeout(HELLO_WITHIN, guest.seat(hello.renkei)).await else {
         Counters::add(&site.counters.refused_total, 1);
         return tracing::warn!(%peer, "dropped: too many connections of strangers");
     };
+    let snapshot = site.last_snapshot();
     if hello.renkei {
         let sock = sock.into_std().and_then(|sock| sock.set_nonblocking(false).map(|()| sock));
         match sock {
-            Ok(sock) => renkei::spawn(sock, hello.bytes, snapshot.renkei_tls.clone(), peer, site, permit),
+            Ok(sock) => renkei::spawn(sock, hello.bytes, snapshot.renkei_tls.clone(), peer, site, seat),
             Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
         }
     } else {
         http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site).await;
+        drop(seat);
     }
 }

@@ -126,6 +126,11 @@ impl Stop {
         self.lock().stopped.clone()
     }
 
+    /// Fails if it was stopped, with why.
+    pub fn check(&self) -> Result<(), Error> {
+        self.stopped().map_or(Ok(()), Err)
+    }
+
     /// Registers what to do when it is stopped, as long as the value returned lives.
     pub fn on_stop(&self, hook: impl Fn(Error) + Send + 'static) -> Registered {
         let mut state = self.lock();

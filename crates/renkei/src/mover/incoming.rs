@@ -93,7 +93,13 @@ impl<'a> Incoming<'a> {
             return Err(violation("data stream", "an extent inside an extent"));
         }
         let head = ExtentHead::read(&self.payload)?;
-        let start = self.session.start_extent(&head)?;
+        let start = match self.session.start_extent(&head) {
+            Err(error) if error.code == Code::NameTaken => {
+                self.session.on_entry_failed(head.id, &head.entry.path, error)?;
+                Start::Ignore
+            }
+            start => start?,
+        };
         let file = match start {
             Start::Ignore => None,
             Start::Write { keep_existing } => {
@@ -184,6 +190,9 @@ fn place(
     match &entry.kind {
         EntryKind::Dir => {
             places.make_dir(&path)?;
+            if path.is_root() {
+                session.on_destination();
+            }
             session.receiver(|receiver| receiver.defer_dir(PendingDir { id, path, meta: entry.meta.clone() }))
         }
         EntryKind::HardLink { to } => {
@@ -207,7 +216,8 @@ fn write_small(
     content: &[u8],
 ) -> Result<u64, Error> {
     let temp = places.temp(&entry.path);
-    let place = places.make(&entry.path)?;
+    let place = session.make_place(places, &entry.path)?;
+    session.receiver(|receiver| receiver.claim(&entry.path))?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
         write_content(&*file, entry, content)?;
@@ -248,7 +258,8 @@ fn place_symlink(
     target: &[u8],
 ) -> Result<(), Error> {
     let temp = places.temp(&entry.path);
-    let place = places.make(&entry.path)?;
+    let place = session.make_place(places, &entry.path)?;
+    session.receiver(|receiver| receiver.claim(&entry.path))?;
     if let Err(error) = place.dir.symlink(target, &temp) {
         if error.code != Code::PathExists {
             return Err(error);
@@ -263,6 +274,7 @@ fn place_symlink(
         let _ = place.dir.remove_file(&temp);
         return Err(error);
     }
+    session.receiver(|receiver| receiver.release(&entry.path));
     session.on_placed(Done { id, path: entry.path.clone(), copy_of: None });
     Ok(())
 }

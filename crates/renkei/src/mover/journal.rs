@@ -1,15 +1,21 @@
 //! The journal file of one job, and the thread that keeps it at most 100 ms behind.
+//!
+//! What it says of files may be lost with the power: they are sent again. That there is a job may not, or nobody
+//! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::journal::{Header, Record, State};
-use std::fs::{File, OpenOptions, TryLockError};
+use renkei_core::mover::journal::{Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How far the journal may be behind.
 pub const BEHIND: Duration = Duration::from_millis(100);
+
+/// How a file or folder is made to last.
+type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
 
 /// An open journal; the lock on the file keeps a second transfer of the same job out.
 pub struct Journal {
@@ -20,22 +26,26 @@ pub struct Journal {
 impl Journal {
     /// Opens or creates the journal of `header.job` in `folder` and says what it holds.
     ///
-    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`.
+    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`. The header lasts
+    /// when this returns.
     ///
     /// # Errors
     /// `TransferBusy` if another transfer holds it; `JournalBroken` if the folder cannot be used.
     pub fn open(folder: &Path, header: &Header) -> Result<(Journal, State), Error> {
-        let path = folder.join(format!("{:016x}.journal", header.job));
-        std::fs::create_dir_all(folder).map_err(|error| broken(&path, error))?;
-        let mut file = open_file(&path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let cause = "its journal is locked";
-                return Err(Error::new(Code::TransferBusy, "open journal", path.display(), cause));
-            }
-            Err(TryLockError::Error(error)) => return Err(broken(&path, error)),
-        }
+        Self::open_with(folder, header, &File::sync_all)
+    }
+
+    fn open_with(folder: &Path, header: &Header, sync: Sync<'_>) -> Result<(Journal, State), Error> {
+        let path = folder.join(file_name(header.job));
+        let made = make_folder(folder).map_err(|error| broken(&path, error))?;
+        let opened = Self::open_file(path, header)?;
+        let lasting = sync(&opened.0.file).and_then(|()| sync_folders(folder, &made, sync));
+        lasting.map_err(|error| broken(&opened.0.path, error))?;
+        Ok(opened)
+    }
+
+    fn open_file(path: PathBuf, header: &Header) -> Result<(Journal, State), Error> {
+        let mut file = open_locked(&path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| broken(&path, error))?;
         let (state, good) = State::read(&bytes);
@@ -79,10 +89,93 @@ impl Journal {
     }
 }
 
+/// Opens and locks the file that `path` leads to: one that was removed between the two, by a clean-up or by the end
+/// of another run, would keep nothing.
+fn open_locked(path: &Path) -> Result<File, Error> {
+    loop {
+        let file = open_file(path)?;
+        match file.try_lock() {
+            Ok(()) if leads_to(path, &file).map_err(|error| broken(path, error))? => return Ok(file),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let cause = "its journal is locked";
+                return Err(Error::new(Code::TransferBusy, "open journal", path.display(), cause));
+            }
+            Err(TryLockError::Error(error)) => return Err(broken(path, error)),
+        }
+    }
+}
+
+/// Whether `path` still names the open file. Only who holds the file's lock removes its name.
+pub fn leads_to(path: &Path, file: &File) -> std::io::Result<bool> {
+    let inode = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match std::fs::symlink_metadata(path) {
+        Ok(named) => Ok(inode(named) == inode(file.metadata()?)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn open_file(path: &Path) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options.open(path).map_err(|error| broken(path, error))
+}
+
+/// Makes a folder with those above it; gives those that were missing, innermost first.
+fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let missing = folder.ancestors().take_while(|above| !above.exists());
+    let missing = missing.map(Path::to_path_buf).collect();
+    std::fs::create_dir_all(folder)?;
+    Ok(missing)
+}
+
+/// Makes the names in a folder last, and the names of the folders that were made a moment ago.
+fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Result<()> {
+    sync(&File::open(folder)?)?;
+    made.iter().filter_map(|made| made.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
+        true => sync(&File::open(".")?),
+        false => sync(&File::open(above)?),
+    })
+}
+
+/// Lets an account have so many journals in `folder`, that of `header.job` among them.
+///
+/// # Errors
+/// `TooManyUnfinished` beyond that.
+pub fn check_unfinished(folder: &Path, header: &Header, limit: usize) -> Result<(), Error> {
+    let own = file_name(header.job);
+    let Ok(listing) = std::fs::read_dir(folder) else { return Ok(()) };
+    let others: Vec<PathBuf> = listing
+        .flatten()
+        .map(|listed| listed.path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "journal"))
+        .collect();
+    // Whose they are is only looked at if that can matter.
+    if others.len() < limit || others.iter().any(|path| path.ends_with(&own)) {
+        return Ok(());
+    }
+    let same = |path: &PathBuf| read_header(path).is_some_and(|other| other.account == header.account);
+    if others.iter().filter(|path| same(path)).count() < limit {
+        return Ok(());
+    }
+    let cause = format!("{limit} are kept, as many as one account may have");
+    Err(Error::new(Code::TooManyUnfinished, "open journal", &header.account, cause))
+}
+
+/// The first record alone: a journal may be long.
+fn read_header(path: &Path) -> Option<Header> {
+    let mut file = File::open(path).ok()?;
+    let mut head = [0; RECORD_HEAD_BYTES];
+    file.read_exact(&mut head).ok()?;
+    let mut record = head.to_vec();
+    let length = u32::from_le_bytes(*head.first_chunk().expect("longer than a length"));
+    file.take(u64::from(length).min(MAX_RECORD_BYTES as u64)).read_to_end(&mut record).ok()?;
+    State::read(&record).0.header
+}
+
+fn file_name(job: u64) -> String {
+    format!("{job:016x}.journal")
 }
 
 fn same_job(known: &Header, wanted: &Header) -> bool {
@@ -146,6 +239,49 @@ mod tests {
         assert!(Journal::open(folder.path(), &header(1)).unwrap().1.is_empty());
     }
 
+    /// Inode and length of what was synced while a journal was opened, in order.
+    fn synced_by_opening(folder: &Path) -> Vec<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let synced = std::cell::RefCell::new(Vec::new());
+        let sync = |file: &File| {
+            let found = file.metadata()?;
+            synced.borrow_mut().push((found.ino(), if found.is_file() { found.len() } else { 0 }));
+            Ok(())
+        };
+        drop(Journal::open_with(folder, &header(1), &sync).unwrap());
+        synced.into_inner()
+    }
+
+    #[test]
+    fn the_header_and_every_new_name_last_once_the_journal_is_open() {
+        use std::os::unix::fs::MetadataExt;
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("state/journal");
+        let synced = synced_by_opening(&folder);
+        let path = folder.join(format!("{:016x}.journal", 1));
+        let ino = |path: &Path| path.metadata().unwrap().ino();
+        let header_bytes = path.metadata().unwrap().len();
+        assert!(State::read(&std::fs::read(&path).unwrap()).0.header.is_some());
+        let folders = [&folder, &top.path().join("state"), top.path()].map(|folder| (ino(folder), 0));
+        assert_eq!(synced, [&[(ino(&path), header_bytes)], &folders[..]].concat());
+        // The run before may have ended between writing the header and syncing it.
+        assert_eq!(synced_by_opening(&folder), synced[..2]);
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_made_to_last_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for bad in 0..2 {
+            let calls = std::cell::Cell::new(0);
+            let sync = |_: &File| {
+                calls.set(calls.get() + 1);
+                if calls.get() > bad { Err(std::io::Error::other("simulated")) } else { Ok(()) }
+            };
+            let refused = Journal::open_with(folder.path(), &header(1), &sync).err().unwrap();
+            assert_eq!(refused.code, Code::JournalBroken);
+        }
+    }
+
     #[test]
     fn one_transfer_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
@@ -153,6 +289,37 @@ mod tests {
         let refused = Journal::open(folder.path(), &header(1)).err().unwrap();
         assert_eq!(refused.code, Code::TransferBusy);
         assert!(Journal::open(folder.path(), &header(2)).is_ok());
+    }
+
+    /// Runs that end and begin while a third opens and removes: whoever holds the journal holds the file of that name.
+    #[test]
+    fn a_journal_that_is_held_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = || {
+            for _ in 0..100 {
+                let Ok((journal, _)) = Journal::open(folder.path(), &header(1)) else { continue };
+                assert!(leads_to(&journal.path, &journal.file).unwrap());
+                journal.remove();
+            }
+        };
+        std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(run))));
+    }
+
+    #[test]
+    fn an_account_has_so_many_unfinished_transfers_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |job, account: &str| {
+            let header = Header { account: account.into(), ..header(job) };
+            check_unfinished(folder.path(), &header, 3).map_err(|error| error.code)
+        };
+        assert_eq!(check(1, "a"), Ok(()));
+        (1..=3).for_each(|job| drop(Journal::open(folder.path(), &header(job)).unwrap()));
+        assert_eq!(check(4, "a"), Err(Code::TooManyUnfinished));
+        // One of those is taken up; another account has none.
+        assert_eq!((check(2, "a"), check(4, "b")), (Ok(()), Ok(())));
+        std::fs::write(folder.path().join("x.becomes"), "").unwrap();
+        Journal::open(folder.path(), &header(1)).unwrap().0.remove();
+        assert_eq!(check(4, "a"), Ok(()));
     }
 
     #[test]

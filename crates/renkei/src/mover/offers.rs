@@ -115,7 +115,9 @@ fn resume(
     if slots.is_empty() {
         return Ok(Verdict::Want);
     }
-    session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone()));
+    if !session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone())) {
+        return Ok(Verdict::Want);
+    }
     let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;

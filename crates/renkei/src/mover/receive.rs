@@ -7,7 +7,7 @@
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
-use super::place::Places;
+use super::place::{Place, Places};
 use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
@@ -26,7 +26,7 @@ use renkei_core::wire::message::{
 };
 use renkei_core::wire::parts;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
@@ -35,6 +35,21 @@ use std::time::{Duration, Instant};
 const MAX_OFFERS: usize = 64;
 /// Files that wait to be committed before the streams are held back.
 const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
+
+/// How long the first entries of a locked destination wait for its own, which unlocks it and is on its way on another
+/// stream if it comes at all.
+const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
+
+/// Memory of a session beside its streams' that is not asked for, and by which it asks for more.
+const MEMORY_STEP: u64 = 1 << 20;
+
+/// Asks whether a session may keep so many bytes in all until it ends.
+pub type Allowance = Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync>;
+
+/// The allowance of a session nobody else shares the memory with.
+pub fn unlimited() -> Allowance {
+    Box::new(|_| Ok(()))
+}
 
 /// Where to receive and how.
 pub struct ReceiveJob {
@@ -48,6 +63,8 @@ pub struct ReceiveJob {
     pub journal: Option<(Journal, Kept)>,
     /// Links and directories that may be left for the end.
     pub max_deferred: usize,
+    /// Whether it may keep more in memory.
+    pub memory: Allowance,
     /// Who writes.
     pub account: Account,
     /// This side's name in errors.
@@ -112,6 +129,10 @@ struct State {
     streams_left: usize,
     source_complete: Option<bool>,
     deleted: u64,
+    /// The destination's own entry has come.
+    has_destination: bool,
+    /// Until when others wait for it.
+    destination_by: Option<Instant>,
 }
 
 pub(super) struct Session {
@@ -121,6 +142,8 @@ pub(super) struct Session {
     side: String,
     root: String,
     checks_written: bool,
+    memory: Allowance,
+    allowed_bytes: AtomicU64,
     clock: Instant,
     watch: Watch,
     state: Mutex<State>,
@@ -155,6 +178,8 @@ pub fn receive(
             .header
             .as_ref()
             .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
+        memory: job.memory,
+        allowed_bytes: AtomicU64::new(MEMORY_STEP),
         clock: Instant::now(),
         watch: watch.clone(),
         state: Mutex::new(State {
@@ -163,6 +188,8 @@ pub fn receive(
             streams_left: streams.len(),
             source_complete: None,
             deleted: 0,
+            has_destination: false,
+            destination_by: None,
         }),
         changed: Condvar::new(),
         failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
@@ -198,7 +225,23 @@ impl Session {
     }
 
     pub(super) fn receiver<T>(&self, ask: impl FnOnce(&mut Receiver) -> T) -> T {
-        ask(&mut self.lock().receiver)
+        let mut state = self.lock();
+        let answer = ask(&mut state.receiver);
+        let kept = state.receiver.kept_bytes();
+        drop(state);
+        if kept > self.allowed_bytes.load(Ordering::Relaxed) {
+            self.ask_for_memory(kept);
+        }
+        answer
+    }
+
+    /// Ends the session if it may not keep so much: what it does not know it cannot do at the end.
+    fn ask_for_memory(&self, kept: u64) {
+        let wanted = kept.next_multiple_of(MEMORY_STEP);
+        match (self.memory)(wanted) {
+            Ok(()) => drop(self.allowed_bytes.fetch_max(wanted, Ordering::Relaxed)),
+            Err(error) => self.fail(error),
+        }
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -233,6 +276,33 @@ impl Session {
 
     pub(super) fn places(&self) -> Places {
         Places::new(self.base.clone(), self.job)
+    }
+
+    /// The directory `path` lies in, made if it is missing, and its name there.
+    pub(super) fn make_place<'p>(&self, places: &mut Places, path: &'p RelPath) -> Result<Place<'p>, Error> {
+        if places.enters_base(path) && self.base.is_locked()? {
+            self.await_destination();
+        }
+        places.make(path)
+    }
+
+    fn await_destination(&self) {
+        let mut state = self.lock();
+        let by = *state.destination_by.get_or_insert_with(|| Instant::now() + DESTINATION_WITHIN);
+        while !state.has_destination && !self.failure.is_over() {
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
+    }
+
+    /// The destination's own entry has come, and it is unlocked.
+    pub(super) fn on_destination(&self) {
+        self.lock().has_destination = true;
+        self.changed.notify_all();
     }
 
     pub(super) fn base(&self) -> &Arc<dyn Dir> {
@@ -303,7 +373,7 @@ impl Session {
         keep_existing: bool,
     ) -> Result<Arc<OpenFile>, Error> {
         let opening = self.lock().open.entry(head.id).or_default().clone();
-        opening.get_or_init(|| create(places, head, keep_existing).map(Arc::new)).clone()
+        opening.get_or_init(|| create(self, places, head, keep_existing).map(Arc::new)).clone()
     }
 
     pub(super) fn keep_open(&self, id: EntryId, file: OpenFile) {
@@ -369,7 +439,7 @@ impl Session {
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
-        self.receiver(|receiver| receiver.on_failed(path));
+        self.receiver(|receiver| receiver.on_entry_failed(path, &error));
         self.control.send(&Control::Failed(EntryFailure {
             id: Some(id),
             path: path.clone(),
@@ -465,9 +535,14 @@ fn ends_session(code: Code) -> bool {
     )
 }
 
-fn create(places: &mut Places, head: &ExtentHead, keep_existing: bool) -> Result<OpenFile, Error> {
+fn create(
+    session: &Session,
+    places: &mut Places,
+    head: &ExtentHead,
+    keep_existing: bool,
+) -> Result<OpenFile, Error> {
     let temp = places.temp(&head.entry.path);
-    let place = places.make(&head.entry.path)?;
+    let place = session.make_place(places, &head.entry.path)?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {

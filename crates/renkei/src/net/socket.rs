@@ -1,6 +1,7 @@
 //! What the kernel knows of a connection, and the pace it is told to keep.
 
 use renkei_core::link::controller::Sample;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -17,6 +18,13 @@ pub fn sample(sock: &TcpStream) -> Sample {
 /// The kernel's estimate of a connection's round trip.
 pub fn rtt(sock: &TcpStream) -> Duration {
     sample(sock).rtt
+}
+
+/// Whether the peer has closed the connection, or it is broken.
+pub fn is_left(sock: &TcpStream) -> bool {
+    let left = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut fds = [PollFd::new(sock, left)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..)) && fds[0].revents().intersects(left)
 }
 
 fn tcp_info(sock: &TcpStream) -> libc::tcp_info {
@@ -61,6 +69,18 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(5);
         while sample(&near).acked_bytes < 5000 {
             assert!(Instant::now() < end, "{:?}", sample(&near));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_peer_that_leaves_is_noticed() {
+        let (near, far) = pair();
+        assert!(!is_left(&near));
+        drop(far);
+        let end = Instant::now() + Duration::from_secs(5);
+        while !is_left(&near) {
+            assert!(Instant::now() < end);
             std::thread::yield_now();
         }
     }

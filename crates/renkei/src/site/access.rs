@@ -1,14 +1,26 @@
 //! What one principal may do: the account it maps to, and the storages as that account sees them.
 
-use super::snapshot::Snapshot;
+use super::snapshot::{Root, Snapshot};
 use crate::identity::account::Account;
+use crate::identity::verify::verify_peer;
 use crate::store::Store;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::identity::{OwnUsers, Why};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::Identity;
+use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A principal, and the certificates that proved it: what must still hold as long as work is done for it.
+#[derive(Clone)]
+pub struct Proof {
+    /// Who it is.
+    pub principal: Principal,
+    pub(super) chain: Arc<[CertificateDer<'static>]>,
+    pub(super) at: SystemTime,
+}
 
 /// A principal with its account, and the configuration it was judged by.
 #[derive(Clone)]
@@ -20,6 +32,9 @@ pub struct Access {
     /// The rule that says so.
     pub rule: String,
     pub(super) snapshot: Arc<Snapshot>,
+    pub(super) proof: Proof,
+    /// The PoP that works for the principal, if one does.
+    pub(super) via: Option<Proof>,
 }
 
 /// A place opened for one account.
@@ -33,28 +48,31 @@ pub struct Opened {
 }
 
 impl Access {
-    pub(super) fn new(principal: &Principal, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
-        let own = if snapshot.config.map_own_users {
-            OwnUsers::SameName(&snapshot.site)
-        } else {
-            OwnUsers::NeedRule
-        };
-        let verdict = snapshot.mapping.resolve(principal, own);
-        let Some(name) = verdict.account else {
-            let cause = match verdict.why {
-                Why::HostHasNone => "a PoP has no account of its own",
-                Why::NotRootBySameName { .. } => "a rule with `*` makes nobody root",
-                _ => "no rule matches",
-            };
-            return Err(Error::new(Code::NotMapped, "map", principal, cause));
-        };
-        let rule = match verdict.why {
-            Why::Rule { rule, .. } => rule,
-            _ => "own user".into(),
-        };
+    pub(super) fn new(proof: &Proof, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
+        let (name, rule) = account_name(&proof.principal, &snapshot)?;
         let account = Account::lookup(&name)?;
         account.check_servable()?;
-        Ok(Access { principal: principal.clone(), account, rule, snapshot })
+        let (principal, proof) = (proof.principal.clone(), proof.clone());
+        Ok(Access { principal, account, rule, snapshot, proof, via: None })
+    }
+
+    /// Whether all this still holds by the files of now. A certificate that was good when it was shown and expires
+    /// meanwhile ends nothing that runs.
+    pub(super) fn judge_again(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
+        self.hold_against(now).map_err(|error| error.at(self.site()))
+    }
+
+    fn hold_against(&self, now: &Snapshot) -> Result<(), Error> {
+        for proof in [Some(&self.proof), self.via.as_ref()].into_iter().flatten() {
+            verify_peer(&proof.chain, &now.trust, proof.at)?;
+        }
+        match account_name(&self.principal, now)?.0 {
+            name if name == self.account.name => Ok(()),
+            name => {
+                let cause = format!("mapped to {name} now, not to {} any more", self.account.name);
+                Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
+            }
+        }
     }
 
     /// The site that judged.
@@ -65,12 +83,12 @@ impl Access {
     /// Opens the storage of a place for reading or writing.
     pub fn open(&self, place: &Place, write: bool) -> Result<Opened, Error> {
         let root = self.snapshot.storage(&place.storage)?;
-        if write && root.read_only {
+        if write && root.storage.read_only {
             let cause = "added with --read-only";
             return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
         }
-        let store = root.store.clone().map_err(|error| error.at(self.site()))?;
-        let account = match &root.account {
+        let store = root.store().map_err(|error| error.at(self.site()))?;
+        let account = match &root.storage.account {
             Some(name) => Account::lookup(name)?,
             None => self.account.clone(),
         };
@@ -79,7 +97,7 @@ impl Access {
 
     /// Who the principal is here.
     pub fn identity(&self) -> Identity {
-        let storage = |(name, root): (&String, &super::snapshot::Root)| (name.clone(), !root.read_only);
+        let storage = |(name, root): (&String, &Arc<Root>)| (name.clone(), !root.storage.read_only);
         Identity {
             principal: self.principal.to_string(),
             site: self.snapshot.site.clone(),
@@ -88,6 +106,28 @@ impl Access {
             storages: self.snapshot.storages.iter().map(storage).collect(),
         }
     }
+}
+
+/// The account a principal is mapped to, and the rule that says so.
+fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
+    let own = match snapshot.config.map_own_users {
+        true => OwnUsers::SameName(&snapshot.site),
+        false => OwnUsers::NeedRule,
+    };
+    let verdict = snapshot.mapping.resolve(principal, own);
+    let Some(name) = verdict.account else {
+        let cause = match verdict.why {
+            Why::HostHasNone => "a PoP has no account of its own",
+            Why::NotRootBySameName { .. } => "a rule with `*` makes nobody root",
+            _ => "no rule matches",
+        };
+        return Err(Error::new(Code::NotMapped, "map", principal, cause));
+    };
+    let rule = match verdict.why {
+        Why::Rule { rule, .. } => rule,
+        _ => "own user".into(),
+    };
+    Ok((name, rule))
 }
 
 impl Opened {

@@ -1,11 +1,14 @@
-//! Removes what transfers that nobody resumed left behind: journals, and temporary files at their destinations.
+//! Removes what transfers that nobody resumed left behind: journals, the command line's markers beside them, and
+//! temporary files at their destinations.
 //!
 //! Works as the account of the transfer, on names that carry its key alone, so it can touch nothing else. A journal
 //! that is in use is locked and passed over; one whose storage is not there now waits for the next round.
 
 use super::Site;
+use super::watch::spawn_every;
 use crate::home::Home;
 use crate::identity::account::Account;
+use crate::mover::journal::leads_to;
 use crate::store::local::{Access as Mode, LocalStore};
 use crate::store::temp::temp_job;
 use crate::store::{Dir, Store, TypeHint};
@@ -13,7 +16,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, State};
 use renkei_core::path::RelPath;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -29,47 +32,47 @@ const HEADER_BYTES: u64 = 128 << 10;
 
 /// Starts the thread that cleans up now and once a day for as long as the PoP lives.
 pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
-    let site = Arc::downgrade(site);
-    let work = move || {
-        while let Some(site) = site.upgrade() {
-            clean_up(&site, SystemTime::now());
-            drop(site);
-            std::thread::sleep(EVERY);
-        }
-    };
-    std::thread::Builder::new()
-        .name("cleanup".into())
-        .spawn(work)
-        .map(drop)
-        .map_err(|error| Error::new(Code::SystemCall, "start thread", "cleanup", error))
+    spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
 }
 
-/// Removes what was abandoned before `now`; tells how many transfers that were.
-pub fn clean_up(site: &Site, now: SystemTime) -> usize {
-    let find = |header: &Header| destination(site, header);
-    let mut cleaned = 0;
-    for path in abandoned(site.home(), now) {
-        match clean_one(&path, &find) {
+/// Removes what was abandoned before `now`.
+fn clean_up(site: &Site, now: SystemTime) {
+    clean_up_in(site.home(), now, &|header| destination(site, header));
+}
+
+/// Removes what the command line of this account abandoned; for directories in which no PoP does it.
+pub fn clean_up_own(home: &Home, now: SystemTime) {
+    clean_up_in(home, now, &|header| match header.to {
+        None => local_destination(header),
+        Some(_) => Err(Error::new(Code::NotInitialised, "clean up", "", "a PoP's journal")),
+    });
+}
+
+fn clean_up_in(home: &Home, now: SystemTime, find: &dyn Fn(&Header) -> Result<Destination, Error>) {
+    for path in abandoned(home, now) {
+        match clean_one(&path, now, find) {
             Ok(Some(removed)) => {
-                cleaned += 1;
                 tracing::info!(journal = %path.display(), removed, "removed an abandoned transfer");
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(journal = %path.display(), %error, "an abandoned transfer stays"),
         }
     }
-    cleaned
 }
 
-/// Journals, and those set aside, that are old enough.
+/// Journals, those set aside, and markers of copies under way, that are old enough.
 fn abandoned(home: &Home, now: SystemTime) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(home.journal_dir()) else { return Vec::new() };
-    let old = |path: &PathBuf| {
-        let modified = path.metadata().and_then(|metadata| metadata.modified());
-        modified.is_ok_and(|time| now.duration_since(time).is_ok_and(|age| age > ABANDONED_AFTER))
+    let old = |path: &PathBuf| path.metadata().is_ok_and(|metadata| is_old(&metadata, now));
+    let named = |path: &PathBuf| {
+        path.extension().is_some_and(|kind| ["journal", "bad", "becomes"].iter().any(|known| kind == *known))
     };
-    let named = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "journal" || kind == "bad");
     listing.flatten().map(|entry| entry.path()).filter(|path| named(path) && old(path)).collect()
+}
+
+fn is_old(metadata: &Metadata, now: SystemTime) -> bool {
+    let age = metadata.modified().map(|time| now.duration_since(time).unwrap_or_default());
+    age.is_ok_and(|age| age > ABANDONED_AFTER)
 }
 
 /// Where a transfer wrote, and as whom.
@@ -79,14 +82,17 @@ struct Destination {
     account: Account,
 }
 
-/// Removes one journal with its files, unless it is in use; tells how many files that were.
+/// Removes one journal with its files, unless it is in use or was since `now`; tells how many files that were.
 fn clean_one(
     path: &Path,
+    now: SystemTime,
     find: &dyn Fn(&Header) -> Result<Destination, Error>,
 ) -> Result<Option<u64>, Error> {
     let broken = |error: std::io::Error| Error::new(Code::JournalBroken, "clean up", path.display(), error);
     let mut file = File::options().read(true).write(true).open(path).map_err(broken)?;
-    if file.try_lock().is_err() {
+    // A transfer may have ended and another begun since the file was looked at, and since it was opened.
+    let taken = file.try_lock().is_err() || !leads_to(path, &file).map_err(broken)?;
+    if taken || !is_old(&file.metadata().map_err(broken)?, now) {
         return Ok(None);
     }
     let mut start = Vec::new();
@@ -105,17 +111,18 @@ fn clean_one(
     Ok(Some(removed))
 }
 
+fn local_destination(header: &Header) -> Result<Destination, Error> {
+    let local = Path::new(OsStr::from_bytes(&header.local));
+    let store = Arc::new(LocalStore::open(local, Mode::ReadWrite)?);
+    Ok(Destination { store, path: RelPath::root(), account: Account::lookup(&header.account)? })
+}
+
 fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
+    let Some(to) = &header.to else { return local_destination(header) };
     let account = Account::lookup(&header.account)?;
-    let Some(to) = &header.to else {
-        let local = Path::new(OsStr::from_bytes(&header.local));
-        let store = Arc::new(LocalStore::open(local, Mode::ReadWrite)?);
-        return Ok(Destination { store, path: RelPath::root(), account });
-    };
     let snapshot = site.snapshot();
     let root = snapshot.storage(&to.storage)?;
-    let account = root.account.as_deref().map_or(Ok(account), Account::lookup)?;
-    Ok(Destination { store: root.store.clone()?, path: to.path.clone(), account })
+    Ok(Destination { store: root.store()?, path: to.path.clone(), account })
 }
 
 /// Removes the temporary files of `job` below a directory. Symbolic links are not followed.
@@ -210,12 +217,17 @@ mod tests {
         assert_eq!(abandoned(&case.home, now + Duration::from_secs(8 * 86_400)).len(), 1);
     }
 
+    /// A time at which what was just written is long abandoned.
+    fn later() -> SystemTime {
+        SystemTime::now() + 2 * ABANDONED_AFTER
+    }
+
     #[test]
     fn the_files_of_the_job_go_and_others_stay() {
         let case = case();
         let path = case.home.journal_dir().join("0000000000000001.journal");
         assert_eq!(case.temps(), 3);
-        assert_eq!(clean_one(&path, &|header| case.find(header)).unwrap(), Some(2));
+        assert_eq!(clean_one(&path, later(), &|header| case.find(header)).unwrap(), Some(2));
         assert_eq!(case.temps(), 1);
         assert!(!path.exists() && case.root.join("run/kept").exists());
     }
@@ -226,10 +238,26 @@ mod tests {
         let path = case.home.journal_dir().join("0000000000000001.journal");
         let held = File::open(&path).unwrap();
         held.try_lock().unwrap();
-        assert_eq!(clean_one(&path, &|header| case.find(header)).unwrap(), None);
+        assert_eq!(clean_one(&path, later(), &|header| case.find(header)).unwrap(), None);
         drop(held);
         let missing = |_: &Header| Err(Error::new(Code::StorageMissing, "open", "data", ""));
-        assert_eq!(clean_one(&path, &missing).unwrap_err().code, Code::StorageMissing);
+        assert_eq!(clean_one(&path, later(), &missing).unwrap_err().code, Code::StorageMissing);
+        // A transfer took it up between the look at the folder and the lock.
+        assert_eq!(clean_one(&path, SystemTime::now(), &|header| case.find(header)).unwrap(), None);
         assert!(path.exists() && case.temps() == 3);
+    }
+
+    #[test]
+    fn a_marker_goes_with_its_time_unless_its_copy_runs() {
+        let case = case();
+        let path = case.home.journal_dir().join("0000000000000002.becomes");
+        std::fs::write(&path, "").unwrap();
+        assert!(abandoned(&case.home, later()).contains(&path));
+        let held = File::open(&path).unwrap();
+        held.lock_shared().unwrap();
+        assert_eq!(clean_one(&path, later(), &|header| case.find(header)).unwrap(), None);
+        drop(held);
+        assert_eq!(clean_one(&path, later(), &|header| case.find(header)).unwrap(), Some(0));
+        assert!(!path.exists() && case.temps() == 3);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Site;
 use super::access::Access;
-use crate::mover::outgoing::digest_file;
+use crate::mover::Stop;
 use crate::store::temp::is_temp_name;
 use crate::store::tree::{disk_usage, remove_tree};
 use crate::store::{Detail, Dir, ReadFile, Store};
@@ -70,9 +70,11 @@ impl Site {
         at(access, from, access.open(from, true)?.run("rename", work))
     }
 
-    /// Space used by a tree.
-    pub fn usage(&self, access: &Access, place: &Place) -> Result<Usage, Error> {
-        at(access, place, access.open(place, false)?.run("usage", |store, path| usage(store, path)))
+    /// Space used by a tree; ends early when it is stopped.
+    pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
+        let stop = stop.clone();
+        let work = move |store: &dyn Store, path: &RelPath| usage(store, path, &stop);
+        at(access, place, access.open(place, false)?.run("usage", work))
     }
 
     /// Space of the file system below a place.
@@ -89,11 +91,18 @@ impl Site {
         at(access, place, access.open(place, false)?.run("space", work))
     }
 
-    /// Digest of a file as the disk has it now.
-    pub fn checksum(&self, access: &Access, place: &Place, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
+    /// Digest of a file as the disk has it now; ends early when it is stopped.
+    pub fn checksum(
+        &self,
+        access: &Access,
+        place: &Place,
+        algorithm: Algorithm,
+        stop: &Stop,
+    ) -> Result<Vec<u8>, Error> {
+        let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| {
             let (dir, name) = parent(store, path)?;
-            checksum(&*dir.open_read(name)?, algorithm)
+            checksum(&*dir.open_read(name)?, algorithm, &stop)
         };
         at(access, place, access.open(place, false)?.run("checksum", work))
     }
@@ -199,10 +208,10 @@ fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> 
     }
 }
 
-fn usage(store: &dyn Store, path: &RelPath) -> Result<Usage, Error> {
+fn usage(store: &dyn Store, path: &RelPath, stop: &Stop) -> Result<Usage, Error> {
     let entry = stat(store, path)?;
     if entry.kind == EntryKind::Dir {
-        let used = disk_usage(&store.dir(path)?)?;
+        let used = disk_usage(&store.dir(path)?, &|| stop.check())?;
         let (files, dirs) = (used.files, used.dirs);
         return Ok(Usage { bytes: used.bytes, allocated_bytes: used.allocated, files, dirs });
     }
@@ -211,35 +220,42 @@ fn usage(store: &dyn Store, path: &RelPath) -> Result<Usage, Error> {
     Ok(Usage { bytes: entry.size(), allocated_bytes: raw.blocks * 512, files: 1, dirs: 0 })
 }
 
-/// Digest of an open file.
-pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
+/// Digest of an open file, read to its end or until it is stopped.
+pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm, stop: &Stop) -> Result<Vec<u8>, Error> {
     match algorithm {
-        Algorithm::Blake3 => digest_file(file).map(|digest| digest.to_vec()),
-        Algorithm::Sha256 => rust_crypto::<sha2::Sha256>(file),
-        Algorithm::Md5 => rust_crypto::<md5::Md5>(file),
+        Algorithm::Blake3 => {
+            let mut hasher = blake3::Hasher::new();
+            each_chunk(file, stop, |bytes| {
+                hasher.update(bytes);
+            })?;
+            Ok(hasher.finalize().as_bytes().to_vec())
+        }
+        Algorithm::Sha256 => rust_crypto::<sha2::Sha256>(file, stop),
+        Algorithm::Md5 => rust_crypto::<md5::Md5>(file, stop),
         Algorithm::Adler32 => {
             let mut adler = simd_adler32::Adler32::new();
-            each_chunk(file, |bytes| adler.write(bytes))?;
+            each_chunk(file, stop, |bytes| adler.write(bytes))?;
             Ok(adler.finish().to_be_bytes().to_vec())
         }
         Algorithm::Crc32c => {
             let mut crc = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-            each_chunk(file, |bytes| crc.update(bytes))?;
+            each_chunk(file, stop, |bytes| crc.update(bytes))?;
             Ok((crc.finalize() as u32).to_be_bytes().to_vec())
         }
     }
 }
 
-fn rust_crypto<D: sha2::Digest>(file: &dyn ReadFile) -> Result<Vec<u8>, Error> {
+fn rust_crypto<D: sha2::Digest>(file: &dyn ReadFile, stop: &Stop) -> Result<Vec<u8>, Error> {
     let mut digest = D::new();
-    each_chunk(file, |bytes| digest.update(bytes))?;
+    each_chunk(file, stop, |bytes| digest.update(bytes))?;
     Ok(digest.finalize().to_vec())
 }
 
-fn each_chunk(file: &dyn ReadFile, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
+fn each_chunk(file: &dyn ReadFile, stop: &Stop, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
     let mut buf = vec![0; READ_BYTES];
     let mut at = 0;
     loop {
+        stop.check()?;
         let count = file.read_at(&mut buf, at)?;
         if count == 0 {
             return Ok(());

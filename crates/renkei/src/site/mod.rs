@@ -7,18 +7,21 @@
 pub mod access;
 pub mod cleanup;
 pub mod files;
+mod running;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod watch;
 
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_peer;
-use access::Access;
+use access::{Access, Proof};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
+use running::Transfers;
 use rustls::pki_types::CertificateDer;
 use snapshot::Snapshot;
 use std::collections::HashMap;
@@ -26,7 +29,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Instant, SystemTime};
 use tickets::{Grants, Tickets};
-use transfer::Transfers;
 
 /// What a PoP counts; see docs/operations.md for the metrics made of it.
 #[derive(Default)]
@@ -37,6 +39,8 @@ pub struct Counters {
     pub sessions_total: AtomicU64,
     /// Connections that did not become a session.
     pub refused_total: AtomicU64,
+    /// Connections closed at once because their address had its share of those that prove nothing.
+    pub over_share_total: AtomicU64,
     /// Transfers finished, by outcome.
     pub transfers_done: AtomicU64,
     /// Transfers that ended with an error.
@@ -89,11 +93,17 @@ impl Site {
         &self.home
     }
 
+    /// The configuration that was read last, without a look at the files: for threads that must wait for no disk.
+    /// The watch keeps it at most a second old.
+    pub fn last_snapshot(&self) -> Arc<Snapshot> {
+        self.current.read().expect("no thread panics while it holds the lock").clone()
+    }
+
     /// The configuration of this moment; files that changed are read again.
     ///
     /// A file that became invalid is reported in the log and the last good state stays.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let current = self.current.read().expect("no thread panics while it holds the lock").clone();
+        let current = self.last_snapshot();
         if !current.is_stale(&self.home) {
             return current;
         }
@@ -113,24 +123,39 @@ impl Site {
 
     /// The site's name.
     pub fn name(&self) -> SiteName {
-        self.snapshot().site.clone()
+        self.last_snapshot().site.clone()
     }
 
     /// Who shows this chain.
-    pub fn authenticate(&self, chain: &[CertificateDer<'_>]) -> Result<Principal, Error> {
-        let snapshot = self.snapshot();
-        verify_peer(chain, &snapshot.trust, SystemTime::now())
-            .map_err(|error| error.at(snapshot.site.as_str()))
+    pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
+        let (snapshot, at) = (self.snapshot(), SystemTime::now());
+        let principal = verify_peer(chain, &snapshot.trust, at);
+        let principal = principal.map_err(|error| error.at(snapshot.site.as_str()))?;
+        Ok(Proof { principal, chain: chain.into(), at })
+    }
+
+    /// The card of a trusted site, for a user of this one, who trusts whom the site trusts.
+    ///
+    /// # Errors
+    /// `NotAllowed` for anybody else, `SiteUnknown`.
+    pub fn card(&self, proof: &Proof, site: &SiteName) -> Result<String, Error> {
+        let (snapshot, principal) = (self.snapshot(), &proof.principal);
+        if principal.user_name().is_none() || *principal.site() != snapshot.site {
+            let cause = format!("only users of {} learn from it whom it trusts", snapshot.site);
+            return Err(Error::new(Code::NotAllowed, "give card", principal, cause));
+        }
+        let unknown = || Error::new(Code::SiteUnknown, "give card", site, "");
+        snapshot.trust.export(site).map(|card| card.to_text()).ok_or_else(unknown)
     }
 
     /// What a principal may do.
     ///
     /// # Errors
     /// `NotMapped`, `AccountUnknown`, `AccountNotServed`.
-    pub fn authorise(&self, principal: &Principal) -> Result<Access, Error> {
+    pub fn authorise(&self, proof: &Proof) -> Result<Access, Error> {
         let snapshot = self.snapshot();
-        let side = snapshot.site.clone();
-        let access = Access::new(principal, snapshot).map_err(|error| error.at(side.as_str()));
+        let (side, principal) = (snapshot.site.clone(), &proof.principal);
+        let access = Access::new(proof, snapshot).map_err(|error| error.at(side.as_str()));
         match &access {
             Ok(access) => {
                 tracing::info!(target: "audit", %principal, account = access.account.name, "authorised");

@@ -1,6 +1,9 @@
 //! The configuration, mapping, trust and open storages of one moment.
+//!
+//! A storage is opened once and shared by all snapshots that have it unchanged, so that a change of the map never waits
+//! for a file system. One that is missing is looked for by the PoP's watch alone.
 
-use crate::config::Config;
+use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
 use crate::identity::tls::{http_config, server_config};
@@ -13,23 +16,36 @@ use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-
-/// How often a storage that is missing is looked for: each connection asks, a stranger's too.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+use std::sync::{Arc, RwLock};
+use std::time::SystemTime;
 
 /// Largest mapping file accepted.
 const MAX_MAP_BYTES: u64 = 16 << 20;
 
-/// One named root, opened.
+/// One named root.
 pub struct Root {
-    /// Whether writing is refused.
-    pub read_only: bool,
-    /// The account all work is done as, if not the user's.
-    pub account: Option<String>,
+    /// What the configuration says of it.
+    pub storage: Storage,
+    store: RwLock<Result<Arc<dyn Store>, Error>>,
+}
+
+impl Root {
+    fn open(storage: &Storage) -> Arc<Self> {
+        Arc::new(Root { storage: storage.clone(), store: RwLock::new(open(storage)) })
+    }
+
     /// The store, or why it could not be opened.
-    pub store: Result<Arc<dyn Store>, Error>,
+    pub fn store(&self) -> Result<Arc<dyn Store>, Error> {
+        self.store.read().expect("no thread panics while it holds the lock").clone()
+    }
+
+    /// Tries again to open a store that is missing; may wait for the file system, and holds no lock meanwhile.
+    fn look_again(&self) {
+        if self.store().is_err() {
+            let found = open(&self.storage);
+            *self.store.write().expect("no thread panics while it holds the lock") = found;
+        }
+    }
 }
 
 /// State of a file when it was read, to notice a change.
@@ -52,25 +68,23 @@ pub struct Snapshot {
     /// TLS for HTTP.
     pub http_tls: Arc<ServerConfig>,
     /// The storages by name.
-    pub storages: BTreeMap<String, Root>,
+    pub storages: BTreeMap<String, Arc<Root>>,
     mark: Mark,
-    loaded: Instant,
 }
 
 impl Snapshot {
     /// Reads everything but the configuration, which the caller read.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
+        Self::load_after(home, config, &BTreeMap::new())
+    }
+
+    fn load_after(home: &Home, config: Config, before: &BTreeMap<String, Arc<Root>>) -> Result<Self, Error> {
         let mark = mark(home);
         let site = config.site(home)?.clone();
         let map = read_text(&home.map_file(), MAX_MAP_BYTES)?.unwrap_or_default();
         let storages = config.storage.iter().map(|(name, storage)| {
-            let mode = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-            let root = Root {
-                read_only: storage.read_only,
-                account: storage.account.clone(),
-                store: open(&storage.path, mode),
-            };
-            (name.clone(), root)
+            let same = before.get(name).filter(|root| root.storage == *storage && root.store().is_ok());
+            (name.clone(), same.cloned().unwrap_or_else(|| Root::open(storage)))
         });
         let credential = Credential::host(home, SystemTime::now())?;
         Ok(Snapshot {
@@ -83,7 +97,6 @@ impl Snapshot {
             site,
             config,
             mark,
-            loaded: Instant::now(),
         })
     }
 
@@ -91,25 +104,29 @@ impl Snapshot {
     pub fn reload(&self, home: &Home) -> Result<Self, Error> {
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        Self::load(home, config)
+        Self::load_after(home, config, &self.storages)
     }
 
     /// Whether a file has changed since.
     pub fn is_stale(&self, home: &Home) -> bool {
-        let missing = |root: &Root| root.store.is_err();
-        let missing = || self.loaded.elapsed() >= LOOK_AGAIN_AFTER && self.storages.values().any(missing);
-        self.mark != mark(home) || missing()
+        self.mark != mark(home)
+    }
+
+    /// Looks again for the storages that are missing.
+    pub fn look_for_storages(&self) {
+        self.storages.values().for_each(|root| root.look_again());
     }
 
     /// A storage by name.
     pub fn storage(&self, name: &str) -> Result<&Root, Error> {
         let unknown = || Error::new(Code::StorageUnknown, "look up storage", name, "").at(self.site.as_str());
-        self.storages.get(name).ok_or_else(unknown)
+        self.storages.get(name).map(|root| &**root).ok_or_else(unknown)
     }
 }
 
-fn open(path: &Path, mode: Mode) -> Result<Arc<dyn Store>, Error> {
-    LocalStore::open(path, mode).map(|store| Arc::new(store) as Arc<dyn Store>)
+fn open(storage: &Storage) -> Result<Arc<dyn Store>, Error> {
+    let mode = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+    LocalStore::open(&storage.path, mode).map(|store| Arc::new(store) as Arc<dyn Store>)
 }
 
 fn mark(home: &Home) -> Mark {

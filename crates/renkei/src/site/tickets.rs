@@ -1,7 +1,8 @@
 //! Secrets that bind connections to what they belong to: tickets for data streams, grants for other sites.
 
 use super::access::Access;
-use super::transfer::Stop;
+use super::transfer::{STREAM_BYTES, Stop};
+use crate::mover::receive::Allowance;
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -10,7 +11,7 @@ use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::message::OpenReceive;
 use std::collections::HashMap;
 use std::sync::mpsc::{self, TrySendError};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for its data streams.
@@ -36,14 +37,22 @@ pub fn random_ticket() -> Result<Ticket, Error> {
 }
 
 /// Sessions with data streams, waiting for them or using them.
-#[derive(Default)]
-pub struct Tickets(Mutex<HashMap<Ticket, Issued>>);
+#[derive(Clone, Default)]
+pub struct Tickets(Arc<Mutex<HashMap<Ticket, Issued>>>);
 
 /// One session's streams.
 struct Issued {
     join: mpsc::SyncSender<TlsStream>,
     streams: u16,
+    /// What else it keeps in memory, in streams.
+    kept: usize,
     principal: Principal,
+}
+
+impl Issued {
+    fn used(&self) -> usize {
+        usize::from(self.streams).saturating_add(self.kept)
+    }
 }
 
 /// A session's hold on its streams; the ticket ends with it.
@@ -70,7 +79,7 @@ impl Tickets {
         let ticket = random_ticket()?;
         let mut issued = self.lock();
         let used = |of: &dyn Fn(&Issued) -> bool| -> usize {
-            issued.values().filter(|issued| of(issued)).map(|issued| usize::from(issued.streams)).sum()
+            issued.values().filter(|issued| of(issued)).map(Issued::used).sum()
         };
         let own_left = one_share(limit).saturating_sub(used(&|issued| issued.principal == *principal));
         let used = used(&|_| true);
@@ -78,13 +87,45 @@ impl Tickets {
         let streams = u16::try_from(left).unwrap_or(u16::MAX).min(wanted);
         if streams == 0 {
             let cause = format!(
-                "{used} data streams are open, as many as `limits.max_memory_mib` allows to one or all"
+                "transfers take the memory of {used} data streams, as much as `limits.max_memory_mib` allows to one \
+                 or all"
             );
             return Err(Error::new(Code::OutOfMemory, "open", "data streams", cause));
         }
         let (join, joined) = mpsc::sync_channel(usize::from(streams));
-        issued.insert(ticket, Issued { join, streams, principal: principal.clone() });
+        issued.insert(ticket, Issued { join, streams, kept: 0, principal: principal.clone() });
         Ok(Waiting { tickets: self, ticket, streams, joined })
+    }
+
+    /// Lets a session keep `bytes` in all beside its streams, under the limits of [`Tickets::issue`].
+    fn keep(&self, ticket: &Ticket, bytes: u64, limit: usize) -> Result<(), Error> {
+        let kept = usize::try_from(bytes.div_ceil(STREAM_BYTES)).unwrap_or(usize::MAX);
+        let mut issued = self.lock();
+        let Some(own) = issued.get(ticket) else { return Ok(()) };
+        let others = |of: &dyn Fn(&Issued) -> bool| -> usize {
+            issued
+                .iter()
+                .filter(|(other, issued)| *other != ticket && of(issued))
+                .map(|(_, i)| i.used())
+                .sum()
+        };
+        let wanted = kept.saturating_add(usize::from(own.streams));
+        let principals = others(&|other| other.principal == own.principal);
+        let (all, share) = (others(&|_| true), one_share(limit));
+        let refused = |code, cause| Err(Error::new(code, "receive", "entries", cause));
+        if wanted > share {
+            let cause = "its names, links and directories alone take more memory than `limits.max_memory_mib` allows \
+                         to one principal; copy parts of the tree one after the other, or raise it";
+            return refused(Code::TooManyEntries, cause);
+        }
+        if wanted.saturating_add(principals) > share || wanted.saturating_add(all) > limit {
+            let cause = "with other transfers its entries take more than `limits.max_memory_mib` allows to one or all";
+            return refused(Code::OutOfMemory, cause);
+        }
+        if let Some(own) = issued.get_mut(ticket) {
+            own.kept = kept;
+        }
+        Ok(())
     }
 
     /// Hands a stream to the session it belongs to.
@@ -107,6 +148,12 @@ impl Tickets {
 }
 
 impl Waiting<'_> {
+    /// The session's allowance of memory beside its streams, as long as its ticket lives.
+    pub fn allowance(&self, limit: usize) -> Allowance {
+        let (tickets, ticket) = (self.tickets.clone(), self.ticket);
+        Box::new(move |bytes| tickets.keep(&ticket, bytes, limit))
+    }
+
     /// Waits for all streams.
     pub fn gather(&self, stop: &Stop) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
@@ -122,7 +169,7 @@ impl Waiting<'_> {
                     let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
                     return Err(Error::new(Code::Stalled, "join", "data streams", cause));
                 }
-                Err(_) => stop.stopped().map_or(Ok(()), Err)?,
+                Err(_) => stop.check()?,
             }
         }
     }
@@ -189,5 +236,28 @@ mod tests {
         assert_eq!(tickets.issue(&bob, 8, 20).unwrap().streams, 8);
         drop(first);
         assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 8);
+    }
+
+    #[test]
+    fn what_a_session_keeps_counts_as_streams_do() {
+        let tickets = Tickets::default();
+        let [alice, bob] = ["alice@kek", "bob@kek"].map(|name| Principal::parse(name).unwrap());
+        let first = tickets.issue(&alice, 2, 20).unwrap();
+        let keep = first.allowance(20);
+        keep(5 * STREAM_BYTES).unwrap();
+        keep(8 * STREAM_BYTES).unwrap();
+        // Alone it would be too much at any time.
+        assert_eq!(keep(8 * STREAM_BYTES + 1).unwrap_err().code, Code::TooManyEntries);
+        assert_eq!(tickets.issue(&alice, 1, 20).err().unwrap().code, Code::OutOfMemory);
+        keep(STREAM_BYTES).unwrap();
+        let second = tickets.issue(&alice, 4, 20).unwrap();
+        assert_eq!(second.streams, 4);
+        // Only now, beside the other.
+        assert_eq!(keep(6 * STREAM_BYTES).unwrap_err().code, Code::OutOfMemory);
+        let others = tickets.issue(&bob, 10, 20).unwrap();
+        keep(4 * STREAM_BYTES).unwrap();
+        assert_eq!(others.allowance(20)(STREAM_BYTES).unwrap_err().code, Code::TooManyEntries);
+        drop(first);
+        assert_eq!(tickets.issue(&alice, 8, 20).unwrap().streams, 6);
     }
 }

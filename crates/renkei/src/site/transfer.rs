@@ -1,12 +1,15 @@
 //! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
 
-use super::access::Access;
+use super::access::{Access, Proof};
+use super::running::{Judged, Running};
+use super::snapshot::Snapshot;
+use super::tickets::Waiting;
 use super::{Counters, Site};
 use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::Dialler;
 use crate::mover::hex;
-use crate::mover::journal::{Journal, boot_id};
+use crate::mover::journal::{Journal, boot_id, check_unfinished};
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
@@ -22,97 +25,17 @@ use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
 };
-use std::collections::HashMap;
 use std::net::TcpStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
-
-/// How long a new run of a job waits for the old one to let go.
-const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
+use std::sync::Arc;
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
-const STREAM_BYTES: u64 = 6 << 20;
+pub(super) const STREAM_BYTES: u64 = 6 << 20;
+
+/// Journals of unfinished transfers of one account, which are kept for a week.
+const MAX_UNFINISHED: usize = 4096;
 
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
-
-struct Running {
-    status: TransferStatus,
-    watch: Watch,
-    stop: Stop,
-}
-
-/// The transfers that run now.
-#[derive(Default)]
-pub struct Transfers {
-    running: Mutex<HashMap<u64, Running>>,
-    changed: Condvar,
-    next: Mutex<u64>,
-}
-
-/// A transfer's place in the list, given back when it ends.
-struct Listed<'a>(&'a Transfers, u64);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
-        self.0.changed.notify_all();
-    }
-}
-
-impl Transfers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Running>> {
-        self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
-    }
-
-    /// Enters a transfer under `key`; an older run under the same key is stopped first.
-    fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
-        let mut all = self.lock();
-        if let Some(older) = all.get(&key) {
-            let stop = older.stop.clone();
-            drop(all);
-            let cause = "a newer run of the same transfer took over";
-            stop.stop(Error::new(Code::Cancelled, "supersede", "transfer", cause));
-            let waited =
-                self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, |all| all.contains_key(&key));
-            all = waited.expect("no thread panics while it holds the lock").0;
-            if all.contains_key(&key) {
-                return Err(Error::new(
-                    Code::TransferBusy,
-                    "open",
-                    &running.status.place,
-                    "the older run goes on",
-                ));
-            }
-        }
-        all.insert(key, running);
-        Ok(Listed(self, key))
-    }
-
-    fn fresh_key(&self) -> u64 {
-        let mut next = self.next.lock().expect("no thread panics while it holds the lock");
-        *next += 1;
-        // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
-        u64::MAX - *next
-    }
-
-    /// All of them.
-    pub fn list(&self) -> Vec<TransferStatus> {
-        let status =
-            |running: &Running| TransferStatus { progress: running.watch.look(), ..running.status.clone() };
-        let mut all: Vec<_> = self.lock().values().map(status).collect();
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        all
-    }
-
-    /// Stops all of them.
-    pub fn stop_all(&self, error: &Error) {
-        let stops: Vec<Stop> = self.lock().values().map(|running| running.stop.clone()).collect();
-        stops.iter().for_each(|stop| stop.stop(error.clone()));
-        let none = |all: &mut HashMap<u64, Running>| !all.is_empty();
-        drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
-    }
-}
 
 fn running(
     access: &Access,
@@ -129,7 +52,11 @@ fn running(
         place,
         progress: Progress::default(),
     };
-    Running { status, watch: watch.clone(), stop: stop.clone() }
+    let judge = {
+        let access = access.clone();
+        Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
+    };
+    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
 }
 
 impl Site {
@@ -161,7 +88,6 @@ impl Site {
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
-        let link = control.sender();
         let place = access.open(&open.to, true)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
@@ -170,14 +96,11 @@ impl Site {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
-        let journal = self.open_journal(access, &open, job)?;
+        let journal = self.open_journal(&account, &open, job)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
-        let streams = self.stream_count(access, open.max_streams, link.socket());
-        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
-        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
-        tracing::info!(streams = waiting.streams, offers, resuming = kept, "opened");
-        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(resuming = kept, "opening");
+        let waiting = self.open_streams(access, open.max_streams, offers, request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let streams = match waiting.gather(&stop) {
@@ -191,15 +114,17 @@ impl Site {
             journal,
             account,
             max_deferred,
+            memory: waiting.allowance(self.max_streams(access)),
             side: access.site().into(),
             root: format!("/{storage}"),
         };
         Ok(receive(job, control, streams, &watch, &stop))
     }
 
+    /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
     fn open_journal(
         &self,
-        access: &Access,
+        account: &Account,
         open: &OpenReceive,
         job: u64,
     ) -> Result<Option<(Journal, State)>, Error> {
@@ -212,9 +137,11 @@ impl Site {
             boot: boot_id(),
             to: Some(open.to.clone()),
             local: Vec::new(),
-            account: access.account.name.clone(),
+            account: account.name.clone(),
         };
-        Journal::open(&self.home().journal_dir(), &header).map(Some)
+        let folder = self.home().journal_dir();
+        check_unfinished(&folder, &header, MAX_UNFINISHED)?;
+        Journal::open(&folder, &header).map(Some)
     }
 
     /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].
@@ -241,16 +168,12 @@ impl Site {
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
-        let link = control.sender();
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
-        let streams = self.stream_count(access, open.max_streams, link.socket());
         let job = send_job(access, &open, open.offers)?;
-        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
-        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers: open.offers };
-        tracing::info!(streams = waiting.streams, offers = open.offers, from = places(&open), "opened");
-        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(from = places(&open), "opening");
+        let waiting = self.open_streams(access, open.max_streams, open.offers, request, control)?;
         Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
@@ -285,7 +208,11 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
-        let entry = running(access, open.transfer, "send", places(open), watch, stop);
+        let mut entry = running(access, open.transfer, "send", places(open), watch, stop);
+        entry.judge = {
+            let (judge, to) = (entry.judge, to.clone());
+            Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
+        };
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let snapshot = self.snapshot();
         let silence = snapshot.config.stall_timeout();
@@ -305,17 +232,37 @@ impl Site {
     }
 
     /// Takes a grant that a host shows.
-    pub fn redeem(&self, peer: &Principal, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
-        match peer {
+    pub fn redeem(&self, peer: &Proof, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
+        match &peer.principal {
             // What the user may do is judged again: the map may have changed since the grant.
             Principal::Host(site) => {
                 let (access, open) = self.grants.redeem(grant, site)?;
-                Ok((self.authorise(&access.principal)?, open))
+                let access = Access { via: Some(peer.clone()), ..self.authorise(&access.proof)? };
+                access.judge_again(&access.snapshot)?;
+                Ok((access, open))
             }
-            Principal::User { .. } => {
-                Err(Error::new(Code::NotAllowed, "redeem", peer, "only a PoP redeems grants"))
+            user @ Principal::User { .. } => {
+                Err(Error::new(Code::NotAllowed, "redeem", user, "only a PoP redeems grants"))
             }
         }
+    }
+
+    /// Answers `request` with a ticket for data streams: as many as asked for, as the link needs and as are left.
+    fn open_streams(
+        &self,
+        access: &Access,
+        wanted: u16,
+        offers: bool,
+        request: u64,
+        control: &ControlReceiver,
+    ) -> Result<Waiting<'_>, Error> {
+        let link = control.sender();
+        let streams = self.stream_count(access, wanted, link.socket());
+        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
+        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+        tracing::info!(streams = waiting.streams, offers, "opened");
+        Ok(waiting)
     }
 
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {

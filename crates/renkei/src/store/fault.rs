@@ -30,6 +30,7 @@ pub enum Op {
     Allocate,
     StartWriteback,
     SetMeta,
+    Unlock,
     SyncData,
     SyncAll,
     SyncFile,
@@ -425,6 +426,14 @@ impl Dir for FaultDir {
 
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.own(Op::SetMeta, |dir| dir.set_own_meta(meta))
+    }
+
+    fn is_locked(&self) -> Result<bool, Error> {
+        self.own(Op::Entry, |dir| dir.is_locked())
+    }
+
+    fn unlock(&self) -> Result<(), Error> {
+        self.own(Op::Unlock, |dir| dir.unlock())
     }
 
     fn sync_file(&self, name: &[u8]) -> Result<(), Error> {

@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// How often a call starts anew when somebody else changes the same name in between.
 const MAX_RACES: usize = 16;
 
+/// What the owner of a directory needs to list, enter and change it.
+const OWNER_ALL: u32 = 0o700;
+
 /// What may be done in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -409,6 +412,22 @@ impl Dir for LocalDir {
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.check_writable("set metadata", b"")?;
         metadata::apply(Handle::Path(self.fd.as_fd()), meta, &errno::subject(&self.path, b""))
+    }
+
+    fn is_locked(&self) -> Result<bool, Error> {
+        let stat = self.done(rustix::fs::fstat(&self.fd), Step::Meta, "stat", b"")?;
+        let uid = metadata::file_uid();
+        // Modes do not hold root back.
+        Ok(stat.st_mode & OWNER_ALL != OWNER_ALL && stat.st_uid == uid && uid != 0)
+    }
+
+    fn unlock(&self) -> Result<(), Error> {
+        self.check_writable("unlock", b"")?;
+        let stat = self.done(rustix::fs::fstat(&self.fd), Step::Meta, "stat", b"")?;
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | OWNER_ALL);
+        let path = metadata::proc_path(self.fd.as_fd(), b"");
+        let unlocked = rustix::fs::chmodat(CWD, path, mode, AtFlags::empty());
+        self.done(unlocked, Step::Meta, "unlock", b"")
     }
 
     fn sync_file(&self, name: &[u8]) -> Result<(), Error> {

@@ -119,6 +119,12 @@ pub trait Dir: Any + Send + Sync {
     /// Applies metadata to this directory; see [`WriteFile::set_meta`].
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
 
+    /// Whether this account owns the directory and yet its mode keeps it from listing, entering or changing it.
+    fn is_locked(&self) -> Result<bool, Error>;
+
+    /// Gives the owner the right to list, enter and change this directory; the other bits of the mode stay.
+    fn unlock(&self) -> Result<(), Error>;
+
     /// Returns when content and metadata of the file `name` are on stable storage, whoever wrote them.
     fn sync_file(&self, name: &[u8]) -> Result<(), Error>;
 

@@ -161,17 +161,19 @@ pub const MAX_FAILURES: usize = 100;
 /// Counts what the tree below `dir` takes, as du does; what vanishes meanwhile is not counted.
 ///
 /// # Errors
-/// Only if `dir` itself cannot be read; what fails below it is listed in the result.
-pub fn disk_usage(dir: &Arc<dyn Dir>) -> Result<Usage, Error> {
+/// What `go_on` gives, which is asked again and again; else only if `dir` itself cannot be read. What fails below it is
+/// listed in the result.
+pub fn disk_usage(dir: &Arc<dyn Dir>, go_on: &dyn Fn() -> Result<(), Error>) -> Result<Usage, Error> {
     let mut count =
         Count { top: dir.clone(), usage: Usage::default(), seen: HashSet::new(), todo: Vec::new() };
     let (_, raw) = dir.self_entry(Detail::Basic)?;
     count.usage.allocated += raw.blocks * 512;
-    count.visit(dir, &RelPath::root())?;
+    count.visit(dir, &RelPath::root(), go_on)?;
     while let Some(next) = count.todo.pop() {
-        if let Err(error) = count.open(next).and_then(|(dir, path)| count.visit(&dir, &path)) {
+        if let Err(error) = count.open(next).and_then(|(dir, path)| count.visit(&dir, &path, go_on)) {
             count.note(error);
         }
+        go_on()?;
     }
     Ok(count.usage)
 }
@@ -207,9 +209,15 @@ impl Count {
         }
     }
 
-    fn visit(&mut self, dir: &Arc<dyn Dir>, path: &RelPath) -> Result<(), Error> {
+    fn visit(
+        &mut self,
+        dir: &Arc<dyn Dir>,
+        path: &RelPath,
+        go_on: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.usage.dirs += 1;
         for listed in dir.list()? {
+            go_on()?;
             let counted = listed.and_then(|listed| {
                 let (entry, raw) = dir.entry(&listed.name, Detail::Basic)?;
                 self.add(dir, path, &listed.name, &entry, raw)
@@ -278,11 +286,25 @@ mod tests {
         root.mkdir(b"tree", 0o700).unwrap();
         let tree = root.child(b"tree").unwrap();
         dig(&tree, 10_000);
-        let usage = disk_usage(&tree).unwrap();
+        let usage = disk_usage(&tree, &|| Ok(())).unwrap();
         assert_eq!((usage.files, usage.dirs, usage.bytes), (10_000, 10_001, 0));
         assert_eq!(usage.failures, []);
         assert_eq!(remove_tree(&*root, b"tree").unwrap(), 20_001);
         assert_eq!(root.list().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn counting_ends_when_it_is_told_to() {
+        let (_keep, store) = store();
+        let root = store.root().unwrap();
+        dig(&root, 20);
+        let asked = std::cell::Cell::new(0);
+        let go_on = || {
+            asked.set(asked.get() + 1);
+            if asked.get() < 7 { Ok(()) } else { Err(Error::new(Code::Cancelled, "count", "", "")) }
+        };
+        assert_eq!(disk_usage(&root, &go_on).unwrap_err().code, Code::Cancelled);
+        assert!(asked.get() < 10, "{}", asked.get());
     }
 
     #[test]
@@ -299,10 +321,11 @@ mod tests {
         drop(here);
         let mut count =
             Count { top: root.clone(), usage: Usage::default(), seen: HashSet::new(), todo: Vec::new() };
-        count.visit(&root, &RelPath::root()).unwrap();
+        let go_on = || Ok(());
+        count.visit(&root, &RelPath::root(), &go_on).unwrap();
         while let Some(next) = count.todo.pop() {
             let (dir, path) = count.open(next).unwrap();
-            count.visit(&dir, &path).unwrap();
+            count.visit(&dir, &path, &go_on).unwrap();
             assert!(count.todo.iter().filter(|p| matches!(p, Pending::Held { .. })).count() <= MAX_HELD);
         }
         assert_eq!(count.usage.dirs, 3001);
@@ -344,7 +367,7 @@ mod tests {
         symlink("a", keep.path().join("c")).unwrap();
         fs::create_dir(keep.path().join("d")).unwrap();
         fs::write(keep.path().join("d/e"), [1; 300]).unwrap();
-        let usage = disk_usage(&store.root().unwrap()).unwrap();
+        let usage = disk_usage(&store.root().unwrap(), &|| Ok(())).unwrap();
         assert_eq!((usage.files, usage.dirs, usage.bytes), (3, 2, 5300));
         assert!(usage.allocated >= 5300);
     }

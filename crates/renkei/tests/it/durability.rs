@@ -203,7 +203,8 @@ fn a_hundred_kills_and_cuts() {
     let seed: u64 = seed.unwrap_or(now);
     eprintln!("RENKEI_TEST_SEED={seed}");
     let half = |seed| std::thread::spawn(move || copies_under_blows(&mut Random(seed)));
-    let halves = [half(seed), half(!seed)].map(|half| half.join().unwrap());
+    // Both are waited for before one may fail the test, so that no PoP outlives it.
+    let halves = [half(seed), half(!seed)].map(std::thread::JoinHandle::join).map(Result::unwrap);
     let (blows, copies, resumed) =
         halves.into_iter().fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
     eprintln!("{blows} blows in {copies} copies; {resumed} ended with more than a quarter kept");

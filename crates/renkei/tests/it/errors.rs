@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 fn text(path: &Path) -> &str {
@@ -301,29 +301,42 @@ fn a_name_that_does_not_resolve() {
     assert_eq!(error["cause"].as_str().unwrap().matches("RK-NET-2").count(), 2, "{error}");
 }
 
-/// A peer that stops answering in the middle, as a machine under too much load does.
-#[test]
-fn a_peer_that_stalls() {
-    let federation = Federation::two();
-    let Federation { titech, kek, .. } = &federation;
+/// A copy of 64 MiB to kek that has come as far as a proxy lets it.
+fn stuck_copy(federation: &Federation, passes: usize, prepare: impl FnOnce(&mut Command)) -> (Proxy, Child) {
+    let Federation { titech, kek, .. } = federation;
     let large = federation.scratch().join("large");
     fs::write(&large, noise(1, 64 * MIB)).unwrap();
     let proxy = Proxy::to(kek);
     proxy.put_between(titech, kek);
-    proxy.allow(4 * MIB as u64);
+    proxy.allow(passes as u64);
     let mut command = titech.command();
-    command.env("RENKEI_STALL_TIMEOUT_S", "2").args(["--json", "cp", "--retry-for", "0"]);
-    command.args([text(&large), &kek.place("x")]).stdout(Stdio::piped());
-    let start = Instant::now();
+    command.args(["cp", text(&large), &kek.place("x")]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    prepare(&mut command);
     let copy = command.spawn().unwrap();
     proxy.wait_until_used_up();
-    let stop = rustix::process::Pid::from_raw(kek.pid() as i32).unwrap();
-    rustix::process::kill_process(stop, rustix::process::Signal::STOP).unwrap();
-    proxy.open();
+    (proxy, copy)
+}
+
+/// The exit status and the report of a copy.
+fn report_of(copy: Child) -> (Option<i32>, Value) {
     let output = copy.wait_with_output().unwrap();
-    rustix::process::kill_process(stop, rustix::process::Signal::CONT).unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(8), "{report}");
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A peer that stops answering in the middle, as a machine under too much load does.
+#[test]
+fn a_peer_that_stalls() {
+    let federation = Federation::two();
+    let start = Instant::now();
+    let (proxy, copy) = stuck_copy(&federation, 4 * MIB, |command| {
+        command.env("RENKEI_STALL_TIMEOUT_S", "2").args(["--json", "--retry-for", "0"]);
+    });
+    let pid = rustix::process::Pid::from_raw(federation.kek.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    proxy.open();
+    let (status, report) = report_of(copy);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(status, Some(8), "{report}");
     assert_eq!(report["error"]["code"], "RK-NET-4", "{report}");
     assert_eq!(report["error"]["side"], "client", "{report}");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
@@ -333,23 +346,15 @@ fn a_peer_that_stalls() {
 #[test]
 fn a_connection_that_is_lost() {
     let mut federation = Federation::two();
-    let large = federation.scratch().join("large");
-    fs::write(&large, noise(1, 64 * MIB)).unwrap();
-    let proxy = Proxy::to(&federation.kek);
-    proxy.put_between(&federation.titech, &federation.kek);
-    proxy.allow(4 * MIB as u64);
-    let Federation { titech, kek, .. } = &federation;
-    let mut command = titech.command();
-    command.args(["--json", "cp", "--retry-for", "1", text(&large), &kek.place("x")]).stdout(Stdio::piped());
-    let copy = command.spawn().unwrap();
-    proxy.wait_until_used_up();
+    let (proxy, copy) = stuck_copy(&federation, 4 * MIB, |command| {
+        command.args(["--json", "--retry-for", "1"]);
+    });
     federation.kek.kill9();
     proxy.open();
     proxy.cut();
-    let output = copy.wait_with_output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (status, report) = report_of(copy);
     let code = report["error"]["code"].as_str().unwrap();
-    assert_eq!(output.status.code(), Some(8), "{report}");
+    assert_eq!(status, Some(8), "{report}");
     assert!(["RK-NET-2", "RK-NET-3"].contains(&code), "{report}");
 }
 
@@ -357,24 +362,16 @@ fn a_connection_that_is_lost() {
 #[test]
 fn an_interrupted_copy_says_how_to_go_on() {
     let federation = Federation::two();
-    let Federation { titech, kek, .. } = &federation;
-    let large = federation.scratch().join("large");
-    fs::write(&large, noise(1, 64 * MIB)).unwrap();
-    let proxy = Proxy::to(kek);
-    proxy.put_between(titech, kek);
-    proxy.allow(20 * MIB as u64);
-    let arguments = ["cp", text(&large), &kek.place("x")];
-    let copy =
-        titech.command().args(arguments).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    proxy.wait_until_used_up();
-    let pid = rustix::process::Pid::from_raw(copy.id() as i32).unwrap();
+    let (proxy, copy) = stuck_copy(&federation, 20 * MIB, |_| {});
+    let pid = rustix::process::Pid::from_child(&copy);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     proxy.open();
     let output = copy.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("RK-MOVE-5") && said.contains("same command again"), "{said}");
-    titech.ok(&arguments);
+    let Federation { titech, kek, .. } = &federation;
+    titech.ok(&["cp", text(&federation.scratch().join("large")), &kek.place("x")]);
     assert_eq!(fs::read(kek.root().join("x")).unwrap(), noise(1, 64 * MIB));
 }
 

@@ -75,11 +75,16 @@ impl Site {
         site
     }
 
-    /// Trusts another site and gives its user of our name our account.
-    pub fn befriend(&self, other: &Site) {
+    /// Trusts another site by the card it exports now.
+    pub fn take_card(&self, other: &Site) {
         let card = self.dir.join(format!("{}.card", other.name));
         std::fs::write(&card, other.ok(&["trust", "export"])).unwrap();
         self.ok(&["trust", "add", "--yes", card.to_str().unwrap()]);
+    }
+
+    /// Trusts another site and gives its user of our name our account.
+    pub fn befriend(&self, other: &Site) {
+        self.take_card(other);
         let account = account();
         self.ok(&["map", "add", &format!("{account}@{}", other.name), &account]);
     }

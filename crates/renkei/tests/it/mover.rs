@@ -8,7 +8,7 @@ use renkei::identity::credential::{Credential, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::mover::Stop;
 use renkei::mover::progress::Watch;
-use renkei::mover::receive::{ReceiveJob, receive};
+use renkei::mover::receive::{ReceiveJob, receive, unlimited};
 use renkei::mover::send::{SendJob, send};
 use renkei::mover::walk::Root;
 use renkei::net::control::split;
@@ -56,13 +56,17 @@ struct Outcome {
 
 /// Sends what is in `from` into `store`.
 fn transfer(from: &Path, store: &dyn Store) -> Outcome {
+    transfer_as(&Account::own().unwrap(), from, store)
+}
+
+/// Sends what is in `from` into `store`; an account reads and writes.
+fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let site = SiteName::parse("kek").unwrap();
     let host = credential(&site);
     let (control, far_control) = connection(&host, &site);
     let (streams, far_streams) = (0..STREAMS).map(|_| connection(&host, &site)).unzip();
     let source = LocalStore::open(from, Access::ReadOnly).unwrap();
     let root = Root { dir: source.root().unwrap(), from: RelPath::root(), to: RelPath::root() };
-    let account = Account::own().unwrap();
     let job = SendJob {
         roots: vec![root],
         recursive: true,
@@ -79,8 +83,9 @@ fn transfer(from: &Path, store: &dyn Store) -> Outcome {
         options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
         journal: None,
         max_deferred: 1000,
+        memory: unlimited(),
         root: "/data".into(),
-        account,
+        account: account.clone(),
         side: "kek".into(),
     };
     let watch = Watch::default();
@@ -275,5 +280,41 @@ fn assert_final_names_are_whole(from: &Path, to: &Path, case: &str) {
                 assert!(same, "{case}: {name:?} differs");
             }
         }
+    }
+}
+
+fn make_all_nobodys(top: &Path, nobody: &Account) {
+    let mut pending = vec![top.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        std::os::unix::fs::lchown(&path, Some(nobody.uid), Some(nobody.gid)).unwrap();
+        if path.symlink_metadata().unwrap().is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|listed| listed.unwrap().path()));
+        }
+    }
+}
+
+/// A tree whose directories nobody may write to is copied over the copy of it, by an account that modes hold back.
+#[test]
+fn a_locked_tree_is_copied_again_by_an_ordinary_account() {
+    use std::os::unix::fs::PermissionsExt;
+    if !Account::own().unwrap().name.eq("root") {
+        return eprintln!("skipped: needs root to become another account");
+    }
+    let nobody = Account::lookup("nobody").unwrap();
+    let (dir, store) = prepared();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(dir.path(), 0o755);
+    // So many files at the top that both streams bring some.
+    (0..4000).for_each(|n| fs::write(from.join(format!("n{n}")), noise(n, 900)).unwrap());
+    for (locked, mode) in [("d/e", 0o500), ("d", 0o555), ("", 0o555)] {
+        set_mode(&from.join(locked), mode);
+    }
+    make_all_nobodys(dir.path(), &nobody);
+    for round in 0..2 {
+        let outcome = transfer_as(&nobody, &from, &store);
+        let summary = outcome.sent.unwrap();
+        assert_eq!((summary.files, summary.failed), (4006, 0), "{round}: {summary:?}");
+        assert_same(&tree::read(&from), &tree::read(&to));
     }
 }

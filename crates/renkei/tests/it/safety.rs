@@ -1,13 +1,16 @@
 //! Who may do what: the jail, accounts, certificates. Each refusal has its own code.
 
 use crate::federation::{Federation, Site, free_address};
+use crate::proxy::Proxy;
 use crate::raw;
 use crate::tree::{MIB, noise, path};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use renkei::identity::authority::Authority;
 use renkei::identity::card::SiteCard;
 use renkei::identity::credential::Credential;
+use renkei::store::temp::temp_name;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::journal::State;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::EntryHead;
 use renkei_core::wire::encode;
@@ -207,6 +210,41 @@ fn work_is_done_as_the_mapped_account() {
     assert_eq!(fs::read(scratch.join("part/tree/small")).unwrap(), b"x");
 }
 
+/// What an upload to a storage with an account of its own leaves is that account's, and cleaned up as it.
+#[test]
+fn a_storages_own_account_cleans_up() {
+    if needs_root() {
+        return;
+    }
+    let mut federation = Federation::two();
+    let root = federation.kek.root().with_file_name("shared");
+    fs::create_dir(&root).unwrap();
+    chown(&root, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&root, Permissions::from_mode(0o700)).unwrap();
+    federation.kek.ok(&["storage", "add", "shared", text(&root), "--account", "nobody"]);
+    let Federation { titech, kek, .. } = &federation;
+    let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
+    let mut open = raw::open_receive("", 5);
+    open.to.storage = "shared".into();
+    session.ask_open(Request::OpenReceive(open)).unwrap();
+    let folder = raw::home(kek).journal_dir();
+    let journal = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let header = State::read(&fs::read(&journal).unwrap()).0.header.unwrap();
+    assert_eq!(header.account, "nobody");
+    drop(session);
+    let temp = root.join(path(&temp_name(header.job, &RelPath::parse(b"x").unwrap())));
+    fs::write(&temp, "part").unwrap();
+    chown(&temp, Some(NOBODY), Some(NOBODY)).unwrap();
+    let long_ago = SystemTime::now() - 24 * 30 * HOUR;
+    fs::File::options().write(true).open(&journal).unwrap().set_modified(long_ago).unwrap();
+    federation.kek.restart();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while temp.exists() || journal.exists() {
+        assert!(Instant::now() < deadline, "{}", federation.kek.logged());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn nobody_is_let_in_by_default() {
     let federation = Federation::two();
@@ -391,9 +429,7 @@ fn revoked_certificates_are_refused_wherever_it_is_known() {
     titech.ok(&["revoke", &format!("{account}@titech")]);
     let error = refused_session(titech, &credential, titech);
     assert_eq!((error.code, error.side.as_str()), (Code::CertificateRevoked, "titech"), "{error}");
-    let card = kek.dir().join("again.card");
-    fs::write(&card, titech.ok(&["trust", "export"])).unwrap();
-    kek.ok(&["trust", "add", "--yes", text(&card)]);
+    kek.take_card(titech);
     let error = refused_session(titech, &credential, kek);
     assert_eq!((error.code, error.side.as_str()), (Code::CertificateRevoked, "kek"), "{error}");
     let revoked = refused(6, "RK-AUTH-5", "kek");
@@ -418,6 +454,95 @@ fn a_revoked_pop_is_not_believed() {
 fn refusal_after(titech: &Site, kek: &Site) -> (i32, String, String) {
     titech.renkei(&["ls", &kek.place("")]);
     refusal(titech.json(&["ls", &kek.place("")]))
+}
+
+/// A copy that runs from `from` to `to` (places or paths) when `shut_out` is done: how it ends.
+fn ends_when(
+    federation: &Federation,
+    from: &str,
+    to: &str,
+    shut_out: impl FnOnce(),
+) -> (i32, String, String) {
+    let Federation { titech, kek, .. } = federation;
+    let proxy = Proxy::to(kek);
+    proxy.put_between(titech, kek);
+    proxy.set_rate(3 * MIB as u64);
+    let mut command = titech.command();
+    command.args(["--json", "cp", "--retry-for", "0", from, to]).stdout(Stdio::piped());
+    let copy = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while proxy.passed() < 2 * MIB as u64 {
+        assert!(Instant::now() < deadline, "the copy does not begin\n{}", kek.logged());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let start = Instant::now();
+    shut_out();
+    let output = copy.wait_with_output().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "it went on for {:?}", start.elapsed());
+    refusal((output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap()))
+}
+
+/// Whoever is shut out while a copy runs has it stopped, whichever side sends.
+#[test]
+fn shutting_out_ends_what_runs() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let account = crate::federation::account();
+    let user = format!("{account}@titech");
+    let here = federation.scratch().join("large");
+    fs::write(&here, noise(1, 64 * MIB)).unwrap();
+    fs::copy(&here, kek.root().join("large")).unwrap();
+    fs::copy(&here, titech.root().join("large")).unwrap();
+    let not_mapped = refused(5, "RK-AUTH-7", "kek");
+    let unmap = || {
+        kek.ok(&["map", "remove", &user]);
+    };
+    assert_eq!(ends_when(&federation, text(&here), &kek.place("up"), unmap), not_mapped);
+    kek.ok(&["map", "add", &user, &account]);
+    let down = federation.scratch().join("down");
+    assert_eq!(ends_when(&federation, &kek.place("large"), text(&down), unmap), not_mapped);
+    kek.ok(&["map", "add", &user, &account]);
+    assert_eq!(ends_when(&federation, &titech.place("large"), &kek.place("over"), unmap), not_mapped);
+    kek.ok(&["map", "add", &user, &account]);
+    // The site of the user, and of the PoP that sends, is not trusted any more.
+    let distrust = || {
+        kek.ok(&["trust", "remove", "titech"]);
+    };
+    let unknown = refused(6, "RK-AUTH-3", "kek");
+    assert_eq!(ends_when(&federation, &titech.place("large"), &kek.place("across"), distrust), unknown);
+    kek.take_card(titech);
+    let revoke = || {
+        titech.ok(&["revoke", &user]);
+        kek.take_card(titech);
+    };
+    let revoked = refused(6, "RK-AUTH-5", "kek");
+    assert_eq!(ends_when(&federation, text(&here), &kek.place("last"), revoke), revoked);
+}
+
+/// A long piece of work for a client that has gone is given up.
+#[test]
+fn nobody_is_worked_for() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    fs::File::create(kek.root().join("huge")).unwrap().set_len(1 << 40).unwrap();
+    let works = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", kek.pid())).unwrap();
+        let name =
+            |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("comm"));
+        tasks.filter_map(|task| name(task).ok()).any(|name| name.trim() == "checksum")
+    };
+    let mut client = titech.command().args(["checksum", &kek.place("huge")]).spawn().unwrap();
+    let wait_until = |wanted: bool| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while works() != wanted {
+            assert!(Instant::now() < deadline, "{wanted}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_until(true);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    wait_until(false);
 }
 
 #[test]

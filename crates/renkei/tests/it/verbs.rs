@@ -230,6 +230,35 @@ fn whoami_and_status_tell_who_and_what() {
     assert_eq!((there["site"].as_str(), there["sessions"].as_u64()), (Some("kek"), Some(1)));
 }
 
+/// A user who has a directory of their own, and logged in before the sites came to trust each other.
+#[test]
+fn a_site_added_after_the_login_is_found() {
+    let keep = tempfile::tempdir().unwrap();
+    let sites = ["titech", "kek", "cern"].map(|name| Site::start(keep.path(), name));
+    let [titech, kek, cern] = &sites;
+    let user = keep.path().join("user");
+    let run = |arguments: &[&str]| titech.command_in(&user).arg("--json").args(arguments).output().unwrap();
+    let pop = titech.dir().to_str().unwrap();
+    assert!(run(&["login", "--pop", pop]).status.success());
+    let asked = run(&["whoami", "kek"]);
+    assert_eq!(asked.status.code(), Some(3), "{}", text(&asked));
+    assert!(text(&asked).contains("RK-CONF-5") && text(&asked).contains("titech does not know it either"));
+    for (one, other) in [(titech, kek), (titech, cern)] {
+        one.befriend(other);
+        other.befriend(one);
+    }
+    let asked = run(&["whoami", "kek"]);
+    assert!(asked.status.success(), "{}", text(&asked));
+    std::fs::write(titech.root().join("file"), b"hello").unwrap();
+    let copied = run(&["cp", &titech.place("file"), &cern.place("")]);
+    assert!(copied.status.success(), "{}", text(&copied));
+    assert_eq!(std::fs::read(cern.root().join("file")).unwrap(), b"hello");
+    // Only its own users does a site tell whom it trusts.
+    let mut session = crate::raw::connect(kek, &crate::raw::user(kek), titech).unwrap();
+    let refused = session.ask(renkei_core::wire::message::Request::Card(crate::raw::name(cern))).unwrap_err();
+    assert_eq!(refused.code, renkei_core::error::Code::NotAllowed);
+}
+
 #[test]
 fn doctor_finds_what_is_wrong() {
     let mut federation = Federation::two();
@@ -281,6 +310,24 @@ fn what_an_abandoned_transfer_left_is_removed_at_the_next_start() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(!temp.exists() && other.exists());
+}
+
+/// A user's directory has no PoP that cleans it up: the next copy does.
+#[test]
+fn what_an_abandoned_copy_left_at_its_user_is_removed_by_the_next() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let journals = titech.dir().join("state/journal");
+    std::fs::create_dir_all(&journals).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(8 * 86_400);
+    let [old, new] = ["00000000000000ad.becomes", "00000000000000ae.becomes"].map(|name| journals.join(name));
+    for (path, time) in [(&old, long_ago), (&new, SystemTime::now())] {
+        std::fs::File::create(path).unwrap().set_modified(time).unwrap();
+    }
+    let file = federation.scratch().join("file");
+    std::fs::write(&file, b"hello").unwrap();
+    titech.ok(&["cp", file.to_str().unwrap(), &kek.place("")]);
+    assert!(!old.exists() && new.exists());
 }
 
 fn journal_of(job: u64) -> Vec<u8> {

@@ -16,6 +16,11 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     };
     count("sessions_opened", "Control sessions opened", &counters.sessions_total);
     count("connections_refused", "Connections that did not become a session", &counters.refused_total);
+    count(
+        "connections_over_share",
+        "Connections closed at once because their address had its share",
+        &counters.over_share_total,
+    );
     count("transfers_finished", "Transfers that came to their end", &counters.transfers_done);
     count("transfers_ended_early", "Transfers that ended with an error", &counters.transfers_failed);
     count("files", "Files acknowledged as durable, received or sent", &counters.files_total);

@@ -57,13 +57,11 @@ fn router(site: Arc<Site>) -> Router {
 
 /// 200 if every storage is there, 503 with the list of those that are not. Anybody may ask, so no path is told.
 async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
-    let snapshot = site.snapshot();
+    let snapshot = site.last_snapshot();
     let missing: Vec<String> = snapshot
         .storages
         .iter()
-        .filter_map(|(name, root)| {
-            root.store.as_ref().err().map(|error| format!("{name}: {}", error.code.row().id))
-        })
+        .filter_map(|(name, root)| root.store().err().map(|error| format!("{name}: {}", error.code.row().id)))
         .collect();
     let (status, state) = match missing.is_empty() {
         true => (StatusCode::OK, "ok"),

@@ -6,6 +6,7 @@
 mod request;
 mod session;
 
+use crate::doors::strangers::Seat;
 use crate::net::CONNECT_TIMEOUT;
 use crate::net::tls::TlsStream;
 use crate::site::{Counters, Site};
@@ -17,12 +18,11 @@ use rustls::ServerConfig;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Largest first frame: a greeting or a ticket.
 const MAX_FIRST_BYTES: usize = 4096;
 
-/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The permit is held
+/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The seat is held
 /// until the peer has proved who it is.
 pub fn spawn(
     sock: TcpStream,
@@ -30,12 +30,12 @@ pub fn spawn(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) {
     let work = {
         let site = site.clone();
         move || {
-            if let Err(error) = serve(sock, &received, config, peer, &site, permit) {
+            if let Err(error) = serve(sock, &received, config, peer, &site, seat) {
                 Counters::add(&site.counters.refused_total, 1);
                 tracing::info!(%peer, %error, "connection refused or lost");
             }
@@ -52,7 +52,7 @@ fn serve(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: &Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) -> Result<(), Error> {
     let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
     // Nobody knows yet who this is: a byte now and then must not keep the place of others.
@@ -75,7 +75,7 @@ fn serve(
             joined.map_err(|(error, mut stream)| refuse(&mut stream, error.at(side.as_str())))
         }
         FrameKind::Control => match decode("greeting", &payload) {
-            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, permit),
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, seat),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },

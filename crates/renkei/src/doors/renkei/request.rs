@@ -1,20 +1,22 @@
 //! Turns requests into calls of the site and their outcome into replies.
 
 use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::socket;
 use crate::site::Site;
-use crate::site::access::Access;
+use crate::site::access::{Access, Proof};
 use crate::site::transfer::{Note, Stop, Watch};
-use renkei_core::error::Error;
-use renkei_core::identity::Principal;
+use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenSend, Reply, Request, Summary};
 use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a client that waits for an answer hears that somebody is there.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether a client that waits is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often a client is told how far a push is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -25,15 +27,17 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 pub(super) fn handle(
     id: u64,
     request: Request,
-    principal: &Principal,
+    proof: &Proof,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let outcome = match request {
         Request::Redeem(grant) => site
-            .redeem(principal, &grant)
+            .redeem(proof, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
-        request => site.authorise(principal).and_then(|access| dispatch(id, request, &access, control, site)),
+        // Needs no account here.
+        Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
+        request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
@@ -63,7 +67,7 @@ fn dispatch(
         Request::Push { send, to, grant } => push(id, send, &to, grant, access, control, site),
         request => {
             let link = control.sender();
-            alive(&link, || operate(id, request, access, &link, site)).map(Outcome::Reply)
+            alive(&link, |stop| operate(id, request, access, &link, site, stop)).map(Outcome::Reply)
         }
     }
 }
@@ -75,6 +79,7 @@ fn operate(
     access: &Access,
     link: &Arc<ControlSender>,
     site: &Site,
+    stop: &Stop,
 ) -> Result<Reply, Error> {
     Ok(match request {
         Request::Whoami => Reply::Identity(access.identity()),
@@ -85,9 +90,11 @@ fn operate(
         Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
         Request::Remove { place, recursive } => done(site.remove(access, &place, recursive)?),
         Request::Rename { from, to } => done(site.rename(access, &from, &to)?),
-        Request::Usage(place) => Reply::Usage(site.usage(access, &place)?),
+        Request::Usage(place) => Reply::Usage(site.usage(access, &place, stop)?),
         Request::Space(place) => Reply::Space(site.space(access, &place)?),
-        Request::Checksum { place, algorithm } => Reply::Checksum(site.checksum(access, &place, algorithm)?),
+        Request::Checksum { place, algorithm } => {
+            Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
+        }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
@@ -97,18 +104,35 @@ fn done((): ()) -> Reply {
     Reply::Done
 }
 
-/// Does the work of one reply. The peer's pings wait meanwhile, so it is told that somebody is there.
-fn alive<T: Send>(link: &ControlSender, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
-    let (finish, finished) = mpsc::channel();
+/// Does the work of one reply. The peer's pings wait meanwhile, so it is told that somebody is there; when it has left,
+/// the work is stopped.
+fn alive<T: Send>(
+    link: &ControlSender,
+    work: impl FnOnce(&Stop) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let (stop, (finish, finished)) = (Stop::default(), mpsc::channel());
     std::thread::scope(|scope| {
-        scope.spawn(move || finish.send(work()));
+        scope.spawn(|| finish.send(work(&stop)));
+        let mut told = Instant::now();
         loop {
-            match finished.recv_timeout(SHOW_LIFE_EVERY) {
-                Ok(result) => return result,
-                Err(_) => link.send(&Control::Pong(0))?,
+            if let Ok(result) = finished.recv_timeout(LOOK_EVERY) {
+                return result;
             }
+            let here = show_life(link, &mut told);
+            here.inspect_err(|error| stop.stop(error.clone()))?;
         }
     })
+}
+
+fn show_life(link: &ControlSender, told: &mut Instant) -> Result<(), Error> {
+    if socket::is_left(link.socket()) {
+        return Err(Error::new(Code::ConnectionLost, "reply", "peer", "it left before the answer"));
+    }
+    if told.elapsed() < SHOW_LIFE_EVERY {
+        return Ok(());
+    }
+    *told = Instant::now();
+    link.send(&Control::Pong(0))
 }
 
 fn list(

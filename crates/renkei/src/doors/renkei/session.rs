@@ -1,9 +1,11 @@
 //! One control session: greeting, then requests one after another.
 
 use super::{refuse, request};
+use crate::doors::strangers::Seat;
 use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
+use crate::site::access::Proof;
 use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -15,7 +17,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -43,15 +44,16 @@ pub(super) fn run(
     hello: Hello,
     peer: SocketAddr,
     site: &Arc<Site>,
-    permit: OwnedSemaphorePermit,
+    seat: Seat,
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
-    let (principal, _counted) = match admitted {
+    let (proof, _counted) = match admitted {
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
-    drop(permit);
+    drop(seat);
+    let principal = &proof.principal;
     let snapshot = site.snapshot();
     let chain = stream.peer_chain();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
@@ -65,7 +67,7 @@ pub(super) fn run(
         crl,
     }))?;
     tracing::info!(%peer, %principal, software = hello.software, "session opened");
-    let ended = serve(&principal, &chain, &mut control, site);
+    let ended = serve(&proof, &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
     {
@@ -76,8 +78,9 @@ pub(super) fn run(
     ended.or_else(|error| if error.code == Code::ConnectionLost { Ok(()) } else { Err(error) })
 }
 
-fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Principal, Counted<'s>), Error> {
-    let principal = site.authenticate(&stream.peer_chain())?;
+fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof, Counted<'s>), Error> {
+    let proof = site.authenticate(&stream.peer_chain())?;
+    let principal = &proof.principal;
     check_version(hello)?;
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
@@ -92,10 +95,10 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Princ
     let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX));
     if open > limit || own > share {
         let cause = format!("at most {limit} sessions at a time, {share} of one principal");
-        return Err(Error::new(Code::TooManySessions, "greet", &principal, cause));
+        return Err(Error::new(Code::TooManySessions, "greet", principal, cause));
     }
     Counters::add(&site.counters.sessions_total, 1);
-    Ok((principal, counted))
+    Ok((proof, counted))
 }
 
 fn check_version(hello: &Hello) -> Result<(), Error> {
@@ -120,8 +123,8 @@ fn check_clock(hello: &Hello) -> Result<(), Error> {
 
 /// Answers requests until the peer leaves, or its certificate expired or was revoked meanwhile.
 fn serve(
-    principal: &Principal,
-    chain: &[CertificateDer<'_>],
+    proof: &Proof,
+    chain: &[CertificateDer<'static>],
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
@@ -133,7 +136,7 @@ fn serve(
                     site.authenticate(chain)?;
                     judged = Instant::now();
                 }
-                request::handle(id, request, principal, control, site)?;
+                request::handle(id, request, proof, control, site)?;
             }
             // What is left of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}

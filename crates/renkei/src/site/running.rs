@@ -1,0 +1,275 @@
+//! The transfers that run now: whose they are, how far they are, and what stops them.
+//!
+//! One of a job at a time: a new run takes over from the older ones. No lock is held while a peer is told, or while a
+//! transfer is judged.
+
+use super::snapshot::Snapshot;
+use crate::mover::Stop;
+use crate::mover::progress::Watch;
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::TransferStatus;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a new run of a job waits for the old one to let go.
+const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Says whether a transfer may go on by the files of now.
+pub(super) type Judge = Arc<dyn Fn(&Arc<Snapshot>) -> Result<(), Error> + Send + Sync>;
+
+/// One transfer.
+pub(super) struct Running {
+    /// What is told of it.
+    pub(super) status: TransferStatus,
+    /// How far it is.
+    pub(super) watch: Watch,
+    /// How it is stopped.
+    pub(super) stop: Stop,
+    /// Whether it may go on.
+    pub(super) judge: Judge,
+    /// How it was judged last.
+    pub(super) judged: Judged,
+}
+
+/// By which files a transfer was judged last, and how.
+#[derive(Default)]
+pub(super) struct Judged {
+    by: Option<Arc<Snapshot>>,
+    refused: bool,
+}
+
+/// Running transfers by key, each with its number in the order they came.
+type Held = HashMap<u64, (u64, Running)>;
+
+/// The transfers that run now.
+#[derive(Default)]
+pub struct Transfers {
+    running: Mutex<Held>,
+    changed: Condvar,
+    next: Mutex<u64>,
+}
+
+/// A transfer's place in the list, given back when it ends.
+pub(super) struct Listed<'a>(&'a Transfers, u64);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Transfers {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Enters a transfer under `key`. Older runs under the same key are stopped first, also one that waited as this
+    /// one does and came in before it.
+    ///
+    /// # Errors
+    /// `TransferBusy` if a newer run came in meanwhile, or an older one does not let go.
+    pub(super) fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
+        let number = self.next_number();
+        let deadline = Instant::now() + SUPERSEDE_WITHIN;
+        let busy = |cause| Error::new(Code::TransferBusy, "open", &running.status.place, cause);
+        let mut all = self.lock();
+        while let Some((held, other)) = all.get(&key) {
+            if *held > number {
+                return Err(busy("a newer run of it began"));
+            }
+            let (held, stop) = (*held, other.stop.clone());
+            drop(all);
+            let cause = "a newer run of the same transfer took over";
+            stop_soon(stop, Error::new(Code::Cancelled, "supersede", "transfer", cause));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let holds = |all: &mut Held| all.get(&key).is_some_and(|(number, _)| *number == held);
+            let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
+            let (left, wait) = waited.expect("no thread panics while it holds the lock");
+            if wait.timed_out() {
+                return Err(busy("the older run goes on"));
+            }
+            all = left;
+        }
+        all.insert(key, (number, running));
+        Ok(Listed(self, key))
+    }
+
+    fn next_number(&self) -> u64 {
+        let mut next = self.next.lock().expect("no thread panics while it holds the lock");
+        *next += 1;
+        *next
+    }
+
+    /// A key that no other transfer has.
+    pub(super) fn fresh_key(&self) -> u64 {
+        // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
+        u64::MAX - self.next_number()
+    }
+
+    /// All of them.
+    pub fn list(&self) -> Vec<TransferStatus> {
+        let status = |(_, running): &(u64, Running)| TransferStatus {
+            progress: running.watch.look(),
+            ..running.status.clone()
+        };
+        let mut all: Vec<_> = self.lock().values().map(status).collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
+    pub fn stop_all(&self, error: &Error) {
+        let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
+        stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
+        let none = |all: &mut Held| !all.is_empty();
+        drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
+    }
+
+    /// Stops those that may not go on by the files of now; each is judged once by the same files.
+    ///
+    /// One that is refused is judged again the next time and stopped then: somebody may be in the middle of writing.
+    pub(super) fn judge(&self, now: &Arc<Snapshot>) {
+        for (key, stop, judge) in self.not_judged_by(now) {
+            let refused = judge(now).err();
+            let again = self.note_refusal(key, refused.is_some());
+            if let (Some(error), true) = (refused, again) {
+                tracing::warn!(target: "audit", %error, "a transfer is stopped");
+                stop_soon(stop, error);
+            }
+        }
+    }
+
+    fn not_judged_by(&self, now: &Arc<Snapshot>) -> Vec<(u64, Stop, Judge)> {
+        let mut all = self.lock();
+        let others = all.iter_mut().map(|(key, (_, running))| (*key, running));
+        let others = others.filter(|(_, running)| {
+            running.judged.by.as_ref().is_none_or(|by| !Arc::ptr_eq(by, now)) || running.judged.refused
+        });
+        let judged = |(key, running): (u64, &mut Running)| {
+            running.judged.by = Some(now.clone());
+            (key, running.stop.clone(), running.judge.clone())
+        };
+        others.map(judged).collect()
+    }
+
+    /// Keeps whether a transfer was refused, and tells whether it had been the last time.
+    fn note_refusal(&self, key: u64, refused: bool) -> bool {
+        let mut all = self.lock();
+        all.get_mut(&key).is_some_and(|(_, running)| std::mem::replace(&mut running.judged.refused, refused))
+    }
+}
+
+/// Stops a transfer without waiting until its peer was told.
+fn stop_soon(stop: Stop, error: Error) {
+    let stopping = {
+        let (stop, error) = (stop.clone(), error.clone());
+        std::thread::Builder::new().name("stop".into()).spawn(move || stop.stop(error))
+    };
+    if stopping.is_err() {
+        stop.stop(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::wire::message::Progress;
+    use std::sync::mpsc;
+
+    fn run(stop: &Stop) -> Running {
+        let text = String::new;
+        let progress = Progress::default();
+        let status =
+            TransferStatus { id: text(), principal: text(), direction: text(), place: text(), progress };
+        let judge = Arc::new(|_: &_| Ok(()));
+        Running { status, watch: Watch::default(), stop: stop.clone(), judge, judged: Judged::default() }
+    }
+
+    /// Enters and stays until it is stopped.
+    fn enter_and_stay(transfers: &Transfers) {
+        let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
+        let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
+        let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
+        ended.recv().unwrap();
+    }
+
+    fn snapshot(dir: &std::path::Path) -> Arc<Snapshot> {
+        use crate::config::Config;
+        use crate::identity::authority::{Authority, renew_host};
+        let (home, now) = (crate::home::Home::at(dir), std::time::SystemTime::now());
+        let authority = Authority::create(&crate::identity::tests::site("kek"), now).unwrap();
+        authority.store(&home).unwrap();
+        std::fs::write(home.config_file(), "site = 'kek'\n").unwrap();
+        renew_host(&home, &authority, &["127.0.0.1:7512".into()], false, now).unwrap();
+        Arc::new(Snapshot::load(&home, Config::load(&home).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_is_refused_twice_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (transfers, now) = (Transfers::default(), snapshot(dir.path()));
+        let (good, bad, unlucky) = (Stop::default(), Stop::default(), Stop::default());
+        let times = Arc::new(Mutex::new(0));
+        let refuse = || Err(Error::new(Code::NotMapped, "map", "alice@kek", ""));
+        let once = {
+            let times = times.clone();
+            move |_: &_| {
+                *times.lock().unwrap() += 1;
+                if *times.lock().unwrap() == 1 { refuse() } else { Ok(()) }
+            }
+        };
+        let _good = transfers.enter(1, run(&good)).unwrap();
+        let _bad = transfers.enter(2, Running { judge: Arc::new(move |_| refuse()), ..run(&bad) }).unwrap();
+        let _unlucky = transfers.enter(3, Running { judge: Arc::new(once), ..run(&unlucky) }).unwrap();
+        let (told, hears) = mpsc::channel();
+        let _hook = bad.on_stop(move |error| told.send(error.code).unwrap());
+        transfers.judge(&now);
+        assert!(bad.stopped().is_none());
+        (0..3).for_each(|_| transfers.judge(&now));
+        assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN), Ok(Code::NotMapped));
+        assert!(good.stopped().is_none() && unlucky.stopped().is_none());
+        assert_eq!(*times.lock().unwrap(), 2, "judged again by the same files");
+    }
+
+    #[test]
+    fn one_that_takes_long_to_stop_does_not_hold_up_the_others() {
+        let transfers = Transfers::default();
+        let (slow, quick) = (Stop::default(), Stop::default());
+        let (hold, held) = mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let _slow = slow.on_stop(move |_| held.lock().unwrap().recv().unwrap_or_default());
+        let (told, hears) = mpsc::channel();
+        let _quick = quick.on_stop(move |error| told.send(error.code).unwrap());
+        // Many slow ones, so that one of them comes before the quick one in whatever order.
+        let stops = [&slow; 20].into_iter().chain([&quick]).zip(0..);
+        let listed: Vec<_> = stops.map(|(stop, key)| transfers.enter(key, run(stop)).unwrap()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| transfers.stop_all(&Error::new(Code::PopStopping, "test", "", "")));
+            assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN / 2), Ok(Code::PopStopping));
+            drop(hold);
+            drop(listed);
+        });
+    }
+
+    #[test]
+    fn the_newest_run_takes_over_from_all_older_ones() {
+        let transfers = Transfers::default();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| enter_and_stay(&transfers))));
+            let newest = loop {
+                let holder =
+                    transfers.lock().get(&7).map(|(number, running)| (*number, running.stop.clone()));
+                match holder {
+                    Some((4, stop)) => break stop,
+                    _ => std::thread::yield_now(),
+                }
+                assert!(start.elapsed() < SUPERSEDE_WITHIN);
+            };
+            newest.stop(Error::new(Code::Cancelled, "test", "", ""));
+        });
+        assert!(transfers.lock().is_empty() && start.elapsed() < SUPERSEDE_WITHIN);
+    }
+}

@@ -1,0 +1,36 @@
+//! What a PoP looks at by itself, with nobody asking: changed files and the transfers they end, missing storages.
+//!
+//! Whoever is no longer trusted, mapped or good has a running transfer stopped within seconds. The two looks have a thread each, because a look at a storage may wait for ever where a remote file system hangs.
+
+use super::Site;
+use renkei_core::error::{Code, Error};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the PoP looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Starts the threads that watch for as long as the PoP lives.
+pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
+    spawn_every(site, "watch", LOOK_EVERY, |site| site.transfers.judge(&site.snapshot()))?;
+    spawn_every(site, "storages", LOOK_EVERY, |site| site.last_snapshot().look_for_storages())
+}
+
+/// Starts a thread that does some work now and again and again, as long as the PoP lives.
+pub(super) fn spawn_every(
+    site: &Arc<Site>,
+    name: &str,
+    pause: Duration,
+    work: impl Fn(&Site) + Send + 'static,
+) -> Result<(), Error> {
+    let site = Arc::downgrade(site);
+    let repeat = move || {
+        while let Some(site) = site.upgrade() {
+            work(&site);
+            drop(site);
+            std::thread::sleep(pause);
+        }
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(repeat);
+    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
+}
