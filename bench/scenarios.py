@@ -5,6 +5,7 @@ import re
 
 from bench import data
 from bench.machine import REPOSITORY
+from bench.measure import Fail
 
 M, G = 10**6, 10**9
 MOVERS = ["renkei", "renkei-pops", "gridftp", "rclone", "xrdcp", "lftp", "rsync", "rsync-ssh", "tar-ssh", "scp",
@@ -78,7 +79,7 @@ def archive(folder, scale):
 
 LARGE = one_file("large.dat", 4 * G, "one file")
 GIGA = one_file("giga.dat", G, "one file")
-KEK = one_file("kek.dat", 907 * M, "one file (907 MB)")
+KEK = one_file("kek.dat", 907 * M, "one file")
 HALF = one_file("half.dat", 500 * M, "one file")
 MONTAGE = many("montage", "Montage's shape, one by one", 2000, data.make_montage)
 ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive)
@@ -167,14 +168,16 @@ def every():
     return papers() + grid() + loopback() + sweeps()
 
 
-QUICK = ["a1-10ms", "a1-0.9ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
-QUICK_PEERS = ["renkei", "gridftp", "rclone", "rsync", "RAW"]
+QUICK = ["a1-10ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
+QUICK_PEERS = ["renkei", "gridftp", "rclone", "rsync"]
 
 
 def selected(words):
-    """The scenarios a word names: by id, by the beginning of it up to a dash, or by the letter of their group."""
+    """The scenarios a word names: by id, else by the beginning of it up to a dash, or by the letter of their group."""
+    ids = {one.id for one in every()}
+
     def named(one):
-        return any(one.id == word or one.id.startswith(f"{word}-") or one.id[0] == word for word in words)
+        return any(one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id[0] == word for word in words)
     return [one for one in every() if not words or named(one)]
 
 
@@ -182,8 +185,11 @@ def topology_file(path, folder):
     """The file to give to `renkei lab up`; a shipped one without its PoPs, which the bench does not use."""
     text = path.topology()
     if path.file:
-        with open(os.path.join(REPOSITORY, path.file)) as shipped:
-            text = re.sub(r"(?m)^pop *= *true", "pop = false", shipped.read())
+        try:
+            with open(os.path.join(REPOSITORY, path.file)) as shipped:
+                text = re.sub(r"(?m)^pop *= *true", "pop = false", shipped.read())
+        except OSError as error:
+            raise Fail(f"{path.file}: {error.strerror}") from None
     made = os.path.join(folder, "path.toml")
     with open(made, "w") as out:
         out.write(text)

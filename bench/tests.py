@@ -45,6 +45,7 @@ class Scenarios(unittest.TestCase):
     def test_a_word_names_scenarios_by_beginning(self):
         self.assertEqual({one.id for one in scenarios.selected(["b-10"])},
                          {"b-10-file", "b-10-montage", "b-10-tiny", "b-10-file-stock"})
+        self.assertEqual([one.id for one in scenarios.selected(["b-10-file"])], ["b-10-file"])
         self.assertTrue(all(one.id[0] == "c" for one in scenarios.selected(["c"])))
         self.assertEqual(scenarios.selected(["nothing"]), [])
 
