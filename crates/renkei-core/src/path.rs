@@ -120,8 +120,12 @@ fn check_name(name: &[u8], whole: &[u8]) -> Result<(), Error> {
 }
 
 fn bad_path(bytes: &[u8], why: &str) -> Error {
-    let shown: String = printable(bytes).chars().take(200).collect();
-    Error::new(Code::BadPath, "parse path", shown, why)
+    Error::new(Code::BadPath, "parse path", shown(bytes), why)
+}
+
+/// A path that is refused, short enough for a message.
+fn shown(bytes: &[u8]) -> String {
+    printable(bytes).chars().take(200).collect()
 }
 
 /// Bytes for a person to read: UTF-8 as it is, control characters and other bytes as `\xNN`.
@@ -294,7 +298,8 @@ impl EndpointPath {
             return Err(bad_path(bytes, "write SITE:/STORAGE/PATH, or ./NAME for a local file with a colon"));
         }
         let trailing_slash = rest.ends_with(b"/") || rest.ends_with(b"/.");
-        Ok(Some(EndpointPath { site: SiteName::parse(site)?, place: Place::parse(rest)?, trailing_slash }))
+        let place = Place::parse(rest).map_err(|error| Error { subject: shown(bytes), ..error })?;
+        Ok(Some(EndpointPath { site: SiteName::parse(site)?, place, trailing_slash }))
     }
 }
 
@@ -319,6 +324,16 @@ mod tests {
         }
         assert!(RelPath::parse(&[b'x'; 256]).is_err());
         assert!(RelPath::parse(&[b'x'; 255]).is_ok());
+    }
+
+    #[test]
+    fn a_bad_place_is_shown_as_it_was_written() {
+        let subject = |text: &str| EndpointPath::parse(text.as_bytes()).unwrap_err().subject;
+        for text in ["kek:/data/../etc", "kek:/data/a/./../b", "kek:/DATA/x", "kek:data"] {
+            assert_eq!(subject(text), text);
+        }
+        let long = format!("kek:/data/{}", "x".repeat(256));
+        assert_eq!(EndpointPath::parse(long.as_bytes()).unwrap_err().code, Code::NameTooLong);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
+use crate::mover::descriptors::raise_limit;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::watch::spawn_watch;
@@ -25,7 +26,7 @@ pub fn run(
     config: Config,
     on_ready: impl FnOnce(&Site, &[std::net::SocketAddr]),
 ) -> Result<(), Error> {
-    raise_file_limit();
+    raise_limit();
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
@@ -105,14 +106,5 @@ impl Local {
             status.transfers.retain(|transfer| transfer.principal == own);
         }
         Ok(status)
-    }
-}
-
-/// Each session and open file takes descriptors; the soft limit of most systems is far below the hard one.
-fn raise_file_limit() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }

@@ -230,7 +230,7 @@ impl fmt::Display for Why {
             Why::Rule { rule, line } => write!(f, "rule `{rule}` on line {line}"),
             Why::OwnUser => f.write_str("a user of this site, no rule needed"),
             Why::NoRule => f.write_str("no rule is about this principal"),
-            Why::HostHasNone => f.write_str("a PoP has no account, only users have"),
+            Why::HostHasNone => f.write_str("a PoP has no account, only users (USER@SITE) have"),
             Why::NotRootBySameName { line } => {
                 write!(f, "the `*` on line {line} makes nobody root; a rule must name root to do so")
             }

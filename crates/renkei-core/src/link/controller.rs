@@ -1,15 +1,21 @@
 //! The controller of one path and direction: stream count, and the rate each stream may send at.
 //!
-//! A cap is shared evenly over the streams. Without a cap no stream is paced, unless the streams drift apart: then
-//! those far above the median are held to it for a while, so that the slow ones can catch up (the cooperative
-//! window of Data Reservoir: slowing the fast ones raises the total on a long path).
+//! A cap is shared evenly over the streams. Without a cap no stream is paced, unless the path is full: then all are
+//! paced in sum to what it carries (see [`super::capacity`]). Or unless the streams drift apart: then those far above
+//! the median are held to it for a while, so that the slow ones can catch up (the cooperative window of Data
+//! Reservoir: slowing the fast ones raises the total on a long path).
 
+use super::capacity::{Capacity, Round};
 use std::time::Duration;
 
 /// Below this round trip a path is local: two streams a core keep the processor busy while others wait for the disk.
 const LOCAL_RTT: Duration = Duration::from_millis(1);
 /// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports).
 const FAR_STREAMS: u16 = 8;
+/// From this round trip on, the time all streams together need to open their windows is what counts.
+const LONG_RTT: Duration = Duration::from_millis(60);
+/// Streams on such a path: each doubling of their number saves one round trip of opening.
+const LONG_STREAMS: u16 = 16;
 /// A stream is fast if it is so much above the median.
 const FAST: f64 = 1.25;
 /// Held streams are let go when the slowest has come so near the median.
@@ -17,18 +23,36 @@ const CAUGHT_UP: f64 = 0.8;
 /// Rates are judged over this time, or two round trips if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// Whether a path is long enough that round trips cost more than processor time.
+pub fn is_far(rtt: Duration) -> bool {
+    rtt >= LOCAL_RTT
+}
+
+/// Whether a path is so long that what counts is how soon the streams' windows are open.
+pub fn is_long(rtt: Duration) -> bool {
+    rtt >= LONG_RTT
+}
+
 /// How many streams a new session opens.
 pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
-    if rtt < LOCAL_RTT { (2 * cores).clamp(2, 8) as u16 } else { FAR_STREAMS }
+    match rtt {
+        near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
+        long if is_long(long) => LONG_STREAMS,
+        _ => FAR_STREAMS,
+    }
 }
 
 /// What one stream did, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Bytes the peer's kernel acknowledged since the stream began.
-    pub acked_bytes: u64,
+    /// Bytes that arrived since the stream began, in order or not.
+    pub delivered_bytes: u64,
+    /// Bytes sent again since then.
+    pub resent_bytes: u64,
     /// Round trip now.
     pub rtt: Duration,
+    /// Shortest round trip so far.
+    pub min_rtt: Duration,
 }
 
 /// What the streams should do.
@@ -45,6 +69,10 @@ pub struct Controller {
     base: Vec<Sample>,
     held: bool,
     pacing: Pacing,
+    capacity: Capacity,
+    round_start: Duration,
+    before: Sample,
+    full: bool,
 }
 
 impl Controller {
@@ -57,6 +85,10 @@ impl Controller {
             base: vec![Sample::default(); streams],
             held: false,
             pacing: Pacing { rates: vec![share; streams] },
+            capacity: Capacity::default(),
+            round_start: Duration::ZERO,
+            before: Sample::default(),
+            full: false,
         }
     }
 
@@ -67,13 +99,20 @@ impl Controller {
 
     /// Takes one sample of each stream; true if the pacing changed.
     pub fn on_samples(&mut self, now: Duration, samples: &[Sample]) -> bool {
+        if samples.len() != self.base.len() || self.cap.is_some() {
+            return false;
+        }
+        let shared = self.share_capacity(now, samples);
+        if shared || self.full {
+            return shared;
+        }
         let longest = samples.iter().map(|sample| sample.rtt).max().unwrap_or_default();
         let elapsed = now.saturating_sub(self.window_start);
-        if elapsed < WINDOW.max(2 * longest) || samples.len() != self.base.len() {
+        if elapsed < WINDOW.max(2 * longest) {
             return false;
         }
         let rate = |(now, before): (&Sample, &Sample)| {
-            now.acked_bytes.saturating_sub(before.acked_bytes) as f64 / elapsed.as_secs_f64()
+            now.delivered_bytes.saturating_sub(before.delivered_bytes) as f64 / elapsed.as_secs_f64()
         };
         let rates: Vec<f64> = samples.iter().zip(&self.base).map(rate).collect();
         self.base = samples.to_vec();
@@ -81,8 +120,30 @@ impl Controller {
         self.judge(&rates)
     }
 
+    /// Once the path is full, paces all streams together at what it carries.
+    fn share_capacity(&mut self, now: Duration, samples: &[Sample]) -> bool {
+        let elapsed = now.saturating_sub(self.round_start);
+        let sum = sum_of(samples);
+        if !is_far(sum.min_rtt) || elapsed < Capacity::round(sum.min_rtt) {
+            return false;
+        }
+        let delivered = sum.delivered_bytes.saturating_sub(self.before.delivered_bytes) as f64;
+        let resent = sum.resent_bytes.saturating_sub(self.before.resent_bytes) as f64;
+        let round = Round {
+            rate: delivered / elapsed.as_secs_f64(),
+            resent: resent / delivered.max(1.0),
+            rtt: sum.rtt,
+            min_rtt: sum.min_rtt,
+        };
+        (self.before, self.round_start) = (sum, now);
+        let Some(total) = self.capacity.on_round(&round) else { return false };
+        self.full = true;
+        self.pacing.rates.fill(Some(((total / samples.len() as f64) as u64).max(1)));
+        true
+    }
+
     fn judge(&mut self, rates: &[f64]) -> bool {
-        if self.cap.is_some() || rates.len() < 3 {
+        if rates.len() < 3 {
             return false;
         }
         let mut sorted = rates.to_vec();
@@ -108,12 +169,37 @@ impl Controller {
     }
 }
 
+/// All streams as one: their bytes together, their mean round trip and the shortest of all.
+fn sum_of(samples: &[Sample]) -> Sample {
+    let rtt = samples.iter().map(|sample| sample.rtt).sum::<Duration>() / samples.len().max(1) as u32;
+    Sample {
+        delivered_bytes: samples.iter().map(|sample| sample.delivered_bytes).sum(),
+        resent_bytes: samples.iter().map(|sample| sample.resent_bytes).sum(),
+        rtt,
+        min_rtt: samples.iter().map(|sample| sample.min_rtt).min().unwrap_or_default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sample(acked_bytes: u64) -> Sample {
-        Sample { acked_bytes, rtt: Duration::from_millis(350) }
+    fn sample(delivered_bytes: u64) -> Sample {
+        let rtt = Duration::from_millis(350);
+        Sample { delivered_bytes, resent_bytes: 0, rtt, min_rtt: rtt }
+    }
+
+    #[test]
+    fn a_full_path_is_shared_evenly() {
+        let mut controller = Controller::new(2, None);
+        let round = Duration::from_millis(350);
+        let lossy = |step: u64| Sample { resent_bytes: step * 100, ..sample(step * 1000) };
+        assert!(controller.on_samples(round, &[lossy(1); 2]));
+        let rates = &controller.pacing().rates;
+        assert!(
+            rates[0] == rates[1] && rates[0].is_some_and(|rate| (2700..2900).contains(&rate)),
+            "{rates:?}"
+        );
     }
 
     #[test]
@@ -121,6 +207,7 @@ mod tests {
         assert_eq!(initial_streams(Duration::from_micros(80), 2), 4);
         assert_eq!(initial_streams(Duration::from_micros(80), 64), 8);
         assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
+        assert_eq!(initial_streams(Duration::from_millis(350), 2), 16);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub const MAX_QUEUED: usize = 8192;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Which of the transfer's sources.
-    pub source: u16,
+    pub source: u32,
     /// The path below that source's root.
     pub path: RelPath,
 }

@@ -170,6 +170,7 @@ pub struct Receiver {
     deferred_bytes: usize,
     /// Memory that goes with the session alone, but for names.
     kept_bytes: u64,
+    max_open: usize,
 }
 
 impl Receiver {
@@ -196,6 +197,7 @@ impl Receiver {
             max_deferred,
             deferred_bytes: 0,
             kept_bytes: records as u64 * RECORD_BYTES,
+            max_open: MAX_OPEN_FILES,
         }
     }
 
@@ -203,6 +205,16 @@ impl Receiver {
     pub fn kept_bytes(&self) -> u64 {
         let names = self.named.len() + self.failed.len() + self.given_up.len() + self.claimed.len();
         self.kept_bytes + names as u64 * NAME_BYTES
+    }
+
+    /// Lets fewer large files be under way than [`MAX_OPEN_FILES`], where descriptors are scarce.
+    pub fn limit_open_files(&mut self, files: usize) {
+        self.max_open = files.min(MAX_OPEN_FILES);
+    }
+
+    /// Whether one more file of an earlier run may be taken up; else it is sent anew.
+    pub fn may_resume(&self) -> bool {
+        self.incoming.len() < self.max_open
     }
 
     /// The transfer's options.
@@ -312,7 +324,7 @@ impl Receiver {
     /// Begins a file anew. Its temporary file may get the inode of an earlier one: the journal must not go on
     /// believing the extents of that.
     fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
-        if self.fresh >= MAX_OPEN_FILES {
+        if self.fresh >= self.max_open {
             return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
         }
         if let Err(error) = self.claim(path) {
@@ -365,8 +377,10 @@ impl Receiver {
         }
     }
 
-    /// A name did not arrive, at whichever side: no link may be made to what is there under it.
+    /// A name did not arrive, at whichever side: no link may be made to what is there under it, and as the source has
+    /// it, it is not removed.
     pub fn on_failed(&mut self, path: &RelPath) {
+        self.on_named(path);
         self.failed.insert(path_key(path));
     }
 
@@ -569,6 +583,30 @@ mod tests {
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap(), start);
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
         assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
+    }
+
+    #[test]
+    fn what_failed_at_the_source_is_not_removed() {
+        let mut receiver = Receiver::new(options(true), State::default(), 100);
+        receiver.on_failed(&path("d/fifo"));
+        assert!(receiver.is_named(&path("d/fifo")) && receiver.has_failed(&path("d/fifo")));
+        assert!(!receiver.is_named(&path("d/file")));
+    }
+
+    #[test]
+    fn large_files_under_way_are_limited() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        receiver.limit_open_files(2);
+        for (id, name) in [(1, "a"), (2, "b")] {
+            assert!(receiver.may_resume());
+            receiver.start_extent(id, &file(name, 2 * SLOT_BYTES), 0).unwrap();
+        }
+        assert!(!receiver.may_resume());
+        let refused = receiver.start_extent(3, &file("c", 2 * SLOT_BYTES), 0).unwrap_err();
+        assert_eq!(refused.code, Code::TooManyEntries);
+        receiver.start_extent(2, &file("b", 2 * SLOT_BYTES), 1).unwrap();
+        assert!(receiver.on_given_up(1));
+        receiver.start_extent(3, &file("c", 2 * SLOT_BYTES), 0).unwrap();
     }
 
     #[test]

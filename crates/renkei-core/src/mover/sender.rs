@@ -1,4 +1,8 @@
 //! The sending side of one session: what was found, what is under way, what the receiver said of it.
+//!
+//! Memory is bounded by windows, however large the tree. Files and symbolic links are acknowledged while the transfer
+//! goes on, so at most [`MAX_UNACKNOWLEDGED`] of them are under way and the walk waits for the oldest. Directories and
+//! hard links are acknowledged at the end; of those only the numbers are kept, a bit each.
 
 use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
@@ -10,21 +14,49 @@ use crate::wire::message::{
     EntryFailure, IdRange, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary,
     Verdict,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-/// What an entry counts as once it is settled.
+/// Files and symbolic links found and not yet acknowledged: more than a receiver keeps waiting for its syncs, so that
+/// the walk waits for the window only when the receiver is behind. They take about 40 MB.
+pub const MAX_UNACKNOWLEDGED: usize = 1 << 18;
+
+/// A file or symbolic link under way.
 #[derive(Clone, Debug)]
 struct Open {
     path: RelPath,
-    bytes: u64,
-    counts_as: Class,
+    /// Size of a file; `None` for a link.
+    bytes: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    File,
-    Dir,
-    Link,
+/// A set of entry numbers, a bit each.
+#[derive(Default)]
+struct Ids {
+    words: BTreeMap<EntryId, u64>,
+}
+
+impl Ids {
+    fn insert(&mut self, id: EntryId) {
+        *self.words.entry(id / 64).or_default() |= 1 << (id % 64);
+    }
+
+    /// Takes a number out; false if it is not in.
+    fn remove(&mut self, id: EntryId) -> bool {
+        let Some(word) = self.words.get_mut(&(id / 64)) else { return false };
+        let was_in = *word & (1 << (id % 64)) != 0;
+        *word &= !(1 << (id % 64));
+        if *word == 0 {
+            self.words.remove(&(id / 64));
+        }
+        was_in
+    }
+
+    fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    fn len(&self) -> u64 {
+        self.words.values().map(|word| u64::from(word.count_ones())).sum()
+    }
 }
 
 /// The state machine of a sender.
@@ -33,6 +65,8 @@ pub struct Sender {
     dry_run: bool,
     would_send: Vec<RelPath>,
     open: HashMap<EntryId, Open>,
+    dirs: Ids,
+    hard_links: Ids,
     walk_complete: bool,
     walk_done: bool,
     progress: Progress,
@@ -49,6 +83,8 @@ impl Sender {
             dry_run,
             would_send: Vec::new(),
             open: HashMap::new(),
+            dirs: Ids::default(),
+            hard_links: Ids::default(),
             walk_complete: true,
             walk_done: false,
             progress: Progress::default(),
@@ -59,28 +95,46 @@ impl Sender {
 
     /// Whether the walk should go on or wait.
     pub fn wants_entries(&self) -> bool {
-        self.plan.wants_entries()
+        self.plan.wants_entries() && self.open.len() < MAX_UNACKNOWLEDGED
     }
 
-    /// Takes an entry the walk found; special files are reported and not sent.
-    pub fn handle_entry(&mut self, origin: Origin, entry: Entry, digest: Option<[u8; 32]>) {
-        let counts_as = match entry.kind {
-            EntryKind::File { .. } => Class::File,
-            EntryKind::Dir => Class::Dir,
-            EntryKind::Symlink { .. } | EntryKind::HardLink { .. } => Class::Link,
+    /// Takes an entry the walk found. A special file is reported and not sent: gives what the receiver must be told
+    /// before the sending is done, so that it knows the source has that name.
+    pub fn handle_entry(
+        &mut self,
+        origin: Origin,
+        entry: Entry,
+        digest: Option<[u8; 32]>,
+    ) -> Option<EntryFailure> {
+        let open = match entry.kind {
+            EntryKind::File { stamp, .. } => {
+                self.progress.files_found += 1;
+                self.progress.bytes_found = self.progress.bytes_found.saturating_add(stamp.size);
+                Some(Open { path: entry.path.clone(), bytes: Some(stamp.size) })
+            }
+            EntryKind::Symlink { .. } => Some(Open { path: entry.path.clone(), bytes: None }),
+            EntryKind::Dir | EntryKind::HardLink { .. } => None,
             EntryKind::Special => {
                 let error = Error::new(Code::SpecialFile, "walk", &entry.path, "skipped");
-                self.summary.special += 1;
-                return self.list(EntryFailure { id: None, path: entry.path, kept: false, error });
+                return Some(self.handle_special(entry.path, error));
             }
         };
-        let open = Open { path: entry.path.clone(), bytes: entry.size(), counts_as };
-        if counts_as == Class::File {
-            self.progress.files_found += 1;
-            self.progress.bytes_found = self.progress.bytes_found.saturating_add(open.bytes);
-        }
+        let is_dir = entry.kind == EntryKind::Dir;
         let id = self.plan.handle_entry(origin, entry, digest);
-        self.open.insert(id, open);
+        match open {
+            Some(open) => drop(self.open.insert(id, open)),
+            None if is_dir => self.dirs.insert(id),
+            None => self.hard_links.insert(id),
+        }
+        None
+    }
+
+    /// Reports a special file; gives what the receiver must be told, as [`Sender::handle_entry`].
+    pub fn handle_special(&mut self, path: RelPath, error: Error) -> EntryFailure {
+        let failure = EntryFailure { id: None, path, kept: false, error };
+        self.summary.special += 1;
+        self.list(failure.clone());
+        failure
     }
 
     /// The walk could not read something.
@@ -199,25 +253,36 @@ impl Sender {
 
     /// Counts an entry as arrived; false if it is not under way.
     fn settle(&mut self, id: EntryId) -> bool {
-        let Some(open) = self.open.remove(&id) else { return false };
-        match open.counts_as {
-            Class::Dir => self.summary.dirs += 1,
-            Class::Link => self.summary.links += 1,
-            Class::File => {
+        let Some(open) = self.open.remove(&id) else { return self.settle_deferred(id) };
+        match open.bytes {
+            None => self.summary.links += 1,
+            Some(bytes) => {
                 self.summary.files += 1;
-                self.summary.bytes = self.summary.bytes.saturating_add(open.bytes);
+                self.summary.bytes = self.summary.bytes.saturating_add(bytes);
                 self.progress.files_done += 1;
-                self.progress.bytes_done = self.progress.bytes_done.saturating_add(open.bytes);
+                self.progress.bytes_done = self.progress.bytes_done.saturating_add(bytes);
             }
         }
         true
+    }
+
+    fn settle_deferred(&mut self, id: EntryId) -> bool {
+        let (dir, link) = (self.dirs.remove(id), self.hard_links.remove(id));
+        self.summary.dirs += u64::from(dir);
+        self.summary.links += u64::from(link);
+        dir || link
+    }
+
+    /// Takes an entry out of what is under way; false if it is not there.
+    fn close(&mut self, id: EntryId) -> bool {
+        self.open.remove(&id).is_some() || self.dirs.remove(id) || self.hard_links.remove(id)
     }
 
     /// The receiver could not take an entry, or only without some attribute.
     pub fn handle_failed(&mut self, failure: EntryFailure) {
         if let Some(id) = failure.id.filter(|_| !failure.kept) {
             self.plan.drop_file(id);
-            if self.open.remove(&id).is_none() {
+            if !self.close(id) {
                 return;
             }
         }
@@ -242,7 +307,7 @@ impl Sender {
 
     /// Whether every entry found is acknowledged or failed.
     pub fn is_settled(&self) -> bool {
-        self.walk_done && self.open.is_empty()
+        self.walk_done && self.open.is_empty() && self.dirs.is_empty() && self.hard_links.is_empty()
     }
 
     /// How far the transfer is.
@@ -258,7 +323,19 @@ impl Sender {
             let error = Error::new(Code::ConnectionLost, "acknowledge", &open.path, "never acknowledged");
             self.fail(EntryFailure { id: Some(id), path: open.path, kept: false, error });
         }
+        self.fail_deferred();
         Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }
+    }
+
+    /// Counts the directories and hard links the receiver never spoke of; their names are not kept.
+    fn fail_deferred(&mut self) {
+        let lost = self.dirs.len() + self.hard_links.len();
+        if lost > 0 {
+            let cause = format!("{lost} directories and hard links were never acknowledged");
+            let error = Error::new(Code::ConnectionLost, "acknowledge", "", cause);
+            self.summary.failed += lost;
+            self.list(EntryFailure { id: None, path: RelPath::root(), kept: false, error });
+        }
     }
 }
 
@@ -276,8 +353,8 @@ mod tests {
         entry(name, EntryKind::File { stamp, sparse: false })
     }
 
-    fn add(sender: &mut Sender, entry: Entry) {
-        sender.handle_entry(Origin { source: 0, path: entry.path.clone() }, entry, None);
+    fn add(sender: &mut Sender, entry: Entry) -> Option<EntryFailure> {
+        sender.handle_entry(Origin { source: 0, path: entry.path.clone() }, entry, None)
     }
 
     #[test]
@@ -285,7 +362,8 @@ mod tests {
         let mut sender = Sender::new(false, false);
         add(&mut sender, entry("d", EntryKind::Dir));
         add(&mut sender, file("d/f", 10));
-        add(&mut sender, entry("d/p", EntryKind::Special));
+        let told = add(&mut sender, entry("d/p", EntryKind::Special)).unwrap();
+        assert_eq!((told.path.as_bytes(), told.error.code), (&b"d/p"[..], Code::SpecialFile));
         sender.on_walk_done();
         assert!(sender.poll_unit().is_some() && sender.is_handed_out() && !sender.is_settled());
         sender.handle_acked(&[IdRange { first: 0, count: 2 }]).unwrap();
@@ -343,5 +421,37 @@ mod tests {
         sender.handle_acked(&[IdRange { first: 0, count: 1 }]).unwrap();
         let summary = sender.finish(0);
         assert_eq!((summary.files, summary.failed), (1, 1));
+    }
+
+    #[test]
+    fn the_walk_waits_for_files_that_are_not_acknowledged() {
+        let mut sender = Sender::new(false, false);
+        for _ in 0..MAX_UNACKNOWLEDGED {
+            add(&mut sender, file("f", 1));
+            sender.poll_unit().unwrap();
+        }
+        assert!(!sender.wants_entries());
+        sender.handle_acked(&[IdRange { first: 7, count: 1 }]).unwrap();
+        assert!(sender.wants_entries());
+    }
+
+    #[test]
+    fn directories_and_hard_links_wait_for_the_end_without_holding_the_walk() {
+        const EACH: u64 = 2 * MAX_UNACKNOWLEDGED as u64;
+        let to = RelPath::parse(b"f").unwrap();
+        let mut sender = Sender::new(false, false);
+        for _ in 0..EACH {
+            add(&mut sender, entry("d", EntryKind::Dir));
+            add(&mut sender, entry("l", EntryKind::HardLink { to: to.clone() }));
+            sender.poll_unit().unwrap();
+        }
+        sender.on_walk_done();
+        assert!(sender.wants_entries());
+        sender.handle_acked(&[IdRange { first: 1, count: 2 * EACH - 2 }]).unwrap();
+        assert!(!sender.is_settled());
+        assert!(sender.handle_acked(&[IdRange { first: 1, count: 1 }]).is_err(), "acknowledged before");
+        let summary = sender.finish(0);
+        assert_eq!((summary.dirs, summary.links, summary.failed), (EACH - 1, EACH - 1, 2));
+        assert_eq!(summary.failures.len(), 1);
     }
 }

@@ -11,7 +11,7 @@ use crate::mover::sender::Sender;
 use crate::path::RelPath;
 use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
 use crate::wire::frame::FrameKind;
-use crate::wire::message::{Control, SendDone, Summary};
+use crate::wire::message::{Control, EntryFailure, SendDone, Summary};
 use crate::wire::{decode, encode, violation};
 use std::collections::BTreeMap;
 
@@ -79,7 +79,8 @@ impl SendEnd {
         while found < WALK_STEP && self.walks() {
             match self.pending_names.pop() {
                 Some(path) => {
-                    self.find(disk, path);
+                    let special = self.find(disk, path);
+                    frames.extend(special.map(|failure| control(&Control::Failed(failure))));
                     found += 1;
                 }
                 None => self.next_dir(disk),
@@ -104,16 +105,19 @@ impl SendEnd {
         }
     }
 
-    fn find(&mut self, disk: &Disk, path: RelPath) {
+    fn find(&mut self, disk: &Disk, path: RelPath) -> Option<EntryFailure> {
         match self.entry(disk, &path) {
             Ok(entry) => {
                 if entry.kind == EntryKind::Dir {
                     self.pending_dirs.push(path.clone());
                 }
                 let digest = self.digest(disk, &entry);
-                self.sender.handle_entry(Origin { source: 0, path }, entry, digest);
+                self.sender.handle_entry(Origin { source: 0, path }, entry, digest)
             }
-            Err(error) => self.sender.on_walk_failed(path, vanished(error)),
+            Err(error) => {
+                self.sender.on_walk_failed(path, vanished(error));
+                None
+            }
         }
     }
 

@@ -12,6 +12,15 @@ pub const OPTIONAL: u8 = 0x80;
 /// A frame to be skipped: sent on a stream that has nothing to carry, so that its silence is not taken for a loss.
 pub const IDLE: [u8; HEAD_BYTES] = [OPTIONAL, 0, 0, 0, 0];
 
+/// Appends a frame of so many bytes that is skipped: sent ahead of the ticket on a long path, it opens the
+/// connection's window while there is nothing else to send yet.
+pub fn push_padding(out: &mut Vec<u8>, payload_bytes: usize) {
+    out.extend_from_slice(&IDLE);
+    let start = out.len() - (HEAD_BYTES - 1);
+    out[start..].copy_from_slice(&(payload_bytes as u32).to_be_bytes());
+    out.resize(out.len() + payload_bytes, 0);
+}
+
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

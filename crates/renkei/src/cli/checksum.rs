@@ -6,7 +6,7 @@
 use super::connect::{place, unexpected};
 use super::ls::child;
 use super::many::Many;
-use super::output::{Report, print};
+use super::output::{Report, print_part};
 use super::row::hex_unless_plain;
 use super::{Context, local_tree};
 use crate::mover::hex;
@@ -219,8 +219,7 @@ impl Sink {
             self.files.push(Line { path: printable(path), path_hex: hex_unless_plain(path), digest });
             return Ok(());
         }
-        let printed = print(&line(path, &digest));
-        printed.map_err(|error| Error::new(Code::IoFailed, "print", "", error))
+        print_part(&line(path, &digest))
     }
 }
 

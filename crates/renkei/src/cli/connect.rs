@@ -8,10 +8,10 @@ use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{EndpointPath, Place, SiteName, printable};
+use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +91,22 @@ pub(super) fn remote(argument: &OsStr) -> Result<EndpointPath, Error> {
     })
 }
 
+/// Takes an argument that names a place at a site or, with `SITE` alone, the site's root.
+pub(super) fn site_or_place(argument: &OsStr) -> Result<EndpointPath, Error> {
+    match argument.to_str().filter(|name| is_label(name)) {
+        Some(name) => Ok(EndpointPath { site: SiteName::parse(name)?, place: None, trailing_slash: true }),
+        None => remote(argument),
+    }
+}
+
+/// The arguments, or if there are none the user's site.
+pub(super) fn own_site_if_none(paths: &[OsString], context: &Context) -> Result<Vec<OsString>, Error> {
+    match paths {
+        [] => Ok(vec![format!("{}:/", own_site(context)?).into()]),
+        _ => Ok(paths.to_vec()),
+    }
+}
+
 /// A reply that does not fit its request.
 pub(super) fn unexpected(reply: &Reply) -> Error {
     violation("reply", format_args!("{reply:?}"))
@@ -121,6 +137,15 @@ pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bare_name_is_a_site_where_places_are_meant() {
+        for text in ["kek", "kek:", "kek:/"] {
+            assert_eq!(site_or_place(OsStr::new(text)).unwrap().to_string(), "kek:/");
+        }
+        assert_eq!(site_or_place(OsStr::new("kek:/data")).unwrap().to_string(), "kek:/data");
+        assert_eq!(site_or_place(OsStr::new("./kek")).unwrap_err().code, Code::BadPath);
+    }
 
     #[test]
     fn a_site_is_named_with_or_without_a_colon() {

@@ -111,7 +111,9 @@ pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
         (None, Spec::Remote(to)) => Ok(Direction::Up(to.site.clone())),
         (Some(from), Spec::Local { .. }) => Ok(Direction::Down(from)),
         (Some(from), Spec::Remote(to)) => Ok(Direction::Between(from, to.site.clone())),
-        (None, Spec::Local { .. }) => Err(invalid("both are on this machine: use cp or rsync")),
+        (None, Spec::Local { .. }) => {
+            Err(invalid("both are on this machine: use cp or rsync; a place at a site is SITE:/STORAGE/PATH"))
+        }
     }
 }
 

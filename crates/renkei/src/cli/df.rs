@@ -1,32 +1,27 @@
 //! `renkei df`: the room in the storages of sites.
 
 use super::Context;
-use super::connect::{own_site, place, site_argument, unexpected};
+use super::connect::{own_site_if_none, place, site_or_place, unexpected};
 use super::du::places;
 use super::many::Many;
 use super::output::Report;
-use super::quantity::bytes_text;
-use renkei_core::error::Error;
-use renkei_core::path::EndpointPath;
+use super::quantity::Sizes;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place};
 use renkei_core::wire::message::{Reply, Request, Space};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 
 /// Show the room in storages
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// SITE for all its storages, or SITE:/STORAGE [default: your site]
-    #[arg(value_name = "SITE[:/STORAGE]")]
+    /// SITE for all its storages, or SITE:/STORAGE/PATH for what PATH is on [default: your site]
+    #[arg(value_name = "SITE[:/PATH]")]
     paths: Vec<OsString>,
-    /// Print sizes as 1.5K, 12M, 3.1G
-    #[arg(short, long)]
-    human_readable: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 #[derive(Serialize)]
@@ -44,21 +39,22 @@ struct Listing {
     storages: Vec<Row>,
     failures: Vec<serde_json::Value>,
     #[serde(skip)]
-    in_units: bool,
+    sizes: Sizes,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let mut paths = args.paths.clone();
-    if paths.is_empty() {
-        paths.push(format!("{}:/", own_site(context)?).into());
-    }
+    let paths = own_site_if_none(&args.paths, context)?;
     let mut many = Many::new(context);
     let mut storages = Vec::new();
     many.each_argument(&paths, |many, argument| {
-        for path in places(many, &parse(argument)?)? {
-            match many.ask(&path.site, Request::Space(place(&path)?)) {
-                Ok(Reply::Space(space)) => storages.push(row(&path, &space)),
-                Ok(other) => return Err(unexpected(&other)),
+        let path = site_or_place(argument)?;
+        if path.place.is_some() {
+            storages.push(row(&path, &space(many, &path)?));
+            return Ok(());
+        }
+        for path in places(many, &path)? {
+            match space(many, &path) {
+                Ok(space) => storages.push(row(&path, &space)),
                 // One storage that is not mounted does not hide the others.
                 Err(error) => many.fail(path.to_string(), &error),
             }
@@ -66,15 +62,24 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Ok(())
     })?;
     let failures = many.failures().to_vec();
-    context.output.answer(&Listing { storages, failures, in_units: args.human_readable })?;
+    context.output.answer(&Listing { storages, failures, sizes: args.sizes })?;
     Ok(many.status())
 }
 
-fn parse(argument: &OsString) -> Result<EndpointPath, Error> {
-    if let Some(path) = EndpointPath::parse(argument.as_bytes())? {
-        return Ok(path);
+/// The room where a path is; a file is in its directory.
+fn space(many: &mut Many<'_>, path: &EndpointPath) -> Result<Space, Error> {
+    let place = place(path)?;
+    let parent = place.path.parent().filter(|_| !path.trailing_slash);
+    let outcome = match (many.ask(&path.site, Request::Space(place.clone())), parent) {
+        (Err(error), Some(parent)) if error.code == Code::NotADirectory => {
+            many.ask(&path.site, Request::Space(Place { path: parent, ..place }))
+        }
+        (outcome, _) => outcome,
+    };
+    match outcome? {
+        Reply::Space(space) => Ok(space),
+        other => Err(unexpected(&other)),
     }
-    Ok(EndpointPath { site: site_argument(argument)?, place: None, trailing_slash: true })
 }
 
 fn row(path: &EndpointPath, space: &Space) -> Row {
@@ -90,7 +95,7 @@ fn row(path: &EndpointPath, space: &Space) -> Row {
 
 impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let text = |bytes| bytes_text(bytes, self.in_units);
+        let text = |bytes| self.sizes.text(bytes);
         writeln!(
             out,
             "{:>16} {:>16} {:>16} {:>4} {:>12}  STORAGE",

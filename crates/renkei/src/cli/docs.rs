@@ -8,6 +8,7 @@ use clap::Subcommand;
 use clap_complete::Shell;
 use renkei_core::error::{Code, Error, Kind, Retry};
 use std::fmt::Write;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -40,12 +41,11 @@ enum Page {
 
 pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
     match &args.page {
-        Page::Config => page(&config::markdown())?,
-        Page::Errors => page(&errors())?,
-        Page::Cli => page(&cli())?,
+        Page::Config => print(config::markdown().as_bytes())?,
+        Page::Errors => print(errors().as_bytes())?,
+        Page::Cli => print(cli().as_bytes())?,
         Page::Man { dir } => {
-            clap_mangen::generate_to(command(), dir)
-                .map_err(|error| file_error("write man pages", dir, &error))?;
+            man_pages(dir).map_err(|error| file_error("write man pages", dir, &error))?;
         }
         Page::Completions { dir } => {
             completions(dir).map_err(|error| file_error("write completions", dir, &error))?;
@@ -54,11 +54,23 @@ pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-fn page(text: &str) -> Result<(), Error> {
-    print(text.as_bytes()).map_err(|error| Error::new(Code::IoFailed, "print", "", error))
+/// Man pages; what stands behind the options is examples, whose lines are kept.
+fn man_pages(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(command(), dir)?;
+    for page in fs::read_dir(dir)? {
+        let page = page?.path();
+        let text = fs::read_to_string(&page)?;
+        if let Some((before, after)) = text.split_once(".SH EXTRA\nExamples:\n") {
+            let (examples, rest) = after.split_once(".SH").unwrap_or((after, ""));
+            fs::write(&page, format!("{before}.SH EXAMPLES\n.nf\n{examples}.fi\n.SH{rest}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn completions(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command(), "renkei", dir)?;
     }
@@ -225,11 +237,16 @@ mod tests {
 
     #[test]
     fn man_pages_and_completions_are_written() {
-        let dir = tempfile::tempdir().unwrap();
-        clap_mangen::generate_to(command(), dir.path()).unwrap();
-        completions(dir.path()).unwrap();
+        let keep = tempfile::tempdir().unwrap();
+        let dir = keep.path().join("not/there/yet");
+        man_pages(&dir).unwrap();
+        completions(&dir).unwrap();
         for name in ["renkei.1", "renkei-storage-add.1", "renkei.bash", "_renkei", "renkei.fish"] {
-            assert!(dir.path().join(name).exists(), "{name}");
+            assert!(dir.join(name).exists(), "{name}");
         }
+        let page = std::fs::read_to_string(dir.join("renkei-cp.1")).unwrap();
+        assert!(page.contains(".SH EXAMPLES\n.nf\n  renkei cp ") && !page.contains("EXTRA"), "{page}");
+        let (_, behind) = page.split_once(".nf\n").unwrap();
+        assert!(behind.contains("\n.fi\n.SH VERSION\n"), "{page}");
     }
 }

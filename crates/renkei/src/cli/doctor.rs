@@ -173,7 +173,10 @@ fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
         let what = format!("port {address}");
         match TcpStream::connect_timeout(&reachable(*address), ANSWER_WITHIN) {
             Ok(_) => checks.ok(&what, "somebody listens"),
-            Err(error) => checks.error(&what, &crate::mover::dial::unreachable(&error)),
+            Err(error) => {
+                let error = crate::mover::dial::unreachable(&error);
+                checks.error(&what, &Error { subject: address.to_string(), ..error }.at("client"));
+            }
         }
     }
 }
@@ -213,6 +216,7 @@ fn check_journals(home: &Home, now: SystemTime, checks: &mut Checks) {
     };
     let ages = listing
         .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|kind| kind == "journal"))
         .filter_map(|entry| now.duration_since(entry.metadata().ok()?.modified().ok()?).ok());
     let ages: Vec<Duration> = ages.collect();
     let abandoned = ages.iter().filter(|age| **age > ABANDONED_AFTER).count();

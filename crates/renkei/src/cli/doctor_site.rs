@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Dialler, Session, resolve, unreachable};
+use crate::mover::dial::{Ahead, Dialler, Session, resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
@@ -117,7 +117,7 @@ fn check_address(
         None => {}
     }
     let asked = SystemTime::now();
-    let session = match dialler.open(site, address) {
+    let session = match dialler.open(site, address, &Ahead::default()) {
         Ok(session) => session,
         Err(error) => {
             checks.error(&what("greeting"), &error);

@@ -1,11 +1,11 @@
 //! `renkei du`: what trees at sites take.
 
 use super::Context;
-use super::connect::unexpected;
+use super::connect::{place, site_or_place, unexpected};
 use super::ls::child;
 use super::many::Many;
 use super::output::Report;
-use super::quantity::bytes_text;
+use super::quantity::Sizes;
 use renkei_core::error::Error;
 use renkei_core::path::EndpointPath;
 use renkei_core::wire::message::{Reply, Request, Usage};
@@ -17,21 +17,17 @@ use std::io::{self, Write};
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// SITE:/STORAGE/PATH; SITE:/ means each storage
+    /// SITE:/STORAGE/PATH; SITE means each of its storages
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    /// Print sizes as 1.5K, 12M, 3.1G
-    #[arg(short, long)]
-    human_readable: bool,
     /// Show bytes on disk, files and directories, too
     #[arg(short, long)]
     long: bool,
     /// Only the total of each path, which is always so
     #[arg(short, hide = true)]
     summarize: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 #[derive(Serialize)]
@@ -48,7 +44,7 @@ struct Listing {
     usage: Vec<Row>,
     failures: Vec<serde_json::Value>,
     #[serde(skip)]
-    in_units: bool,
+    sizes: Sizes,
     #[serde(skip)]
     long: bool,
 }
@@ -56,9 +52,9 @@ struct Listing {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut usage = Vec::new();
-    many.each(&args.paths, |many, path| {
-        for path in places(many, path)? {
-            match many.ask(&path.site, Request::Usage(super::connect::place(&path)?))? {
+    many.each_argument(&args.paths, |many, argument| {
+        for path in places(many, &site_or_place(argument)?)? {
+            match many.ask(&path.site, Request::Usage(place(&path)?))? {
                 Reply::Usage(used) => usage.push(row(&path, &used)),
                 other => return Err(unexpected(&other)),
             }
@@ -66,7 +62,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Ok(())
     })?;
     let failures = many.failures().to_vec();
-    context.output.answer(&Listing { usage, failures, in_units: args.human_readable, long: args.long })?;
+    context.output.answer(&Listing { usage, failures, sizes: args.sizes, long: args.long })?;
     Ok(many.status())
 }
 
@@ -94,7 +90,7 @@ fn row(path: &EndpointPath, used: &Usage) -> Row {
 
 impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let text = |bytes| bytes_text(bytes, self.in_units);
+        let text = |bytes| self.sizes.text(bytes);
         if !self.long {
             return self.usage.iter().try_for_each(|row| writeln!(out, "{}\t{}", text(row.bytes), row.path));
         }

@@ -75,7 +75,7 @@ fn relay(home: &Home, args: &Args) -> Result<u8, Error> {
     let outcome = forward(&socket(home, args.pop.as_deref()), &request, args.hours);
     let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| 0);
     let line = format!("{}\n", reply_line(outcome));
-    print(line.as_bytes()).map_err(|error| Error::new(Code::IoFailed, "print", "", error))?;
+    print(line.as_bytes())?;
     Ok(status)
 }
 

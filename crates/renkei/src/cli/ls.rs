@@ -3,25 +3,27 @@
 //! A directory is sorted before it is shown, so it is held in memory once; with `-U` its entries are shown as
 //! they arrive, and memory does not grow with the directory.
 
+use super::Context;
+use super::connect::{own_site_if_none, site_or_place, unexpected};
 use super::many::Many;
-use super::output::print;
+use super::output::{is_reader_gone, print, print_part};
+use super::quantity::Sizes;
 use super::row::{Row, write_long};
-use super::{Context, connect::unexpected};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath};
 use renkei_core::wire::message::{Reply, Request};
 use std::ffi::OsString;
 
-/// List directories at a site; SITE:/ lists its storages
+/// List directories at a site, or its storages
 ///
 /// Names are sorted by their bytes; names with a dot in front are shown with -a. Bytes that are not UTF-8 and
 /// control characters are shown as \xNN; --json has the exact bytes.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// What to list: SITE:/STORAGE/PATH, or SITE:/
-    #[arg(required = true, value_name = "PATH")]
+    /// What to list: SITE:/STORAGE/PATH, or SITE for its storages [default: your site]
+    #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Show type, permissions, owner, group, size, time and link target
     #[arg(short, long)]
@@ -35,9 +37,6 @@ pub struct Args {
     /// List directories below, too; symbolic links are not followed
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// With -l, print sizes as 1.5K, 12M, 3.1G
-    #[arg(short, long)]
-    human_readable: bool,
     /// Sort by time, newest first
     #[arg(short, conflicts_with_all = ["by_size", "unsorted"])]
     time: bool,
@@ -53,22 +52,22 @@ pub struct Args {
     /// One name a line, which is always so
     #[arg(short = '1', hide = true)]
     one: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let paths = own_site_if_none(&args.paths, context)?;
     let mut many = Many::new(context);
     let mut printer = Printer {
         json: context.output.is_json(),
         long: args.long,
-        in_units: args.human_readable,
-        headers: args.recursive || args.paths.len() > 1,
+        sizes: args.sizes,
+        headers: args.recursive || paths.len() > 1,
         listings: 0,
         entries: 0,
     };
-    many.each(&args.paths, |many, path| list(many, path, args, &mut printer))?;
+    many.each_argument(&paths, |many, path| list(many, &site_or_place(path)?, args, &mut printer))?;
     printer.finish(many.failures())?;
     Ok(many.status())
 }
@@ -127,6 +126,7 @@ fn list_tree(
             Ok(below) => todo.extend(below),
             // Removed or replaced since its parent was listed.
             Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => {}
+            Err(error) if is_reader_gone(&error) => return Err(error),
             Err(error) => many.fail(path.to_string(), &error),
         }
     }
@@ -141,13 +141,14 @@ fn list_one(
     printer: &mut Printer,
 ) -> Result<Vec<EndpointPath>, Error> {
     let (mut rows, mut below, mut begun) = (Vec::new(), Vec::new(), false);
+    let unsorted = args.unsorted && path.place.is_some();
     let on_part = |entries: Vec<Entry>| {
         let part = entries.iter().filter(|entry| args.all || !is_hidden(entry));
         let part: Vec<Row> = part.map(|entry| Row::new(entry, entry.path.as_bytes())).collect();
         if args.recursive {
             below.extend(part.iter().filter(|row| row.kind == "directory").map(|row| row.raw_name.clone()));
         }
-        if !args.unsorted {
+        if !unsorted {
             rows.extend(part);
             return Ok(());
         }
@@ -159,7 +160,10 @@ fn list_one(
     let session = many.session(&path.site)?;
     let outcome = session.ask_parts(Request::List(path.place.clone()), on_part);
     many.keep_or_drop(&path.site, outcome)?;
-    if !args.unsorted {
+    if !unsorted {
+        if path.place.is_none() && (args.long || args.time) {
+            look_at_storages(many, path, &mut rows)?;
+        }
         sort(&mut rows, args);
         printer.begin(path, true)?;
         printer.entries(&rows)?;
@@ -169,6 +173,17 @@ fn list_one(
     }
     printer.end()?;
     below.iter().rev().map(|name| child(path, name)).collect()
+}
+
+/// A site lists its storages by name alone; each that can be looked at is, for what is shown or sorted by.
+fn look_at_storages(many: &mut Many<'_>, root: &EndpointPath, rows: &mut [Row]) -> Result<(), Error> {
+    for row in rows {
+        let storage = child(root, &row.raw_name)?;
+        if let Ok(Reply::Entry(entry)) = many.ask(&root.site, Request::StatDir(storage.place)) {
+            *row = Row::new(&entry, &row.raw_name);
+        }
+    }
+    Ok(())
 }
 
 fn is_hidden(entry: &Entry) -> bool {
@@ -207,7 +222,7 @@ pub(super) fn child(path: &EndpointPath, name: &[u8]) -> Result<EndpointPath, Er
 struct Printer {
     json: bool,
     long: bool,
-    in_units: bool,
+    sizes: Sizes,
     headers: bool,
     listings: usize,
     entries: usize,
@@ -229,7 +244,7 @@ impl Printer {
             }
             false => return Ok(()),
         };
-        write(text.as_bytes())
+        print_part(text.as_bytes())
     }
 
     fn entries(&mut self, rows: &[Row]) -> Result<(), Error> {
@@ -242,18 +257,18 @@ impl Printer {
                 self.entries += 1;
                 serde_json::to_writer(&mut text, row).map_err(std::io::Error::from)
             }),
-            (false, true) => write_long(rows, self.in_units, &mut text),
+            (false, true) => write_long(rows, self.sizes, &mut text),
             (false, false) => {
                 rows.iter().for_each(|row| text.extend_from_slice(format!("{}\n", row.name).as_bytes()));
                 Ok(())
             }
         };
         written.map_err(|error| Error::new(Code::IoFailed, "print", "", error))?;
-        write(&text)
+        print_part(&text)
     }
 
     fn end(&self) -> Result<(), Error> {
-        if self.json { write(b"]}") } else { Ok(()) }
+        if self.json { print_part(b"]}") } else { Ok(()) }
     }
 
     fn finish(&self, failures: &[serde_json::Value]) -> Result<(), Error> {
@@ -262,10 +277,6 @@ impl Printer {
         }
         let start = if self.listings == 0 { "{\"listings\":[" } else { "" };
         let failures = serde_json::Value::from(failures);
-        write(format!("{start}],\"failures\":{failures}}}\n").as_bytes())
+        print(format!("{start}],\"failures\":{failures}}}\n").as_bytes())
     }
-}
-
-fn write(bytes: &[u8]) -> Result<(), Error> {
-    print(bytes).map_err(|error| Error::new(Code::IoFailed, "print", "", error))
 }

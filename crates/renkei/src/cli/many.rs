@@ -3,7 +3,7 @@
 //! A command with one path fails as that path fails. With several, each failure is told at once (with `--json`:
 //! listed under `failures`), the others go on, and the exit status is that of the failures, 23 if they differ.
 
-use super::output::error_json;
+use super::output::{error_json, is_reader_gone};
 use super::{Context, connect};
 use crate::mover::dial::Session;
 use renkei_core::error::{Error, Kind};
@@ -39,7 +39,8 @@ impl<'c> Many<'c> {
         self.each_argument(paths, |many, path| work(many, &connect::remote(path)?))
     }
 
-    /// Does `work` on each argument, whatever it names; errors as in [`Many::each`].
+    /// Does `work` on each argument, whatever it names, as long as somebody reads what it prints; errors as in
+    /// [`Many::each`].
     pub(super) fn each_argument(
         &mut self,
         paths: &[OsString],
@@ -47,6 +48,7 @@ impl<'c> Many<'c> {
     ) -> Result<(), Error> {
         for path in paths {
             match work(self, path) {
+                Err(error) if is_reader_gone(&error) => break,
                 Err(error) if paths.len() == 1 => return Err(error.at("client")),
                 Err(error) => self.fail(printable(path.as_bytes()), &error.at("client")),
                 Ok(()) => {}
@@ -83,6 +85,14 @@ impl<'c> Many<'c> {
     pub(super) fn ask(&mut self, site: &SiteName, request: Request) -> Result<Reply, Error> {
         let outcome = self.session(site)?.ask(request);
         self.keep_or_drop(site, outcome)
+    }
+
+    /// Asks a site to do something.
+    pub(super) fn ask_done(&mut self, site: &SiteName, request: Request) -> Result<(), Error> {
+        match self.ask(site, request)? {
+            Reply::Done => Ok(()),
+            other => Err(connect::unexpected(&other)),
+        }
     }
 
     /// Passes an outcome on and forgets the session if the outcome says that it is lost.

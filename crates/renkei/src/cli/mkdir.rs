@@ -1,11 +1,11 @@
 //! `renkei mkdir`: makes directories at sites.
 
 use super::Context;
-use super::connect::{place, unexpected};
+use super::connect::place;
 use super::done::done;
 use super::many::Many;
 use renkei_core::error::Error;
-use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::message::Request;
 use std::ffi::OsString;
 
 /// Make directories at a site
@@ -24,10 +24,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut made = Vec::new();
     many.each(&args.paths, |many, path| {
         let request = Request::Mkdir { place: place(path)?, parents: args.parents };
-        match many.ask(&path.site, request)? {
-            Reply::Done => made.push(path.to_string()),
-            other => return Err(unexpected(&other)),
-        }
+        many.ask_done(&path.site, request)?;
+        made.push(path.to_string());
         Ok(())
     })?;
     done("made", made, &many, context)

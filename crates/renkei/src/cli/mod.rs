@@ -36,6 +36,7 @@ mod revoke;
 mod rm;
 mod row;
 mod serve;
+mod source;
 mod stat;
 mod status;
 mod storage;
@@ -46,6 +47,7 @@ mod trust;
 mod whoami;
 
 use crate::home::Home;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;
 use renkei_core::error::{Code, Error};
@@ -182,23 +184,41 @@ pub fn run() -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|error| context.output.error(&error)))
 }
 
-/// Help and version go to standard output; a mistake goes where all errors go.
+/// Help and version go to standard output; a mistake is told as every other error.
 fn usage(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().any(|argument| argument == "--json");
-    if !error.use_stderr() || !json {
+    // A command that is only half named is best answered by what there is.
+    let answered = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && !json;
+    if answered || !error.use_stderr() {
         let _ = error.print();
         return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
     }
-    let text = error.render().to_string();
-    let cause: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-    let cause = cause.join(" ");
-    let cause = cause.trim_start_matches("error: ");
-    ExitCode::from(Output::new(true, false).error(&Error::new(
-        Code::UsageInvalid,
-        "parse arguments",
-        "",
-        cause,
-    )))
+    ExitCode::from(Output::new(json, false).error(&misuse(error)))
+}
+
+/// A mistake in the arguments, with what the parser says of it.
+fn misuse(error: &clap::Error) -> Error {
+    let text = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing".into(),
+        _ => error.render().to_string(),
+    };
+    let (mut cause, mut usage) = (Vec::new(), "");
+    for part in text.split("\n\n").map(str::trim) {
+        match part.strip_prefix("Usage: ") {
+            Some(found) => usage = found,
+            None if part.starts_with("For more information") => {}
+            None => cause.push(joined(part.trim_start_matches("error: ").trim_start_matches("tip: "))),
+        }
+    }
+    if !usage.is_empty() {
+        cause.push(format!("usage: {}", joined(usage)));
+    }
+    Error::new(Code::UsageInvalid, "parse arguments", "", cause.join("; "))
+}
+
+/// Lines as one.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -217,6 +237,23 @@ mod tests {
         {
             let cli = Cli::try_parse_from(line).unwrap();
             assert!(cli.global.json && cli.global.dir == Some("/x".into()));
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_told_in_one_line() {
+        let cause = |line: &str| misuse(&Cli::try_parse_from(line.split(' ')).unwrap_err()).cause;
+        let unknown = cause("renkei cp --recursiv a b");
+        assert!(unknown.starts_with("unexpected argument '--recursiv' found; "), "{unknown}");
+        assert!(unknown.contains("'--recursive'") && unknown.contains("; usage: renkei cp "), "{unknown}");
+        let missing = cause("renkei cp");
+        assert!(missing.contains("required arguments were not provided: <SOURCE>"), "{missing}");
+        assert_eq!(cause("renkei trust"), "a command is missing");
+        for line in
+            ["renkei frobnicate", "renkei cp --limit x a b", "renkei ls -R -d kek:", "renkei init --listen x"]
+        {
+            let cause = cause(line);
+            assert!(!cause.contains('\n') && !cause.contains("error:") && !cause.contains("tip:"), "{cause}");
         }
     }
 

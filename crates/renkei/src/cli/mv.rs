@@ -52,8 +52,12 @@ fn rename(many: &mut Many<'_>, from: &EndpointPath, to: &EndpointPath) -> Result
         let cause = format!("{from} and {to} are at different sites");
         return Err(Error::new(Code::CrossDevice, "move", from, cause));
     }
-    match many.ask(&from.site, Request::Rename { from: place(from)?, to: place(to)? })? {
-        Reply::Done => Ok(()),
-        other => Err(unexpected(&other)),
+    let (source, target) = (place(from)?, place(to)?);
+    if source == target {
+        return Err(Error::new(Code::SameFile, "move", from, ""));
     }
+    if source.storage == target.storage && target.path.starts_with(&source.path) {
+        return Err(Error::new(Code::UsageInvalid, "move", from, "the destination is inside the source"));
+    }
+    many.ask_done(&from.site, Request::Rename { from: source, to: target })
 }

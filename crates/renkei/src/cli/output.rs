@@ -3,9 +3,11 @@
 //! Answers go to standard output, notices and errors to standard error; with `--json` an error is an object on
 //! standard output too. A reader who closed the pipe is no failure.
 
+use crate::home::file_error;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// What a verb has to say.
 pub trait Report: Serialize {
@@ -45,7 +47,8 @@ impl Output {
             }
             false => report.write_text(&mut text),
         };
-        written.and_then(|()| print(&text)).map_err(|error| Error::new(Code::IoFailed, "print", "", error))
+        written.map_err(|error| not_printed(&error))?;
+        print(&text)
     }
 
     /// Prints that something was done; silent with `--quiet`, unless JSON is wanted.
@@ -66,7 +69,7 @@ impl Output {
         if self.json {
             let _ = print(format!("{}\n", error_json(error)).as_bytes());
         } else {
-            eprintln!("renkei: {error}\n  what to do: {}", error.code.row().remedy);
+            eprintln!("renkei: {error}\n  what to do: {}{}", error.code.row().remedy, wildcard_note(error));
         }
         error.kind().exit_status()
     }
@@ -87,17 +90,58 @@ pub fn error_json(error: &Error) -> serde_json::Value {
 }
 
 /// Prints bytes as they are.
-pub fn print(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+pub fn print(bytes: &[u8]) -> Result<(), Error> {
+    match write_out(bytes) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome,
+        outcome => outcome.map_err(|error| not_printed(&error)),
     }
+}
+
+/// Prints a part of a long answer.
+///
+/// # Errors
+/// One that [`is_reader_gone`] knows, if nobody wants the rest.
+pub(super) fn print_part(bytes: &[u8]) -> Result<(), Error> {
+    write_out(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Error::new(Code::Cancelled, READER_GONE, "", error),
+        _ => not_printed(&error),
+    })
+}
+
+fn not_printed(error: &io::Error) -> Error {
+    file_error("print", Path::new("standard output"), error)
+}
+
+/// A shell expands no wildcard in a place at a site, and passes on those that match nothing.
+pub(super) fn wildcard_note(error: &Error) -> &'static str {
+    let wild = error.code == Code::PathNotFound && error.subject.contains(['*', '?', '[']);
+    if wild { "\n  note: names are taken as they are; *, ? and [ ] are not expanded" } else { "" }
+}
+
+/// The step at which a reader was found gone.
+const READER_GONE: &str = "print to reader";
+
+/// Whether an answer is not read any more: what makes it may end, and nothing has failed.
+pub(super) fn is_reader_gone(error: &Error) -> bool {
+    error.code == Code::Cancelled && error.op == READER_GONE
+}
+
+fn write_out(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wildcard_that_was_not_expanded_is_pointed_at() {
+        let missing = |path| wildcard_note(&Error::new(Code::PathNotFound, "open", path, ""));
+        assert!(missing("/data/a/*").contains("not expanded"));
+        assert_eq!(missing("/data/a/b"), "");
+        assert_eq!(wildcard_note(&Error::new(Code::NotADirectory, "open", "/data/*", "")), "");
+    }
 
     #[test]
     fn an_error_has_all_its_parts() {

@@ -1,7 +1,7 @@
 //! The report at the end of a transfer.
 
 use super::Context;
-use super::output::{Report, error_json};
+use super::output::{Report, error_json, wildcard_note};
 use super::transfer::Verb;
 use crate::mover::hex;
 use crate::mover::progress::Note;
@@ -102,8 +102,10 @@ fn print_failures(summary: &Summary, shown: usize, sum_up: bool, context: &Conte
     }
     let real = summary.failures.iter().filter(|failure| failure.error.code != Code::SpecialFile);
     for failure in real.clone().take(shown) {
-        eprintln!("renkei: {}: {}", failure.path, failure.error);
-        eprintln!("  what to do: {}", failure.error.code.row().remedy);
+        // A failure of the source as a whole has no path below it.
+        let path = if failure.path.is_root() { String::new() } else { format!("{}: ", failure.path) };
+        let error = &failure.error;
+        eprintln!("renkei: {path}{error}\n  what to do: {}{}", error.code.row().remedy, wildcard_note(error));
     }
     let listed = real.count().min(shown) as u64;
     if summary.failed > listed {

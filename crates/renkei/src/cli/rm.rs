@@ -1,11 +1,11 @@
 //! `renkei rm`: removes files and trees at sites.
 
 use super::Context;
-use super::connect::{place, unexpected};
+use super::connect::place;
 use super::done::done;
 use super::many::Many;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::message::Request;
 use std::ffi::OsString;
 
 /// Remove files at a site and, with -r, directories with all in them
@@ -29,9 +29,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut removed = Vec::new();
     many.each(&args.paths, |many, path| {
         let request = Request::Remove { place: place(path)?, recursive: args.recursive };
-        match many.ask(&path.site, request) {
-            Ok(Reply::Done) => removed.push(path.to_string()),
-            Ok(other) => return Err(unexpected(&other)),
+        match many.ask_done(&path.site, request) {
+            Ok(()) => removed.push(path.to_string()),
             Err(error) if args.force && error.code == Code::PathNotFound => {}
             Err(error) => return Err(error),
         }

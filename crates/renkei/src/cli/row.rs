@@ -1,6 +1,6 @@
 //! An entry as `ls` and `stat` show it.
 
-use super::quantity::human;
+use super::quantity::Sizes;
 use super::time::{local, utc};
 use renkei_core::entry::{Entry, EntryKind, FileTime};
 use renkei_core::path::printable;
@@ -87,10 +87,6 @@ impl Row {
     pub(super) fn arrow(&self) -> String {
         self.target.as_ref().map(|target| format!(" -> {target}")).unwrap_or_default()
     }
-
-    fn size_text(&self, in_units: bool) -> String {
-        if in_units { human(self.size) } else { self.size.to_string() }
-    }
 }
 
 fn shown(name: &str) -> &str {
@@ -98,13 +94,13 @@ fn shown(name: &str) -> &str {
 }
 
 /// Writes rows as `ls -l` does, with columns as wide as these rows need.
-pub(super) fn write_long(rows: &[Row], in_units: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_long(rows: &[Row], sizes: Sizes, out: &mut dyn Write) -> io::Result<()> {
     let width = |text: &dyn Fn(&Row) -> usize| rows.iter().map(text).max().unwrap_or(0);
     let owner = width(&|row| row.owners().0.chars().count());
     let group = width(&|row| row.owners().1.chars().count());
-    let size = width(&|row| row.size_text(in_units).len());
+    let size = width(&|row| sizes.text(row.size).len());
     for row in rows {
-        let ((user, team), bytes) = (row.owners(), row.size_text(in_units));
+        let ((user, team), bytes) = (row.owners(), sizes.text(row.size));
         let (mode, time) = (row.mode_text(), local(row.time, "%Y-%m-%d %H:%M"));
         writeln!(
             out,
@@ -175,7 +171,7 @@ mod tests {
     fn columns_are_as_wide_as_needed() {
         let rows = [Row::new(&file(0o644, 5), b"a"), Row::new(&file(0o600, 12345), b"b")];
         let mut text = Vec::new();
-        write_long(&rows, false, &mut text).unwrap();
+        write_long(&rows, Sizes::default(), &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("-rw-r--r-- alice ?     5 "), "{text}");

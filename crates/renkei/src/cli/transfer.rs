@@ -6,10 +6,13 @@ use super::copy_plan::{
 };
 use super::intent::Intent;
 use super::progress::Display;
+use super::quantity::parse_rate;
+use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::Stop;
-use crate::mover::dial::{Dialler, Session};
+use crate::mover::descriptors::raise_limit;
+use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::progress::Watch;
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
@@ -46,7 +49,10 @@ pub(super) struct Common {
     /// How long to try again after the connection was lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry_for: u64,
-    /// Send at most so many bytes per second; K, M and G count in powers of 1024
+    /// Send at most so many bytes per second: 500K, 1.5M, 10MB, 80Mbit
+    ///
+    /// As in rsync, K, M, G and T (or KiB, MiB ...) are powers of 1024 and KB, MB ... powers of 1000; kbit, Mbit ...
+    /// are thousands of bits. A plain number is bytes, as in curl and wget.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     limit: Option<u64>,
     /// Data streams at most; by default the PoP decides
@@ -61,23 +67,6 @@ impl Common {
         let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
         self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX))
     }
-}
-
-/// Parses `10M` and the like.
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let number = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
-    let factor = match text[number.len()..].to_ascii_uppercase().as_str() {
-        "" => 1u64,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        _ => return Err("write a number, or a number and K, M or G".into()),
-    };
-    let count: u64 = number.parse().map_err(|_| "write a number, or a number and K, M or G")?;
-    count
-        .checked_mul(factor)
-        .filter(|rate| *rate > 0)
-        .ok_or_else(|| "write at least 1; without --limit there is none".into())
 }
 
 /// Which verb asked; names the report.
@@ -144,6 +133,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
+        raise_limit();
         let sources: Vec<Spec> =
             job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
         let destination = Spec::parse(&job.destination)?;
@@ -207,20 +197,44 @@ impl<'a> Run<'a> {
     }
 
     fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
-        let open = |site: &SiteName, connected: &mut bool| {
-            let session = self.dialler.connect(site)?;
+        let open = |site: &SiteName, ahead: Ahead, connected: &mut bool| {
+            let session = self.dialler.connect_ahead(site, &ahead)?;
             connect::keep_revocations(&self.context.home()?, &session);
             *connected = true;
             Ok(session)
         };
+        let streams = self.job.common.max_streams();
         match &self.direction {
-            Direction::Up(site) => self.up(open(site, connected)?),
-            Direction::Down(site) => self.down(open(site, connected)?),
+            Direction::Up(site) => {
+                let request = Some(self.first_question()?);
+                self.up(open(site, Ahead { streams, sends: true, request }, connected)?)
+            }
+            Direction::Down(site) => {
+                self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
+            }
             Direction::Between(from, to) => {
                 // Only both of them are a connection that can be lost.
-                let mut target = open(to, &mut false)?;
+                let request = Some(self.first_question()?);
+                let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
-                self.between(open(from, connected)?, to, grant, targets)
+                let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
+                let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+                self.between(open(from, ahead, connected)?, push)
+            }
+        }
+    }
+
+    /// What is asked first where the copy goes to; it can travel with the greeting.
+    fn first_question(&self) -> Result<Request, Error> {
+        Ok(Request::StatDir(Some(self.remote_destination()?)))
+    }
+
+    fn remote_destination(&self) -> Result<Place, Error> {
+        match &self.destination {
+            Spec::Remote(path) => place_of(path),
+            Spec::Local { .. } => {
+                let shown = self.destination.shown();
+                Err(Error::new(Code::UsageInvalid, "copy", shown, "not a place at a site"))
             }
         }
     }
@@ -230,7 +244,7 @@ impl<'a> Run<'a> {
         let roots = self.local_roots(targets)?;
         let opened = session.ask_open(Request::OpenReceive(open))?;
         let _marker = self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = SendJob {
             roots,
             recursive: self.job.recursive,
@@ -253,13 +267,13 @@ impl<'a> Run<'a> {
             LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
-        let options = self.job.options.clone();
+        let options = self.options(&layout);
         let offers = kept || options.existing != Existing::Replace || options.dry_run;
         let becomes = self.becomes(&layout);
         let open = self.open_send(offers, layout.targets)?;
         let opened = session.ask_open(Request::OpenSend(open))?;
         let _marker = self.intent()?.keep(becomes)?;
-        let streams = self.dialler.join(&session, &opened)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
             job: self.key(),
@@ -286,15 +300,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn between(
-        &self,
-        mut session: Session,
-        to: &SiteName,
-        grant: [u8; 32],
-        targets: Vec<RelPath>,
-    ) -> Result<Summary, Error> {
-        let send = self.open_send(false, targets)?;
-        match session.ask(Request::Push { send, to: to.clone(), grant })? {
+    fn between(&self, mut session: Session, push: Request) -> Result<Summary, Error> {
+        match session.ask(push)? {
             Reply::Pushing => {}
             other => return Err(unexpected(&other)),
         }
@@ -350,15 +357,7 @@ impl<'a> Run<'a> {
 
     /// Asks the site what the destination is, and says what to open there.
     fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
-        let Spec::Remote(path) = &self.destination else {
-            return Err(Error::new(
-                Code::UsageInvalid,
-                "copy",
-                self.destination.shown(),
-                "not a place at a site",
-            ));
-        };
-        let place = place_of(path)?;
+        let place = self.remote_destination()?;
         let found = find_remote(session, &place)?;
         let layout = self.lay_out(found, place.path.name())?;
         let becomes = self.becomes(&layout);
@@ -372,6 +371,7 @@ impl<'a> Run<'a> {
         {
             refuse_overlap(&self.sources, &to, &layout.targets, self.job.options.delete)?;
         }
+        let options = self.options(&layout);
         if layout.make {
             session.ask(Request::Mkdir { place, parents: false })?;
         }
@@ -379,7 +379,7 @@ impl<'a> Run<'a> {
             transfer: self.transfer,
             job: self.key(),
             to,
-            options: self.job.options.clone(),
+            options,
             max_streams: self.job.common.max_streams(),
         };
         Ok((open, layout.targets, becomes))
@@ -427,12 +427,19 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What stands beside a destination that is only looked at is not the sync's to remove.
+    fn options(&self, layout: &Layout) -> ReceiveOptions {
+        let options = self.job.options.clone();
+        ReceiveOptions { delete: options.delete && layout.into, ..options }
+    }
+
     fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+        let mut sources = Sources::default();
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {
                 let contents = *slash || self.job.verb == Verb::Sync;
-                open_local(path, contents, self.job.recursive, to)
-                    .map_err(|error| not_found(error).at("client"))
+                let root = sources.root(path, contents, self.job.recursive, to);
+                root.map_err(|error| error.at("client"))
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
@@ -457,27 +464,6 @@ impl<'a> Run<'a> {
         };
         Journal::open(&self.context.home()?.journal_dir(), &header).map(Some)
     }
-}
-
-fn open_local(path: &Path, contents: bool, recursive: bool, to: RelPath) -> Result<Root, Error> {
-    if contents {
-        let store = LocalStore::open(path, Access::ReadOnly)?;
-        return Ok(Root { dir: store.root()?, from: RelPath::root(), to });
-    }
-    // As cp does: a link named as a source is followed unless trees are copied.
-    let resolved = match recursive {
-        true => path.to_path_buf(),
-        false => path.canonicalize().map_err(|error| crate::home::file_error("open", path, &error))?,
-    };
-    let (parent, name) = split_local(&resolved);
-    let store = LocalStore::open(&parent, Access::ReadOnly)?;
-    let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
-    Ok(Root { dir: store.root()?, from, to })
-}
-
-/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
-fn not_found(error: Error) -> Error {
-    if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

@@ -104,7 +104,8 @@ fn export(trust: &Trust, site: Option<&str>, context: &Context) -> Result<u8, Er
 }
 
 fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u8, Error> {
-    let card = SiteCard::parse(&read_card(file)?)?;
+    let unreadable = |error| Error { subject: file.display().to_string(), ..error };
+    let card = SiteCard::parse(&read_card(file)?).map_err(unreadable)?;
     let (site, fingerprint) = (card.site.clone(), card.fingerprint());
     if trust.compare(&card)? == Added::New && !yes {
         confirm(&card, file)?;

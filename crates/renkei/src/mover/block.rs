@@ -4,7 +4,7 @@ use crate::store::DIRECT_ALIGN;
 
 /// Bytes gathered before they are written: large enough for disks and parallel file systems, small enough to be in
 /// the processor's cache still.
-const BLOCK_BYTES: usize = 1 << 20;
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
 /// Consecutive bytes of a file.
 pub(super) struct Block {

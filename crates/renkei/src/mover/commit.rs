@@ -230,9 +230,12 @@ fn remove_others(session: &Session) -> Result<(), Error> {
                 Err(error) if error.code == Code::PathNotFound => continue,
                 Err(error) => return Err(error),
             };
-            if !session.receiver(|receiver| receiver.is_named(&child)) {
+            let (named, failed) =
+                session.receiver(|receiver| (receiver.is_named(&child), receiver.has_failed(&child)));
+            if !named {
                 remove_one(session, &*dir, &name, &child, &entry)?;
-            } else if entry.kind == EntryKind::Dir {
+            } else if entry.kind == EntryKind::Dir && !failed {
+                // What failed may be no directory at the source, which then says nothing of what is in this one.
                 pending.push(child);
             }
         }

@@ -1,13 +1,18 @@
 //! Opens sessions: connects to a site, proves who both sides are, greets, and joins data streams.
+//!
+//! On a far path each round trip is time the link stands empty. So the data streams are dialled while the session
+//! is still being agreed on, all at once, and the first request travels with the greeting.
 
 use crate::identity::credential::Credential;
 use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::Trust;
 use crate::identity::verify::{expect_site, verify_peer};
 use crate::net::control::{ControlReceiver, split};
+use crate::net::socket;
 use crate::net::tls::{TlsStream, lost};
 use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
+use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
@@ -18,6 +23,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 /// Requests sent before the first of them is answered: small ones, whose replies fit the socket's buffers.
@@ -27,6 +33,7 @@ const ASKED_AHEAD: usize = 64;
 const MAX_STREAMS: u16 = 256;
 
 /// Who dials, and whom it trusts.
+#[derive(Clone)]
 pub struct Dialler {
     config: Arc<ClientConfig>,
     trust: Arc<Trust>,
@@ -43,7 +50,27 @@ pub struct Session {
     pub endpoint: SocketAddr,
     site: SiteName,
     next_request: u64,
+    /// The request that was sent with the greeting, until somebody asks it.
+    asked: Option<Request>,
+    ahead: Vec<Dialling>,
 }
+
+/// A data stream on its way.
+type Dialling = JoinHandle<Result<TlsStream, Error>>;
+
+/// What to do beside the greeting.
+#[derive(Clone, Debug, Default)]
+pub struct Ahead {
+    /// Data streams that will be wanted at most.
+    pub streams: u16,
+    /// Whether this side will send on them.
+    pub sends: bool,
+    /// The first request that will be asked.
+    pub request: Option<Request>,
+}
+
+/// What slow start carries in the two round trips until the ticket comes: 10 segments, then 20.
+const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
@@ -61,9 +88,14 @@ impl Dialler {
     /// # Errors
     /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave.
     pub fn connect(&self, site: &SiteName) -> Result<Session, Error> {
+        self.connect_ahead(site, &Ahead::default())
+    }
+
+    /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
+    pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
         let mut failures = Vec::new();
         for endpoint in self.trust.endpoints(site)? {
-            match self.connect_to(site, endpoint) {
+            match self.connect_to(site, endpoint, ahead) {
                 Ok(session) => return Ok(session),
                 Err(error) => failures.push(error),
             }
@@ -79,10 +111,10 @@ impl Dialler {
         Err(Error::new(Code::SiteUnreachable, "connect", site, causes.join("; ")).at("client"))
     }
 
-    fn connect_to(&self, site: &SiteName, endpoint: &str) -> Result<Session, Error> {
+    fn connect_to(&self, site: &SiteName, endpoint: &str, ahead: &Ahead) -> Result<Session, Error> {
         let mut last = None;
         for address in resolve(endpoint)? {
-            match self.open(site, address) {
+            match self.open(site, address, ahead) {
                 Ok(session) => return Ok(session),
                 Err(error) if is_network(error.code) => last = Some(error),
                 Err(error) => return Err(error),
@@ -92,11 +124,16 @@ impl Dialler {
     }
 
     /// Opens a session at one address.
-    pub fn open(&self, site: &SiteName, address: SocketAddr) -> Result<Session, Error> {
+    pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
-        let stream = self.secure(site, address)?;
+        let sock = reach(site, address)?;
+        let streams = self.dial_ahead(site, address, &sock, ahead);
+        let stream = self.shake(site, address, sock)?;
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
+        if let Some(request) = &ahead.request {
+            link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
+        }
         let welcome = match control.recv().map_err(|error| named(error, site, address))? {
             Control::Welcome(welcome) if VERSIONS.contains(&welcome.version) => welcome,
             Control::Welcome(welcome) => {
@@ -105,33 +142,83 @@ impl Dialler {
             }
             other => return Err(violation("greeting", format_args!("{other:?}"))),
         };
-        Ok(Session { control, welcome, endpoint: address, site: site.clone(), next_request: 0 })
+        Ok(Session {
+            control,
+            welcome,
+            endpoint: address,
+            site: site.clone(),
+            next_request: 0,
+            asked: ahead.request.clone(),
+            ahead: streams,
+        })
     }
 
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
-        let subject = |error: Error| named(error, site, address);
-        let sock = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
-            .map_err(|error| subject(unreachable(&error)))?;
+        self.shake(site, address, reach(site, address)?)
+    }
+
+    fn shake(&self, site: &SiteName, address: SocketAddr, sock: TcpStream) -> Result<TlsStream, Error> {
         let stream = TlsStream::connect(sock, self.config.clone(), server_name(site), CONNECT_TIMEOUT);
-        let stream = stream.map_err(subject)?;
+        let stream = stream.map_err(|error| named(error, site, address))?;
         let peer = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
             .map_err(|error| error.at("client"))?;
         expect_site(&peer, site).map_err(|error| error.at("client"))?;
         Ok(stream)
     }
 
-    /// Opens the data streams of a session.
-    pub fn join(&self, session: &Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
+    /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
+    fn dial_ahead(
+        &self,
+        site: &SiteName,
+        address: SocketAddr,
+        sock: &TcpStream,
+        ahead: &Ahead,
+    ) -> Vec<Dialling> {
+        let rtt = socket::rtt(sock);
+        let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
+        let padding = if ahead.sends && is_long(rtt) { PADDING_BYTES } else { 0 };
+        (0..count).filter_map(|_| self.dial_stream(site, address, padding).ok()).collect()
+    }
+
+    fn dial_stream(&self, site: &SiteName, address: SocketAddr, padding: usize) -> io::Result<Dialling> {
+        let (dialler, site) = (self.clone(), site.clone());
+        let dial = move || {
+            let mut stream = dialler.secure(&site, address)?;
+            if padding > 0 {
+                let mut bytes = Vec::new();
+                frame::push_padding(&mut bytes, padding);
+                stream.write_all(&bytes)?;
+            }
+            Ok(stream)
+        };
+        std::thread::Builder::new().name("dial".into()).spawn(dial)
+    }
+
+    /// Opens the data streams of a session, all at once.
+    ///
+    /// # Errors
+    /// What the first of them gave that failed.
+    pub fn join(&self, session: &mut Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
         if opened.streams > MAX_STREAMS {
             return Err(violation("opening", format_args!("{} data streams", opened.streams)));
         }
-        let join = |index| self.join_one(session, &opened.ticket, index);
-        (0..opened.streams.max(1)).map(join).collect()
+        let mut dialling = std::mem::take(&mut session.ahead);
+        for _ in dialling.len()..usize::from(opened.streams.max(1)) {
+            let spawned = self.dial_stream(&session.site, session.endpoint, 0);
+            dialling.push(
+                spawned
+                    .map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))?,
+            );
+        }
+        let join = |(index, dialling): (u16, Dialling)| {
+            let stream = dialling.join().expect("a panic aborts the process")?;
+            self.join_one(stream, &opened.ticket, index)
+        };
+        (0..opened.streams.max(1)).zip(dialling).map(join).collect()
     }
 
-    fn join_one(&self, session: &Session, ticket: &Ticket, index: u16) -> Result<TlsStream, Error> {
-        let mut stream = self.secure(&session.site, session.endpoint)?;
+    fn join_one(&self, mut stream: TlsStream, ticket: &Ticket, index: u16) -> Result<TlsStream, Error> {
         stream.bear_silence(self.silence)?;
         let mut bytes = Vec::new();
         frame::push(&mut bytes, FrameKind::Join, &encode(&Join { ticket: *ticket, index }));
@@ -150,6 +237,14 @@ impl Session {
     fn send_request(&mut self, request: Request) -> Result<u64, Error> {
         let id = self.next_request;
         self.next_request += 1;
+        if let Some(asked) = self.asked.take() {
+            // It travelled with the greeting; whoever said so asks it first.
+            return if asked == request {
+                Ok(id)
+            } else {
+                Err(violation("request", "not the one announced"))
+            };
+        }
         self.control.sender().send(&Control::Request { id, request })?;
         Ok(id)
     }
@@ -226,6 +321,11 @@ impl Session {
     pub fn site(&self) -> &SiteName {
         &self.site
     }
+}
+
+fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
+    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
+        .map_err(|error| named(unreachable(&error), site, address))
 }
 
 /// The greeting of this program, now.

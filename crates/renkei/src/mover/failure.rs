@@ -4,6 +4,7 @@ use crate::net::control::ControlSender;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Control;
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ struct State {
 /// The end of one session, shared by its threads.
 pub(super) struct Failure {
     state: Mutex<State>,
+    /// As in the state, to be asked for each entry and unit without the lock; set while that is held.
+    over: AtomicBool,
     changed: Condvar,
     control: Arc<ControlSender>,
     sockets: Vec<Arc<TcpStream>>,
@@ -26,7 +29,13 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(control: Arc<ControlSender>, sockets: Vec<Arc<TcpStream>>) -> Self {
-        Failure { state: Mutex::default(), changed: Condvar::new(), control, sockets }
+        Failure {
+            state: Mutex::default(),
+            over: AtomicBool::new(false),
+            changed: Condvar::new(),
+            control,
+            sockets,
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -50,6 +59,7 @@ impl Failure {
             }
             state.first = Some(error.clone());
             state.over = true;
+            self.over.store(true, Ordering::Release);
         }
         self.changed.notify_all();
         let _ = self.control.send(&Control::Abort(error));
@@ -59,7 +69,11 @@ impl Failure {
 
     /// Ends the session in order.
     pub(super) fn finish(&self) {
-        self.lock().over = true;
+        {
+            let mut state = self.lock();
+            state.over = true;
+            self.over.store(true, Ordering::Release);
+        }
         self.changed.notify_all();
         self.close_streams();
     }
@@ -71,7 +85,7 @@ impl Failure {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.lock().over
+        self.over.load(Ordering::Acquire)
     }
 
     pub(super) fn first(&self) -> Option<Error> {

@@ -5,6 +5,7 @@
 
 mod block;
 mod commit;
+pub mod descriptors;
 pub mod dial;
 mod failure;
 mod incoming;

@@ -18,13 +18,17 @@ const CHECK_BYTES: usize = 1 << 20;
 /// The verdict on one offered file.
 pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) -> Verdict {
     let judged = try_judge(session, places, item);
-    judged.unwrap_or_else(|error| match error.code {
+    let verdict = judged.unwrap_or_else(|error| match error.code {
         Code::PathNotFound => Verdict::Want,
         _ => {
             session.receiver(|receiver| receiver.on_failed(&item.entry.path));
             Verdict::Refuse(session.name_side(error))
         }
-    })
+    });
+    if matches!(verdict, Verdict::Want | Verdict::Partial(_)) {
+        session.note_wanted(&item.entry.path);
+    }
+    verdict
 }
 
 fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result<Verdict, Error> {
@@ -102,6 +106,9 @@ fn resume(
         found => found?,
     };
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
+        return Ok(Verdict::Want);
+    }
+    if !session.receiver(|receiver| receiver.may_resume()) {
         return Ok(Verdict::Want);
     }
     let file = place.dir.create_temp(&temp, true)?;

@@ -1,7 +1,8 @@
 //! One sending data stream: takes units and puts them on the wire.
 
+use super::block::BLOCK_BYTES;
 use super::send::{Next, Session};
-use super::walk::{Root, vanished};
+use super::walk::Root;
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
 use renkei_core::entry::{EntryKind, Stamp};
@@ -15,10 +16,13 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// File bytes in one raw frame: whole pages, and with the frame's head one write of the stream.
-const CHUNK_BYTES: usize = WRITE_BYTES - 4096;
+/// File bytes in one raw frame: with the frame's head one write of the stream, and a part of the receiver's block, so
+/// that it writes whole and aligned blocks.
+const CHUNK_BYTES: usize = 256 << 10;
 /// A raw frame's head and the offset after it.
 const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
+const _: () = assert!(RAW_HEAD_BYTES + CHUNK_BYTES <= WRITE_BYTES);
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
@@ -27,7 +31,7 @@ pub(super) struct Outgoing<'a> {
     frames: Vec<u8>,
     /// Content of a small file, or one raw frame.
     chunk: Vec<u8>,
-    dir: Option<(u16, RelPath, Arc<dyn Dir>)>,
+    dir: Option<(u32, RelPath, Arc<dyn Dir>)>,
     file: Option<(u64, Box<dyn ReadFile>)>,
 }
 
@@ -47,8 +51,8 @@ impl<'a> Outgoing<'a> {
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {
-            match self.session.next_unit() {
-                Next::Send(Unit::Pack(items)) => self.send_pack(&items)?,
+            match self.next_unit()? {
+                Next::Send(Unit::Pack(items)) => self.send_pack(items)?,
                 Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
                 Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
                 Next::Nothing => break,
@@ -58,17 +62,33 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
+    /// The next unit; the end of the last one goes out before it is waited for.
+    fn next_unit(&mut self) -> Result<Next, Error> {
+        if let Some(unit) = self.session.ready_unit() {
+            return Ok(Next::Send(unit));
+        }
+        self.stream.flush()?;
+        Ok(self.session.next_unit())
+    }
+
     fn flush(&mut self) -> Result<(), Error> {
         self.stream.write_all(&self.frames)?;
         self.frames.clear();
         Ok(())
     }
 
-    fn send_pack(&mut self, items: &[Item]) -> Result<(), Error> {
+    /// Sends the frames with what follows, for they are too few to go alone.
+    fn queue(&mut self) -> Result<(), Error> {
+        self.stream.queue(&self.frames)?;
+        self.frames.clear();
+        Ok(())
+    }
+
+    fn send_pack(&mut self, items: Vec<Item>) -> Result<(), Error> {
         for item in items {
-            match self.push_entry(item) {
-                Ok(bytes) => self.session.on_bytes_moved(bytes),
-                Err(error) => self.session.on_source_failed(item.id, vanished(error))?,
+            match self.read_entry(&item) {
+                Ok(stamp) => self.push_entry(item, stamp),
+                Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
                 self.flush()?;
@@ -77,23 +97,31 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
-    fn push_entry(&mut self, item: &Item) -> Result<u64, Error> {
-        let mut entry = item.entry.clone();
-        let (mut digest, mut bytes) = ([0; 32], 0);
-        if let EntryKind::File { stamp, .. } = &mut entry.kind {
-            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
-            *stamp = self.read_small(item, stamp.size)?;
-            entry.meta.mtime = stamp.mtime;
-            bytes = stamp.size as usize;
-            digest = digest::whole(&self.chunk[..bytes]);
+    /// Reads the content of a small file into `chunk`; other entries have none.
+    fn read_entry(&mut self, item: &Item) -> Result<Option<Stamp>, Error> {
+        match item.entry.kind {
+            EntryKind::File { stamp, .. } => self.read_small(item, stamp.size).map(Some),
+            _ => Ok(None),
         }
-        let head = EntryHead { id: item.id, entry, digest };
+    }
+
+    /// Adds an entry's frame, of a file as it was `read`.
+    fn push_entry(&mut self, item: Item, read: Option<Stamp>) {
+        let Item { id, mut entry, .. } = item;
+        let (mut digest, mut content) = ([0; 32], &[][..]);
+        if let (EntryKind::File { stamp, .. }, Some(read)) = (&mut entry.kind, read) {
+            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
+            *stamp = read;
+            entry.meta.mtime = read.mtime;
+            content = &self.chunk[..read.size as usize];
+            digest = digest::whole(content);
+        }
         let start = self.frames.len();
         self.frames.extend_from_slice(&[0; HEAD_BYTES]);
-        head.write(&mut self.frames, &self.chunk[..bytes]);
+        EntryHead { id, entry, digest }.write(&mut self.frames, content);
         let payload_bytes = self.frames.len() - start - HEAD_BYTES;
         self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
-        Ok(bytes as u64)
+        self.session.on_bytes_moved(content.len() as u64);
     }
 
     /// Reads all of a small file into `chunk`.
@@ -101,21 +129,21 @@ impl<'a> Outgoing<'a> {
         let file = self.open(item)?;
         let before = file.stamp()?;
         if before.size != size {
-            return Err(changed(item, "it has another size than a moment ago"));
+            return Err(changed(self.session, item, "it has another size than a moment ago"));
         }
         if self.chunk.len() < size as usize {
             self.chunk.resize(size as usize, 0);
         }
         let count = file.read_at(&mut self.chunk[..size as usize], 0)?;
         if count as u64 != size || file.stamp()? != before {
-            return Err(changed(item, "written to while it was read"));
+            return Err(changed(self.session, item, "written to while it was read"));
         }
         Ok(before)
     }
 
     fn open(&mut self, item: &Item) -> Result<Box<dyn ReadFile>, Error> {
         let Some((parent, name)) = item.origin.path.split() else {
-            return Err(changed(item, "a directory a moment ago"));
+            return Err(changed(self.session, item, "a directory a moment ago"));
         };
         let source = item.origin.source;
         let cached = self.dir.as_ref().filter(|(s, path, _)| *s == source && path.as_bytes() == parent);
@@ -123,7 +151,7 @@ impl<'a> Outgoing<'a> {
             Some((_, _, dir)) => dir.clone(),
             None => {
                 let parent = RelPath::parse(parent)?;
-                let dir = self.session.roots[source as usize].dir.descend(&parent)?;
+                let dir = self.session.root(&item.origin).dir.descend(&parent)?;
                 self.dir = Some((source, parent, dir.clone()));
                 dir
             }
@@ -134,31 +162,31 @@ impl<'a> Outgoing<'a> {
     fn send_extent(&mut self, item: &Item, slot: u32) -> Result<(), Error> {
         let head = ExtentHead { id: item.id, entry: item.entry.clone(), slot };
         frame::push(&mut self.frames, FrameKind::Extent, &encode(&head));
-        self.flush()?;
+        self.queue()?;
         let end = match self.send_range(item, slot, head.range()) {
             Ok(sent) => sent,
             Err(Fault::Source(error)) => {
-                let error = vanished(error);
-                self.session.on_source_failed(item.id, error.clone())?;
+                self.session.on_source_failed(item, error.clone())?;
                 ExtentEnd::Failed(error)
             }
             Err(Fault::Stream(error)) => return Err(error),
         };
         frame::push(&mut self.frames, FrameKind::ExtentEnd, &encode(&end));
-        self.flush()
+        self.queue()
     }
 
     fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<ExtentEnd, Fault> {
         let EntryKind::File { stamp, sparse } = item.entry.kind else {
-            return Err(Fault::Source(changed(item, "no regular file")));
+            return Err(Fault::Source(changed(self.session, item, "no regular file")));
         };
         let file = match self.file.take().filter(|(id, _)| *id == item.id) {
             Some((_, file)) => file,
             None => self.open(item).map_err(Fault::Source)?,
         };
+        let session = self.session;
         let unchanged = |file: &dyn ReadFile| match file.stamp() {
             Ok(now) if now == stamp => Ok(()),
-            Ok(_) => Err(Fault::Source(changed(item, "written to since it was found"))),
+            Ok(_) => Err(Fault::Source(changed(session, item, "written to since it was found"))),
             Err(error) => Err(Fault::Source(error)),
         };
         unchanged(&*file)?;
@@ -189,7 +217,7 @@ impl<'a> Outgoing<'a> {
             let chunk = &mut self.chunk[..RAW_HEAD_BYTES + want];
             let count = file.read_at(&mut chunk[RAW_HEAD_BYTES..], at).map_err(Fault::Source)?;
             if count != want {
-                return Err(Fault::Source(changed(item, "shrank while it was read")));
+                return Err(Fault::Source(changed(self.session, item, "shrank while it was read")));
             }
             chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + want));
             chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
@@ -223,8 +251,8 @@ fn next_data(
     Ok(data.map(|data| data.start.max(at)..data.end.min(range.end)).filter(|data| data.start < data.end))
 }
 
-fn changed(item: &Item, cause: &str) -> Error {
-    Error::new(Code::SourceChanged, "read", &item.origin.path, cause)
+fn changed(session: &Session, item: &Item, cause: &str) -> Error {
+    Error::new(Code::SourceChanged, "read", session.root(&item.origin).in_store(&item.origin.path), cause)
 }
 
 /// BLAKE3 of a file at the source.

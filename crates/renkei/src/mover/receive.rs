@@ -4,6 +4,7 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
+use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
@@ -196,6 +197,7 @@ pub fn receive(
         control: link,
         journal: Mutex::new(journal),
     });
+    session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
         let session = session.clone();
         move |error| session.fail(error)
@@ -329,6 +331,13 @@ impl Session {
     pub(super) fn note_name(&self, path: &RelPath) {
         if self.options.delete {
             self.receiver(|receiver| receiver.on_named(path));
+        }
+    }
+
+    /// In a dry run: tells who watches here, where the sender's own watch is out of sight.
+    pub(super) fn note_wanted(&self, path: &RelPath) {
+        if self.options.dry_run {
+            self.watch.note_would_send(vec![path.clone()]);
         }
     }
 

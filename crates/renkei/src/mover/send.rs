@@ -7,18 +7,18 @@
 use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
 use super::progress::Watch;
-use super::walk::{Root, Sink, walk};
+use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
-use crate::net::socket::{pace, sample};
+use crate::net::socket::{pace, prepare_sending, rtt, sample};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
-use renkei_core::error::Error;
-use renkei_core::link::controller::Controller;
-use renkei_core::mover::plan::{Origin, Unit};
+use renkei_core::error::{Code, Error};
+use renkei_core::link::controller::{Controller, is_far};
+use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, Progress, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, EntryFailure, Progress, SendDone, Summary};
 use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -62,11 +62,13 @@ pub struct SendJob {
 }
 
 pub(super) struct Session {
-    pub(super) roots: Vec<Root>,
+    roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
     /// Content the streams sent since it was last added to the sender's progress.
     sent_bytes: AtomicU64,
+    /// Whether files are offered before they are sent.
+    offers: bool,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
     pub(super) failure: Failure,
@@ -87,12 +89,14 @@ pub fn send(
 ) -> Result<Summary, Error> {
     let link = control.sender();
     let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
+    sockets.iter().for_each(|socket| prepare_sending(socket, is_far(rtt(socket))));
     let pacer = Pacer::new(sockets.clone(), job.limit);
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
         changed: Condvar::new(),
         sent_bytes: AtomicU64::new(0),
+        offers: job.offers,
         offering: Mutex::default(),
         failure: Failure::new(link.clone(), sockets),
         control: link,
@@ -121,6 +125,11 @@ impl Session {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
+    /// The source an entry is of.
+    pub(super) fn root(&self, origin: &Origin) -> &Root {
+        &self.roots[origin.source as usize]
+    }
+
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error.at(&self.side));
         self.wake();
@@ -132,6 +141,30 @@ impl Session {
         self.changed.notify_all();
     }
 
+    /// Tells the sender what the receiver said; the walk may wait for that.
+    fn tell<T>(&self, said: impl FnOnce(&mut Sender) -> T) -> T {
+        let mut sender = self.lock();
+        let held = !sender.wants_entries();
+        let told = said(&mut sender);
+        if held && sender.wants_entries() {
+            self.changed.notify_all();
+        }
+        told
+    }
+
+    /// A unit, if one is there now.
+    pub(super) fn ready_unit(&self) -> Option<Unit> {
+        if self.failure.is_over() { None } else { self.poll_unit(&mut self.lock()) }
+    }
+
+    fn poll_unit(&self, sender: &mut Sender) -> Option<Unit> {
+        let unit = sender.poll_unit()?;
+        if sender.wants_entries() {
+            self.changed.notify_all();
+        }
+        Some(unit)
+    }
+
     /// Waits for work at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
         let until = Instant::now() + SHOW_LIFE_EVERY;
@@ -140,10 +173,7 @@ impl Session {
             if self.failure.is_over() {
                 return Next::Nothing;
             }
-            if let Some(unit) = sender.poll_unit() {
-                if sender.wants_entries() {
-                    self.changed.notify_all();
-                }
+            if let Some(unit) = self.poll_unit(&mut sender) {
                 return Next::Send(unit);
             }
             if sender.is_handed_out() {
@@ -172,13 +202,17 @@ impl Session {
     }
 
     /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
-    pub(super) fn on_source_failed(&self, id: u64, error: Error) -> Result<(), Error> {
+    pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
+        let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
         tracing::debug!(%error, "source failed");
-        let failure = self.lock().on_source_failed(id, error.at(&self.side));
+        let failure = self.lock().on_source_failed(item.id, error);
         failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
     fn send_offers(&self) -> Result<(), Error> {
+        if !self.offers {
+            return Ok(());
+        }
         let _order = self.offering.lock().expect("no thread panics while it holds the lock: a panic aborts");
         loop {
             let offer = self.lock().poll_offer();
@@ -205,8 +239,8 @@ impl Session {
                     self.changed.notify_all();
                     self.send_offers()?;
                 }
-                Control::Acked(ranges) => self.lock().handle_acked(&ranges)?,
-                Control::Failed(failure) => self.lock().handle_failed(failure),
+                Control::Acked(ranges) => self.tell(|sender| sender.handle_acked(&ranges))?,
+                Control::Failed(failure) => self.tell(|sender| sender.handle_failed(failure)),
                 Control::Removed(paths) => watch.note_removed(paths),
                 Control::ReceiveDone(done) => return Ok(done.deleted),
                 Control::Abort(error) => return Err(error),
@@ -220,7 +254,11 @@ impl Session {
         let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
         match ended {
             Ok(deleted) => {
-                let summary = sender.finish(deleted);
+                let mut summary = sender.finish(deleted);
+                // Those of the receiver came with its name.
+                let sided =
+                    |failure: EntryFailure| EntryFailure { error: failure.error.at(&self.side), ..failure };
+                summary.failures = summary.failures.into_iter().map(sided).collect();
                 self.control.send(&Control::Finished(Ok(summary.clone())))?;
                 Ok(summary)
             }
@@ -329,7 +367,7 @@ impl Sink for Finder<'_> {
     fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
         let digest = match entry.kind {
             EntryKind::File { .. } if self.digests => {
-                super::outgoing::digest_of(&self.session.roots[origin.source as usize], &origin.path).ok()
+                super::outgoing::digest_of(self.session.root(&origin), &origin.path).ok()
             }
             _ => None,
         };
@@ -337,10 +375,21 @@ impl Sink for Finder<'_> {
         while !sender.wants_entries() && !self.session.failure.is_over() {
             sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
         }
-        sender.handle_entry(origin, entry, digest);
+        let special = match entry.kind {
+            EntryKind::Special => {
+                let error =
+                    self.session.root(&origin).error(Code::SpecialFile, "walk", &origin.path, "skipped");
+                Some(sender.handle_special(entry.path, error.at(&self.session.side)))
+            }
+            _ => sender.handle_entry(origin, entry, digest),
+        };
         drop(sender);
         self.session.changed.notify_one();
-        if let Err(error) = self.session.send_offers() {
+        let told = match special {
+            Some(failure) => self.session.control.send(&Control::Failed(failure)),
+            None => self.session.send_offers(),
+        };
+        if let Err(error) = told {
             self.session.fail(error);
         }
         !self.session.failure.is_over()
@@ -349,5 +398,10 @@ impl Sink for Finder<'_> {
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
         self.session.lock().on_walk_failed(path, error.at(&self.session.side));
         !self.session.failure.is_over()
+    }
+
+    fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
+        let error = error.at(&self.session.side);
+        self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
     }
 }

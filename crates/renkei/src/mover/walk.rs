@@ -1,20 +1,39 @@
 //! Reads a source tree and hands its entries on as they are found.
 //!
-//! Parents come before what is in them. One directory is open at a time, so depth costs neither stack nor
-//! descriptors; a directory of a million names is read in parts. Names within a part come in inode order, which
-//! is kind to disks. Symbolic links are never followed; the names of unfinished copies are passed over.
+//! Parents come before what is in them. A directory is read in parts of [`PART_NAMES`]; the directories found in a
+//! part are entered before the next part is read. So memory does not grow with the number of names: each level of
+//! the tree keeps the directories of one part by name. A directory that fits into one part is closed before anything
+//! below it is opened; of larger ones at most [`MAX_LISTINGS`] stay open one within the other, and one still deeper is
+//! read to its end first, keeping the names of all directories in it.
+//!
+//! Files with several names are remembered until their last name was found, by at most [`MAX_LINK_BYTES`]; beyond
+//! that they are sent as files of their own, and one failure says so.
+//!
+//! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
+//! unfinished copies are passed over.
 
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Listed, Raw};
+use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
-use renkei_core::error::{Code, Error};
+use renkei_core::error::{Code, Error, SIDE_UNKNOWN};
 use renkei_core::mover::plan::Origin;
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 /// Names sorted and looked at together.
 const PART_NAMES: usize = 4096;
+/// Directories that are kept open while those in them are read; each takes two descriptors.
+const MAX_LISTINGS: usize = 32;
+/// Memory for the first names of files whose other names were not found yet: about a million and a half.
+const MAX_LINK_BYTES: usize = 256 << 20;
+/// What a remembered file takes beside its path: its place in a table that is half full, and the allocator's share.
+const LINK_BYTES: usize = 128;
+
+/// Why a name may come as a file of its own.
+const FORGOTTEN: &str =
+    "too many files with several names; from here on each such name may be sent as a file of its own";
 
 /// Something to send.
 pub struct Root {
@@ -24,6 +43,29 @@ pub struct Root {
     pub from: RelPath,
     /// What it becomes below the destination.
     pub to: RelPath,
+    /// What errors put before the paths of `dir`'s store, so that they show names as the user gave them.
+    pub shown: String,
+}
+
+impl Root {
+    /// Completes an error of the source's store.
+    pub(super) fn name(&self, error: Error) -> Error {
+        if self.shown.is_empty() || error.side != SIDE_UNKNOWN {
+            return error;
+        }
+        let slash = if error.subject.is_empty() || self.shown.ends_with('/') { "" } else { "/" };
+        Error { subject: format!("{}{slash}{}", self.shown, error.subject), ..error }
+    }
+
+    /// An error of something in the source, named as those of its store.
+    pub(super) fn error(&self, code: Code, op: &str, path: &RelPath, cause: &str) -> Error {
+        self.name(Error::new(code, op, self.in_store(path), cause))
+    }
+
+    /// A path of the source as its store's errors have it.
+    pub(super) fn in_store(&self, path: &RelPath) -> RelPath {
+        self.dir.path().join(path).unwrap_or_else(|_| path.clone())
+    }
 }
 
 /// Takes what a walk finds.
@@ -32,113 +74,436 @@ pub trait Sink {
     fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool;
     /// Something could not be read; false stops the walk.
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool;
+    /// From this file on, files with several names may be sent once for each; told once.
+    fn on_links_forgotten(&mut self, path: RelPath, error: Error);
 }
 
 /// Walks all roots; `recursive` as in `cp -r`.
 pub fn walk(roots: &[Root], recursive: bool, sink: &mut dyn Sink) {
-    let mut walk = Walk { sink, links: HashMap::new(), pending: Vec::new() };
-    for (source, root) in roots.iter().enumerate() {
-        if !walk.root(root, source as u16, recursive) {
+    walk_within(&BOUNDS, roots, recursive, sink);
+}
+
+/// What a walk may keep.
+struct Bounds {
+    part_names: usize,
+    listings: usize,
+    link_bytes: usize,
+}
+
+const BOUNDS: Bounds = Bounds { part_names: PART_NAMES, listings: MAX_LISTINGS, link_bytes: MAX_LINK_BYTES };
+
+fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, sink: &mut dyn Sink) {
+    let mut links = Links::new(bounds.link_bytes);
+    for (source, root) in (0..).zip(roots) {
+        let (from, to) = (root.from.clone(), root.to.clone());
+        let mut walk = Walk { bounds, sink, links: &mut links, root, source, levels: Vec::new(), from, to };
+        if !walk.run(recursive) {
             return;
         }
     }
 }
 
+/// The walk of one root.
 struct Walk<'a> {
+    bounds: &'a Bounds,
     sink: &'a mut dyn Sink,
-    /// First name at the destination of each file with several names.
-    links: HashMap<(u64, u64), RelPath>,
-    /// Directories found and not yet read: path at the source and at the destination.
-    pending: Vec<(RelPath, RelPath)>,
+    links: &'a mut Links,
+    root: &'a Root,
+    source: u32,
+    /// The directories on the way down, the deepest last.
+    levels: Vec<Level>,
+    /// The deepest directory at the source, and at the destination.
+    from: RelPath,
+    to: RelPath,
+}
+
+/// A directory on the way down.
+struct Level {
+    /// Lengths of its paths, which begin those of the deepest directory.
+    from_bytes: usize,
+    to_bytes: usize,
+    /// Directories in it that were found and not yet entered, the next one last.
+    dirs: Vec<Box<[u8]>>,
+    /// What of it was not listed yet.
+    rest: Option<(Listing, Arc<dyn Dir>)>,
 }
 
 impl Walk<'_> {
-    fn root(&mut self, root: &Root, source: u16, recursive: bool) -> bool {
-        let found = match root.from.split() {
-            None => root.dir.self_entry(Detail::Full),
-            Some((parent, name)) => {
-                let parent = RelPath::parse(parent);
-                parent
-                    .and_then(|parent| root.dir.descend(&parent))
-                    .and_then(|dir| dir.entry(name, Detail::Full))
-            }
-        };
-        let (entry, raw) = match found {
+    fn run(&mut self, recursive: bool) -> bool {
+        let (entry, raw) = match self.look_at_root() {
             Ok(found) => found,
-            Err(error) => return self.sink.on_failed(root.to.clone(), error),
+            Err(error) => return self.fail(self.to.clone(), error),
         };
-        if entry.kind == EntryKind::Dir && !recursive {
+        let is_dir = entry.kind == EntryKind::Dir;
+        if is_dir && !recursive {
             let error = Error::new(Code::IsADirectory, "walk", &entry.path, "omitted without -r");
-            return self.sink.on_failed(root.to.clone(), error);
+            return self.fail(self.to.clone(), error);
         }
-        self.entry(source, root.from.clone(), root.to.clone(), entry, raw) && self.drain(root, source)
+        let (from, to) = (self.from.clone(), self.to.clone());
+        self.entry(from.clone(), to.clone(), entry, raw)
+            && (!is_dir || self.enter(from, to) && self.descend())
     }
 
-    fn drain(&mut self, root: &Root, source: u16) -> bool {
-        while let Some((from, to)) = self.pending.pop() {
-            if !self.directory(root, source, &from, &to) {
+    fn look_at_root(&self) -> Result<(Entry, Raw), Error> {
+        let Some((parent, name)) = self.from.split() else { return self.root.dir.self_entry(Detail::Full) };
+        self.root.dir.descend(&RelPath::parse(parent)?)?.entry(name, Detail::Full)
+    }
+
+    /// Goes through all below the root, the deepest directory first.
+    fn descend(&mut self) -> bool {
+        while let Some(level) = self.levels.last_mut() {
+            let goes_on = if let Some(name) = level.dirs.pop() {
+                self.enter_child(&name)
+            } else if let Some((listing, dir)) = level.rest.take() {
+                self.list(listing, dir)
+            } else {
+                self.leave();
+                true
+            };
+            if !goes_on {
                 return false;
             }
         }
         true
     }
 
-    fn directory(&mut self, root: &Root, source: u16, from: &RelPath, to: &RelPath) -> bool {
-        let opened = root.dir.descend(from).and_then(|dir| Ok((dir.list()?, dir)));
-        let (mut listing, dir) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.sink.on_failed(to.clone(), error),
-        };
+    fn enter_child(&mut self, name: &[u8]) -> bool {
+        match self.paths_of(name) {
+            Ok((from, to)) => self.enter(from, to),
+            Err(error) => self.fail(self.to.clone(), error),
+        }
+    }
+
+    fn enter(&mut self, from: RelPath, to: RelPath) -> bool {
+        match self.root.dir.descend(&from).and_then(|dir| Ok((dir.list()?, dir))) {
+            Ok(rest) => {
+                let (from_bytes, to_bytes) = (from.as_bytes().len(), to.as_bytes().len());
+                self.levels.push(Level { from_bytes, to_bytes, dirs: Vec::new(), rest: Some(rest) });
+                (self.from, self.to) = (from, to);
+                true
+            }
+            Err(error) => self.fail(to, error),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.levels.pop();
+        if let Some(level) = self.levels.last() {
+            self.from = above(&self.from, level.from_bytes);
+            self.to = above(&self.to, level.to_bytes);
+        }
+    }
+
+    /// Lists a part of the deepest directory, or all that is left of it if too many are open.
+    fn list(&mut self, mut listing: Listing, dir: Arc<dyn Dir>) -> bool {
         loop {
-            let mut part: Vec<Listed> = Vec::new();
-            for listed in listing.by_ref().take(PART_NAMES) {
-                match listed {
-                    Ok(listed) => part.push(listed),
-                    Err(error) => return self.sink.on_failed(to.clone(), error),
-                }
-            }
-            if part.is_empty() {
-                return true;
-            }
+            let part: Result<Vec<Listed>, Error> = listing.by_ref().take(self.bounds.part_names).collect();
+            let mut part = match part {
+                Ok(part) => part,
+                Err(error) => return self.fail(self.to.clone(), error),
+            };
             part.sort_unstable_by_key(|listed| listed.ino);
-            if !part.iter().all(|listed| self.name(source, &*dir, from, to, &listed.name)) {
+            if !part.iter().all(|listed| self.name(&*dir, &listed.name)) {
                 return false;
+            }
+            let at_end = part.len() < self.bounds.part_names;
+            let open = self.levels.iter().filter(|level| level.rest.is_some()).count();
+            if at_end || open < self.bounds.listings {
+                let Some(level) = self.levels.last_mut() else { return true };
+                level.dirs.reverse();
+                level.rest = (!at_end).then_some((listing, dir));
+                return true;
             }
         }
     }
 
-    fn name(&mut self, source: u16, dir: &dyn Dir, from: &RelPath, to: &RelPath, name: &[u8]) -> bool {
+    fn name(&mut self, dir: &dyn Dir, name: &[u8]) -> bool {
         if is_temp_name(name) {
             return true;
         }
-        let paths = from.child(name).and_then(|from| Ok((from, to.child(name)?)));
-        let (from, to) = match paths {
+        let (from, to) = match self.paths_of(name) {
             Ok(paths) => paths,
-            Err(error) => return self.sink.on_failed(to.clone(), error),
+            Err(error) => return self.fail(self.to.clone(), error),
         };
-        match dir.entry(name, Detail::Full) {
-            Ok((entry, raw)) => self.entry(source, from, to, entry, raw),
-            Err(error) => self.sink.on_failed(to, vanished(error)),
+        let (entry, raw) = match dir.entry(name, Detail::Full) {
+            Ok(found) => found,
+            Err(error) => return self.fail(to, vanished(error)),
+        };
+        if let (EntryKind::Dir, Some(level)) = (&entry.kind, self.levels.last_mut()) {
+            level.dirs.push(name.into());
         }
+        self.entry(from, to, entry, raw)
     }
 
-    fn entry(&mut self, source: u16, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> bool {
-        if entry.kind == EntryKind::Dir {
-            self.pending.push((from.clone(), to.clone()));
-        } else if raw.nlink > 1 && matches!(entry.kind, EntryKind::File { .. }) {
-            match self.links.get(&(raw.dev, raw.ino)) {
-                Some(first) => entry.kind = EntryKind::HardLink { to: first.clone() },
-                None => {
-                    self.links.insert((raw.dev, raw.ino), to.clone());
+    fn fail(&mut self, to: RelPath, error: Error) -> bool {
+        let error = self.root.name(error);
+        self.sink.on_failed(to, error)
+    }
+
+    /// The paths of a name in the deepest directory.
+    fn paths_of(&self, name: &[u8]) -> Result<(RelPath, RelPath), Error> {
+        Ok((self.from.child(name)?, self.to.child(name)?))
+    }
+
+    fn entry(&mut self, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> bool {
+        if raw.nlink > 1 && matches!(entry.kind, EntryKind::File { .. }) {
+            match self.links.first_name(&raw, &to) {
+                Met::Before(first) => entry.kind = EntryKind::HardLink { to: first },
+                Met::First => {}
+                Met::Forgotten => {
+                    let error = self.root.error(Code::TooManyEntries, "remember links", &from, FORGOTTEN);
+                    self.sink.on_links_forgotten(to.clone(), error);
                 }
             }
         }
         entry.path = to;
-        self.sink.on_entry(Origin { source, path: from }, entry)
+        self.sink.on_entry(Origin { source: self.source, path: from }, entry)
+    }
+}
+
+/// The directory above `path` whose path has so many bytes.
+fn above(path: &RelPath, bytes: usize) -> RelPath {
+    RelPath::parse(&path.as_bytes()[..bytes]).expect("it was the path of a directory above")
+}
+
+/// The files with several names of which not all were found.
+struct Links {
+    first_names: HashMap<(u64, u64), First>,
+    bytes: usize,
+    max_bytes: usize,
+    told: bool,
+}
+
+struct First {
+    /// Its first name at the destination.
+    path: RelPath,
+    /// How many names it has that were not found.
+    left: u64,
+}
+
+/// How a file with several names is met.
+enum Met {
+    /// It went under this name.
+    Before(RelPath),
+    /// By its first name, or by one as good.
+    First,
+    /// As one too many to be remembered; the first of those.
+    Forgotten,
+}
+
+impl Links {
+    fn new(max_bytes: usize) -> Self {
+        Links { first_names: HashMap::new(), bytes: 0, max_bytes, told: false }
+    }
+
+    fn first_name(&mut self, raw: &Raw, path: &RelPath) -> Met {
+        match self.first_names.entry((raw.dev, raw.ino)) {
+            Slot::Occupied(mut known) => {
+                known.get_mut().left -= 1;
+                if known.get().left > 0 {
+                    return Met::Before(known.get().path.clone());
+                }
+                let first = known.remove().path;
+                self.bytes -= LINK_BYTES + first.as_bytes().len();
+                Met::Before(first)
+            }
+            Slot::Vacant(place) => {
+                let bytes = LINK_BYTES + path.as_bytes().len();
+                if self.bytes + bytes <= self.max_bytes {
+                    self.bytes += bytes;
+                    place.insert(First { path: path.clone(), left: raw.nlink - 1 });
+                } else if !std::mem::replace(&mut self.told, true) {
+                    return Met::Forgotten;
+                }
+                Met::First
+            }
+        }
     }
 }
 
 /// A name that was listed and is gone has vanished, which is another thing than never having been there.
 pub fn vanished(error: Error) -> Error {
     if error.code == Code::PathNotFound { Error { code: Code::SourceVanished, ..error } } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use crate::store::local::{Access, LocalStore};
+
+    /// Keeps all that is found.
+    #[derive(Default)]
+    struct Kept {
+        entries: Vec<(Origin, Entry)>,
+        failed: Vec<(RelPath, Error)>,
+        forgotten: Vec<(RelPath, Error)>,
+    }
+
+    impl Sink for Kept {
+        fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
+            self.entries.push((origin, entry));
+            true
+        }
+
+        fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
+            self.failed.push((path, error));
+            true
+        }
+
+        fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
+            self.forgotten.push((path, error));
+        }
+    }
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn open(folder: &tempfile::TempDir) -> Arc<dyn Dir> {
+        LocalStore::open(folder.path(), Access::ReadOnly).unwrap().root().unwrap()
+    }
+
+    #[test]
+    fn each_of_very_many_sources_has_its_number() {
+        const SOURCES: u32 = (1 << 16) + 2;
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("f"), "").unwrap();
+        let dir = open(&folder);
+        let root = |index: u32| Root {
+            dir: dir.clone(),
+            from: path("f"),
+            to: path(&format!("f{index}")),
+            shown: String::new(),
+        };
+        let roots: Vec<Root> = (0..SOURCES).map(root).collect();
+        let mut kept = Kept::default();
+        walk(&roots, true, &mut kept);
+        assert!(kept.entries.iter().map(|(origin, _)| origin.source).eq(0..SOURCES));
+    }
+
+    fn found(bounds: &Bounds, folder: &tempfile::TempDir) -> Kept {
+        let mut kept = Kept::default();
+        let root = Root { dir: open(folder), from: RelPath::root(), to: path("to"), shown: String::new() };
+        walk_within(bounds, &[root], true, &mut kept);
+        assert!(kept.failed.is_empty(), "{:?}", kept.failed);
+        kept
+    }
+
+    /// The paths found that end in `end`, in order.
+    fn ending<'k>(kept: &'k Kept, end: &str) -> Vec<(usize, &'k [u8])> {
+        let paths = kept.entries.iter().map(|(origin, _)| origin.path.as_bytes()).enumerate();
+        paths.filter(|(_, path)| path.ends_with(end.as_bytes())).collect()
+    }
+
+    /// Most directories that were found and not yet entered at one time; each holds one file `f`.
+    fn most_pending(kept: &Kept) -> usize {
+        let (mut pending, mut most) = (0usize, 0);
+        for (origin, _) in &kept.entries {
+            match origin.path.as_bytes().ends_with(b"/f") {
+                true => pending -= 1,
+                false => pending += 1,
+            }
+            most = most.max(pending);
+        }
+        most
+    }
+
+    #[test]
+    fn a_wide_directory_is_entered_part_by_part() {
+        const DIRS: usize = 3 * PART_NAMES;
+        let folder = tempfile::tempdir().unwrap();
+        for index in 0..DIRS {
+            let dir = folder.path().join(format!("d{index}"));
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join("f"), "").unwrap();
+        }
+        let kept = found(&BOUNDS, &folder);
+        assert_eq!((kept.entries.len(), ending(&kept, "/f").len()), (1 + 2 * DIRS, DIRS));
+        // The top itself has no file.
+        assert!(most_pending(&kept) <= PART_NAMES + 1, "{}", most_pending(&kept));
+    }
+
+    #[test]
+    fn wide_directories_within_wide_ones_are_found_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut dir = folder.path().to_path_buf();
+        for level in 0..6 {
+            for index in 0..7 {
+                std::fs::create_dir_all(dir.join(format!("d{index}/e"))).unwrap();
+                std::fs::write(dir.join(format!("d{index}/e/f")), "").unwrap();
+                std::fs::write(dir.join(format!("g{index}")), "").unwrap();
+            }
+            dir.push(format!("d{level}"));
+        }
+        let kept = found(&Bounds { part_names: 3, listings: 2, ..BOUNDS }, &folder);
+        let paths: Vec<_> = kept.entries.iter().map(|(origin, _)| origin.path.as_bytes()).collect();
+        let mut seen = std::collections::HashSet::from([&b""[..]]);
+        let above = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        assert!(
+            paths
+                .iter()
+                .all(|path| seen.insert(path) | path.is_empty() && seen.contains(&path[..above(path)]))
+        );
+        for (origin, entry) in &kept.entries {
+            assert_eq!(entry.path, path("to").join(&origin.path).unwrap());
+        }
+        assert_eq!((paths.len(), ending(&kept, "/f").len()), (1 + 6 * 7 * 4, 6 * 7));
+    }
+
+    fn link(folder: &tempfile::TempDir, first: &str, further: &[&str]) {
+        std::fs::write(folder.path().join(first), first).unwrap();
+        for name in further {
+            std::fs::hard_link(folder.path().join(first), folder.path().join(name)).unwrap();
+        }
+    }
+
+    fn links(kept: &Kept) -> usize {
+        kept.entries.iter().filter(|(_, entry)| matches!(entry.kind, EntryKind::HardLink { .. })).count()
+    }
+
+    #[test]
+    fn a_file_is_remembered_until_its_last_name() {
+        let folder = tempfile::tempdir().unwrap();
+        link(&folder, "a1", &["a2", "a3"]);
+        for index in 0..50 {
+            link(&folder, &format!("b{index}"), &[&format!("c{index}")]);
+        }
+        // Room for three at a time; names of one file have one inode and so come one after the other.
+        let kept = found(&Bounds { link_bytes: 3 * (LINK_BYTES + 8), ..BOUNDS }, &folder);
+        assert_eq!((links(&kept), kept.forgotten.len()), (52, 0));
+    }
+
+    #[test]
+    fn beyond_the_bound_names_become_files_and_one_failure_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        for index in 0..50 {
+            link(&folder, &format!("b{index}"), &[&format!("sub/c{index}")]);
+        }
+        let kept = found(&Bounds { link_bytes: 10 * (LINK_BYTES + "to/b10".len()), ..BOUNDS }, &folder);
+        assert_eq!((kept.entries.len(), links(&kept)), (102, 10));
+        let codes: Vec<Code> = kept.forgotten.iter().map(|(_, error)| error.code).collect();
+        assert_eq!(codes, [Code::TooManyEntries]);
+    }
+
+    #[test]
+    fn errors_name_the_source_as_it_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("run")).unwrap();
+        let shown = |from: &str, shown: &str| {
+            let dir = open(&folder).descend(&path("run")).unwrap();
+            let root = Root { dir, from: path(from), to: path("to"), shown: shown.into() };
+            let mut kept = Kept::default();
+            walk(std::slice::from_ref(&root), true, &mut kept);
+            let (to, error) = kept.failed.pop().unwrap();
+            let own = root.error(Code::SourceChanged, "read", &path(from), "").subject;
+            assert!(own.starts_with(&error.subject), "{own} {}", error.subject);
+            (to, error.code, error.subject)
+        };
+        let is = |subject: &str| (path("to"), Code::PathNotFound, subject.to_owned());
+        assert_eq!(shown("missing", "/data"), is("/data/run/missing"));
+        assert_eq!(shown("missing", "here/"), is("here/run/missing"));
+        assert_eq!(shown("sub/missing", ""), is("run/sub"));
+    }
 }

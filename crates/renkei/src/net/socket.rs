@@ -9,10 +9,16 @@ use std::time::Duration;
 /// The pace of a connection nobody slows down.
 const UNPACED: u64 = u64::MAX;
 
-/// The kernel's count of acknowledged bytes and its estimate of the round trip; zeros if it does not tell.
+/// What the kernel counts of a connection; zeros if it does not tell.
 pub fn sample(sock: &TcpStream) -> Sample {
     let info = tcp_info(sock);
-    Sample { acked_bytes: info.tcpi_bytes_acked, rtt: Duration::from_micros(u64::from(info.tcpi_rtt)) }
+    let micros = |number: u32| Duration::from_micros(u64::from(number));
+    Sample {
+        delivered_bytes: u64::from(info.tcpi_delivered) * u64::from(info.tcpi_snd_mss),
+        resent_bytes: info.tcpi_bytes_retrans,
+        rtt: micros(info.tcpi_rtt),
+        min_rtt: micros(info.tcpi_min_rtt),
+    }
 }
 
 /// The kernel's estimate of a connection's round trip.
@@ -40,12 +46,53 @@ fn tcp_info(sock: &TcpStream) -> libc::tcp_info {
 
 /// Lets the kernel send at most so many bytes per second, evenly spaced; `None` ends that.
 pub fn pace(sock: &TcpStream, bytes_per_s: Option<u64>) {
-    let rate = bytes_per_s.unwrap_or(UNPACED);
-    let length = size_of::<u64>() as libc::socklen_t;
-    let value = (&raw const rate).cast();
-    // SAFETY: the descriptor lives as long as `sock`; the kernel reads `length` bytes of `rate`. A kernel before
-    // 5.0 refuses 64 bits; the stream is then unpaced, which is what it was.
-    unsafe { libc::setsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, length) };
+    // A kernel before 5.0 refuses 64 bits; the stream is then unpaced, which is what it was.
+    set(sock, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.unwrap_or(UNPACED));
+}
+
+/// Unsent bytes the kernel keeps: two writes of a stream, so that the line never waits for the thread, and what is
+/// left stays where it can still be given to another stream.
+const UNSENT_BYTES: libc::c_int = 1 << 20;
+/// Room for bytes on their way, on a path longer than the kernel's own limit fits: bandwidth x delay of one stream.
+const SEND_BUFFER_BYTES: libc::c_int = 256 << 20;
+
+/// Prepares a connection that will send much: a congestion control that does not take loss for a full queue, and
+/// room for all that is on its way. What the kernel or the rights of this process do not allow stays as it was.
+pub fn prepare_sending(sock: &TcpStream, far: bool) {
+    set(sock, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &UNSENT_BYTES);
+    if !far {
+        return;
+    }
+    set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"bbr");
+    // Setting the buffer ends the kernel's own tuning of it: only where that gives no less.
+    if !set(sock, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)
+        && allowed_buffer() > tuned_buffer()
+    {
+        set(sock, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER_BYTES);
+    }
+}
+
+fn set<T: ?Sized>(sock: &TcpStream, level: libc::c_int, option: libc::c_int, value: &T) -> bool {
+    let length = size_of_val(value) as libc::socklen_t;
+    let value = std::ptr::from_ref(value).cast();
+    // SAFETY: the descriptor lives as long as `sock`; the kernel reads `length` bytes of `value`, plain numbers or
+    // text, and refuses what it does not know.
+    unsafe { libc::setsockopt(sock.as_raw_fd(), level, option, value, length) == 0 }
+}
+
+/// What a buffer that a process sets may hold: the kernel doubles the value it allows.
+fn allowed_buffer() -> u64 {
+    2 * kernel_number("net/core/wmem_max", 0)
+}
+
+/// What a buffer that the kernel tunes may hold.
+fn tuned_buffer() -> u64 {
+    kernel_number("net/ipv4/tcp_wmem", 2)
+}
+
+fn kernel_number(setting: &str, column: usize) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/sys/{setting}")).unwrap_or_default();
+    text.split_whitespace().nth(column).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -62,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_what_was_acknowledged() {
+    fn the_kernel_counts_what_arrived() {
         let (mut near, mut far) = pair();
         near.write_all(&[1; 5000]).unwrap();
         far.read_exact(&mut [0; 5000]).unwrap();
         let end = Instant::now() + Duration::from_secs(5);
-        while sample(&near).acked_bytes < 5000 {
+        while sample(&near).delivered_bytes < 5000 {
             assert!(Instant::now() < end, "{:?}", sample(&near));
             std::thread::yield_now();
         }

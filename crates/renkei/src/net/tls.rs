@@ -17,10 +17,13 @@ use std::time::{Duration, Instant};
 
 /// Ciphertext read with one call: large enough that a fast stream makes few calls, small enough to stay in cache.
 const INBOX_BYTES: usize = 256 << 10;
-/// Plaintext encrypted and sent with one call.
-pub const WRITE_BYTES: usize = 256 << 10;
-/// Room for the records' own bytes around [`WRITE_BYTES`]: 22 for each 16 KiB, and handshake messages.
-const OUTBOX_BYTES: usize = WRITE_BYTES + (64 << 10);
+/// Plaintext encrypted and sent with one call: a quarter of a megabyte of content, and a frame's head.
+pub const WRITE_BYTES: usize = (256 << 10) + (4 << 10);
+/// Most that is queued to go out with what follows.
+const QUEUE_BYTES: usize = 16 << 10;
+/// Room for what is queued and [`WRITE_BYTES`], the records' own bytes around both, 22 for each 16 KiB, and handshake
+/// messages.
+const OUTBOX_BYTES: usize = WRITE_BYTES + QUEUE_BYTES + (64 << 10);
 
 /// The TLS state of one end.
 pub(super) struct Codec(Side);
@@ -339,13 +342,26 @@ impl TlsStream {
         self.sock.clone()
     }
 
-    /// Sends all of `bytes`.
+    /// Sends all of `bytes`, after what was queued.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for part in bytes.chunks(WRITE_BYTES) {
             self.codec.encrypt(part, &mut self.outbox)?;
             self.outbox.flush(&self.sock)?;
         }
         Ok(())
+    }
+
+    /// Sends `bytes` together with what is written next, or with the next [`TlsStream::flush`].
+    pub fn queue(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() + self.outbox.used > QUEUE_BYTES {
+            return self.write_all(bytes);
+        }
+        if bytes.is_empty() { Ok(()) } else { self.codec.encrypt(bytes, &mut self.outbox) }
+    }
+
+    /// Sends what was queued.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.outbox.flush(&self.sock)
     }
 
     /// Fills `target`.

@@ -7,7 +7,7 @@ use super::tickets::Waiting;
 use super::{Counters, Site};
 use crate::identity::account::Account;
 pub use crate::mover::Stop;
-use crate::mover::dial::Dialler;
+use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
 use crate::mover::journal::{Journal, boot_id, check_unfinished};
 pub use crate::mover::progress::{Note, Watch};
@@ -217,9 +217,11 @@ impl Site {
         let snapshot = self.snapshot();
         let silence = snapshot.config.stall_timeout();
         let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
-        let mut session = dialler.connect(to)?;
+        let request = Some(Request::Redeem(grant));
+        let mut session =
+            dialler.connect_ahead(to, &Ahead { streams: open.max_streams, sends: true, request })?;
         let opened = session.ask_open(Request::Redeem(grant))?;
-        let streams = dialler.join(&session, &opened)?;
+        let streams = dialler.join(&mut session, &opened)?;
         let job = send_job(access, open, opened.offers)?;
         send(job, &mut session.control, streams, watch, stop)
     }
@@ -348,5 +350,5 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
         store.dir(&path.parent().unwrap_or_default())
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
-    Ok(Root { dir, from: below, to })
+    Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
 }

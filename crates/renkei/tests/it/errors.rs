@@ -62,12 +62,57 @@ fn wrong_paths() {
     fails(&["cp", file, "kek:/nothing/x"], 3, "RK-STORE-16", "kek");
     fails(&["cp", file, "kek:data/x"], 2, "RK-STORE-19", "client");
     fails(&["cp", file, "kek:/data/../x"], 2, "RK-STORE-19", "client");
+    let card = fails(&["trust", "add", file], 2, "RK-CONF-4", "client");
+    assert_eq!(card["subject"], file, "{card}");
     fails(&["cp", file, "nosite:/data/x"], 3, "RK-CONF-5", "client");
     fails(&["cp", file, text(&here.join("copy"))], 2, "RK-CONF-6", "client");
     fs::write(kek.root().join("plain"), b"x").unwrap();
     fails(&["cp", file, &kek.place("plain/x")], 4, "RK-STORE-3", "kek");
     fails(&["cp", file, &kek.place("plain/")], 4, "RK-STORE-3", "client");
     fails(&["cp", text(&here), &kek.place("dir")], 4, "RK-STORE-4", "client");
+}
+
+/// Errors of a source show its path as the user gave it, whichever end reads it.
+#[test]
+fn sources_are_named_as_they_were_given() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let here = federation.scratch();
+    let missing = here.join("none");
+    for dir in [kek.root(), &here] {
+        fs::create_dir(dir.join("run")).unwrap();
+        fs::write(dir.join("run/f"), b"x").unwrap();
+    }
+    let subject = |arguments: &[&str], status, code, side| {
+        let error = assert_fails(titech, arguments, status, code, side);
+        error["subject"].as_str().unwrap().to_owned()
+    };
+    let to = text(&here);
+    assert_eq!(subject(&["cp", &kek.place("none"), to], 3, "RK-STORE-1", "kek"), "/data/none");
+    assert_eq!(subject(&["cp", &kek.place("run/none"), to], 3, "RK-STORE-1", "kek"), "/data/run/none");
+    assert_eq!(subject(&["cp", &kek.place("run"), to], 4, "RK-STORE-4", "kek"), "/data/run");
+    let up = subject(&["cp", "-r", text(&missing), &kek.place("")], 3, "RK-STORE-1", "client");
+    assert_eq!(up, text(&missing));
+    let run = here.join("run");
+    let up = subject(&["cp", text(&run), &kek.place("new")], 4, "RK-STORE-4", "client");
+    assert_eq!(up, text(&run));
+}
+
+#[test]
+fn wrong_arguments() {
+    let federation = Federation::two();
+    let titech = &federation.titech;
+    let fails = |arguments: &[&str], said: &str| {
+        let error = assert_fails(titech, arguments, 2, "RK-CONF-6", "client");
+        assert!(error["cause"].as_str().unwrap().contains(said), "{error}");
+    };
+    fails(&["cp"], "<SOURCE>");
+    fails(&["cp", "--frob", "a", "kek:/data"], "--frob");
+    fails(&["frob"], "unrecognized subcommand");
+    fails(&["sync", "a", "b", "c"], "'c'");
+    fails(&["cp", "--limit", "80Mb", "a", "kek:/data"], "MB or Mbit");
+    fails(&["ls", "-R", "-d", "kek:/data"], "cannot be used with");
+    fails(&["init", "--site", "x", "--listen", "here"], "here");
 }
 
 #[test]
@@ -82,7 +127,7 @@ fn names_too_long_for_the_target() {
     titech.ok(&["cp", text(&file), &kek.place(&short)]);
 }
 
-/// Runs a command that must succeed.
+/// Runs a command of the machine; whether it is there and succeeds.
 fn system(program: &str, arguments: &[&str]) -> bool {
     let status = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
@@ -92,14 +137,29 @@ fn system(program: &str, arguments: &[&str]) -> bool {
 struct Mounted(PathBuf);
 
 impl Mounted {
+    /// Mounts with a command; `None` where the machine does not have or allow it.
+    fn by(at: &Path, program: &str, arguments: &[&str]) -> Option<Mounted> {
+        fs::create_dir_all(at).unwrap();
+        system(program, arguments).then(|| Mounted(at.into()))
+    }
+
     /// A file system in memory; `None`, said aloud, where mounting is not allowed.
     fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
-        fs::create_dir_all(at).unwrap();
-        if system("mount", &["-t", "tmpfs", "-o", options, "tmpfs", text(at)]) {
-            return Some(Mounted(at.into()));
+        let mounted = Mounted::by(at, "mount", &["-t", "tmpfs", "-o", options, "tmpfs", text(at)]);
+        if mounted.is_none() {
+            eprintln!("SKIPPED: cannot mount");
         }
-        eprintln!("skipped: cannot mount");
-        None
+        mounted
+    }
+
+    /// A file system of its own, made in a file by a command.
+    fn image(at: &Path, make: &[&str], options: &str) -> Option<Mounted> {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(128 << 20).unwrap();
+        let arguments = [&make[1..], &[text(image.path())]].concat();
+        let options = format!("loop,{options}");
+        let mount = || Mounted::by(at, "mount", &["-o", &options, text(image.path()), text(at)]);
+        system(make[0], &arguments).then(mount).flatten()
     }
 
     fn remount(&self, options: &str) {
@@ -109,8 +169,43 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        system("umount", &["-l", text(&self.0)]);
+        let _ = system("umount", &["-l", text(&self.0)]) || system("fusermount", &["-uz", text(&self.0)]);
     }
+}
+
+/// An encrypted folder, in which names take more bytes below than above.
+fn encrypted(at: &Path, below: &Path) -> Option<Mounted> {
+    fs::create_dir_all(below).unwrap();
+    Mounted::by(at, "encfs", &["--standard", "--extpass=echo secret", text(below), text(at)])
+}
+
+#[test]
+fn names_too_long_for_an_encrypted_folder() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let (scratch, at) = (federation.scratch(), kek.root().join("vault"));
+    let Some(_vault) = encrypted(&at, &scratch.join("below")) else {
+        return eprintln!("SKIPPED: needs encfs and FUSE");
+    };
+    let (tree, long) = (scratch.join("tree"), "x".repeat(200));
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    for name in ["a", &long, "z", "dir/f", &format!("dir/{long}")] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    let (one, there) = (tree.join(&long), kek.place(&format!("vault/{long}")));
+    assert_fails(titech, &["cp", text(&one), &there], 2, "RK-STORE-9", "kek");
+    let (status, report) = titech.json(&["cp", "-r", text(&tree), &kek.place("vault/copy")]);
+    let failures = report["failures"].as_array().unwrap();
+    assert_eq!((status, failures.len(), report["files"].as_u64()), (23, 2, Some(3)), "{report}");
+    assert!(failures.iter().all(|failure| failure["code"] == "RK-STORE-9"), "{report}");
+    for name in ["a", "z", "dir/f"] {
+        assert_eq!(fs::read_to_string(at.join("copy").join(name)).unwrap(), name);
+    }
+    // The other way the side is the client's.
+    fs::write(kek.root().join(&long), b"x").unwrap();
+    let here = scratch.join("here");
+    let Some(_here) = encrypted(&here, &scratch.join("below-here")) else { panic!("a moment ago it went") };
+    assert_fails(titech, &["cp", &kek.place(&long), text(&here)], 2, "RK-STORE-9", "client");
 }
 
 #[test]
@@ -146,29 +241,42 @@ fn a_file_system_that_is_read_only() {
     assert_fails(titech, &["cp", text(&file(&federation)), &kek.place("ro/x")], 5, "RK-STORE-8", "kek");
 }
 
-/// Disk quotas of a real file system, where the machine has the means.
+/// ext4 with room for 4 MiB of nobody's files.
+fn user_quota(at: &Path) -> Option<Mounted> {
+    let make = ["mkfs.ext4", "-q", "-O", "quota", "-E", "quotatype=usrquota"];
+    let mounted = Mounted::image(at, &make, "usrquota")?;
+    system("setquota", &["-u", "nobody", "4096", "4096", "0", "0", text(at)]).then_some(mounted)
+}
+
+/// btrfs with room for 4 MiB in all: not every kernel has the quotas of users.
+fn tree_quota(at: &Path) -> Option<Mounted> {
+    let mounted = Mounted::image(at, &["mkfs.btrfs", "-q"], "noatime")?;
+    let set = |arguments: &[&str]| system("btrfs", &[arguments, &[text(at)]].concat());
+    (set(&["quota", "enable"]) && set(&["qgroup", "limit", "4M"])).then_some(mounted)
+}
+
+/// Disk quotas of a real file system, of whichever kind this machine has.
 #[test]
 fn quota_exceeded() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
-    let image = federation.scratch().join("image");
-    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
     let at = kek.root().join("quota");
-    fs::create_dir(&at).unwrap();
-    let made = system("mkfs.ext4", &["-q", "-O", "quota", "-E", "quotatype=usrquota", text(&image)])
-        && system("mount", &["-o", "loop,usrquota", text(&image), text(&at)]);
-    let _mounted = Mounted(at.clone());
-    let set = made && system("setquota", &["-u", "nobody", "4096", "4096", "0", "0", text(&at)]);
-    if !set {
-        eprintln!("skipped: needs root, loop devices, mkfs.ext4 and setquota");
-        return;
-    }
-    fs::set_permissions(&at, fs::Permissions::from_mode(0o777)).unwrap();
+    let Some(_mounted) = user_quota(&at).or_else(|| tree_quota(&at)) else {
+        return eprintln!("SKIPPED: needs root, loop devices and quotas: setquota with ext4, or btrfs");
+    };
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(&at, open.clone()).unwrap();
+    fs::set_permissions(kek.root().parent().unwrap(), open).unwrap();
     kek.ok(&["map", "remove", "root@titech"]);
     kek.ok(&["map", "add", "root@titech", "nobody"]);
-    let large = federation.scratch().join("large");
-    fs::write(&large, noise(1, 10 * MIB)).unwrap();
+    let tree = federation.scratch().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("small"), noise(1, MIB)).unwrap();
+    fs::write(tree.join("large"), noise(2, 10 * MIB)).unwrap();
+    let large = tree.join("large");
     assert_fails(titech, &["cp", text(&large), &kek.place("quota/x")], 7, "RK-STORE-7", "kek");
+    assert!(!at.join("x").exists());
+    assert_fails(titech, &["cp", "-r", text(&tree), &kek.place("quota/tree")], 7, "RK-STORE-7", "kek");
 }
 
 #[test]
@@ -206,19 +314,21 @@ fn a_port_that_is_closed() {
     assert_fails(titech, &["cp", &kek.place("x"), &titech.place("y")], 8, "RK-NET-2", "client");
 }
 
-/// What the services of other kinds say when they are spoken to.
-fn serve_nonsense(answer: &'static [u8]) -> SocketAddr {
+/// A service of another kind, for some connections.
+fn serve(mut answer: impl FnMut(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for sock in listener.incoming().take(8) {
-            let Ok(mut sock) = sock else { return };
-            let mut bytes = [0; 64];
-            let _ = sock.read(&mut bytes);
-            let _ = sock.write_all(answer);
-        }
-    });
+    std::thread::spawn(move || listener.incoming().take(8).map_while(Result::ok).for_each(&mut answer));
     address
+}
+
+/// What the services of other kinds say when they are spoken to.
+fn serve_nonsense(answer: &'static [u8]) -> SocketAddr {
+    serve(|mut sock| {
+        let mut bytes = [0; 64];
+        let _ = sock.read(&mut bytes);
+        let _ = sock.write_all(answer);
+    })
 }
 
 #[test]
@@ -249,15 +359,11 @@ fn another_tls_service_on_the_port() {
         .unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = std::sync::Arc::new(config);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    redirect(titech, kek, listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for sock in listener.incoming().take(8) {
-            let mut sock = sock.unwrap();
-            let mut tls = rustls::ServerConnection::new(config.clone()).unwrap();
-            let _ = rustls::Stream::new(&mut tls, &mut sock).read(&mut [0; 16]);
-        }
+    let address = serve(move |mut sock| {
+        let mut tls = rustls::ServerConnection::new(config.clone()).unwrap();
+        let _ = rustls::Stream::new(&mut tls, &mut sock).read(&mut [0; 16]);
     });
+    redirect(titech, kek, address);
     assert_fails(titech, &["ls", &kek.place("")], 6, "RK-AUTH-10", "client");
 }
 

@@ -117,6 +117,27 @@ fn check_special(status: i32, report: &Value, names: &[&str]) {
     assert!(failures.iter().all(|failure| failure["code"] == "RK-STORE-14"), "{report}");
 }
 
+/// Each directory of a source takes a descriptor; the soft limit of this shell is no bound.
+#[test]
+fn more_source_directories_than_the_soft_limit_of_descriptors() {
+    const SOURCES: usize = 100;
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let source = |index: usize| federation.scratch().join(format!("d{index}/f{index}"));
+    let sources: Vec<PathBuf> = (0..SOURCES).map(source).collect();
+    for source in &sources {
+        fs::create_dir(source.parent().unwrap()).unwrap();
+        fs::write(source, b"x").unwrap();
+    }
+    let renkei = titech.command();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\""]).arg(renkei.get_program());
+    shell.args(renkei.get_args()).arg("cp").args(&sources).arg(kek.place("many/"));
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_dir(kek.root().join("many")).unwrap().count(), SOURCES);
+}
+
 #[test]
 fn a_hundred_thousand_empty_files_in_one_directory() {
     const FILES: usize = 100_000;
@@ -366,6 +387,40 @@ fn sync_sends_what_differs_and_removes_what_it_is_told_to() {
     for copy in [here.as_path(), &titech.root().join("run")] {
         assert_same(&tree::read(&source), &tree::read(copy));
     }
+}
+
+/// What the source has and does not send is not removed at the destination.
+#[test]
+fn sync_removes_no_name_of_a_special_file() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let source = federation.scratch().join("run");
+    let far = kek.root().join("run");
+    fs::create_dir(&source).unwrap();
+    let mode = Mode::from_raw_mode(0o644);
+    rustix::fs::mknodat(CWD, source.join("pipe"), FileType::Fifo, mode, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(source.join("socket")).unwrap();
+    let fill = |to: &Path| {
+        fs::create_dir_all(to.join("socket")).unwrap();
+        for name in ["pipe", "socket/in", "extra"] {
+            fs::write(to.join(name), name).unwrap();
+        }
+    };
+    fill(&far);
+    let (status, report) = titech.json(&["sync", "--delete", "--dry-run", text(&source), &kek.place("run")]);
+    assert_eq!((status, &report["removed"]), (0, &serde_json::json!(["extra"])), "{report}");
+    let (status, report) = titech.json(&["sync", "--delete", text(&source), &kek.place("run")]);
+    assert_eq!((status, &report["deleted"]), (0, &1.into()), "{report}");
+    assert_eq!(fs::read(far.join("pipe")).unwrap(), b"pipe");
+    assert!(far.join("socket/in").exists() && !far.join("extra").exists());
+    // The other way the special file is at a site.
+    rustix::fs::mknodat(CWD, far.join("fifo"), FileType::Fifo, mode, 0).unwrap();
+    let here = federation.scratch().join("here");
+    fill(&here);
+    fs::write(here.join("fifo"), "kept").unwrap();
+    titech.ok(&["sync", "--delete", &kek.place("run"), text(&here)]);
+    assert_eq!(fs::read(here.join("fifo")).unwrap(), b"kept");
+    assert!(!here.join("extra").exists());
 }
 
 /// A directory of the source that cannot be read leads to no removal at the destination.

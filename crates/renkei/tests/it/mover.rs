@@ -47,6 +47,34 @@ fn credential(site: &SiteName) -> Credential {
     Credential::parse(&issued.pem, &key.serialize_pem(), Path::new("test")).unwrap()
 }
 
+#[test]
+fn what_is_queued_goes_out_with_what_follows() {
+    let site = SiteName::parse("kek").unwrap();
+    let (mut near, mut far) = connection(&credential(&site), &site);
+    far.bear_silence(Duration::from_millis(200)).unwrap();
+    let mut bytes = [0; 6];
+    near.queue(b"abc").unwrap();
+    assert_eq!(far.read_exact(&mut bytes[..1]).unwrap_err().code, Code::Stalled);
+    far.bear_silence(PATIENCE).unwrap();
+    near.write_all(b"def").unwrap();
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcdef");
+    near.queue(b"abc").unwrap();
+    near.flush().unwrap();
+    far.read_exact(&mut bytes[..3]).unwrap();
+    // More than is queued goes at once, and in order.
+    let (start_bytes, more_bytes) = (9 << 10, 300 << 10);
+    let (start, more) = (noise(1, start_bytes), noise(2, more_bytes));
+    near.queue(&start).unwrap();
+    near.queue(&start).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut all = vec![0; 2 * start_bytes + more_bytes];
+        far.read_exact(&mut all).map(|()| all)
+    });
+    near.write_all(&more).unwrap();
+    assert!(reading.join().unwrap().unwrap() == [&start[..], &start, &more].concat());
+}
+
 /// What both ends say, and how far the sender was told that things are done.
 struct Outcome {
     sent: Result<Summary, Error>,
@@ -66,7 +94,12 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let (control, far_control) = connection(&host, &site);
     let (streams, far_streams) = (0..STREAMS).map(|_| connection(&host, &site)).unzip();
     let source = LocalStore::open(from, Access::ReadOnly).unwrap();
-    let root = Root { dir: source.root().unwrap(), from: RelPath::root(), to: RelPath::root() };
+    let root = Root {
+        dir: source.root().unwrap(),
+        from: RelPath::root(),
+        to: RelPath::root(),
+        shown: String::new(),
+    };
     let job = SendJob {
         roots: vec![root],
         recursive: true,
@@ -191,6 +224,24 @@ fn is_sync(op: Op) -> bool {
 }
 
 /// The machine stops at every single change in turn: what the sender was told is done is on the disk.
+/// Disks and parallel file systems write whole blocks at their own boundaries best.
+#[test]
+fn large_files_are_written_in_whole_aligned_blocks() {
+    let (dir, store) = prepared();
+    let from = dir.path().join("one");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("f"), noise(1, 9 * MIB + 5000)).unwrap();
+    transfer(&from, &store).sent.unwrap();
+    let events = store.take_events();
+    let mut written: Vec<_> =
+        events.iter().filter(|event| event.op == Op::WriteAt).map(|event| event.range.clone()).collect();
+    written.sort_unstable_by_key(|range| range.start);
+    let mib = MIB as u64;
+    let mut expected: Vec<_> = (0..9).map(|index| index * mib..(index + 1) * mib).collect();
+    expected.push(9 * mib..9 * mib + 5000);
+    assert_eq!(written, expected);
+}
+
 #[test]
 fn whatever_the_moment_of_a_crash_nothing_acknowledged_is_lost() {
     let (dir, store) = prepared();

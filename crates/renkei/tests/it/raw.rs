@@ -145,7 +145,7 @@ pub fn open_upload(site: &Site, to: &Site, job: u64) -> (Session, Opened, Vec<Tl
     let dialler = dialler(site, &user(site));
     let mut session = dialler.connect(&name(to)).unwrap();
     let opened = session.ask_open(Request::OpenReceive(open_receive("", job))).unwrap();
-    let streams = dialler.join(&session, &opened).unwrap();
+    let streams = dialler.join(&mut session, &opened).unwrap();
     (session, opened, streams)
 }
 

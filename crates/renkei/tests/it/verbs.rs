@@ -1,7 +1,9 @@
 //! The verbs that look at and change places at other sites, end to end.
 
 use crate::federation::{Federation, Site, account};
+use crate::proxy::Proxy;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -40,7 +42,13 @@ fn ls_shows_what_is_there() {
     let federation = tree();
     let titech = &federation.titech;
     let place = |path: &str| federation.kek.place(path);
-    assert_eq!(titech.ok(&["ls", "kek:/"]), "data\n");
+    for site in ["kek", "kek:", "kek:/"] {
+        assert_eq!(titech.ok(&["ls", site]), "data\n", "{site}");
+        assert!(titech.ok(&["du", site]).ends_with("\tkek:/data\n"), "{site}");
+    }
+    assert_eq!(titech.ok(&["ls"]), "data\n");
+    let storages = titech.ok(&["ls", "-l", "kek"]);
+    assert!(storages.starts_with("drwx") && storages.contains(&account()), "{storages}");
     assert_eq!(titech.ok(&["ls", &place("run")]), "a.dat\nb.dat\nlink\nsub\n");
     assert_eq!(titech.ok(&["ls", "-a", &place("run")]), ".hidden\na.dat\nb.dat\nlink\nsub\n");
     assert_eq!(titech.ok(&["ls", "-rS", &place("run")]), "sub\nlink\nb.dat\na.dat\n");
@@ -76,6 +84,67 @@ fn a_large_directory_is_listed_whole_sorted_or_not() {
     assert_eq!(names, sorted.lines().collect::<Vec<_>>());
     let (_, json) = federation.titech.json(&["ls", "-U", &place]);
     assert_eq!(json["listings"][0]["entries"].as_array().unwrap().len(), 3000);
+}
+
+/// Reads one line of a command's output and goes away, as `head -n 1` does.
+fn read_a_line(site: &Site, arguments: &[&str]) -> (String, Output) {
+    let mut command = site.command();
+    let mut running = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::with_capacity(1, running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (line, running.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_listing_that_nobody_reads_ends() {
+    let federation = Federation::two();
+    let many = federation.kek.root().join("many");
+    std::fs::create_dir(&many).unwrap();
+    for i in 0..1000 {
+        // More names than a pipe holds.
+        std::fs::create_dir(many.join(format!("{i:0200}"))).unwrap();
+        std::fs::write(many.join(format!("{i:0200}/file")), "").unwrap();
+    }
+    let proxy = Proxy::to(&federation.kek);
+    proxy.put_between(&federation.titech, &federation.kek);
+    let place = federation.kek.place("many");
+    for arguments in [&["ls", "-R", &place][..], &["ls", "-RU", &place], &["checksum", "-r", &place]] {
+        let before = proxy.passed();
+        federation.titech.ok(arguments);
+        let whole = proxy.passed() - before;
+        let (line, output) = read_a_line(&federation.titech, arguments);
+        let part = proxy.passed() - before - whole;
+        assert!(line.len() > 10 && output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(part < whole * 3 / 4, "{arguments:?}: {part} of {whole} bytes were asked for");
+    }
+}
+
+#[test]
+fn what_cannot_be_printed_is_told_by_its_cause() {
+    let federation = tree();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for verb in ["ls", "stat", "du"] {
+        let mut command = federation.titech.command();
+        let output = command.args([verb, &federation.kek.place("run")]).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{verb}: {output:?}");
+        assert!(errors(&output).contains("standard output"), "{verb}: {output:?}");
+    }
+}
+
+#[test]
+fn a_wildcard_that_no_shell_expands_is_pointed_at() {
+    let federation = tree();
+    let place = federation.kek.place("run/*");
+    let here = federation.scratch();
+    for arguments in [&["ls", &place][..], &["cp", &place, here.to_str().unwrap()]] {
+        let output = federation.titech.renkei(arguments);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(errors(&output).contains("not expanded"), "{output:?}");
+    }
+    // Quoted, it is a name as any other.
+    std::fs::write(federation.kek.root().join("run/*"), "star").unwrap();
+    federation.titech.ok(&["cp", &place, here.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(here.join("*")).unwrap(), "star");
 }
 
 #[test]
@@ -162,6 +231,11 @@ fn sizes_and_room_are_told() {
         assert!(json["storages"][0]["total_bytes"].as_u64().unwrap() > 0);
     }
     assert!(titech.ok(&["df", "-h"]).contains("titech:/data"));
+    // A file is where its directory is; a path that is not there is no table.
+    let (_, json) = titech.json(&["df", &format!("{place}/b.dat")]);
+    assert_eq!(json["storages"][0]["path"], "kek:/data/run/b.dat", "{json}");
+    let none = titech.renkei(&["df", &federation.kek.place("none")]);
+    assert_eq!((none.status.code(), text(&none).as_str()), (Some(3), ""), "{none:?}");
 }
 
 #[test]
@@ -277,6 +351,8 @@ fn doctor_finds_what_is_wrong() {
     assert!(text(&down).contains("FAIL") && text(&down).contains("RK-NET-2"), "{}", text(&down));
     let dead = federation.kek.renkei(&["doctor"]);
     assert!(text(&dead).contains("RK-CONF-7"), "{}", text(&dead));
+    let port = format!("nothing listens on the port: {}", federation.kek.address);
+    assert!(text(&dead).contains(&port), "{}", text(&dead));
     assert_eq!(federation.titech.json(&["status", "kek"]).0, 8);
     let (_, unknown) = federation.titech.json(&["doctor", "osaka"]);
     assert_eq!(
@@ -390,5 +466,34 @@ fn nothing_is_copied_into_itself() {
     let (place, site) = (federation.kek.place("run"), &federation.titech);
     assert_eq!(status(site, &["cp", "-r", &place, &format!("{place}/below")]), 2);
     assert_eq!(status(site, &["sync", &place, &place]), 2);
+    let code = |arguments: &[&str]| site.json(arguments).1["error"]["code"].as_str().unwrap().to_owned();
+    assert_eq!(code(&["mv", &place, &format!("{place}/sub")]), "RK-CONF-6");
+    assert_eq!(code(&["mv", &place, &format!("{place}/")]), "RK-MOVE-7");
     assert_eq!(status(site, &["rm", "-r", "kek:/data"]), 2);
+}
+
+#[test]
+fn a_dry_run_into_nothing_removes_nothing() {
+    let federation = tree();
+    let (titech, scratch) = (&federation.titech, federation.scratch());
+    let source = scratch.join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("new"), "new").unwrap();
+    std::fs::write(titech.root().join("sibling"), "").unwrap();
+    let (up, here, run) = (source.to_str().unwrap(), scratch.join("new"), federation.kek.place("run"));
+    for (from, to) in [
+        (up, federation.kek.place("missing")),
+        (&run, here.to_str().unwrap().into()),
+        (&run, titech.place("missing")),
+        (&run, federation.kek.place("missing")),
+    ] {
+        let (status, report) = titech.json(&["sync", "--delete", "--dry-run", from, &to]);
+        assert_eq!(status, 0, "{from} {to}: {report}");
+        assert_eq!((report["deleted"].as_u64(), report["removed"][0].as_str()), (Some(0), None), "{report}");
+        assert!(report["would_send"].as_array().is_some_and(|paths| !paths.is_empty()), "{report}");
+    }
+    assert!(!here.exists() && !federation.kek.root().join("missing").exists());
+    // Into a destination that is there, what is not in the source is named.
+    let (_, report) = titech.json(&["sync", "--delete", "--dry-run", up, &run]);
+    assert!(report["deleted"].as_u64().unwrap() > 3, "{report}");
 }

@@ -21,6 +21,8 @@ use std::time::Instant;
 
 /// Largest first frame: a greeting or a ticket.
 const MAX_FIRST_BYTES: usize = 4096;
+/// Padding before it, in one frame or several.
+const MAX_PADDING_BYTES: usize = 64 << 10;
 
 /// Serves one connection in a thread of its own; `received` are the bytes already read from it. The seat is held
 /// until the peer has proved who it is.
@@ -83,22 +85,25 @@ fn serve(
     }
 }
 
+/// Reads the first frame that says something; a data stream that opens its window sends some padding before.
 fn read_first(stream: &mut TlsStream) -> Result<(FrameKind, Vec<u8>), Error> {
-    let mut head = [0; HEAD_BYTES];
-    stream.read_exact(&mut head)?;
-    let head = frame::parse_head(head)?;
-    let kind = head.kind.ok_or_else(|| violation("greeting", "an optional frame"))?;
-    if head.payload_bytes > MAX_FIRST_BYTES {
-        return Err(Error::new(
-            Code::FrameTooLarge,
-            "greet",
-            "peer",
-            format!("{} bytes", head.payload_bytes),
-        ));
+    let mut left = MAX_PADDING_BYTES;
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        stream.read_exact(&mut head)?;
+        let head = frame::parse_head(head)?;
+        let most = if head.kind.is_some() { MAX_FIRST_BYTES } else { left };
+        if head.payload_bytes > most {
+            let cause = format!("{} bytes", head.payload_bytes);
+            return Err(Error::new(Code::FrameTooLarge, "greet", "peer", cause));
+        }
+        let mut payload = vec![0; head.payload_bytes];
+        stream.read_exact(&mut payload)?;
+        if let Some(kind) = head.kind {
+            return Ok((kind, payload));
+        }
+        left -= head.payload_bytes;
     }
-    let mut payload = vec![0; head.payload_bytes];
-    stream.read_exact(&mut payload)?;
-    Ok((kind, payload))
 }
 
 /// Tells the peer why, as far as it listens.

@@ -1,0 +1,193 @@
+//! Finds how much a path carries, and keeps all streams of a session together at just that.
+//!
+//! Streams that each seek their own share overshoot together: the queue before the bottleneck stays full, overflows,
+//! and every stream then repairs what was lost. So as soon as a path shows that it is full (loss, or a queue), the
+//! streams are paced in sum to the largest rate that came through lately, a little below it most of the time so
+//! that the queue drains, and now and then above it to find out whether there is more. This is what BBR does for one
+//! connection (Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 14/5), done for their sum:
+//! the inter-packet gap of Data Reservoir, set from what was measured.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A round is at least so long: shorter ones measure bursts, not rates.
+const SHORTEST_ROUND: Duration = Duration::from_millis(200);
+/// Rounds a measured rate is believed.
+const MEMORY: usize = 10;
+/// Rounds of one probing cycle, as BBR has.
+const CYCLE: u32 = 8;
+/// Bytes sent again in a round, of all that arrived, from which on the path is taken to overflow; random loss on
+/// research networks is far below it.
+const OVERFLOW: f64 = 0.02;
+/// A round trip so much longer than the shortest is a queue.
+const QUEUE: f64 = 1.25;
+/// Differences of round trips below this are noise of the hosts.
+const NOISE: Duration = Duration::from_millis(2);
+/// Just below what the path carries: the queue drains.
+const STEADY: f64 = 0.99;
+/// To empty a queue that is there.
+const DRAIN: f64 = 0.92;
+/// To see whether there is more, where the last look caused no loss.
+const PROBE: f64 = 1.25;
+/// The same after it did.
+const CAREFUL_PROBE: f64 = 1.03;
+
+/// What all streams of a session did in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Round {
+    /// Bytes that arrived, per second.
+    pub rate: f64,
+    /// Bytes sent again, of those that arrived.
+    pub resent: f64,
+    /// Mean round trip.
+    pub rtt: Duration,
+    /// Shortest round trip ever.
+    pub min_rtt: Duration,
+}
+
+impl Round {
+    fn has_queue(&self) -> bool {
+        self.rtt > self.min_rtt.mul_f64(QUEUE).max(self.min_rtt + NOISE)
+    }
+
+    fn overflows(&self) -> bool {
+        self.resent > OVERFLOW
+    }
+}
+
+/// The capacity of a path as far as it is known.
+#[derive(Debug, Default)]
+pub struct Capacity {
+    rates: VecDeque<f64>,
+    /// Rounds since the streams were first paced; none before.
+    paced: Option<u32>,
+    careful: bool,
+}
+
+impl Capacity {
+    /// How long the next round takes on a path with this round trip.
+    pub fn round(rtt: Duration) -> Duration {
+        rtt.max(SHORTEST_ROUND)
+    }
+
+    /// Takes one round; gives the rate for all streams together in the next, or `None` to leave them free.
+    pub fn on_round(&mut self, round: &Round) -> Option<f64> {
+        self.rates.push_back(round.rate);
+        if self.rates.len() > MEMORY {
+            self.rates.pop_front();
+        }
+        let step = match self.paced {
+            Some(step) => step,
+            None if round.overflows() => 1,
+            None => return None,
+        };
+        let probed = self.paced.is_some() && step % CYCLE == 1;
+        if probed || self.paced.is_none() {
+            self.careful = round.overflows();
+        }
+        self.paced = Some(step + 1);
+        let gain = match step % CYCLE {
+            _ if round.has_queue() => DRAIN,
+            0 if self.careful => CAREFUL_PROBE,
+            0 => PROBE,
+            _ => STEADY,
+        };
+        let most = self.rates.iter().copied().fold(0.0, f64::max);
+        Some(gain * most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// A bottleneck of `capacity` bytes per second before which `queue` bytes fit.
+    struct Path {
+        capacity: f64,
+        queue: f64,
+        queued: f64,
+    }
+
+    impl Path {
+        fn send(&mut self, rate: f64, elapsed: Duration) -> Round {
+            let seconds = elapsed.as_secs_f64();
+            let arrived = (rate * seconds + self.queued).min(self.capacity * seconds);
+            self.queued += rate * seconds - arrived;
+            let lost = (self.queued - self.queue).max(0.0);
+            self.queued -= lost;
+            let rtt = RTT + Duration::from_secs_f64(self.queued / self.capacity);
+            Round { rate: arrived / seconds, resent: lost / arrived, rtt, min_rtt: RTT }
+        }
+    }
+
+    /// Lets the sender do what it is told, or double every round while it is free; gives (rate, resent) of each round.
+    fn drive(path: &mut Path, capacity: &mut Capacity, rounds: usize) -> Vec<(f64, f64)> {
+        let mut rate = 1e6;
+        let step = |_| {
+            let round = path.send(rate, Capacity::round(RTT));
+            rate = capacity.on_round(&round).unwrap_or(rate * 2.0);
+            (round.rate, round.resent)
+        };
+        (0..rounds).map(step).collect()
+    }
+
+    fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let count = values.len() as f64;
+        values.sum::<f64>() / count
+    }
+
+    #[test]
+    fn a_path_is_filled_and_does_not_overflow_again() {
+        let mut path = Path { capacity: 250e6, queue: 25e6, queued: 0.0 };
+        let seen = drive(&mut path, &mut Capacity::default(), 200);
+        let steady = &seen[20..];
+        assert!(mean(steady.iter().map(|round| round.0)) > 0.96 * 250e6, "{seen:?}");
+        assert!(mean(steady.iter().map(|round| round.1)) < 0.01, "{seen:?}");
+    }
+
+    #[test]
+    fn a_shallow_queue_costs_little() {
+        let mut path = Path { capacity: 250e6, queue: 0.25e6, queued: 0.0 };
+        let seen = drive(&mut path, &mut Capacity::default(), 200);
+        let steady = &seen[20..];
+        assert!(mean(steady.iter().map(|round| round.0)) > 0.96 * 250e6, "{seen:?}");
+        assert!(mean(steady.iter().map(|round| round.1)) < 0.01, "{seen:?}");
+    }
+
+    #[test]
+    fn more_is_found_when_there_is_more() {
+        let (mut path, mut capacity) =
+            (Path { capacity: 100e6, queue: 5e6, queued: 0.0 }, Capacity::default());
+        drive(&mut path, &mut capacity, 50);
+        path.capacity = 250e6;
+        let mut rate = 100e6;
+        for _ in 0..100 {
+            let round = path.send(rate, Capacity::round(RTT));
+            rate = capacity.on_round(&round).unwrap();
+        }
+        assert!(rate > 0.9 * 250e6, "{rate}");
+    }
+
+    #[test]
+    fn less_is_accepted_when_there_is_less() {
+        let (mut path, mut capacity) =
+            (Path { capacity: 250e6, queue: 5e6, queued: 0.0 }, Capacity::default());
+        drive(&mut path, &mut capacity, 50);
+        path.capacity = 50e6;
+        let mut rate = 250e6;
+        for _ in 0..30 {
+            let round = path.send(rate, Capacity::round(RTT));
+            rate = capacity.on_round(&round).unwrap();
+        }
+        assert!(rate < 1.3 * 50e6, "{rate}");
+    }
+
+    #[test]
+    fn random_loss_does_not_bind_the_streams() {
+        let mut capacity = Capacity::default();
+        let round = Round { rate: 1e6, resent: 0.001, rtt: RTT, min_rtt: RTT };
+        assert!((0..50).all(|_| capacity.on_round(&round).is_none()));
+    }
+}
