@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 RELEASE := $(CARGO_TARGET_DIR)/release/renkei
 
-.PHONY: help demo test build install deb test-deb bench-loopback bench-wire docs fuzz clean
+.PHONY: help demo test build install deb test-deb bench bench-quick bench-loopback bench-wire docs fuzz clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,18 @@ test-deb: deb ## Installs the package in a fresh Debian and boots it (root)
 	@scripts/setup deb-test
 	@packaging/test-deb "$(CARGO_TARGET_DIR)/debian"
 
-bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchmarks.md
+bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours)
 	@scripts/setup bench
+	cargo build --release --locked --package renkei
+	@bench/run --renkei "$(RELEASE)" --report $(BENCH_FLAGS)
+
+bench-quick: ## A subset of it in five minutes, printed only (root)
+	@scripts/setup bench
+	cargo build --release --locked --package renkei
+	@bench/run --renkei "$(RELEASE)" --quick $(BENCH_FLAGS)
+
+bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchmarks.md
+	@scripts/setup bench-loopback
 	cargo build --release --locked --package renkei
 	@bench/loopback --renkei "$(RELEASE)" $(BENCH_FLAGS)
 

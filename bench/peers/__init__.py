@@ -1,0 +1,6 @@
+"""All programs that are compared, by name."""
+
+from bench.peers import floor, gfarm, gridftp, lftp, rclone, renkei, rsync, ssh, xrootd
+
+MODULES = [renkei, gridftp, rsync, rclone, xrootd, lftp, ssh, gfarm, floor]
+PEERS = {peer.name: peer for module in MODULES for peer in module.PEERS}

@@ -1,0 +1,196 @@
+"""What is measured: paths, data and who takes part. Sizes are those of `--scale 1`."""
+
+import os
+import re
+
+from bench import data
+from bench.machine import REPOSITORY
+from bench.measure import Fail
+
+M, G = 10**6, 10**9
+MOVERS = ["renkei", "renkei-pops", "gridftp", "rclone", "xrdcp", "lftp", "rsync", "rsync-ssh", "tar-ssh", "scp",
+          "sftp", "gfarm"]
+FILE, TREE = [*MOVERS, "RAW"], [*MOVERS, "RAW", "LOCAL"]
+SWEEP = ["renkei", "gridftp", "rclone", "rsync"]
+# Share of an Ethernet frame of 1514 bytes that is TCP payload with timestamps.
+PAYLOAD = 1448 / 1514
+
+
+class Path:
+    """Two sites with one link, or two sites of a file in lab/. `rate` is in bit/s of Ethernet frames, None if free."""
+
+    def __init__(self, rate=None, rtt_ms=0.0, loss=0.0, file=None, src="one", dst="two", sites=("one", "two")):
+        self.rate, self.rtt_ms, self.loss = rate, rtt_ms, loss
+        self.file, self.src, self.dst, self.sites = file, src, dst, sites
+
+    @property
+    def cable(self):
+        return self.rate is None and self.file is None
+
+    @property
+    def network(self):
+        """What makes two paths use the same lab."""
+        return self.file or (self.rate, self.rtt_ms, self.loss)
+
+    @property
+    def limit(self):
+        """The most payload the path can carry, in bytes per second."""
+        return self.rate / 8 * PAYLOAD * (1 - self.loss) if self.rate else None
+
+    def topology(self):
+        """The topology file of a path that is not in lab/."""
+        if self.rate is None:
+            return ""
+        loss = f'loss = "{self.loss * 100:g}%"\n' if self.loss else ""
+        return (f'name = "bench"\n[[site]]\nname = "{self.src}"\n[[site]]\nname = "{self.dst}"\n[[link]]\n'
+                f'between = ["{self.src}", "{self.dst}"]\nrate = "{self.rate // M}M"\nrtt = "{self.rtt_ms:g} ms"\n{loss}')
+
+    def shown(self):
+        if self.cable:
+            return "no delay, no rate limit"
+        rate = f"{self.rate / G:g} Gbit/s" if self.rate else "no rate limit"
+        loss = f", loss {self.loss:g}" if self.loss else ""
+        where = f", {self.src} to {self.dst} of {self.file}" if self.file else ""
+        return f"{rate}, RTT {self.rtt_ms:g} ms{loss}{where}" if self.rtt_ms else f"{rate}{where}"
+
+
+class Data:
+    """Something to move. `make(folder, scale)` creates it below the source folder and returns bytes and files."""
+
+    def __init__(self, item, title, make):
+        self.item, self.title, self.make = item, title, make
+
+
+def one_file(item, size, title):
+    return Data(item, title, lambda folder, scale: data.make_file(os.path.join(folder, item), int(size * scale)))
+
+
+def many(item, title, count, make):
+    return Data(item, title,
+                lambda folder, scale: make(os.path.join(folder, item), max(20, int(count * min(scale, 1)))))
+
+
+def archive(folder, scale):
+    montage = os.path.join(folder, "montage")
+    if not os.path.isdir(montage):
+        MONTAGE.make(folder, scale)
+    return data.make_archive(os.path.join(folder, "montage.tar"), montage)
+
+
+LARGE = one_file("large.dat", 4 * G, "one file")
+GIGA = one_file("giga.dat", G, "one file")
+KEK = one_file("kek.dat", 907 * M, "one file")
+HALF = one_file("half.dat", 500 * M, "one file")
+MONTAGE = many("montage", "Montage's shape, one by one", 2000, data.make_montage)
+ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive)
+TINY = many("tiny", "files of 1 to 20 KB", 20000, data.make_tiny)
+
+
+def equal(size, count):
+    name = f"{size // 1000}k" if size < M else f"{size // M}m"
+    return many(f"equal-{name}", f"files of {name.upper()}B", count,
+                lambda folder, scaled: data.make_equal(folder, scaled, size))
+
+
+class Scenario:
+    """One table: `peers` move `data` over `path`."""
+
+    def __init__(self, name, title, path, what, peers=None, kernel="tuned", paper=(), trace=False, plot=None):
+        self.id, self.title, self.path, self.data = name, title, path, what
+        self.peers = peers or (FILE if what.item.endswith((".dat", ".tar")) else TREE)
+        self.kernel, self.paper, self.trace, self.plot = kernel, list(paper), trace, plot
+
+
+# RTT in ms between the sender and titech: the mean of the paper's two figures, as in lab/seven-sites.toml.
+SENDERS = {"titech2": 0.2, "tkb": 5.71, "kek": 5.85, "osaka": 9.71}
+SEVEN = ("titech", "titech2", "osaka", "nii", "kek", "nagoya", "tkb")
+SEVEN_FILE = os.path.join("lab", "seven-sites.toml")
+MATRICES = [SEVEN_FILE, os.path.join("lab", "seven-sites-measured.toml")]
+KEK_WRITE = {0.9: "parallel ftp 97.3, put 89.5, Kerberos ftp 64.0, scp 32.4, iRODS iput 23.5",
+             10: "iRODS iput 24.0, scp 25.2, parallel ftp 18.1, put 15.9, Kerberos ftp 10.0"}
+KEK_READ = {0.9: "parallel ftp 86.5, cat 85.2, Kerberos ftp 83.0, scp 31.3, iRODS iget 16.1",
+            10: "iRODS iget 21.1, Kerberos ftp 18.0, parallel ftp 14.6, cat 14.1, scp 13.0"}
+
+
+def papers():
+    """(a) The tables of the papers."""
+    found = []
+    for rtt in (0.9, 10):
+        paper = [f"KEK 2009, write, MB/s: {KEK_WRITE[rtt]}", f"KEK 2009, read, MB/s: {KEK_READ[rtt]}"]
+        found.append(Scenario(f"a1-{rtt:g}ms", "KEKCC's file", Path(G, rtt), KEK, paper=paper))
+    for sender, rtt in SENDERS.items():
+        path = Path(10 * G, rtt, file=SEVEN_FILE, src=sender, dst="titech", sites=SEVEN)
+        times = {"titech2": 4, "tkb": 6}.get(sender)
+        paper = [f"RENKEI-PoP 2010, Gfarm from {sender}: one by one {times} times slower than the archive"] if times else []
+        found.append(Scenario(f"a2-{sender}-files", f"Montage from {sender}", path, MONTAGE, paper=paper))
+        found.append(Scenario(f"a2-{sender}-archive", f"Montage from {sender}, archive", path, ARCHIVE, paper=paper))
+    reservoir = ["Data Reservoir SC2003: 7.01 of 8.2 Gbit/s disk to disk at 350 ms, 85 % of the bottleneck; "
+                 "the same team's record of 2006: 9.08 of 10 Gbit/s, memory"]
+    found.append(Scenario("a3", "Data Reservoir's distance", Path(G, 350), LARGE, paper=reservoir, trace=True))
+    srfs = {3.3: "SRFS on Ether 200 to 260 Mbit/s, netperf 252.6, NFS 10 to 20",
+            4.0: "SRFS on Ether 180 to 200 Mbit/s, netperf 146.8, NFS 10 to 20"}
+    for rtt, paper in srfs.items():
+        found.append(Scenario(f"a4-{rtt:g}ms", "SRFS's path", Path(G, rtt), HALF, paper=[paper]))
+    return found
+
+
+PATHS = {"b-10": Path(5 * G, 10), "b-100-1e4": Path(2 * G, 100, 1e-4), "b-100-1e3": Path(2 * G, 100, 1e-3),
+         "b-350": Path(2 * G, 350), "b-1g": Path(G, 100)}
+KINDS = {"file": LARGE, "montage": MONTAGE, "tiny": TINY}
+
+
+def grid():
+    """(b) Three kinds of data over five paths; two of them again with the kernel's own settings."""
+    found = [Scenario(f"{name}-{kind}", "", path, what, trace=kind == "file" and path.rtt_ms == 350)
+             for name, path in PATHS.items() for kind, what in KINDS.items()]
+    found += [Scenario(f"{name}-file-stock", "stock kernel settings", PATHS[name], LARGE, kernel="stock")
+              for name in ("b-10", "b-100-1e4")]
+    return found
+
+
+def loopback():
+    """(c) No network to speak of: what the programs themselves cost."""
+    return [Scenario(f"c-{kind}", "between two namespaces", Path(), what) for kind, what in KINDS.items()]
+
+
+def sweeps():
+    """The points of the plots."""
+    found = [Scenario(f"p-rtt-{rtt:g}", "", Path(G, rtt), GIGA, SWEEP, plot=["rtt", rtt]) for rtt in (0.2, 10, 100, 350)]
+    found += [Scenario(f"p-loss-{loss:g}", "", Path(G, 100, loss), GIGA, SWEEP, plot=["loss", loss])
+              for loss in (1e-5, 1e-4, 1e-3, 1e-2)]
+    sizes = {1000: 20000, 10_000: 20000, 100_000: 5000, M: 1000, 10 * M: 100}
+    found += [Scenario(f"p-size-{size}", "", Path(G, 10), equal(size, count), SWEEP, plot=["size", size])
+              for size, count in sizes.items()]
+    return found
+
+
+def every():
+    return papers() + grid() + loopback() + sweeps()
+
+
+QUICK = ["a1-10ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
+QUICK_PEERS = ["renkei", "gridftp", "rclone", "rsync"]
+
+
+def selected(words):
+    """The scenarios a word names: by id, else by the beginning of it up to a dash, or by the letter of their group."""
+    ids = {one.id for one in every()}
+
+    def named(one):
+        return any(one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id[0] == word for word in words)
+    return [one for one in every() if not words or named(one)]
+
+
+def topology_file(path, folder):
+    """The file to give to `renkei lab up`; a shipped one without its PoPs, which the bench does not use."""
+    text = path.topology()
+    if path.file:
+        try:
+            with open(os.path.join(REPOSITORY, path.file)) as shipped:
+                text = re.sub(r"(?m)^pop *= *true", "pop = false", shipped.read())
+        except OSError as error:
+            raise Fail(f"{path.file}: {error.strerror}") from None
+    made = os.path.join(folder, "path.toml")
+    with open(made, "w") as out:
+        out.write(text)
+    return made
