@@ -161,8 +161,11 @@ impl LabFolder {
         loop {
             make_dir(&self.path(), 0o755)?;
             let open = File::options().create(true).truncate(false).write(true).open(&path);
-            let file = open.map_err(failed)?;
-            // Whoever held it may have removed the folder with the lock in it.
+            // Whoever held it may have removed the folder, before or after the lock in it was opened.
+            let file = match open {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(failed)?,
+            };
             let is_there = || path.metadata().is_ok_and(|now| Some(now.ino()) == inode(&file));
             match try_lock(&file, &path)? {
                 true if is_there() => return Ok(file),

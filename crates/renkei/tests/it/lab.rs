@@ -509,7 +509,8 @@ fn pops_trust_each_other_and_copy_by_name() {
         assert!(link["bytes"].as_u64() > Some(3 << 20), "{link}");
     }
     // What is in a folder of the user's own stays there.
-    assert!(labs.lab(&["down", "--lab", &name]).status.success());
+    let down = labs.lab(&["down", "--lab", &name]);
+    assert!(down.status.success(), "{down:?}");
     assert!(elsewhere.join("run7.dat").exists() && !storage.exists());
 }
 
