@@ -23,8 +23,11 @@ const OVERFLOW: f64 = 0.02;
 const QUEUE: f64 = 1.25;
 /// Differences of round trips below this are noise of the hosts.
 const NOISE: Duration = Duration::from_millis(2);
-/// Just below what the path carries: the queue drains.
-const STEADY: f64 = 0.99;
+/// Just below what the path carries, where there is no room for a queue.
+const BELOW: f64 = 0.99;
+/// Less than this share of what the path carries, and no queue: some streams rest (BBR lets each look for the shortest
+/// round trip now and then), and the others may take their part.
+const RESTING: f64 = 0.98;
 /// To empty a queue that is there.
 const DRAIN: f64 = 0.92;
 /// To see whether there is more, where the last look caused no loss.
@@ -86,13 +89,15 @@ impl Capacity {
             self.careful = round.overflows();
         }
         self.paced = Some(step + 1);
+        let most = self.rates.iter().copied().fold(0.0, f64::max);
         let gain = match step % CYCLE {
             _ if round.has_queue() => DRAIN,
             0 if self.careful => CAREFUL_PROBE,
             0 => PROBE,
-            _ => STEADY,
+            _ if self.careful => BELOW,
+            _ if round.rate < RESTING * most => (most / round.rate.max(1.0)).min(PROBE),
+            _ => 1.0,
         };
-        let most = self.rates.iter().copied().fold(0.0, f64::max);
         Some(gain * most)
     }
 }

@@ -23,6 +23,11 @@ const CAUGHT_UP: f64 = 0.8;
 /// Rates are judged over this time, or two round trips if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// Round trips half around the world.
+const LONGEST_RTT: Duration = Duration::from_millis(200);
+/// Streams on such a path.
+const LONGEST_STREAMS: u16 = 32;
+
 /// Whether a path is long enough that round trips cost more than processor time.
 pub fn is_far(rtt: Duration) -> bool {
     rtt >= LOCAL_RTT
@@ -37,6 +42,7 @@ pub fn is_long(rtt: Duration) -> bool {
 pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
     match rtt {
         near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
+        long if long >= LONGEST_RTT => LONGEST_STREAMS,
         long if is_long(long) => LONG_STREAMS,
         _ => FAR_STREAMS,
     }
@@ -92,6 +98,11 @@ impl Controller {
         }
     }
 
+    /// Whether the path was found full, and the streams are paced to it.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
     /// What the streams should do now.
     pub fn pacing(&self) -> &Pacing {
         &self.pacing
@@ -120,11 +131,12 @@ impl Controller {
         self.judge(&rates)
     }
 
-    /// Once the path is full, paces all streams together at what it carries.
+    /// Once a long path is full, paces all streams together at what it carries. On shorter ones BBR's own search
+    /// settles within a second, and a round of this controller is too long to probe with.
     fn share_capacity(&mut self, now: Duration, samples: &[Sample]) -> bool {
         let elapsed = now.saturating_sub(self.round_start);
         let sum = sum_of(samples);
-        if !is_far(sum.min_rtt) || elapsed < Capacity::round(sum.min_rtt) {
+        if !is_long(sum.min_rtt) || elapsed < Capacity::round(sum.min_rtt) {
             return false;
         }
         let delivered = sum.delivered_bytes.saturating_sub(self.before.delivered_bytes) as f64;
@@ -207,7 +219,8 @@ mod tests {
         assert_eq!(initial_streams(Duration::from_micros(80), 2), 4);
         assert_eq!(initial_streams(Duration::from_micros(80), 64), 8);
         assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
-        assert_eq!(initial_streams(Duration::from_millis(350), 2), 16);
+        assert_eq!(initial_streams(Duration::from_millis(100), 2), 16);
+        assert_eq!(initial_streams(Duration::from_millis(350), 2), 32);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub const FIELDS: &[Field] = &[
         effect: "How long a peer may be silent before the connection is given up." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
         effect: "Sessions open at a time, at most half of them of one principal; one more is refused with RK-WIRE-6." },
-    Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "16", env: "RENKEI_LIMITS_MAX_STREAMS",
+    Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",
         effect: "Data streams of one session." },
     Field { key: "limits.max_memory_mib", kind: Type::Number("MiB"), default: "1024", env: "RENKEI_LIMITS_MAX_MEMORY_MIB",
         effect: "Memory for data in flight and for what transfers keep until their end (about 40 bytes for a name with `--delete`, \

@@ -123,7 +123,7 @@ impl Default for Config {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_sessions: 256, max_streams: 16, max_memory_mib: 1024, max_entries: 10_000_000 }
+        Limits { max_sessions: 256, max_streams: 32, max_memory_mib: 1024, max_entries: 10_000_000 }
     }
 }
 

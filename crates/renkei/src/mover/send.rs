@@ -10,7 +10,7 @@ use super::progress::Watch;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
-use crate::net::socket::{pace, prepare_sending, rtt, sample};
+use crate::net::socket::{pace, prepare_sending, rtt, sample, spare_rest};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Ticks after which a stream of a full path is spared its next rest: below BBR's 10 s, and not all in one tick.
+const SPARE_REST_TICKS: usize = 40;
 
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
@@ -318,12 +321,14 @@ struct Pacer {
     sockets: Vec<Arc<TcpStream>>,
     controller: Controller,
     started: Instant,
+    /// Ticks so far.
+    ticks: usize,
 }
 
 impl Pacer {
     fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
         let controller = Controller::new(sockets.len(), limit);
-        let pacer = Pacer { sockets, controller, started: Instant::now() };
+        let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0 };
         if limit.is_some() {
             pacer.apply();
         }
@@ -339,6 +344,11 @@ impl Pacer {
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
         if self.controller.on_samples(self.started.elapsed(), &samples) {
             self.apply();
+        }
+        self.ticks += 1;
+        if self.controller.is_full() {
+            let due = |index: &usize| index % SPARE_REST_TICKS == self.ticks % SPARE_REST_TICKS;
+            (0..self.sockets.len()).filter(due).for_each(|index| spare_rest(&self.sockets[index]));
         }
     }
 }
