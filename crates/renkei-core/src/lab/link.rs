@@ -3,11 +3,11 @@
 //! Frames wait in one line, each with the time its last packet has left the queue and the time it arrives. The queue
 //! is a fluid: what waits at a time is what the link still needs at its rate, so a frame costs no event of its own.
 //! A frame of many packets goes through whole if all of them fare alike; it then arrives when its last packet does.
-//! It is cut where a packet is lost, overflows or is held back, and at low rates into parts of [`PART_NS`], so that
+//! It is cut where a packet is lost, overflows or is held back, and at low rates into parts of `PART_NS`, so that
 //! its receiver acknowledges as it would on a real link.
 //!
 //! Jitter keeps order: the delay wanders along straight lines between points drawn from delay +- jitter. A packet
-//! that is reordered arrives later than its turn by a quarter of the delay ([`Link::hold`]), never earlier, so that
+//! that is reordered arrives later than its turn by a quarter of the delay (`Link::hold`), never earlier, so that
 //! the least round trip stays what was set.
 
 use super::loss::Runs;

@@ -7,7 +7,7 @@
 //!
 //! Guarantees: order is kept on each link, except for what it reorders; memory under way is bounded by
 //! [`WireOptions::memory_bytes`], and what would go beyond is dropped and counted. Under load
-//! frames that come within [`MERGE`] of one another share a wake-up, so one is late by about that much, never early.
+//! frames that come within `MERGE` of one another share a wake-up, so one is late by about that much, never early.
 //! Non-goals: firewalls and address translation, which the kernel does in a site's namespace.
 
 use super::buffers::Buffers;

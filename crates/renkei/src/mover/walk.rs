@@ -1,12 +1,12 @@
 //! Reads a source tree and hands its entries on as they are found.
 //!
-//! Parents come before what is in them. A directory is read in parts of [`PART_NAMES`]; the directories found in a
+//! Parents come before what is in them. A directory is read in parts of `PART_NAMES`; the directories found in a
 //! part are entered before the next part is read. So memory does not grow with the number of names: each level of
 //! the tree keeps the directories of one part by name. A directory that fits into one part is closed before anything
-//! below it is opened; of larger ones at most [`MAX_LISTINGS`] stay open one within the other, and one still deeper is
+//! below it is opened; of larger ones at most `MAX_LISTINGS` stay open one within the other, and one still deeper is
 //! read to its end first, keeping the names of all directories in it.
 //!
-//! Files with several names are remembered until their last name was found, by at most [`MAX_LINK_BYTES`]; beyond
+//! Files with several names are remembered until their last name was found, by at most `MAX_LINK_BYTES`; beyond
 //! that they are sent as files of their own, and one failure says so.
 //!
 //! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
