@@ -176,6 +176,9 @@ def circumstances(result):
         "busy time without the emulator's process. The kernel's receive work runs partly in the emulator's time, for all "
         "programs alike. What is not durable when its command ends has `no`; `+ sync s` is what a sync after it takes.",
         "- Kernel settings of both ends:", *kinds,
+        "- In the rows with stock settings gridftp and lftp leave the size of their buffers to the kernel, for its limits "
+        "would cap what they ask for. renkei runs as root there too, so on all but short paths it picks BBR and "
+        "forces its send buffer past the limits; the others have CUBIC and what the kernel gives.",
         "- Also: " + ", ".join(f"`{name}={value}`" for name, value in machine["sysctls"].items()),
     ]
 
@@ -187,11 +190,18 @@ def programs(result):
         place = "source" if facts["direction"] == "push" else "destination"
         lines.append(f"| {name} | {facts['version'].replace('|', '')} | {place} | {'yes' if facts['encrypted'] else 'no'} "
                      f"| {facts['checks']} | {facts['durable']} | {facts['about']} |")
+    return [*lines, "", "```", *commands(result), "```"]
+
+
+def commands(result):
+    """What was called, for a file and for a tree; with stock settings only where it differs."""
     shown = {}
-    for entry in result["scenarios"]:
+    for entry in sorted(result["scenarios"], key=lambda entry: entry["kernel"] == "stock"):
+        note = " (stock)" if entry["kernel"] == "stock" else ""
         for name, command in entry["commands"].items():
-            shown.setdefault((name, entry["files"] > 1), command)
-    return [*lines, "", "```", *[f"{name}: {command}" for (name, _), command in sorted(shown.items())], "```"]
+            if shown.get((name, entry["files"] > 1, "")) != command:
+                shown.setdefault((name, entry["files"] > 1, note), command)
+    return [f"{name}{note}: {command}" for (name, _, note), command in sorted(shown.items())]
 
 
 # ---- plots -----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ import os
 import statistics
 import tempfile
 import tomllib
+import types
 import unittest
 import xml.etree.ElementTree
 
 from bench import data, measure, record, report, scenarios, svg
 from bench.peers import PEERS
+from bench.peers.base import Stage
 
 
 class Data(unittest.TestCase):
@@ -53,6 +55,17 @@ class Scenarios(unittest.TestCase):
         link = tomllib.loads(scenarios.Path(2 * scenarios.G, 0.9, 1e-4).topology())["link"][0]
         self.assertEqual((link["rate"], link["rtt"], link["loss"]), ("2000M", "0.9 ms", "0.01%"))
         self.assertAlmostEqual(scenarios.Path(scenarios.G, 10).limit, 1e9 / 8 * 1448 / 1514)
+
+
+class Peers(unittest.TestCase):
+    def test_buffers_are_the_kernels_own_with_stock_settings(self):
+        network = types.SimpleNamespace(address=lambda site: f"address-{site}")
+        for kernel, count in (("tuned", 1), ("stock", 0)):
+            with tempfile.TemporaryDirectory() as work:
+                stage = Stage(network, "one", "two", work, work, work, [], "renkei", kernel)
+                for name in ("gridftp", "lftp"):
+                    line = " ".join(PEERS[name]().copy(stage, "item", work))
+                    self.assertEqual(line.count("67108864"), count, line)
 
 
 def result():
