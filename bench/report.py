@@ -26,8 +26,8 @@ PAPER = {
 class Row:
     """All good runs of one program in one scenario."""
 
-    def __init__(self, entry, name):
-        self.name = name
+    def __init__(self, entry, name, programs):
+        self.name, self.durable = name, programs.get(name, {}).get("durable", "no")
         runs = [run for run in entry["runs"] if run["program"] == name]
         self.good = [run for run in runs if "error" not in run]
         self.bad = [run for run in runs if "error" in run]
@@ -45,19 +45,26 @@ class Row:
         """Bytes per second of the median run."""
         return self.size / self.median()
 
+    def until_durable(self, run):
+        """Seconds until the copy is on stable storage, with the sync after it if the program makes none."""
+        return run["seconds"] + (run["sync_seconds"] if self.durable == "no" else 0)
+
+    @property
+    def durable_seconds(self):
+        return self.median(self.until_durable)
+
+    @property
+    def durable_rate(self):
+        """Bytes per second until all is on stable storage: what programs are compared by."""
+        return self.size / self.durable_seconds
+
     def per_gb(self, value):
         return self.median(value) / (self.size / 1e9)
 
 
-def rows(entry):
+def rows(entry, programs):
     names = list(dict.fromkeys(run["program"] for run in entry["runs"]))
-    return [Row(entry, name) for name in names]
-
-
-def rate_of(entry, name):
-    """Median rate of a program in bytes per second, or None."""
-    row = Row(entry, name)
-    return row.rate if row.good else None
+    return [Row(entry, name, programs) for name in names]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -65,15 +72,15 @@ def rate_of(entry, name):
 
 def table(entry, programs):
     """One scenario: its heading, its table, what failed, what the paper has."""
-    every = rows(entry)
-    good = sorted((row for row in every if row.good), key=lambda row: row.median())
-    peers = [row.rate for row in good if row.name not in (*OURS, *FLOORS)]
+    every = rows(entry, programs)
+    good = sorted((row for row in every if row.good), key=lambda row: row.durable_seconds)
+    peers = [row.durable_rate for row in good if row.name not in (*OURS, *FLOORS)]
     best, many = max(peers, default=None), entry["files"] > 1
     lines = heading(entry)
     unit = "files/s" if many else "Gbit/s"
     lines += ["", f"| program | median s | min | max | MB/s | {unit} | of best peer | of limit | CPU s/GB, both ends "
               "| machine less wire | + sync s | durable by |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    lines += [line(row, entry, best, many, programs) for row in good]
+    lines += [line(row, entry, best, many) for row in good]
     lines += [""] + [failure(row) for row in every if row.bad]
     lines += memory(every, entry)
     lines += [f"- {name}: did not take part, {reason}" for name, reason in entry["absent"].items()]
@@ -97,16 +104,16 @@ def heading(entry):
     return lines
 
 
-def line(row, entry, best, many, programs):
+def line(row, entry, best, many):
     low, high = row.bounds()
     second = f"{row.files / row.median():,.0f}" if many else f"{row.rate * 8 / 1e9:.2f}"
-    of_best = f"{row.rate / best:.2f}" if best and row.name not in FLOORS else ""
+    of_best = f"{row.durable_rate / best:.2f}" if best and row.name not in FLOORS else ""
     of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and row.name != "LOCAL" else ""
     name = f"**{row.name}**" if row.name in OURS else row.name
     machine = row.per_gb(lambda run: max(0.0, run["machine"] - run["wire"]))
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
             f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {machine:.2f} "
-            f"| {row.median(lambda run: run['sync_seconds']):.2f} | {programs[row.name]['durable']} |")
+            f"| {row.median(lambda run: run['sync_seconds']):.2f} | {row.durable} |")
 
 
 def memory(every, entry):
@@ -132,9 +139,9 @@ def summary(result):
     lines = ["| scenario | renkei MB/s | of limit | best peer | its MB/s | renkei against it |",
              "|---|--:|--:|---|--:|--:|"]
     for entry in result["scenarios"]:
-        ours = rate_of(entry, OURS[0])
-        peers = [(row.rate, row.name) for row in rows(entry) if row.good and row.name not in (*OURS, *FLOORS)]
-        best = max(peers, default=None)
+        good = [row for row in rows(entry, result["programs"]) if row.good]
+        ours = next((row.durable_rate for row in good if row.name == OURS[0]), None)
+        best = max(((row.durable_rate, row.name) for row in good if row.name not in (*OURS, *FLOORS)), default=None)
         limit = f"{ours / entry['limit']:.2f}" if ours and entry["limit"] else ""
         against = f"**{ours / best[0]:.2f}**" if ours and best else ""
         lines.append(f"| {entry['id']} | {f'{ours / 1e6:,.1f}' if ours else 'failed'} | {limit} "
@@ -172,6 +179,9 @@ def circumstances(result):
         "destination is empty; the first copy of each program is compared by size and SHA-256.",
         "- Limit: the rate of the link x 1448/1514 x (1 - loss), the payload share of Ethernet frames. Best peer: the "
         "fastest program but renkei's own rows, RAW and LOCAL.",
+        "- Programs are compared by the time until the copy is on stable storage: where `durable by` has `no`, `of best "
+        "peer`, the summary, the plots against RTT, loss and size and the order of rows count the seconds and the "
+        "`+ sync s` after them. The other columns are of the command alone.",
         "- CPU is user + system of all processes of both ends, servers included; the next column is the whole machine's "
         "busy time without the emulator's process. The kernel's receive work runs partly in the emulator's time, for all "
         "programs alike. What is not durable when its command ends has `no`; `+ sync s` is what a sync after it takes.",
@@ -212,9 +222,9 @@ def sweep(result, kind):
     found = {}
     for entry in result["scenarios"]:
         if entry["plot"] and entry["plot"][0] == kind:
-            for row in rows(entry):
+            for row in rows(entry, result["programs"]):
                 if row.good and row.name not in FLOORS:
-                    point = (entry["plot"][1], row.rate, row.files / row.median())
+                    point = (entry["plot"][1], row.durable_rate, row.files / row.durable_seconds)
                     found.setdefault(row.name, []).append(point)
     return found.items()
 

@@ -83,14 +83,16 @@ def result():
     machine = {"date": "", "commit": "", "kernel": "", "processor": "", "cores": 2, "memory_gib": 1, "file_system": "",
                "sysctls": {}}
     return {"format": record.FORMAT, "machine": machine, "kernel_settings": {}, "scenarios": [entry], "matrices": [],
-            "options": {"rounds": 1, "scale": 1}, "programs": {name: facts for name in ("renkei", "slow", "RAW")},
-            "left_out": ["late"], "failed": []}
+            "options": {"rounds": 1, "scale": 1}, "left_out": ["late"], "failed": [],
+            "programs": {"renkei": {**facts, "durable": "always"}, "slow": facts, "RAW": facts}}
 
 
 class Report(unittest.TestCase):
     def test_ratios_failures_and_absences_are_shown(self):
         page = "\n".join(report.tables(result()))
-        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.00 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
+        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.05 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
+        self.assertIn("| slow | 20.00 | 20.00 | 20.00 | 50.0 | 0.40 | 1.00 |", page)
+        self.assertIn("| x | 100.0 | 0.50 | slow | 48.8 | **2.05** |", page)
         self.assertIn("| RAW | 5.00 | 5.00 | 5.00 | 200.0 | 1.60 |  | 1.00 |", page)
         self.assertIn("broken, round 1, after 3.0 s: status 1: no route", page)
         self.assertIn("gone: did not take part, not installed", page)
