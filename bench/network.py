@@ -8,12 +8,14 @@ import time
 from bench.measure import Fail, output, process_seconds
 
 LIMITS = ("net.core.rmem_max", "net.core.wmem_max")
+# What both kinds have: no run learns from the ones before it.
+FORGET = {"net.ipv4.tcp_no_metrics_save": "1"}
 # What all programs get: limits that no path of the report reaches, and BBR.
 TUNED = {"net.ipv4.tcp_rmem": "4096 131072 268435456", "net.ipv4.tcp_wmem": "4096 16384 268435456",
-         "net.ipv4.tcp_congestion_control": "bbr"}
+         "net.ipv4.tcp_congestion_control": "bbr", **FORGET}
 # The kernel's own values on a machine of a few GB, for the rows marked stock.
 STOCK = {"net.ipv4.tcp_rmem": "4096 131072 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304",
-         "net.ipv4.tcp_congestion_control": "cubic"}
+         "net.ipv4.tcp_congestion_control": "cubic", **FORGET}
 LIMIT_OF = {"tuned": "268435456", "stock": "212992"}
 
 

@@ -175,8 +175,8 @@ def circumstances(result):
         f"- {machine['date']}, commit {machine['commit']}; Linux {machine['kernel']}, {machine['processor']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB; source and destination on {machine['file_system']}",
         f"- {options['rounds']} rounds (3 where a run takes over 30 s), scale {options['scale']:g}. Every round runs each "
-        "program once, in an order that changes. The source is in memory (warm), `sync` runs before each copy, the "
-        "destination is empty; the first copy of each program is compared by size and SHA-256.",
+        "program once, in an order drawn by chance with a fixed seed. The source is read into memory and `sync` runs before "
+        "each copy, the destination is empty; the first copy of each program is compared by size and SHA-256.",
         "- Limit: the rate of the link x 1448/1514 x (1 - loss), the payload share of Ethernet frames. Best peer: the "
         "fastest program but renkei's own rows, RAW and LOCAL.",
         "- Programs are compared by the time until the copy is on stable storage: where `durable by` has `no`, `of best "
