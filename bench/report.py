@@ -177,8 +177,8 @@ def circumstances(result):
         f"- {options['rounds']} rounds (3 where a run takes over 30 s), scale {options['scale']:g}. Every round runs each "
         "program once, in an order drawn by chance with a fixed seed. The source is read into memory and `sync` runs before "
         "each copy, the destination is empty; the first copy of each program is compared by size and SHA-256.",
-        "- Limit: the rate of the link x 1448/1514 x (1 - loss), the payload share of Ethernet frames. Best peer: the "
-        "fastest program but renkei's own rows, RAW and LOCAL.",
+        "- Limit: the rate of the link x 1448/1514 (1348/1414 with MTU 1400) x (1 - loss), the payload share of frames. "
+        "Best peer: the fastest program but renkei's own rows, RAW and LOCAL.",
         "- Programs are compared by the time until the copy is on stable storage: where `durable by` has `no`, `of best "
         "peer`, the summary, the plots against RTT, loss and size and the order of rows count the seconds and the "
         "`+ sync s` after them. The other columns are of the command alone.",
@@ -252,6 +252,7 @@ def plots(result):
                                                          limit=(entry["limit"] or 0) / 1e6)
     for kind, title, label, column, scale, unit in (
             ("rtt", "Rate against RTT, 1 Gbit/s", "RTT, ms", 1, 1e6, "MB/s"),
+            ("rtt2g", "Rate against RTT, 2 Gbit/s", "RTT, ms", 1, 1e6, "MB/s"),
             ("loss", "Rate against loss, 1 Gbit/s, 100 ms", "loss", 1, 1e6, "MB/s"),
             ("size", "Files per second against file size, 1 Gbit/s, 10 ms", "bytes", 2, 1, "files/s")):
         series = [(name, [(point[0], point[column] / scale) for point in points])

@@ -55,6 +55,11 @@ class Scenarios(unittest.TestCase):
         link = tomllib.loads(scenarios.Path(2 * scenarios.G, 0.9, 1e-4).topology())["link"][0]
         self.assertEqual((link["rate"], link["rtt"], link["loss"]), ("2000M", "0.9 ms", "0.01%"))
         self.assertAlmostEqual(scenarios.Path(scenarios.G, 10).limit, 1e9 / 8 * 1448 / 1514)
+        path = scenarios.Path(scenarios.G, 4, queue="0.01 BDP", mtu=1400)
+        link = tomllib.loads(path.topology())["link"][0]
+        self.assertEqual((link["queue"], link["mtu"], path.shown()),
+                         ("0.01 BDP", 1400, "1 Gbit/s, RTT 4 ms, queue 0.01 BDP, MTU 1400"))
+        self.assertAlmostEqual(path.limit, 1e9 / 8 * 1348 / 1414)
 
 
 class Peers(unittest.TestCase):
