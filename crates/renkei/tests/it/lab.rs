@@ -560,6 +560,32 @@ fn pops_trust_each_other_and_copy_by_name() {
     assert!(elsewhere.join("run7.dat").exists() && !storage.exists());
 }
 
+/// Streams dialled ahead, padding before the ticket, many streams: what only a long path sees.
+#[test]
+fn copies_cross_a_long_and_lossy_path() {
+    if !can_run() {
+        return;
+    }
+    let mut labs = Labs::new();
+    let name = labs.up(TWO_POPS);
+    let set = ["set", "--lab", &name, "titech..kek", "--delay", "120ms", "--loss", "1%", "--rate", "500M"];
+    assert!(labs.lab(&set).status.success());
+    let content = crate::tree::noise(11, 9 << 20);
+    let file = labs.dir.path().join("run8.dat");
+    std::fs::write(&file, &content).unwrap();
+    let program = binary();
+    let copy = |from: &str, to: &str| {
+        labs.ok(&name, "kek", &[program.to_str().unwrap(), "cp", from, to]);
+    };
+    let back = labs.dir.path().join("back.dat");
+    copy(file.to_str().unwrap(), "titech:/data/up.dat");
+    copy("titech:/data/up.dat", back.to_str().unwrap());
+    assert_eq!(std::fs::read(&back).unwrap(), content);
+    copy("titech:/data/up.dat", "kek:/data/between.dat");
+    copy("kek:/data/between.dat", back.to_str().unwrap());
+    assert_eq!(std::fs::read(&back).unwrap(), content);
+}
+
 /// Every field that `show --json` prints is on the page.
 fn documents(shown: &Value) {
     let page = std::fs::read_to_string(repository("docs/lab.md")).unwrap();
