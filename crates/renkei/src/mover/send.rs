@@ -144,11 +144,11 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Tells the sender what the receiver said; the walk may wait for that.
-    fn tell<T>(&self, said: impl FnOnce(&mut Sender) -> T) -> T {
+    /// Tells the sender what became of entries; the walk may wait for that.
+    fn tell<T>(&self, news: impl FnOnce(&mut Sender) -> T) -> T {
         let mut sender = self.lock();
         let held = !sender.wants_entries();
-        let told = said(&mut sender);
+        let told = news(&mut sender);
         if held && sender.wants_entries() {
             self.changed.notify_all();
         }
@@ -208,7 +208,7 @@ impl Session {
     pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
         let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
         tracing::debug!(%error, "source failed");
-        let failure = self.lock().on_source_failed(item.id, error);
+        let failure = self.tell(|sender| sender.on_source_failed(item.id, error));
         failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
@@ -413,5 +413,68 @@ impl Sink for Finder<'_> {
     fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
         let error = error.at(&self.session.side);
         self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{PATIENCE, connections};
+    use super::*;
+    use crate::net::control::split;
+    use crate::store::Store;
+    use crate::store::local::{Access, LocalStore};
+    use renkei_core::entry::{Meta, Stamp};
+    use renkei_core::mover::sender::MAX_UNACKNOWLEDGED;
+    use std::path::Path;
+
+    fn root(folder: &Path) -> Root {
+        let dir = LocalStore::open(folder, Access::ReadOnly).unwrap().root().unwrap();
+        Root { dir, from: RelPath::root(), to: RelPath::root(), shown: String::new() }
+    }
+
+    fn file() -> (Origin, Entry) {
+        let path = RelPath::parse(b"f").unwrap();
+        let kind = EntryKind::File { stamp: Stamp { size: 1, ..Stamp::default() }, sparse: false };
+        (Origin { source: 0, path: path.clone() }, Entry { path, meta: Meta::default(), kind })
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_lets_the_waiting_walk_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (near, far) = connections(1).remove(0);
+        let (control, _receiver) = split(near, PATIENCE).unwrap();
+        let session = Arc::new(Session {
+            roots: vec![root(folder.path())],
+            state: Mutex::new(Sender::new(false, false)),
+            changed: Condvar::new(),
+            sent_bytes: AtomicU64::new(0),
+            offers: false,
+            offering: Mutex::default(),
+            failure: Failure::new(control.clone(), Vec::new()),
+            control,
+            side: "here".into(),
+        });
+        let (origin, entry) = file();
+        let mut items = Vec::new();
+        for _ in 0..MAX_UNACKNOWLEDGED {
+            let mut sender = session.lock();
+            sender.handle_entry(origin.clone(), entry.clone(), None);
+            match sender.poll_unit() {
+                Some(Unit::Pack(pack)) => items.extend(pack),
+                other => drop(other),
+            }
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        let walk = std::thread::spawn({
+            let session = session.clone();
+            move || done.send(Finder { session: &session, digests: false }.on_entry(origin, entry))
+        });
+        // It has found the window full, or it finds it open: either way it goes on.
+        assert!(is_done.recv_timeout(Duration::from_millis(300)).is_err());
+        let gone = Error::new(Code::PermissionDenied, "open", "f", "simulated");
+        session.on_source_failed(&items[0], gone).unwrap();
+        assert_eq!(is_done.recv_timeout(PATIENCE), Ok(true));
+        walk.join().unwrap().unwrap();
+        drop(far);
     }
 }
