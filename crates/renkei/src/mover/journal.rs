@@ -176,11 +176,19 @@ fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Makes the names in a folder last, and the names of the folders that were made a moment ago.
 fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Result<()> {
-    sync(&File::open(folder)?)?;
+    sync_folder(folder, sync)?;
     made.iter().filter_map(|made| made.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
-        true => sync(&File::open(".")?),
-        false => sync(&File::open(above)?),
+        true => sync_folder(Path::new("."), sync),
+        false => sync_folder(above, sync),
     })
+}
+
+/// Some file systems refuse to sync a folder at all; there is nothing more to be done for its names.
+fn sync_folder(folder: &Path, sync: Sync<'_>) -> std::io::Result<()> {
+    match sync(&File::open(folder)?) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// Lets an account have so many journals in `folder`, that of `header.job` among them.
@@ -347,6 +355,21 @@ mod tests {
         assert_eq!(refused.code, Code::OutOfMemory);
         assert_eq!(open(folder.path(), &header(1)).unwrap().1.finished.len(), 1);
         assert_eq!(path.metadata().unwrap().modified().unwrap(), long_ago);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_synced_at_all_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for errno in [libc::EINVAL, libc::ENOTSUP] {
+            let sync = |file: &File| match file.metadata()?.is_dir() {
+                true => Err(std::io::Error::from_raw_os_error(errno)),
+                false => Ok(()),
+            };
+            drop(Journal::open_with(folder.path(), &header(1), &anything, &sync).unwrap());
+            let sync = |_: &File| Err(std::io::Error::from_raw_os_error(errno));
+            let refused = Journal::open_with(folder.path(), &header(1), &anything, &sync).err().unwrap();
+            assert_eq!(refused.code, Code::JournalBroken, "the file itself");
+        }
     }
 
     /// Inode and length of what was synced while a journal was opened, in order.
