@@ -109,17 +109,20 @@ pub fn send(
         let session = session.clone();
         move |error| session.fail(error)
     });
-    let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
-    let streams = spawn_streams(&session, &job.account, streams)?;
-    let ticker = spawn_ticker(&session, watch.clone(), pacer)?;
-    let ended = session.converse(control, watch);
+    let mut threads = Vec::new();
+    let start = || {
+        threads.push(spawn_ticker(&session, watch.clone(), pacer)?);
+        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests)?);
+        spawn_streams(&session, &job.account, streams, &mut threads)
+    };
+    // Those that run when one cannot be started are ended as if it had failed.
+    let ended = start().and_then(|()| session.converse(control, watch));
     if let Err(error) = &ended {
         session.failure.set_now(error.clone().at(&session.side));
     }
     session.failure.finish();
     session.wake();
-    let _ = (walk.join(), ticker.join());
-    streams.into_iter().for_each(|stream| drop(stream.join()));
+    threads.into_iter().for_each(|thread| drop(thread.join()));
     session.conclude(ended, watch)
 }
 
@@ -294,7 +297,8 @@ fn spawn_streams(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<Vec<Thread>, Error> {
+    threads: &mut Vec<Thread>,
+) -> Result<(), Error> {
     let left = Arc::new(AtomicUsize::new(streams.len()));
     let run = |stream: TlsStream| {
         let (session, left) = (session.clone(), left.clone());
@@ -313,7 +317,7 @@ fn spawn_streams(
             session.failure.wait();
         })
     };
-    streams.into_iter().map(run).collect()
+    streams.into_iter().try_for_each(|stream| run(stream).map(|thread| threads.push(thread)))
 }
 
 /// The connections of a session and the controller of their pace.
@@ -418,7 +422,7 @@ impl Sink for Finder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{PATIENCE, connections};
+    use super::super::tests::{PATIENCE, connections, unusable_account};
     use super::*;
     use crate::net::control::split;
     use crate::store::Store;
@@ -436,6 +440,27 @@ mod tests {
         let path = RelPath::parse(b"f").unwrap();
         let kind = EntryKind::File { stamp: Stamp { size: 1, ..Stamp::default() }, sparse: false };
         (Origin { source: 0, path: path.clone() }, Entry { path, meta: Meta::default(), kind })
+    }
+
+    #[test]
+    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
+        let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
+        let job = SendJob {
+            roots: vec![root(folder.path())],
+            recursive: true,
+            offers: false,
+            digests: false,
+            dry_run: false,
+            limit: None,
+            account: unusable_account(),
+            side: "here".into(),
+        };
+        let refused = send(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
+        assert_eq!(refused.side, "here");
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&control), 1, "a thread has the session still");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Connections for tests of the two ends of a session.
 
+use crate::identity::account::Account;
 use crate::identity::authority::Authority;
 use crate::identity::credential::{Credential, generate_key};
 use crate::identity::tls::{client_config, server_config, server_name};
@@ -30,4 +31,10 @@ pub(super) fn connections(count: usize) -> Vec<(TlsStream, TlsStream)> {
         (near, far.join().unwrap())
     };
     (0..count).map(connect).collect()
+}
+
+/// An account no thread can work as: it has more groups than the kernel takes, and another uid than ours.
+pub(super) fn unusable_account() -> Account {
+    let own = Account::own().unwrap();
+    Account { uid: own.uid + 1, groups: vec![1; 70_000], ..own }
 }
