@@ -21,6 +21,9 @@ pub const MAX_RECORD_BYTES: usize = 64 << 10;
 /// Bytes before a record's value: its length and checksum.
 pub const RECORD_HEAD_BYTES: usize = 8;
 
+/// Memory a record takes that was read, with the room a growing map has to spare.
+const RECORD_MEMORY: u64 = 160;
+
 /// Name of a file in a journal: the first half of the BLAKE3 of its path.
 pub type PathKey = [u8; 16];
 
@@ -133,14 +136,27 @@ impl State {
     /// Reads a journal as far as it is good; also returns how many bytes that is.
     pub fn read(bytes: &[u8]) -> (State, usize) {
         let mut state = State::default();
+        let good = state.absorb(bytes);
+        (state, good)
+    }
+
+    /// Takes the records at the start of `bytes`, the next part of a journal, as far as they are whole and good;
+    /// returns how many bytes that is.
+    pub fn absorb(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while let Some((record, after)) = Record::read(rest) {
-            if !state.apply(record) {
+            if !self.apply(record) {
                 break;
             }
             rest = after;
         }
-        (state, bytes.len() - rest.len())
+        bytes.len() - rest.len()
+    }
+
+    /// About how much memory this takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let slots: usize = self.partial.values().map(|partial| partial.slots.len()).sum();
+        (self.finished.len() + self.partial.len() + slots) as u64 * RECORD_MEMORY
     }
 
     /// Takes one record; false if it cannot follow what came before.
@@ -229,6 +245,18 @@ mod tests {
         let other = Record::Slot { key: [9; 16], source: changed, temp_ino: 3, slot: 4, digest: [0; 32] };
         let (state, _) = State::read(&written(&[slot(0), slot(1), other]));
         assert_eq!(state.partial[&[9; 16]].slots.len(), 1);
+    }
+
+    #[test]
+    fn a_journal_read_in_parts_says_the_same() {
+        let whole = written(&[slot(0), slot(1), Record::Dropped { key: [9; 16] }, slot(7)]);
+        for cut in 0..whole.len() {
+            let mut state = State::default();
+            let good = state.absorb(&whole[..cut]);
+            assert_eq!(good + state.absorb(&whole[good..]), whole.len());
+            assert_eq!(state, State::read(&whole).0);
+            assert_eq!(state.memory_bytes(), 2 * RECORD_MEMORY);
+        }
     }
 
     #[test]

@@ -25,8 +25,6 @@ pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
 /// Memory a name takes in a set, with the room a growing set has to spare.
 const NAME_BYTES: u64 = 40;
-/// Memory a record of a journal takes that was read, likewise.
-const RECORD_BYTES: u64 = 160;
 /// Memory each attribute, link and directory takes beside its bytes: what allocators add.
 const ALLOCATION_BYTES: usize = 64;
 
@@ -177,8 +175,7 @@ impl Receiver {
     /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
     /// the end.
     pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
-        let slots = previous.partial.values().map(|partial| partial.slots.len()).sum::<usize>();
-        let records = previous.finished.len() + previous.partial.len() + slots;
+        let kept_bytes = previous.memory_bytes();
         Receiver {
             options,
             previous,
@@ -196,7 +193,7 @@ impl Receiver {
             records: Vec::new(),
             max_deferred,
             deferred_bytes: 0,
-            kept_bytes: records as u64 * RECORD_BYTES,
+            kept_bytes,
             max_open: MAX_OPEN_FILES,
         }
     }

@@ -462,7 +462,7 @@ impl<'a> Run<'a> {
             local: local.as_os_str().as_bytes().to_vec(),
             account: Account::own()?.name,
         };
-        Journal::open(&self.context.home()?.journal_dir(), &header).map(Some)
+        Journal::open(&self.context.home()?.journal_dir(), &header, &*unlimited()).map(Some)
     }
 }
 

@@ -14,6 +14,16 @@ use std::time::Duration;
 /// How far the journal may be behind.
 pub const BEHIND: Duration = Duration::from_millis(100);
 
+/// Longest journal that is read: some five million files or extents. A longer one begins anew.
+const MAX_BYTES: u64 = 512 << 20;
+
+/// A journal is read in parts of this size.
+const PART_BYTES: u64 = 4 << 20;
+const _: () = assert!(PART_BYTES > 2 * (RECORD_HEAD_BYTES + MAX_RECORD_BYTES) as u64);
+
+/// Says whether a session may keep so many bytes in memory.
+pub type Allow<'a> = &'a dyn Fn(u64) -> Result<(), Error>;
+
 /// How a file or folder is made to last.
 type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
 
@@ -26,36 +36,46 @@ pub struct Journal {
 impl Journal {
     /// Opens or creates the journal of `header.job` in `folder` and says what it holds.
     ///
-    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`. The header lasts
-    /// when this returns.
+    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`. One that is very
+    /// long, or takes more than half of what `allow` ever lets a session keep, begins anew, and the files are sent
+    /// again: it must not keep the job from its end. The header lasts when this returns.
     ///
     /// # Errors
-    /// `TransferBusy` if another transfer holds it; `JournalBroken` if the folder cannot be used.
-    pub fn open(folder: &Path, header: &Header) -> Result<(Journal, State), Error> {
-        Self::open_with(folder, header, &File::sync_all)
+    /// `TransferBusy` if another transfer holds it; `JournalBroken` if the folder cannot be used; those of `allow`
+    /// but `TooManyEntries`, and the journal is as it was.
+    pub fn open(folder: &Path, header: &Header, allow: Allow<'_>) -> Result<(Journal, State), Error> {
+        Self::open_with(folder, header, allow, &File::sync_all)
     }
 
-    fn open_with(folder: &Path, header: &Header, sync: Sync<'_>) -> Result<(Journal, State), Error> {
+    fn open_with(
+        folder: &Path,
+        header: &Header,
+        allow: Allow<'_>,
+        sync: Sync<'_>,
+    ) -> Result<(Journal, State), Error> {
         let path = folder.join(file_name(header.job));
         let made = make_folder(folder).map_err(|error| broken(&path, error))?;
-        let opened = Self::open_file(path, header)?;
+        let opened = Self::open_file(path, header, allow)?;
         let lasting = sync(&opened.0.file).and_then(|()| sync_folders(folder, &made, sync));
         lasting.map_err(|error| broken(&opened.0.path, error))?;
         Ok(opened)
     }
 
-    fn open_file(path: PathBuf, header: &Header) -> Result<(Journal, State), Error> {
+    fn open_file(path: PathBuf, header: &Header, allow: Allow<'_>) -> Result<(Journal, State), Error> {
         let mut file = open_locked(&path)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| broken(&path, error))?;
-        let (state, good) = State::read(&bytes);
+        let length = file.metadata().map_err(|error| broken(&path, error))?.len();
+        let read = if length > MAX_BYTES { None } else { read(&mut file, &path, allow)? };
+        let Some((state, good)) = read else {
+            let path_shown = path.display();
+            tracing::warn!(path = %path_shown, length, "journal too large; it begins anew, files are sent again");
+            return Self::begin(file, path, header, 0, State::default());
+        };
         let known = state.header.as_ref();
-        if !bytes.is_empty() && known.is_none_or(|known| !same_job(known, header)) {
+        if length > 0 && known.is_none_or(|known| !same_job(known, header)) {
             set_aside(&path);
-            file.set_len(0).map_err(|error| broken(&path, error))?;
             return Self::begin(file, path, header, 0, State::default());
         }
-        Self::begin(file, path, header, good as u64, state)
+        Self::begin(file, path, header, good, state)
     }
 
     fn begin(
@@ -65,7 +85,7 @@ impl Journal {
         good: u64,
         state: State,
     ) -> Result<(Self, State), Error> {
-        let start = file.set_len(good).and_then(|()| file.seek(SeekFrom::Start(good)));
+        let start = cut(&file, good).and_then(|()| file.seek(SeekFrom::Start(good)));
         start.map_err(|error| broken(&path, error))?;
         let mut journal = Journal { file, path };
         if good == 0 {
@@ -87,6 +107,30 @@ impl Journal {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a finished journal");
         }
     }
+}
+
+/// Reads a journal and says how many of its bytes are good; `None` if it takes too much memory at any time.
+fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State, u64)>, Error> {
+    let (mut state, mut good, mut bytes) = (State::default(), 0, Vec::new());
+    loop {
+        let part = file.take(PART_BYTES).read_to_end(&mut bytes).map_err(|error| broken(path, error))?;
+        let used = state.absorb(&bytes);
+        bytes.drain(..used);
+        good += used as u64;
+        // As much again is left for what the session finds.
+        match allow(2 * state.memory_bytes()) {
+            Err(error) if error.code == Code::TooManyEntries => return Ok(None),
+            allowed => allowed?,
+        }
+        if part == 0 || bytes.len() > RECORD_HEAD_BYTES + MAX_RECORD_BYTES {
+            return Ok(Some((state, good)));
+        }
+    }
+}
+
+/// Cuts a torn tail off. A journal without one keeps its time: only what is added to it makes it younger.
+fn cut(file: &File, good: u64) -> std::io::Result<()> {
+    if file.metadata()?.len() == good { Ok(()) } else { file.set_len(good) }
 }
 
 /// Opens and locks the file that `path` leads to: one that was removed between the two, by a clean-up or by the end
@@ -132,11 +176,19 @@ fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Makes the names in a folder last, and the names of the folders that were made a moment ago.
 fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Result<()> {
-    sync(&File::open(folder)?)?;
+    sync_folder(folder, sync)?;
     made.iter().filter_map(|made| made.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
-        true => sync(&File::open(".")?),
-        false => sync(&File::open(above)?),
+        true => sync_folder(Path::new("."), sync),
+        false => sync_folder(above, sync),
     })
+}
+
+/// Some file systems refuse to sync a folder at all; there is nothing more to be done for its names.
+fn sync_folder(folder: &Path, sync: Sync<'_>) -> std::io::Result<()> {
+    match sync(&File::open(folder)?) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// Lets an account have so many journals in `folder`, that of `header.job` among them.
@@ -214,6 +266,14 @@ mod tests {
         Header { version: 1, job, boot: boot_id(), to: None, local: b"/x".to_vec(), account: "a".into() }
     }
 
+    fn anything(_: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn open(folder: &Path, header: &Header) -> Result<(Journal, State), Error> {
+        Journal::open(folder, header, &anything)
+    }
+
     fn finished(n: u8) -> Vec<u8> {
         let mut bytes = Vec::new();
         let source = renkei_core::entry::Stamp::default();
@@ -224,19 +284,92 @@ mod tests {
     #[test]
     fn a_journal_is_found_again_and_its_torn_tail_cut() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut journal, state) = Journal::open(folder.path(), &header(1)).unwrap();
+        let (mut journal, state) = open(folder.path(), &header(1)).unwrap();
         assert!(state.is_empty());
         journal.append(&finished(1)).unwrap();
         journal.append(&finished(2)[..10]).unwrap();
         drop(journal);
-        let (mut journal, state) = Journal::open(folder.path(), &header(1)).unwrap();
+        let (mut journal, state) = open(folder.path(), &header(1)).unwrap();
         assert_eq!(state.finished.len(), 1);
         journal.append(&finished(3)).unwrap();
         drop(journal);
-        let (journal, state) = Journal::open(folder.path(), &header(1)).unwrap();
+        let (journal, state) = open(folder.path(), &header(1)).unwrap();
         assert_eq!(state.finished.len(), 2);
         journal.remove();
-        assert!(Journal::open(folder.path(), &header(1)).unwrap().1.is_empty());
+        assert!(open(folder.path(), &header(1)).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_journal_longer_than_a_part_is_read_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
+        let mut bytes = Vec::new();
+        for n in 0..100_000_u32 {
+            let key = *blake3::hash(&n.to_le_bytes()).as_bytes().first_chunk().unwrap();
+            let source = renkei_core::entry::Stamp { size: u64::MAX, ..Default::default() };
+            Record::Finished { key, source, ino: u64::MAX }.write(&mut bytes);
+        }
+        assert!(bytes.len() as u64 > PART_BYTES);
+        journal.append(&bytes).unwrap();
+        drop(journal);
+        assert_eq!(open(folder.path(), &header(1)).unwrap().1.finished.len(), 100_000);
+    }
+
+    #[test]
+    fn a_journal_that_may_never_be_kept_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
+        let fresh = journal.path.metadata().unwrap().len();
+        (0..4).for_each(|n| journal.append(&finished(n)).unwrap());
+        drop(journal);
+        let allow = |bytes| match bytes > 3 * 2 * 160 {
+            true => Err(Error::new(Code::TooManyEntries, "", "", "")),
+            false => Ok(()),
+        };
+        let (mut journal, state) = Journal::open(folder.path(), &header(1), &allow).unwrap();
+        assert!(state.is_empty() && state.header.is_none());
+        assert_eq!(journal.path.metadata().unwrap().len(), fresh);
+        (0..3).for_each(|n| journal.append(&finished(n)).unwrap());
+        drop(journal);
+        let (journal, state) = Journal::open(folder.path(), &header(1), &allow).unwrap();
+        assert_eq!(state.finished.len(), 3);
+        // One that is too long is not even read.
+        journal.file.set_len(MAX_BYTES + 1).unwrap();
+        drop(journal);
+        let (journal, state) = open(folder.path(), &header(1)).unwrap();
+        assert!(state.is_empty());
+        assert_eq!(journal.path.metadata().unwrap().len(), fresh);
+    }
+
+    #[test]
+    fn a_try_that_adds_nothing_leaves_the_journal_as_old_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
+        journal.append(&finished(1)).unwrap();
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(86_400);
+        journal.file.set_modified(long_ago).unwrap();
+        let path = journal.path.clone();
+        drop(journal);
+        let busy = |_| Err(Error::new(Code::OutOfMemory, "", "", ""));
+        let refused = Journal::open(folder.path(), &header(1), &busy).err().unwrap();
+        assert_eq!(refused.code, Code::OutOfMemory);
+        assert_eq!(open(folder.path(), &header(1)).unwrap().1.finished.len(), 1);
+        assert_eq!(path.metadata().unwrap().modified().unwrap(), long_ago);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_synced_at_all_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        for errno in [libc::EINVAL, libc::ENOTSUP] {
+            let sync = |file: &File| match file.metadata()?.is_dir() {
+                true => Err(std::io::Error::from_raw_os_error(errno)),
+                false => Ok(()),
+            };
+            drop(Journal::open_with(folder.path(), &header(1), &anything, &sync).unwrap());
+            let sync = |_: &File| Err(std::io::Error::from_raw_os_error(errno));
+            let refused = Journal::open_with(folder.path(), &header(1), &anything, &sync).err().unwrap();
+            assert_eq!(refused.code, Code::JournalBroken, "the file itself");
+        }
     }
 
     /// Inode and length of what was synced while a journal was opened, in order.
@@ -248,7 +381,7 @@ mod tests {
             synced.borrow_mut().push((found.ino(), if found.is_file() { found.len() } else { 0 }));
             Ok(())
         };
-        drop(Journal::open_with(folder, &header(1), &sync).unwrap());
+        drop(Journal::open_with(folder, &header(1), &anything, &sync).unwrap());
         synced.into_inner()
     }
 
@@ -277,7 +410,7 @@ mod tests {
                 calls.set(calls.get() + 1);
                 if calls.get() > bad { Err(std::io::Error::other("simulated")) } else { Ok(()) }
             };
-            let refused = Journal::open_with(folder.path(), &header(1), &sync).err().unwrap();
+            let refused = Journal::open_with(folder.path(), &header(1), &anything, &sync).err().unwrap();
             assert_eq!(refused.code, Code::JournalBroken);
         }
     }
@@ -285,10 +418,10 @@ mod tests {
     #[test]
     fn one_transfer_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let _held = Journal::open(folder.path(), &header(1)).unwrap();
-        let refused = Journal::open(folder.path(), &header(1)).err().unwrap();
+        let _held = open(folder.path(), &header(1)).unwrap();
+        let refused = open(folder.path(), &header(1)).err().unwrap();
         assert_eq!(refused.code, Code::TransferBusy);
-        assert!(Journal::open(folder.path(), &header(2)).is_ok());
+        assert!(open(folder.path(), &header(2)).is_ok());
     }
 
     /// Runs that end and begin while a third opens and removes: whoever holds the journal holds the file of that name.
@@ -297,7 +430,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = || {
             for _ in 0..100 {
-                let Ok((journal, _)) = Journal::open(folder.path(), &header(1)) else { continue };
+                let Ok((journal, _)) = open(folder.path(), &header(1)) else { continue };
                 assert!(leads_to(&journal.path, &journal.file).unwrap());
                 journal.remove();
             }
@@ -313,12 +446,12 @@ mod tests {
             check_unfinished(folder.path(), &header, 3).map_err(|error| error.code)
         };
         assert_eq!(check(1, "a"), Ok(()));
-        (1..=3).for_each(|job| drop(Journal::open(folder.path(), &header(job)).unwrap()));
+        (1..=3).for_each(|job| drop(open(folder.path(), &header(job)).unwrap()));
         assert_eq!(check(4, "a"), Err(Code::TooManyUnfinished));
         // One of those is taken up; another account has none.
         assert_eq!((check(2, "a"), check(4, "b")), (Ok(()), Ok(())));
         std::fs::write(folder.path().join("x.becomes"), "").unwrap();
-        Journal::open(folder.path(), &header(1)).unwrap().0.remove();
+        open(folder.path(), &header(1)).unwrap().0.remove();
         assert_eq!(check(4, "a"), Ok(()));
     }
 
@@ -327,7 +460,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("{:016x}.journal", 7));
         std::fs::write(&path, b"no journal at all").unwrap();
-        let (_, state) = Journal::open(folder.path(), &header(7)).unwrap();
+        let (_, state) = open(folder.path(), &header(7)).unwrap();
         assert!(state.is_empty());
         assert!(path.with_extension("bad").exists());
     }

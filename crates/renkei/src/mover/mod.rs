@@ -16,6 +16,8 @@ mod place;
 pub mod progress;
 pub mod receive;
 pub mod send;
+#[cfg(test)]
+mod tests;
 pub mod walk;
 
 pub use failure::{Registered, Stop};

@@ -203,8 +203,10 @@ pub fn receive(
         move |error| session.fail(error)
     });
     let journal = spawn_journal(&session)?;
-    let (offers, threads) = spawn_workers(&session, &job.account, streams)?;
-    let ended = session.converse(control, offers);
+    let mut threads = Vec::new();
+    // Those that run when one cannot be started are ended as if it had failed.
+    let started = spawn_workers(&session, &job.account, streams, &mut threads);
+    let ended = started.and_then(|offers| session.converse(control, offers));
     if let Err(error) = &ended {
         session.failure.set_now(session.name_side(error.clone()));
     }
@@ -560,18 +562,15 @@ fn create(
     OpenFile::new(place.dir, temp, file, head.entry.size())
 }
 
-type Threads = Vec<AccountThread<()>>;
-
 fn spawn_workers(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<(mpsc::SyncSender<Vec<OfferItem>>, Threads), Error> {
+    threads: &mut Vec<AccountThread<()>>,
+) -> Result<mpsc::SyncSender<Vec<OfferItem>>, Error> {
     let (offers, offered) = mpsc::sync_channel(MAX_OFFERS);
-    let mut threads = vec![
-        spawn(session, account, "offers", move |session| judge_offers(session, offered))?,
-        spawn(session, account, "commit", super::commit::run)?,
-    ];
+    threads.push(spawn(session, account, "offers", move |session| judge_offers(session, offered))?);
+    threads.push(spawn(session, account, "commit", super::commit::run)?);
     for stream in streams {
         threads.push(spawn(session, account, "receive", move |session| {
             Incoming::new(stream, session).run()?;
@@ -580,7 +579,7 @@ fn spawn_workers(
             Ok(())
         })?);
     }
-    Ok((offers, threads))
+    Ok(offers)
 }
 
 fn spawn(
@@ -626,4 +625,40 @@ fn spawn_journal(session: &Arc<Session>) -> Result<std::thread::JoinHandle<()>, 
         .name("journal".into())
         .spawn(keep)
         .map_err(|error| Error::new(Code::SystemCall, "start thread", "journal", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{PATIENCE, connections, unusable_account};
+    use super::*;
+    use crate::net::control::split;
+    use crate::store::Store;
+    use crate::store::local::{Access, LocalStore};
+    use renkei_core::mover::journal::{Header, VERSION};
+
+    #[test]
+    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
+        let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
+        let (boot, local, account) = (boot_id(), Vec::new(), "a".to_owned());
+        let header = Header { version: VERSION, job: 1, boot, to: None, local, account };
+        let open = || Journal::open(folder.path(), &header, &*unlimited());
+        let job = ReceiveJob {
+            base: LocalStore::open(folder.path(), Access::ReadWrite).unwrap().root().unwrap(),
+            job: 1,
+            options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+            journal: Some(open().unwrap()),
+            max_deferred: 1,
+            memory: unlimited(),
+            account: unusable_account(),
+            side: "here".into(),
+            root: String::new(),
+        };
+        let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
+        assert_eq!(refused.side, "here");
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&control), 1, "a thread has the session still");
+        open().unwrap();
+    }
 }

@@ -109,17 +109,20 @@ pub fn send(
         let session = session.clone();
         move |error| session.fail(error)
     });
-    let walk = spawn_walk(&session, &job.account, job.recursive, job.digests)?;
-    let streams = spawn_streams(&session, &job.account, streams)?;
-    let ticker = spawn_ticker(&session, watch.clone(), pacer)?;
-    let ended = session.converse(control, watch);
+    let mut threads = Vec::new();
+    let start = || {
+        threads.push(spawn_ticker(&session, watch.clone(), pacer)?);
+        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests)?);
+        spawn_streams(&session, &job.account, streams, &mut threads)
+    };
+    // Those that run when one cannot be started are ended as if it had failed.
+    let ended = start().and_then(|()| session.converse(control, watch));
     if let Err(error) = &ended {
         session.failure.set_now(error.clone().at(&session.side));
     }
     session.failure.finish();
     session.wake();
-    let _ = (walk.join(), ticker.join());
-    streams.into_iter().for_each(|stream| drop(stream.join()));
+    threads.into_iter().for_each(|thread| drop(thread.join()));
     session.conclude(ended, watch)
 }
 
@@ -144,11 +147,11 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Tells the sender what the receiver said; the walk may wait for that.
-    fn tell<T>(&self, said: impl FnOnce(&mut Sender) -> T) -> T {
+    /// Tells the sender what became of entries; the walk may wait for that.
+    fn tell<T>(&self, news: impl FnOnce(&mut Sender) -> T) -> T {
         let mut sender = self.lock();
         let held = !sender.wants_entries();
-        let told = said(&mut sender);
+        let told = news(&mut sender);
         if held && sender.wants_entries() {
             self.changed.notify_all();
         }
@@ -208,7 +211,7 @@ impl Session {
     pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
         let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
         tracing::debug!(%error, "source failed");
-        let failure = self.lock().on_source_failed(item.id, error);
+        let failure = self.tell(|sender| sender.on_source_failed(item.id, error));
         failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
@@ -294,7 +297,8 @@ fn spawn_streams(
     session: &Arc<Session>,
     account: &Account,
     streams: Vec<TlsStream>,
-) -> Result<Vec<Thread>, Error> {
+    threads: &mut Vec<Thread>,
+) -> Result<(), Error> {
     let left = Arc::new(AtomicUsize::new(streams.len()));
     let run = |stream: TlsStream| {
         let (session, left) = (session.clone(), left.clone());
@@ -313,7 +317,7 @@ fn spawn_streams(
             session.failure.wait();
         })
     };
-    streams.into_iter().map(run).collect()
+    streams.into_iter().try_for_each(|stream| run(stream).map(|thread| threads.push(thread)))
 }
 
 /// The connections of a session and the controller of their pace.
@@ -413,5 +417,89 @@ impl Sink for Finder<'_> {
     fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
         let error = error.at(&self.session.side);
         self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{PATIENCE, connections, unusable_account};
+    use super::*;
+    use crate::net::control::split;
+    use crate::store::Store;
+    use crate::store::local::{Access, LocalStore};
+    use renkei_core::entry::{Meta, Stamp};
+    use renkei_core::mover::sender::MAX_UNACKNOWLEDGED;
+    use std::path::Path;
+
+    fn root(folder: &Path) -> Root {
+        let dir = LocalStore::open(folder, Access::ReadOnly).unwrap().root().unwrap();
+        Root { dir, from: RelPath::root(), to: RelPath::root(), shown: String::new() }
+    }
+
+    fn file() -> (Origin, Entry) {
+        let path = RelPath::parse(b"f").unwrap();
+        let kind = EntryKind::File { stamp: Stamp { size: 1, ..Stamp::default() }, sparse: false };
+        (Origin { source: 0, path: path.clone() }, Entry { path, meta: Meta::default(), kind })
+    }
+
+    #[test]
+    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
+        let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
+        let job = SendJob {
+            roots: vec![root(folder.path())],
+            recursive: true,
+            offers: false,
+            digests: false,
+            dry_run: false,
+            limit: None,
+            account: unusable_account(),
+            side: "here".into(),
+        };
+        let refused = send(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
+        assert_eq!(refused.side, "here");
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&control), 1, "a thread has the session still");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_lets_the_waiting_walk_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (near, far) = connections(1).remove(0);
+        let (control, _receiver) = split(near, PATIENCE).unwrap();
+        let session = Arc::new(Session {
+            roots: vec![root(folder.path())],
+            state: Mutex::new(Sender::new(false, false)),
+            changed: Condvar::new(),
+            sent_bytes: AtomicU64::new(0),
+            offers: false,
+            offering: Mutex::default(),
+            failure: Failure::new(control.clone(), Vec::new()),
+            control,
+            side: "here".into(),
+        });
+        let (origin, entry) = file();
+        let mut items = Vec::new();
+        for _ in 0..MAX_UNACKNOWLEDGED {
+            let mut sender = session.lock();
+            sender.handle_entry(origin.clone(), entry.clone(), None);
+            match sender.poll_unit() {
+                Some(Unit::Pack(pack)) => items.extend(pack),
+                other => drop(other),
+            }
+        }
+        let (done, is_done) = std::sync::mpsc::channel();
+        let walk = std::thread::spawn({
+            let session = session.clone();
+            move || done.send(Finder { session: &session, digests: false }.on_entry(origin, entry))
+        });
+        // It has found the window full, or it finds it open: either way it goes on.
+        assert!(is_done.recv_timeout(Duration::from_millis(300)).is_err());
+        let gone = Error::new(Code::PermissionDenied, "open", "f", "simulated");
+        session.on_source_failed(&items[0], gone).unwrap();
+        assert_eq!(is_done.recv_timeout(PATIENCE), Ok(true));
+        walk.join().unwrap().unwrap();
+        drop(far);
     }
 }

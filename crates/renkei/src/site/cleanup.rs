@@ -191,7 +191,7 @@ mod tests {
             local: Vec::new(),
             account: Account::own().unwrap().name,
         };
-        drop(Journal::open(&home.journal_dir(), &header).unwrap());
+        drop(Journal::open(&home.journal_dir(), &header, &|_| Ok(())).unwrap());
         Case { _dir: dir, home, root }
     }
 

@@ -9,7 +9,7 @@ use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
-use crate::mover::journal::{Journal, boot_id, check_unfinished};
+use crate::mover::journal::{Allow, Journal, boot_id, check_unfinished};
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
@@ -96,11 +96,14 @@ impl Site {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
-        let journal = self.open_journal(&account, &open, job)?;
+        // First the streams: what the journal says counts to the memory of the session that has them.
+        let waiting = self.issue_streams(access, open.max_streams, control)?;
+        let memory = waiting.allowance(self.max_streams(access));
+        let journal = self.open_journal(&account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
-        let waiting = self.open_streams(access, open.max_streams, offers, request, control)?;
+        offer_streams(&waiting, offers, request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let streams = match waiting.gather(&stop) {
@@ -114,7 +117,7 @@ impl Site {
             journal,
             account,
             max_deferred,
-            memory: waiting.allowance(self.max_streams(access)),
+            memory,
             side: access.site().into(),
             root: format!("/{storage}"),
         };
@@ -127,6 +130,7 @@ impl Site {
         account: &Account,
         open: &OpenReceive,
         job: u64,
+        memory: Allow<'_>,
     ) -> Result<Option<(Journal, State)>, Error> {
         if open.options.dry_run {
             return Ok(None);
@@ -141,7 +145,7 @@ impl Site {
         };
         let folder = self.home().journal_dir();
         check_unfinished(&folder, &header, MAX_UNFINISHED)?;
-        Journal::open(&folder, &header).map(Some)
+        Journal::open(&folder, &header, memory).map(Some)
     }
 
     /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].
@@ -173,7 +177,8 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
-        let waiting = self.open_streams(access, open.max_streams, open.offers, request, control)?;
+        let waiting = self.issue_streams(access, open.max_streams, control)?;
+        offer_streams(&waiting, open.offers, request, control)?;
         Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
@@ -249,22 +254,15 @@ impl Site {
         }
     }
 
-    /// Answers `request` with a ticket for data streams: as many as asked for, as the link needs and as are left.
-    fn open_streams(
+    /// A ticket for data streams: as many as asked for, as the link needs and as are left.
+    fn issue_streams(
         &self,
         access: &Access,
         wanted: u16,
-        offers: bool,
-        request: u64,
         control: &ControlReceiver,
     ) -> Result<Waiting<'_>, Error> {
-        let link = control.sender();
-        let streams = self.stream_count(access, wanted, link.socket());
-        let waiting = self.tickets.issue(&access.principal, streams, self.max_streams(access))?;
-        let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
-        link.send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-        tracing::info!(streams = waiting.streams, offers, "opened");
-        Ok(waiting)
+        let streams = self.stream_count(access, wanted, control.sender().socket());
+        self.tickets.issue(&access.principal, streams, self.max_streams(access))
     }
 
     fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
@@ -296,6 +294,19 @@ impl Site {
             }
         }
     }
+}
+
+/// Answers `request` with the ticket.
+fn offer_streams(
+    waiting: &Waiting<'_>,
+    offers: bool,
+    request: u64,
+    control: &ControlReceiver,
+) -> Result<(), Error> {
+    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+    control.sender().send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+    tracing::info!(streams = waiting.streams, offers, "opened");
+    Ok(())
 }
 
 /// Key of a job at this site: another principal or place with the same client key is another job.
