@@ -3,6 +3,7 @@
 use super::access::Access;
 use super::transfer::{STREAM_BYTES, Stop};
 use crate::mover::receive::Allowance;
+use crate::net::socket;
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -10,13 +11,14 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::message::OpenReceive;
 use std::collections::HashMap;
+use std::net::TcpStream;
 use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for its data streams.
 const JOIN_WITHIN: Duration = Duration::from_secs(60);
-/// How often a waiting session looks whether it was stopped.
+/// How often a waiting session looks whether it was stopped, or its client left.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a grant may wait to be redeemed.
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
@@ -154,20 +156,27 @@ impl Waiting<'_> {
         Box::new(move |bytes| tickets.keep(&ticket, bytes, limit))
     }
 
-    /// Waits for all streams.
-    pub fn gather(&self, stop: &Stop) -> Result<Vec<TlsStream>, Error> {
+    /// Waits for all streams of the client at the other end of `control`.
+    ///
+    /// # Errors
+    /// `Stalled`; `ConnectionLost` as soon as the client has left, so that it keeps nothing from others.
+    pub fn gather(&self, stop: &Stop, control: &TcpStream) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
-        (0..self.streams).map(|_| self.next(deadline, stop)).collect()
+        (0..self.streams).map(|_| self.next(deadline, stop, control)).collect()
     }
 
     /// The next stream; a newer run of the same transfer does not wait for the streams of a client that is gone.
-    fn next(&self, deadline: Instant, stop: &Stop) -> Result<TlsStream, Error> {
+    fn next(&self, deadline: Instant, stop: &Stop, control: &TcpStream) -> Result<TlsStream, Error> {
         loop {
             match self.joined.recv_timeout(LOOK_EVERY) {
                 Ok(stream) => return Ok(stream),
                 Err(_) if Instant::now() > deadline => {
                     let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
                     return Err(Error::new(Code::Stalled, "join", "data streams", cause));
+                }
+                Err(_) if socket::is_left(control) => {
+                    let cause = "it left before its data streams came";
+                    return Err(Error::new(Code::ConnectionLost, "join", "peer", cause));
                 }
                 Err(_) => stop.check()?,
             }
@@ -224,6 +233,20 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn nobody_waits_for_the_streams_of_a_client_that_left() {
+        let tickets = Tickets::default();
+        let waiting = tickets.issue(&Principal::parse("alice@kek").unwrap(), 2, 20).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let control = listener.accept().unwrap().0;
+        let start = Instant::now();
+        drop(client);
+        assert_eq!(waiting.gather(&Stop::default(), &control).err().unwrap().code, Code::ConnectionLost);
+        assert!(start.elapsed() < JOIN_WITHIN / 2);
+    }
 
     #[test]
     fn one_principal_leaves_streams_for_the_others() {

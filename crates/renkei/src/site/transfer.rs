@@ -103,7 +103,7 @@ impl Site {
         let waiting = self.open_streams(access, open.max_streams, offers, request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
-        let streams = match waiting.gather(&stop) {
+        let streams = match waiting.gather(&stop, control.sender().socket()) {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
@@ -174,7 +174,8 @@ impl Site {
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
         let waiting = self.open_streams(access, open.max_streams, open.offers, request, control)?;
-        Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
+        let streams = waiting.gather(&stop, control.sender().socket());
+        Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
     /// Sends to another site, which granted it; the asker is told the progress through `watch`.
