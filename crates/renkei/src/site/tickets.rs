@@ -72,8 +72,9 @@ impl Tickets {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Makes a ticket for `wanted` streams, or fewer if all sessions together would have more than `limit`, or those
-    /// of `principal` more than half of it: nobody takes all from the others.
+    /// Makes a ticket for `wanted` streams, or for half of what is left if that is fewer, so that the next session
+    /// gets some too. All sessions together have at most `limit`, those of `principal` at most half of it: nobody
+    /// takes all from the others.
     ///
     /// # Errors
     /// `OutOfMemory` if not even one stream is left.
@@ -86,7 +87,7 @@ impl Tickets {
         let own_left = one_share(limit).saturating_sub(used(&|issued| issued.principal == *principal));
         let used = used(&|_| true);
         let left = limit.saturating_sub(used).min(own_left);
-        let streams = u16::try_from(left).unwrap_or(u16::MAX).min(wanted);
+        let streams = u16::try_from(left.div_ceil(2)).unwrap_or(u16::MAX).min(wanted);
         if streams == 0 {
             let cause = format!(
                 "transfers take the memory of {used} data streams, as much as `limits.max_memory_mib` allows to one \
@@ -252,13 +253,20 @@ mod tests {
     fn one_principal_leaves_streams_for_the_others() {
         let tickets = Tickets::default();
         let [alice, bob] = ["alice@kek", "bob@kek"].map(|name| Principal::parse(name).unwrap());
-        let first = tickets.issue(&alice, 8, 20).unwrap();
-        let second = tickets.issue(&alice, 8, 20).unwrap();
-        assert_eq!((first.streams, second.streams), (8, 2));
-        assert_eq!(tickets.issue(&alice, 8, 20).err().unwrap().code, Code::OutOfMemory);
-        assert_eq!(tickets.issue(&bob, 8, 20).unwrap().streams, 8);
-        drop(first);
-        assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 8);
+        let mut own: Vec<_> = (0..4).map(|_| tickets.issue(&alice, 4, 20).unwrap()).collect();
+        assert_eq!(own.iter().map(|session| session.streams).collect::<Vec<_>>(), [4, 3, 2, 1]);
+        assert_eq!(tickets.issue(&alice, 4, 20).err().unwrap().code, Code::OutOfMemory);
+        assert_eq!(tickets.issue(&bob, 4, 20).unwrap().streams, 4);
+        own.remove(0);
+        assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 2);
+    }
+
+    #[test]
+    fn a_user_has_many_sessions_on_a_long_path() {
+        let tickets = Tickets::default();
+        let alice = Principal::parse("alice@kek").unwrap();
+        let own: Vec<_> = (0..7).map(|_| tickets.issue(&alice, 32, 170).unwrap()).collect();
+        assert_eq!(own.iter().map(|session| session.streams).collect::<Vec<_>>(), [32, 27, 13, 7, 3, 2, 1]);
     }
 
     #[test]
@@ -277,10 +285,10 @@ mod tests {
         assert_eq!(second.streams, 4);
         // Only now, beside the other.
         assert_eq!(keep(6 * STREAM_BYTES).unwrap_err().code, Code::OutOfMemory);
-        let others = tickets.issue(&bob, 10, 20).unwrap();
+        let others = tickets.issue(&bob, 5, 20).unwrap();
         keep(4 * STREAM_BYTES).unwrap();
-        assert_eq!(others.allowance(20)(STREAM_BYTES).unwrap_err().code, Code::TooManyEntries);
+        assert_eq!(others.allowance(20)(6 * STREAM_BYTES).unwrap_err().code, Code::TooManyEntries);
         drop(first);
-        assert_eq!(tickets.issue(&alice, 8, 20).unwrap().streams, 6);
+        assert_eq!(tickets.issue(&alice, 8, 20).unwrap().streams, 3);
     }
 }
