@@ -81,6 +81,7 @@ pub struct Site {
     pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) tickets: Tickets,
     pub(crate) grants: Grants,
+    pub(crate) dialled: transfer::Dialled,
     pub(crate) transfers: Transfers,
 }
 
@@ -97,6 +98,7 @@ impl Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
+            dialled: transfer::Dialled::default(),
             transfers: Transfers::default(),
         }))
     }
