@@ -8,20 +8,27 @@ import time
 from bench.measure import Fail, output, process_seconds
 
 LIMITS = ("net.core.rmem_max", "net.core.wmem_max")
+# What both kinds have: no run learns from the ones before it.
+FORGET = {"net.ipv4.tcp_no_metrics_save": "1"}
 # What all programs get: limits that no path of the report reaches, and BBR.
 TUNED = {"net.ipv4.tcp_rmem": "4096 131072 268435456", "net.ipv4.tcp_wmem": "4096 16384 268435456",
-         "net.ipv4.tcp_congestion_control": "bbr"}
+         "net.ipv4.tcp_congestion_control": "bbr", **FORGET}
 # The kernel's own values on a machine of a few GB, for the rows marked stock.
 STOCK = {"net.ipv4.tcp_rmem": "4096 131072 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304",
-         "net.ipv4.tcp_congestion_control": "cubic"}
+         "net.ipv4.tcp_congestion_control": "cubic", **FORGET}
 LIMIT_OF = {"tuned": "268435456", "stock": "212992"}
+# What a network namespace may choose; the machine's default is always there, CUBIC not always.
+ALLOWED, AVAILABLE = "net.ipv4.tcp_allowed_congestion_control", "net.ipv4.tcp_available_congestion_control"
 
 
 class Limits:
-    """The socket limits of the machine, put back when the benchmark ends."""
+    """What only the whole machine has: socket limits and congestion controls, put back when the benchmark ends."""
 
     def __init__(self):
-        self.before = {name: output("sysctl", "-n", name).strip() for name in LIMITS}
+        self.before = {name: output("sysctl", "-n", name).strip() for name in (*LIMITS, ALLOWED)}
+        known = output("sysctl", "-n", AVAILABLE).split()
+        more = {kind["net.ipv4.tcp_congestion_control"] for kind in (TUNED, STOCK)}.intersection(known)
+        output("sysctl", "-qw", f"{ALLOWED}={' '.join(sorted(more.union(self.before[ALLOWED].split())))}")
 
     def set(self, kind):
         for name in LIMITS:

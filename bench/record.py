@@ -34,6 +34,10 @@ class Results:
         self.all["scenarios"].append(entry)
         return entry
 
+    def site_sysctls(self, values):
+        """Settings that hold at the sites, where the machine's own may be others."""
+        self.all["machine"]["sysctls"].update(values)
+
     def absent(self, entry, name, reason):
         entry["absent"][name] = reason
 

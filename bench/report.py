@@ -26,8 +26,8 @@ PAPER = {
 class Row:
     """All good runs of one program in one scenario."""
 
-    def __init__(self, entry, name):
-        self.name = name
+    def __init__(self, entry, name, programs):
+        self.name, self.durable = name, programs.get(name, {}).get("durable", "no")
         runs = [run for run in entry["runs"] if run["program"] == name]
         self.good = [run for run in runs if "error" not in run]
         self.bad = [run for run in runs if "error" in run]
@@ -45,19 +45,26 @@ class Row:
         """Bytes per second of the median run."""
         return self.size / self.median()
 
+    def until_durable(self, run):
+        """Seconds until the copy is on stable storage, with the sync after it if the program makes none."""
+        return run["seconds"] + (run["sync_seconds"] if self.durable == "no" else 0)
+
+    @property
+    def durable_seconds(self):
+        return self.median(self.until_durable)
+
+    @property
+    def durable_rate(self):
+        """Bytes per second until all is on stable storage: what programs are compared by."""
+        return self.size / self.durable_seconds
+
     def per_gb(self, value):
         return self.median(value) / (self.size / 1e9)
 
 
-def rows(entry):
+def rows(entry, programs):
     names = list(dict.fromkeys(run["program"] for run in entry["runs"]))
-    return [Row(entry, name) for name in names]
-
-
-def rate_of(entry, name):
-    """Median rate of a program in bytes per second, or None."""
-    row = Row(entry, name)
-    return row.rate if row.good else None
+    return [Row(entry, name, programs) for name in names]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -65,15 +72,15 @@ def rate_of(entry, name):
 
 def table(entry, programs):
     """One scenario: its heading, its table, what failed, what the paper has."""
-    every = rows(entry)
-    good = sorted((row for row in every if row.good), key=lambda row: row.median())
-    peers = [row.rate for row in good if row.name not in (*OURS, *FLOORS)]
+    every = rows(entry, programs)
+    good = sorted((row for row in every if row.good), key=lambda row: row.durable_seconds)
+    peers = [row.durable_rate for row in good if row.name not in (*OURS, *FLOORS)]
     best, many = max(peers, default=None), entry["files"] > 1
     lines = heading(entry)
     unit = "files/s" if many else "Gbit/s"
     lines += ["", f"| program | median s | min | max | MB/s | {unit} | of best peer | of limit | CPU s/GB, both ends "
               "| machine less wire | + sync s | durable by |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    lines += [line(row, entry, best, many, programs) for row in good]
+    lines += [line(row, entry, best, many) for row in good]
     lines += [""] + [failure(row) for row in every if row.bad]
     lines += memory(every, entry)
     lines += [f"- {name}: did not take part, {reason}" for name, reason in entry["absent"].items()]
@@ -97,16 +104,16 @@ def heading(entry):
     return lines
 
 
-def line(row, entry, best, many, programs):
+def line(row, entry, best, many):
     low, high = row.bounds()
     second = f"{row.files / row.median():,.0f}" if many else f"{row.rate * 8 / 1e9:.2f}"
-    of_best = f"{row.rate / best:.2f}" if best and row.name not in FLOORS else ""
+    of_best = f"{row.durable_rate / best:.2f}" if best and row.name not in FLOORS else ""
     of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and row.name != "LOCAL" else ""
     name = f"**{row.name}**" if row.name in OURS else row.name
     machine = row.per_gb(lambda run: max(0.0, run["machine"] - run["wire"]))
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
             f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {machine:.2f} "
-            f"| {row.median(lambda run: run['sync_seconds']):.2f} | {programs[row.name]['durable']} |")
+            f"| {row.median(lambda run: run['sync_seconds']):.2f} | {row.durable} |")
 
 
 def memory(every, entry):
@@ -132,9 +139,9 @@ def summary(result):
     lines = ["| scenario | renkei MB/s | of limit | best peer | its MB/s | renkei against it |",
              "|---|--:|--:|---|--:|--:|"]
     for entry in result["scenarios"]:
-        ours = rate_of(entry, OURS[0])
-        peers = [(row.rate, row.name) for row in rows(entry) if row.good and row.name not in (*OURS, *FLOORS)]
-        best = max(peers, default=None)
+        good = [row for row in rows(entry, result["programs"]) if row.good]
+        ours = next((row.durable_rate for row in good if row.name == OURS[0]), None)
+        best = max(((row.durable_rate, row.name) for row in good if row.name not in (*OURS, *FLOORS)), default=None)
         limit = f"{ours / entry['limit']:.2f}" if ours and entry["limit"] else ""
         against = f"**{ours / best[0]:.2f}**" if ours and best else ""
         lines.append(f"| {entry['id']} | {f'{ours / 1e6:,.1f}' if ours else 'failed'} | {limit} "
@@ -168,14 +175,20 @@ def circumstances(result):
         f"- {machine['date']}, commit {machine['commit']}; Linux {machine['kernel']}, {machine['processor']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB; source and destination on {machine['file_system']}",
         f"- {options['rounds']} rounds (3 where a run takes over 30 s), scale {options['scale']:g}. Every round runs each "
-        "program once, in an order that changes. The source is in memory (warm), `sync` runs before each copy, the "
-        "destination is empty; the first copy of each program is compared by size and SHA-256.",
-        "- Limit: the rate of the link x 1448/1514 x (1 - loss), the payload share of Ethernet frames. Best peer: the "
-        "fastest program but renkei's own rows, RAW and LOCAL.",
+        "program once, in an order drawn by chance with a fixed seed. The source is read into memory and `sync` runs before "
+        "each copy, the destination is empty; the first copy of each program is compared by size and SHA-256.",
+        "- Limit: the rate of the link x 1448/1514 (1348/1414 with MTU 1400) x (1 - loss), the payload share of frames. "
+        "Best peer: the fastest program but renkei's own rows, RAW and LOCAL.",
+        "- Programs are compared by the time until the copy is on stable storage: where `durable by` has `no`, `of best "
+        "peer`, the summary, the plots against RTT, loss and size and the order of rows count the seconds and the "
+        "`+ sync s` after them. The other columns are of the command alone.",
         "- CPU is user + system of all processes of both ends, servers included; the next column is the whole machine's "
         "busy time without the emulator's process. The kernel's receive work runs partly in the emulator's time, for all "
         "programs alike. What is not durable when its command ends has `no`; `+ sync s` is what a sync after it takes.",
         "- Kernel settings of both ends:", *kinds,
+        "- In the rows with stock settings gridftp and lftp leave the size of their buffers to the kernel, for its limits "
+        "would cap what they ask for. renkei runs as root there too, so on all but short paths it picks BBR and "
+        "forces its send buffer past the limits; the others have CUBIC and what the kernel gives.",
         "- Also: " + ", ".join(f"`{name}={value}`" for name, value in machine["sysctls"].items()),
     ]
 
@@ -187,11 +200,18 @@ def programs(result):
         place = "source" if facts["direction"] == "push" else "destination"
         lines.append(f"| {name} | {facts['version'].replace('|', '')} | {place} | {'yes' if facts['encrypted'] else 'no'} "
                      f"| {facts['checks']} | {facts['durable']} | {facts['about']} |")
+    return [*lines, "", "```", *commands(result), "```"]
+
+
+def commands(result):
+    """What was called, for a file and for a tree; with stock settings only where it differs."""
     shown = {}
-    for entry in result["scenarios"]:
+    for entry in sorted(result["scenarios"], key=lambda entry: entry["kernel"] == "stock"):
+        note = " (stock)" if entry["kernel"] == "stock" else ""
         for name, command in entry["commands"].items():
-            shown.setdefault((name, entry["files"] > 1), command)
-    return [*lines, "", "```", *[f"{name}: {command}" for (name, _), command in sorted(shown.items())], "```"]
+            if shown.get((name, entry["files"] > 1, "")) != command:
+                shown.setdefault((name, entry["files"] > 1, note), command)
+    return [f"{name}{note}: {command}" for (name, _, note), command in sorted(shown.items())]
 
 
 # ---- plots -----------------------------------------------------------------------------------------------------------
@@ -202,9 +222,9 @@ def sweep(result, kind):
     found = {}
     for entry in result["scenarios"]:
         if entry["plot"] and entry["plot"][0] == kind:
-            for row in rows(entry):
+            for row in rows(entry, result["programs"]):
                 if row.good and row.name not in FLOORS:
-                    point = (entry["plot"][1], row.rate, row.files / row.median())
+                    point = (entry["plot"][1], row.durable_rate, row.files / row.durable_seconds)
                     found.setdefault(row.name, []).append(point)
     return found.items()
 
@@ -232,6 +252,7 @@ def plots(result):
                                                          limit=(entry["limit"] or 0) / 1e6)
     for kind, title, label, column, scale, unit in (
             ("rtt", "Rate against RTT, 1 Gbit/s", "RTT, ms", 1, 1e6, "MB/s"),
+            ("rtt2g", "Rate against RTT, 2 Gbit/s", "RTT, ms", 1, 1e6, "MB/s"),
             ("loss", "Rate against loss, 1 Gbit/s, 100 ms", "loss", 1, 1e6, "MB/s"),
             ("size", "Files per second against file size, 1 Gbit/s, 10 ms", "bytes", 2, 1, "files/s")):
         series = [(name, [(point[0], point[column] / scale) for point in points])

@@ -4,11 +4,13 @@ import os
 import statistics
 import tempfile
 import tomllib
+import types
 import unittest
 import xml.etree.ElementTree
 
 from bench import data, measure, record, report, scenarios, svg
 from bench.peers import PEERS
+from bench.peers.base import Stage
 
 
 class Data(unittest.TestCase):
@@ -53,6 +55,22 @@ class Scenarios(unittest.TestCase):
         link = tomllib.loads(scenarios.Path(2 * scenarios.G, 0.9, 1e-4).topology())["link"][0]
         self.assertEqual((link["rate"], link["rtt"], link["loss"]), ("2000M", "0.9 ms", "0.01%"))
         self.assertAlmostEqual(scenarios.Path(scenarios.G, 10).limit, 1e9 / 8 * 1448 / 1514)
+        path = scenarios.Path(scenarios.G, 4, queue="0.01 BDP", mtu=1400)
+        link = tomllib.loads(path.topology())["link"][0]
+        self.assertEqual((link["queue"], link["mtu"], path.shown()),
+                         ("0.01 BDP", 1400, "1 Gbit/s, RTT 4 ms, queue 0.01 BDP, MTU 1400"))
+        self.assertAlmostEqual(path.limit, 1e9 / 8 * 1348 / 1414)
+
+
+class Peers(unittest.TestCase):
+    def test_buffers_are_the_kernels_own_with_stock_settings(self):
+        network = types.SimpleNamespace(address=lambda site: f"address-{site}")
+        for kernel, count in (("tuned", 1), ("stock", 0)):
+            with tempfile.TemporaryDirectory() as work:
+                stage = Stage(network, "one", "two", work, work, work, [], "renkei", kernel)
+                for name in ("gridftp", "lftp"):
+                    line = " ".join(PEERS[name]().copy(stage, "item", work))
+                    self.assertEqual(line.count("67108864"), count, line)
 
 
 def result():
@@ -70,14 +88,16 @@ def result():
     machine = {"date": "", "commit": "", "kernel": "", "processor": "", "cores": 2, "memory_gib": 1, "file_system": "",
                "sysctls": {}}
     return {"format": record.FORMAT, "machine": machine, "kernel_settings": {}, "scenarios": [entry], "matrices": [],
-            "options": {"rounds": 1, "scale": 1}, "programs": {name: facts for name in ("renkei", "slow", "RAW")},
-            "left_out": ["late"], "failed": []}
+            "options": {"rounds": 1, "scale": 1}, "left_out": ["late"], "failed": [],
+            "programs": {"renkei": {**facts, "durable": "always"}, "slow": facts, "RAW": facts}}
 
 
 class Report(unittest.TestCase):
     def test_ratios_failures_and_absences_are_shown(self):
         page = "\n".join(report.tables(result()))
-        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.00 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
+        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.05 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
+        self.assertIn("| slow | 20.00 | 20.00 | 20.00 | 50.0 | 0.40 | 1.00 |", page)
+        self.assertIn("| x | 100.0 | 0.50 | slow | 48.8 | **2.05** |", page)
         self.assertIn("| RAW | 5.00 | 5.00 | 5.00 | 200.0 | 1.60 |  | 1.00 |", page)
         self.assertIn("broken, round 1, after 3.0 s: status 1: no route", page)
         self.assertIn("gone: did not take part, not installed", page)

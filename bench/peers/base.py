@@ -20,12 +20,16 @@ def find(program):
 
 
 class Stage:
-    """Where a copy happens: two sites of a network, the source and target folders, the groups that are counted."""
+    """Where a copy happens: two sites of a network, the source and target folders, the groups that are counted.
 
-    def __init__(self, network, src, dst, source, target, work, groups, renkei):
+    With the `stock` kernel settings a program must not ask for socket buffers: the low limits would then hold instead
+    of what the kernel finds by itself.
+    """
+
+    def __init__(self, network, src, dst, source, target, work, groups, renkei, kernel="tuned"):
         self.network, self.src, self.dst = network, src, dst
         self.source, self.target, self.work = source, target, work
-        self.groups, self.renkei = groups, renkei
+        self.groups, self.renkei, self.kernel = groups, renkei, kernel
         self.dst_address, self.src_address = network.address(dst), network.address(src)
 
     def argv(self, site, command):

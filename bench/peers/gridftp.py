@@ -26,7 +26,9 @@ class Gridftp(Peer):
 
     def copy(self, stage, item, target):
         source, to = os.path.join(stage.source, item), f"ftp://{stage.dst_address}:{PORT}{target}/"
-        common = ["env", f"GLOBUS_HOSTNAME={stage.src_address}", "globus-url-copy", "-fast", "-tcp-bs", "67108864", "-bs", "4194304"]
+        common = ["env", f"GLOBUS_HOSTNAME={stage.src_address}", "globus-url-copy", "-fast", "-bs", "4194304"]
+        if stage.kernel != "stock":
+            common += ["-tcp-bs", "67108864"]
         if tree(stage, item):
             return [*common, "-p", "1", "-cc", "16", "-pp", "-r", "-cd", f"file://{source}/", f"{to}{item}/"]
         return [*common, "-p", "8", f"file://{source}", to + item]

@@ -50,7 +50,8 @@ class Lftp(Peer):
             get = f"mirror --parallel=16 --use-pget-n=8 {item} {target}/{item}"
         else:
             get = f"pget -n 8 {item} -o {target}/{item}"
-        script = ("set cmd:fail-exit yes; set net:socket-buffer 67108864; set ftp:sync-mode no; set ftp:use-mdtm no; "
+        buffers = "" if stage.kernel == "stock" else "set net:socket-buffer 67108864; "
+        script = (f"set cmd:fail-exit yes; {buffers}set ftp:sync-mode no; set ftp:use-mdtm no; "
                   "set net:max-retries 2; set xfer:log no; set xfer:use-temp-file no; "
                   f"open ftp://{stage.src_address}:{PORT}/; {get}")
         return ["env", f"LFTP_HOME={stage.folder(self.name)}", "lftp", "--norc", "-c", script]

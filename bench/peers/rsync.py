@@ -14,7 +14,6 @@ class Rsync(Peer):
     port = PORT
     programs = ("rsync",)
     checks = "MD5 or xxh of each file"
-    durable = "--fsync"
 
     def serve(self, stage):
         folder = stage.folder(self.name)
@@ -27,7 +26,7 @@ class Rsync(Peer):
 
     def copy(self, stage, item, target):
         to = f"rsync://{stage.dst_address}:{PORT}/dst/{os.path.basename(target)}/"
-        return ["rsync", "-a", "--whole-file", "--inplace", "--fsync", os.path.join(stage.source, item), to]
+        return ["rsync", "-a", "--whole-file", "--inplace", os.path.join(stage.source, item), to]
 
 
 PEERS = [Rsync]

@@ -73,16 +73,15 @@ class Scp(Ssh):
 
 
 class Sftp(Ssh):
-    """sftp with larger requests, more of them in flight, and its own fsync."""
+    """sftp with larger requests, more of them in flight."""
 
     name = "sftp"
     programs = ("sftp", "sshd")
-    durable = "-f"
 
     def copy(self, stage, item, target):
         batch = os.path.join(stage.folder("ssh"), f"batch-{os.path.basename(target)}")
         stage.write(batch, f"put -r {os.path.join(stage.source, item)} {target}/\n")
-        return ["sftp", "-F", self.config(stage), "-q", "-f", "-B", "261120", "-R", "256", "-b", batch, "dst"]
+        return ["sftp", "-F", self.config(stage), "-q", "-B", "261120", "-R", "256", "-b", batch, "dst"]
 
 
 class RsyncSsh(Ssh):
@@ -91,13 +90,12 @@ class RsyncSsh(Ssh):
     name = "rsync-ssh"
     programs = ("rsync", "ssh", "sshd")
     checks = "MD5 or xxh of each file, MAC"
-    durable = "--fsync"
 
     def version(self):
         return first_line(find("rsync"), "--version")
 
     def copy(self, stage, item, target):
-        return ["rsync", "-a", "--whole-file", "--inplace", "--fsync", "-e", f"ssh -F {self.config(stage)}",
+        return ["rsync", "-a", "--whole-file", "--inplace", "-e", f"ssh -F {self.config(stage)}",
                 os.path.join(stage.source, item), f"dst:{target}/"]
 
 

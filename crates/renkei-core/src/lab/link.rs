@@ -244,9 +244,9 @@ impl<F> Link<F> {
 
     // ---- the queue ---------------------------------------------------------------------------------------------------
 
-    /// Whether the queue takes so much more; an empty one takes anything, as it is sent at once.
+    /// Whether the queue takes so much more; an empty one takes any single packet, as it is sent at once.
     fn has_room(&self, now: u64, bytes: u64, packets: u64) -> bool {
-        if self.params.rate.is_none() || self.free_at <= now {
+        if self.params.rate.is_none() || (packets == 1 && self.free_at <= now) {
             return true;
         }
         match self.limit {
@@ -555,6 +555,17 @@ mod tests {
         sender.offer(0, Shape::single(1500));
         sender.offer(2 * MS, Shape::single(1500));
         assert_eq!(sender.packets(SECOND), [0, 2]);
+    }
+
+    #[test]
+    fn an_empty_queue_takes_no_more_of_a_frame_than_its_limit() {
+        for queue in [Queue::Bytes(25_000), Queue::Packets(16)] {
+            let mut sender = Sender::new(LinkParams { queue: Some(queue), ..at_rate(2_000_000_000) });
+            sender.offer(0, full());
+            let counters = sender.link.counters(0);
+            assert_eq!((counters.packets, counters.overflowed), (16, 28), "{queue:?}");
+            assert_eq!(sender.packets(SECOND), (0..16).collect::<Vec<_>>());
+        }
     }
 
     #[test]

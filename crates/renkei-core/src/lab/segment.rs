@@ -90,9 +90,11 @@ impl Shape {
 fn headers_end(buffer: &[u8]) -> Option<usize> {
     let transport = usize::from(native(buffer, 6));
     let known = [(GSO_TCP4, IPV4), (GSO_TCP6, IPV6), (GSO_UDP, IPV4), (GSO_UDP, IPV6)];
-    let is_known = known.contains(&(buffer[1] & !GSO_ECN, big(buffer, VNET_HEADER + 12)));
-    // A header of IPv4 has at least 20 bytes, one of TCP 20 and of UDP 8.
-    if !is_known || buffer[0] & NEEDS_CHECKSUM == 0 || transport < ETHERNET + 20 {
+    let kind = big(buffer, VNET_HEADER + 12);
+    let is_known = known.contains(&(buffer[1] & !GSO_ECN, kind));
+    // A header of IPv4 has at least 20 bytes, one of IPv6 40, of TCP 20 and of UDP 8.
+    let least = ETHERNET + if kind == IPV6 { 40 } else { 20 };
+    if !is_known || buffer[0] & NEEDS_CHECKSUM == 0 || transport < least {
         return None;
     }
     let length = match buffer[1] & !GSO_ECN {
@@ -338,6 +340,9 @@ mod tests {
         assert_eq!(broken(1, 77), None, "an unknown type");
         assert_eq!(broken(VNET_HEADER + 12, 0x88), None, "not IP");
         assert_eq!(Shape::parse(&good[..VNET_HEADER + 14 + 20 + 32]), None, "no payload");
+        let mut short = Sent::new(true, 3 * SIZE).buffer();
+        short[6..8].copy_from_slice(&53u16.to_ne_bytes());
+        assert_eq!(Shape::parse(&short), None, "no room for a header of IPv6");
     }
 
     proptest! {

@@ -35,9 +35,23 @@ const PROBE: f64 = 1.25;
 /// The same after it did.
 const CAREFUL_PROBE: f64 = 1.03;
 
+/// Less than this share of what was allowed, and no queue: there was not more to send. Such a round tells nothing.
+const IDLE: f64 = 0.5;
+/// Bytes in a round from which on a loss tells that the path is full; of few packets, one is already many percent.
+const TELLING_BYTES: u64 = 1 << 20;
+/// Rounds in which a queue must have become shorter, or it is not ours to drain.
+const DRAIN_ROUNDS: u32 = 3;
+/// However bad the path seems, the streams together may have so much, in bytes per second, and this share of the best
+/// rate there was: below it the single connection's own control is enough.
+const FLOOR: f64 = 1e6;
+/// See [`FLOOR`].
+const FLOOR_SHARE: f64 = 1.0 / 8.0;
+
 /// What all streams of a session did in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Round {
+    /// Bytes that arrived.
+    pub bytes: u64,
     /// Bytes that arrived, per second.
     pub rate: f64,
     /// Bytes sent again, of those that arrived.
@@ -54,7 +68,7 @@ impl Round {
     }
 
     fn overflows(&self) -> bool {
-        self.resent > OVERFLOW
+        self.resent > OVERFLOW && self.bytes >= TELLING_BYTES
     }
 }
 
@@ -62,9 +76,19 @@ impl Round {
 #[derive(Debug, Default)]
 pub struct Capacity {
     rates: VecDeque<f64>,
-    /// Rounds since the streams were first paced; none before.
-    paced: Option<u32>,
+    best: f64,
+    paced: Option<Paced>,
+}
+
+/// What is kept once the streams are paced.
+#[derive(Debug, Default)]
+struct Paced {
+    rounds: u32,
+    /// The rate for all streams together in the round that ended.
+    total: f64,
     careful: bool,
+    /// Rounds in a row that drained a queue, and the round trip before the last of them.
+    draining: (u32, Duration),
 }
 
 impl Capacity {
@@ -75,30 +99,63 @@ impl Capacity {
 
     /// Takes one round; gives the rate for all streams together in the next, or `None` to leave them free.
     pub fn on_round(&mut self, round: &Round) -> Option<f64> {
-        self.rates.push_back(round.rate);
+        if self.paced.is_none() && !round.overflows() {
+            self.note(round.rate);
+            return None;
+        }
+        let mut paced = self.paced.take().unwrap_or_default();
+        let full = round.overflows() || round.has_queue();
+        if full || round.rate >= IDLE * paced.total {
+            self.note(round.rate);
+        }
+        let most = self.rates.iter().copied().fold(0.0, f64::max);
+        paced.rounds += 1;
+        paced.total = (paced.gain(round, most) * most).max(FLOOR).max(FLOOR_SHARE * self.best);
+        Some(self.paced.insert(paced).total)
+    }
+
+    fn note(&mut self, rate: f64) {
+        self.best = self.best.max(rate);
+        self.rates.push_back(rate);
         if self.rates.len() > MEMORY {
             self.rates.pop_front();
         }
-        let step = match self.paced {
-            Some(step) => step,
-            None if round.overflows() => 1,
-            None => return None,
-        };
-        let probed = self.paced.is_some() && step % CYCLE == 1;
-        if probed || self.paced.is_none() {
+    }
+}
+
+impl Paced {
+    /// How much of the largest rate that came through lately is sent in the next round.
+    fn gain(&mut self, round: &Round, most: f64) -> f64 {
+        let step = self.rounds % CYCLE;
+        if self.rounds == 1 || step == 1 {
             self.careful = round.overflows();
         }
-        self.paced = Some(step + 1);
-        let most = self.rates.iter().copied().fold(0.0, f64::max);
-        let gain = match step % CYCLE {
-            _ if round.has_queue() => DRAIN,
-            0 if self.careful => CAREFUL_PROBE,
-            0 => PROBE,
+        if step == 0 {
+            return if self.careful || round.has_queue() { CAREFUL_PROBE } else { PROBE };
+        }
+        if self.drains(round) {
+            return DRAIN;
+        }
+        match round.rate {
             _ if self.careful => BELOW,
-            _ if round.rate < RESTING * most => (most / round.rate.max(1.0)).min(PROBE),
+            rate if rate >= RESTING * most => 1.0,
+            rate if rate >= IDLE * most => (most / rate).min(PROBE),
             _ => 1.0,
-        };
-        Some(gain * most)
+        }
+    }
+
+    /// Whether there is a queue that becomes shorter when less is sent. One that others fill does not.
+    fn drains(&mut self, round: &Round) -> bool {
+        if !round.has_queue() {
+            self.draining = (0, Duration::MAX);
+            return false;
+        }
+        let (rounds, before) = self.draining;
+        if rounds >= DRAIN_ROUNDS && round.rtt >= before {
+            return false;
+        }
+        self.draining = (rounds + 1, round.rtt);
+        true
     }
 }
 
@@ -123,7 +180,13 @@ mod tests {
             let lost = (self.queued - self.queue).max(0.0);
             self.queued -= lost;
             let rtt = RTT + Duration::from_secs_f64(self.queued / self.capacity);
-            Round { rate: arrived / seconds, resent: lost / arrived, rtt, min_rtt: RTT }
+            Round {
+                bytes: arrived as u64,
+                rate: arrived / seconds,
+                resent: lost / arrived,
+                rtt,
+                min_rtt: RTT,
+            }
         }
     }
 
@@ -192,7 +255,38 @@ mod tests {
     #[test]
     fn random_loss_does_not_bind_the_streams() {
         let mut capacity = Capacity::default();
-        let round = Round { rate: 1e6, resent: 0.001, rtt: RTT, min_rtt: RTT };
+        let round = Round { bytes: 10 << 20, rate: 1e6, resent: 0.001, rtt: RTT, min_rtt: RTT };
         assert!((0..50).all(|_| capacity.on_round(&round).is_none()));
+    }
+
+    #[test]
+    fn a_pause_does_not_make_the_path_smaller() {
+        let (mut path, mut capacity) =
+            (Path { capacity: 100e6, queue: 5e6, queued: 0.0 }, Capacity::default());
+        drive(&mut path, &mut capacity, 50);
+        let pause = Round { bytes: 0, rate: 0.0, resent: 0.0, rtt: RTT, min_rtt: RTT };
+        let rates: Vec<f64> = (0..50).map(|_| capacity.on_round(&pause).unwrap()).collect();
+        assert!(rates.iter().all(|rate| *rate > 0.9 * 100e6), "{rates:?}");
+    }
+
+    #[test]
+    fn a_loss_among_few_packets_tells_nothing() {
+        let mut capacity = Capacity::default();
+        let sparse = Round { bytes: 14_480, rate: 144_800.0, resent: 0.1, rtt: RTT, min_rtt: RTT };
+        assert!((0..20).all(|_| capacity.on_round(&sparse).is_none()));
+    }
+
+    #[test]
+    fn a_queue_of_others_does_not_starve_the_streams() {
+        let (mut path, mut capacity) =
+            (Path { capacity: 100e6, queue: 5e6, queued: 0.0 }, Capacity::default());
+        drive(&mut path, &mut capacity, 50);
+        let mut rate = 100e6;
+        for _ in 0..500 {
+            // All that is sent arrives, and the queue stays.
+            let round = Round { bytes: 10 << 20, rate, resent: 0.0, rtt: 2 * RTT, min_rtt: RTT };
+            rate = capacity.on_round(&round).unwrap();
+        }
+        assert!(rate > 100e6 / 10.0, "{rate}");
     }
 }

@@ -142,6 +142,7 @@ impl Controller {
         let delivered = sum.delivered_bytes.saturating_sub(self.before.delivered_bytes) as f64;
         let resent = sum.resent_bytes.saturating_sub(self.before.resent_bytes) as f64;
         let round = Round {
+            bytes: delivered as u64,
             rate: delivered / elapsed.as_secs_f64(),
             resent: resent / delivered.max(1.0),
             rtt: sum.rtt,
@@ -205,11 +206,11 @@ mod tests {
     fn a_full_path_is_shared_evenly() {
         let mut controller = Controller::new(2, None);
         let round = Duration::from_millis(350);
-        let lossy = |step: u64| Sample { resent_bytes: step * 100, ..sample(step * 1000) };
+        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
         assert!(controller.on_samples(round, &[lossy(1); 2]));
         let rates = &controller.pacing().rates;
         assert!(
-            rates[0] == rates[1] && rates[0].is_some_and(|rate| (2700..2900).contains(&rate)),
+            rates[0] == rates[1] && rates[0].is_some_and(|rate| (2_700_000..2_900_000).contains(&rate)),
             "{rates:?}"
         );
     }

@@ -306,16 +306,13 @@ fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
     if !folder.exists() {
         return Err(Error::new(Code::LabUnknown, "end lab", folder.name(), "there is no such lab"));
     }
-    let running = ask(folder, &Request::Stop).is_ok();
-    let state = folder.running().ok();
-    if let (false, Some(state)) = (running, &state) {
-        state.signal(rustix::process::Signal::TERM);
-    }
+    let mut asked = Asked::Nobody;
     let start = Instant::now();
     let lock = loop {
+        asked.stop(folder);
         match folder.lock() {
             Err(error) if error.code == Code::LabRunning && start.elapsed() < 2 * STOP_WITHIN => {
-                if let Some(state) = state.as_ref().filter(|_| start.elapsed() > STOP_WITHIN) {
+                if let Some(state) = folder.running().ok().filter(|_| start.elapsed() > STOP_WITHIN) {
                     state.signal(rustix::process::Signal::KILL);
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -325,9 +322,34 @@ fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
     };
     folder.remove()?;
     drop(lock);
-    let action = if running { "ended" } else { "removed what was left" };
+    let action = if asked != Asked::Nobody { "ended" } else { "removed what was left" };
     context.output.done(&Ended { name: folder.name().into(), action })?;
     Ok(0)
+}
+
+/// Who was asked to stop: a lab that is still starting may have no state yet, then no socket.
+#[derive(PartialEq, Eq)]
+enum Asked {
+    Nobody,
+    /// By a signal to the process of this number.
+    Process(i32),
+    /// Over its socket; it has answered.
+    Lab,
+}
+
+impl Asked {
+    /// Asks, as far as that has not been done.
+    fn stop(&mut self, folder: &LabFolder) {
+        if *self == Asked::Lab {
+            return;
+        }
+        if ask(folder, &Request::Stop).is_ok() {
+            *self = Asked::Lab;
+        } else if let Some(state) = folder.running().ok().filter(|state| *self != Asked::Process(state.pid)) {
+            state.signal(rustix::process::Signal::TERM);
+            *self = Asked::Process(state.pid);
+        }
+    }
 }
 
 impl Report for Ended {

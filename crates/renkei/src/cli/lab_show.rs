@@ -100,8 +100,8 @@ impl Report for Shown {
         let width = self.links.iter().map(|measured| measured.link.name.len()).max().unwrap_or(0).max(4);
         writeln!(
             out,
-            "\n{:<width$}  {:>10}  {:>10}  {:>12}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}",
-            "link", "rate", "delay", "now", "loss", "queue", "peak", "lost", "overflow"
+            "\n{:<width$}  {:>10}  {:>10}  {:>12}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}",
+            "link", "rate", "delay", "now", "loss", "queue", "peak", "lost", "overflow", "dropped"
         )?;
         self.links.iter().try_for_each(|measured| writeln!(out, "{}", measured.line(width)))
     }
@@ -130,8 +130,8 @@ impl Measured {
         // Padded as text: the units' own formatting does not know widths.
         let (rate, delay, loss) = (rate.to_string(), delay.to_string(), loss.to_string());
         format!(
-            "{name:<width$}  {rate:>10}  {delay:>10}  {now:>12}  {loss:>10}  {queue:>8}  {peak:>8}  {:>8}  {:>8}",
-            counted.lost, counted.overflowed
+            "{name:<width$}  {rate:>10}  {delay:>10}  {now:>12}  {loss:>10}  {queue:>8}  {peak:>8}  {:>8}  {:>8}  {:>8}",
+            counted.lost, counted.overflowed, counted.dropped
         )
     }
 }

@@ -31,7 +31,7 @@ pub enum Request {
 pub struct Snapshot {
     /// The lab's name.
     pub name: String,
-    /// What moves the packets: `wire` or `netem`.
+    /// What moves the packets: `wire`.
     pub engine: String,
     /// The lab's process.
     pub pid: u32,
@@ -92,7 +92,7 @@ pub struct LinkStatus {
 /// left whole count one by one.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
-    /// Packets that came to the link.
+    /// Packets the link admitted: neither lost, nor overflowed, nor dropped as they came.
     pub packets: u64,
     /// Their bytes, with Ethernet headers.
     pub bytes: u64,

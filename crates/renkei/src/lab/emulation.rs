@@ -29,6 +29,9 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Runs a lab until `stop`, or until it is asked to stop over its socket.
 ///
 /// `on_ready` is called when all links carry packets and all PoPs answer.
+///
+/// # Errors
+/// `Cancelled` if it is told to stop before it is ready, else what could not be made.
 pub fn run(
     folder: &LabFolder,
     topology: Topology,
@@ -87,6 +90,10 @@ fn serve(
         stop,
     };
     let listener = bind_socket(&folder.socket())?;
+    if stop.load(Ordering::Acquire) {
+        emulation.stop_pops();
+        return Err(Error::new(Code::Cancelled, "start lab", folder.name(), "it was asked to stop"));
+    }
     on_ready(&emulation.snapshot(folder)?)?;
     let handler = |peer: Peer, request: &Value| emulation.answer(folder, peer, request);
     let served = serve_socket(&listener, &handler, stop);

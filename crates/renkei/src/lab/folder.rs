@@ -185,8 +185,7 @@ impl LabFolder {
     /// Whether somebody else keeps something in a folder of this name: it must not be swept.
     fn is_foreign(&self) -> bool {
         // One look: the lock is the last to go when a lab is removed meanwhile.
-        let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
-        let names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        let names = self.entries();
         !names.is_empty() && !names.iter().any(|name| name == LOCK)
     }
 
@@ -233,19 +232,34 @@ impl LabFolder {
         for name in namespace::of_lab(&self.name) {
             namespace::remove(&name)?;
         }
-        for path in [self.state_file(), self.socket()] {
+        // A process that was killed while it wrote its state leaves what was to become the state file.
+        let unfinished = |name: &String| name.starts_with(".state.json.") && name.ends_with(".new");
+        let unfinished = self.entries().into_iter().filter(unfinished).map(|name| self.path().join(name));
+        for path in unfinished.chain([self.state_file(), self.socket()]) {
             remove_file(&path)?;
         }
         remove_tree(&self.path().join("sites"))
     }
 
-    /// Sweeps, and removes the folder with the lock and the log.
+    /// The names of what is in the folder.
+    fn entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Sweeps, and removes the folder with the log and, last, the lock: by it the folder stays known as a lab's.
+    ///
+    /// # Errors
+    /// `PathExists` if somebody put something of their own into the folder; it stays, with the lock.
     pub fn remove(&self) -> Result<(), Error> {
         self.sweep()?;
-        for path in [self.log(), self.lock_file()] {
-            remove_file(&path)?;
-        }
+        remove_file(&self.log())?;
         let path = self.path();
+        if let Some(other) = self.entries().into_iter().find(|name| name != LOCK) {
+            let cause = "this is no lab's; the folder stays until it is removed";
+            return Err(Error::new(Code::PathExists, "remove lab", path.join(other).display(), cause));
+        }
+        remove_file(&self.lock_file())?;
         match std::fs::remove_dir(&path) {
             // Somebody who waited for the lock has made it anew already.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -308,6 +322,21 @@ mod tests {
         assert_eq!(folder.lock().unwrap_err().code, Code::PathExists);
         assert!(!folder.exists() && folder.path().join("thesis.tex").exists());
         assert_eq!(LabFolder::of("../etc").unwrap_err().code, Code::UsageInvalid);
+    }
+
+    #[test]
+    fn what_a_crash_left_half_written_goes_and_what_is_others_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = folder(dir.path());
+        let _lock = folder.lock().unwrap();
+        std::fs::write(folder.path().join(".state.json.7.ThreadId(1).new"), "{").unwrap();
+        std::fs::write(folder.path().join("thesis.tex"), "x").unwrap();
+        assert_eq!(folder.remove().unwrap_err().code, Code::PathExists);
+        assert_eq!(folder.entries().len(), 2, "{:?}", folder.entries());
+        std::fs::remove_file(folder.path().join("thesis.tex")).unwrap();
+        folder.remove().unwrap();
+        assert!(!folder.path().exists());
+        folder.lock().unwrap();
     }
 
     #[test]

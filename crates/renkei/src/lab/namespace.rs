@@ -97,30 +97,36 @@ pub fn try_lock(file: &File, path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Waits until nobody holds a namespace: a process that was killed lets go of one lock after the other.
-fn wait_unlocked(name: &str) -> Result<(), Error> {
+/// Locks a namespace when nobody holds it: a process that was killed lets go of one lock after the other.
+fn wait_unlocked(name: &str) -> Result<File, Error> {
     let start = Instant::now();
     // A handle on which nothing is mounted any more can be locked too, and has no processes.
-    while lock(name)?.is_none() {
+    loop {
+        if let Some(file) = lock(name)? {
+            return Ok(file);
+        }
         if start.elapsed() > LET_GO_WITHIN {
             return Err(Error::new(Code::LabRunning, "remove namespace", name, "a running lab holds it"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
 }
 
 /// Ends what runs in a namespace and removes it, its devices and its files; fine if it is half gone already.
 ///
 /// # Errors
-/// `LabRunning` if a running lab holds it.
+/// `LabRunning` if a running lab holds it, or if a process in it does not end.
 pub fn remove(name: &str) -> Result<(), Error> {
     let path = handle(name);
     if path.exists() {
-        wait_unlocked(name)?;
-        end_processes(name);
+        // As long as it is open, no other namespace has its number.
+        let open = wait_unlocked(name)?;
+        let namespace = Id::of_file(&open);
+        end_processes(name, namespace)?;
         let _ = rustix::mount::unmount(&path, UnmountFlags::DETACH);
         std::fs::remove_file(&path).map_err(|error| crate::home::file_error("remove", &path, &error))?;
+        // Who had opened the handle may have entered meanwhile; who enters from now on sees that it is gone.
+        end_processes(name, namespace)?;
     }
     let files = Path::new(FILES).join(name);
     match std::fs::remove_dir_all(&files) {
@@ -187,7 +193,12 @@ fn join_network(name: &str) -> Result<(), Error> {
     let path = handle(name);
     let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|errno| Error::new(Code::SystemCall, "enter namespace", name, errno))
+        .map_err(|errno| Error::new(Code::SystemCall, "enter namespace", name, errno))?;
+    // Whoever removes it looks for processes once more afterwards: either they find this one, or it ends here.
+    match Id::of_path(&path) == Id::of_file(&file) {
+        true => Ok(()),
+        false => Err(Error::new(Code::LabDied, "enter namespace", name, "it was removed meanwhile")),
+    }
 }
 
 /// Sets kernel settings of the network in a namespace: `net.ipv4.tcp_rmem` and the like.
@@ -231,10 +242,31 @@ pub fn enter(name: &str, host_name: &str) -> Result<(), Error> {
 
 // ---- processes in a namespace ----------------------------------------------------------------------------------------
 
+/// The device and the number of a namespace's file: no two that exist have the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Id(u64, u64);
+
+impl Id {
+    fn of_path(path: &Path) -> Option<Self> {
+        path.metadata().ok().map(|metadata| Id(metadata.dev(), metadata.ino()))
+    }
+
+    fn of_file(file: &File) -> Option<Self> {
+        file.metadata().ok().map(|metadata| Id(metadata.dev(), metadata.ino()))
+    }
+
+    /// Whether it is the machine's own, in which its first process is.
+    fn is_machine(self) -> bool {
+        Id::of_path(Path::new("/proc/1/ns/net")) == Some(self)
+    }
+}
+
 /// Ends all processes of a namespace but this one and its parents: asks first, then kills.
-fn end_processes(name: &str) {
-    let Ok(namespace) = handle(name).metadata().map(|metadata| (metadata.dev(), metadata.ino())) else {
-        return;
+///
+/// Never those of the machine's own network, whatever somebody has put behind the name.
+fn end_processes(name: &str, namespace: Option<Id>) -> Result<(), Error> {
+    let Some(namespace) = namespace.filter(|found| !found.is_machine()) else {
+        return Ok(());
     };
     let spared = own_line();
     let others = || members(namespace).into_iter().filter(|pid| !spared.contains(pid)).collect::<Vec<_>>();
@@ -247,21 +279,27 @@ fn end_processes(name: &str) {
         others().into_iter().for_each(|pid| signal(pid, namespace, Signal::KILL));
         std::thread::sleep(Duration::from_millis(10));
     }
+    match others() {
+        left if left.is_empty() => Ok(()),
+        left => {
+            let cause = format!("these processes in it do not end: {left:?}");
+            Err(Error::new(Code::LabRunning, "remove namespace", name, cause))
+        }
+    }
 }
 
-fn is_member(pid: i32, namespace: (u64, u64)) -> bool {
-    let link = Path::new("/proc").join(pid.to_string()).join("ns/net");
-    link.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == namespace)
+fn is_member(pid: i32, namespace: Id) -> bool {
+    Id::of_path(&Path::new("/proc").join(pid.to_string()).join("ns/net")) == Some(namespace)
 }
 
-fn members(namespace: (u64, u64)) -> Vec<i32> {
+fn members(namespace: Id) -> Vec<i32> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| is_member(*pid, namespace)).collect()
 }
 
 /// Signals a process, if it is still the one that was meant: the handle is taken before the membership is checked.
-fn signal(pid: i32, namespace: (u64, u64), signal: Signal) {
+fn signal(pid: i32, namespace: Id, signal: Signal) {
     let Some(pid) = Pid::from_raw(pid) else { return };
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     if is_member(pid.as_raw_nonzero().get(), namespace) {
@@ -294,6 +332,15 @@ mod tests {
         let line = own_line();
         assert_eq!(line[0], std::process::id() as i32);
         assert_eq!(line[1], std::os::unix::process::parent_id() as i32);
+    }
+
+    #[test]
+    fn the_machines_own_network_is_known() {
+        let Some(machine) = Id::of_path(Path::new("/proc/1/ns/net")) else {
+            eprintln!("SKIPPED: the namespace of process 1 cannot be seen");
+            return;
+        };
+        assert!(machine.is_machine() && !Id(machine.0, machine.1 + 1).is_machine());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The PoPs of a lab: one at each site that asks for it, all trusting each other.
 //!
-//! Each is made, started and logged in to with the commands an administrator would use; every site's users become,
-//! at every other, the account that runs the lab. A PoP ends with its namespace.
+//! Each is made, started and logged in to with the commands an administrator would use. Who runs the lab is the same
+//! account at every site; other accounts of the machine get nothing at other sites. A PoP ends with its namespace.
 
 use super::folder::LabFolder;
 use super::network::host_names;
@@ -102,16 +102,18 @@ fn add_storage(folder: &LabFolder, site: &Site) -> Result<(), Error> {
     run_all(std::iter::once(command))
 }
 
-/// Gives every site the cards of all others and maps their users.
+/// Gives every site the cards of all others and maps their user who runs the lab.
 fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> {
-    let account = Account::own()?.name;
+    let Account { name: account, uid, .. } = Account::own()?;
+    // An account without a name cannot be told from others by one.
+    let user = if account == format!("uid-{uid}") { "*" } else { &account };
     let home = |site: &Site| Home::at(&folder.pop(site.name.as_str()));
     for (_, site) in sites {
         let mut trust = Trust::load(&home(site))?;
         for (_, other) in sites.iter().filter(|(_, other)| other.name != site.name) {
             let card = Trust::load(&home(other))?.export(&other.name);
             trust.add(card.expect("a PoP that was just made has its own card"))?;
-            map::add(&home(site), &format!("*@{}", other.name), &account)?;
+            map::add(&home(site), &format!("{user}@{}", other.name), &account)?;
         }
     }
     Ok(())

@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Requests sent before the first of them is answered: small ones, whose replies fit the socket's buffers.
 const ASKED_AHEAD: usize = 64;
@@ -52,11 +52,28 @@ pub struct Session {
     next_request: u64,
     /// The request that was sent with the greeting, until somebody asks it.
     asked: Option<Request>,
-    ahead: Vec<Dialling>,
+    ahead: Dialling,
 }
 
-/// A data stream on its way.
-type Dialling = JoinHandle<Result<TlsStream, Error>>;
+/// Data streams on their way; they come in the order they are ready.
+struct Dialling {
+    since: Instant,
+    under_way: usize,
+    ready: mpsc::Sender<Result<TlsStream, Error>>,
+    streams: mpsc::Receiver<Result<TlsStream, Error>>,
+}
+
+impl Dialling {
+    fn new() -> Self {
+        let (ready, streams) = mpsc::channel();
+        Dialling { since: Instant::now(), under_way: 0, ready, streams }
+    }
+
+    fn next(&mut self) -> Result<TlsStream, Error> {
+        self.under_way -= 1;
+        self.streams.recv().expect("it holds a sender itself")
+    }
+}
 
 /// What to do beside the greeting.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +85,11 @@ pub struct Ahead {
     /// The first request that will be asked.
     pub request: Option<Request>,
 }
+
+/// A stream dialled ahead is used within this time; the site closes those that say nothing after 10 s.
+const FRESH: Duration = Duration::from_secs(8);
+/// Pause before a stream that was lost is dialled again.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// What slow start carries in the two round trips until the ticket comes: 10 segments, then 20.
 const PADDING_BYTES: usize = 30 * 1440;
@@ -188,54 +210,74 @@ impl Dialler {
     }
 
     /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
-    fn dial_ahead(
-        &self,
-        site: &SiteName,
-        address: SocketAddr,
-        sock: &TcpStream,
-        ahead: &Ahead,
-    ) -> Vec<Dialling> {
+    fn dial_ahead(&self, site: &SiteName, address: SocketAddr, sock: &TcpStream, ahead: &Ahead) -> Dialling {
         let rtt = socket::rtt(sock);
         let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
         let padding = if ahead.sends && is_long(rtt) { PADDING_BYTES } else { 0 };
-        (0..count).filter_map(|_| self.dial_stream(site, address, padding).ok()).collect()
+        let mut dialling = Dialling::new();
+        for _ in 0..count {
+            // What cannot be dialled now is dialled when it is needed.
+            let _ = self.dial_stream(&mut dialling, site, address, padding);
+        }
+        dialling
     }
 
-    fn dial_stream(&self, site: &SiteName, address: SocketAddr, padding: usize) -> io::Result<Dialling> {
-        let (dialler, site) = (self.clone(), site.clone());
-        let dial = move || {
-            let mut stream = dialler.secure(&site, address)?;
-            if padding > 0 {
-                let mut bytes = Vec::new();
-                frame::push_padding(&mut bytes, padding);
-                stream.write_all(&bytes)?;
-            }
-            Ok(stream)
-        };
-        std::thread::Builder::new().name("dial".into()).spawn(dial)
+    fn dial_stream(
+        &self,
+        dialling: &mut Dialling,
+        site: &SiteName,
+        address: SocketAddr,
+        padding: usize,
+    ) -> Result<(), Error> {
+        let (dialler, site, ready) = (self.clone(), site.clone(), dialling.ready.clone());
+        // If nobody waits any more, the stream is closed.
+        let dial = move || drop(ready.send(dialler.dial(&site, address, padding)));
+        let spawned = std::thread::Builder::new().name("dial".into()).spawn(dial);
+        spawned.map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))?;
+        dialling.under_way += 1;
+        Ok(())
     }
 
-    /// Opens the data streams of a session, all at once.
+    fn dial(&self, site: &SiteName, address: SocketAddr, padding: usize) -> Result<TlsStream, Error> {
+        let mut stream = self.secure(site, address)?;
+        if padding > 0 {
+            let mut bytes = Vec::new();
+            frame::push_padding(&mut bytes, padding);
+            stream.write_all(&bytes)?;
+        }
+        Ok(stream)
+    }
+
+    /// Opens the data streams of a session, all at once. A stream that is lost on the way is dialled again: the site
+    /// may have had no place for it while others came from the same address.
     ///
     /// # Errors
-    /// What the first of them gave that failed.
+    /// What a stream gave when too many were lost.
     pub fn join(&self, session: &mut Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
         if opened.streams > MAX_STREAMS {
             return Err(violation("opening", format_args!("{} data streams", opened.streams)));
         }
-        let mut dialling = std::mem::take(&mut session.ahead);
-        for _ in dialling.len()..usize::from(opened.streams.max(1)) {
-            let spawned = self.dial_stream(&session.site, session.endpoint, 0);
-            dialling.push(
-                spawned
-                    .map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))?,
-            );
+        let wanted = usize::from(opened.streams.max(1));
+        let ahead = std::mem::replace(&mut session.ahead, Dialling::new());
+        let mut dialling = if ahead.since.elapsed() < FRESH { ahead } else { Dialling::new() };
+        let (mut streams, mut again) = (Vec::with_capacity(wanted), 2 * wanted);
+        while streams.len() < wanted {
+            while dialling.under_way < wanted - streams.len() {
+                self.dial_stream(&mut dialling, &session.site, session.endpoint, 0)?;
+            }
+            let joined = dialling.next().and_then(|stream| {
+                self.join_one(stream, &opened.ticket, u16::try_from(streams.len()).unwrap_or(u16::MAX))
+            });
+            match joined {
+                Ok(stream) => streams.push(stream),
+                Err(error) if again > 0 && is_network(error.code) => {
+                    again -= 1;
+                    std::thread::sleep(AGAIN_AFTER);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let join = |(index, dialling): (u16, Dialling)| {
-            let stream = dialling.join().expect("a panic aborts the process")?;
-            self.join_one(stream, &opened.ticket, index)
-        };
-        (0..opened.streams.max(1)).zip(dialling).map(join).collect()
+        Ok(streams)
     }
 
     fn join_one(&self, mut stream: TlsStream, ticket: &Ticket, index: u16) -> Result<TlsStream, Error> {

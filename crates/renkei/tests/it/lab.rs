@@ -415,6 +415,52 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
+fn a_lab_that_is_starting_can_be_taken_down() {
+    if !can_run() {
+        return;
+    }
+    let mut labs = Labs::new();
+    let name = labs.name("");
+    std::fs::create_dir(labs.base()).unwrap();
+    let (before, file) = (traces(&labs, &name), labs.write(&name, TWO_POPS));
+    let mut command = labs.command();
+    let mut up = command.args(["lab", "up"]).arg(file).stdout(Stdio::null()).spawn().unwrap();
+    while !labs.base().join(&name).join("state.json").exists() {
+        assert!(up.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let output = labs.lab(&["down", "--lab", &name]);
+    assert!(output.status.success(), "{output:?}");
+    up.wait().unwrap();
+    assert_eq!(traces(&labs, &name), before);
+}
+
+/// Programs that are started while the lab goes: each runs and is ended, or is told that the lab is gone.
+#[test]
+fn programs_started_while_a_lab_ends_end_too() {
+    if !can_run() {
+        return;
+    }
+    let mut labs = Labs::new();
+    let name = labs.name("");
+    std::fs::create_dir(labs.base()).unwrap();
+    let before = traces(&labs, &name);
+    labs.up_as(&name, TWO);
+    let mut down =
+        labs.command().args(["lab", "down", "--lab", &name]).stdout(Stdio::null()).spawn().unwrap();
+    let mut programs = Vec::new();
+    while down.try_wait().unwrap().is_none() {
+        let mut program = labs.at(&name, "kek", &["sleep", "1000"]);
+        programs.push(program.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    }
+    assert!(down.wait().unwrap().success());
+    for mut program in programs {
+        assert!(!program.wait().unwrap().success());
+    }
+    assert_eq!(traces(&labs, &name), before);
+}
+
+#[test]
 fn a_lab_starts_over_what_a_crash_left() {
     if !can_run() {
         return;
@@ -512,6 +558,32 @@ fn pops_trust_each_other_and_copy_by_name() {
     let down = labs.lab(&["down", "--lab", &name]);
     assert!(down.status.success(), "{down:?}");
     assert!(elsewhere.join("run7.dat").exists() && !storage.exists());
+}
+
+/// Streams dialled ahead, padding before the ticket, many streams: what only a long path sees.
+#[test]
+fn copies_cross_a_long_and_lossy_path() {
+    if !can_run() {
+        return;
+    }
+    let mut labs = Labs::new();
+    let name = labs.up(TWO_POPS);
+    let set = ["set", "--lab", &name, "titech..kek", "--delay", "120ms", "--loss", "1%", "--rate", "500M"];
+    assert!(labs.lab(&set).status.success());
+    let content = crate::tree::noise(11, 9 << 20);
+    let file = labs.dir.path().join("run8.dat");
+    std::fs::write(&file, &content).unwrap();
+    let program = binary();
+    let copy = |from: &str, to: &str| {
+        labs.ok(&name, "kek", &[program.to_str().unwrap(), "cp", from, to]);
+    };
+    let back = labs.dir.path().join("back.dat");
+    copy(file.to_str().unwrap(), "titech:/data/up.dat");
+    copy("titech:/data/up.dat", back.to_str().unwrap());
+    assert_eq!(std::fs::read(&back).unwrap(), content);
+    copy("titech:/data/up.dat", "kek:/data/between.dat");
+    copy("kek:/data/between.dat", back.to_str().unwrap());
+    assert_eq!(std::fs::read(&back).unwrap(), content);
 }
 
 /// Every field that `show --json` prints is on the page.
