@@ -482,9 +482,11 @@ fn find_remote(session: &mut Session, place: &Place) -> Result<Found, Error> {
     }
 }
 
-/// Whether the same attempt may work in a moment.
+/// Whether the same attempt may work in a moment: also when a PoP's memory was all taken as the transfer was opened.
 fn is_passing(error: &Error) -> bool {
-    error.kind() == Kind::Unavailable || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
+    let full = error.code == Code::OutOfMemory && error.op == "open";
+    full || error.kind() == Kind::Unavailable
+        || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
 }
 
 /// Ctrl-C and SIGTERM stop the transfer in order; the second one ends the process.
@@ -499,4 +501,18 @@ fn stop_on_signal(stop: Stop) -> Result<(), Error> {
         });
     };
     ctrlc::set_handler(handler).map_err(|error| Error::new(Code::SystemCall, "handle signals", "", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_full_is_tried_again() {
+        let error = |code, op: &str| Error::new(code, op, "data streams", "");
+        assert!(is_passing(&error(Code::OutOfMemory, "open")));
+        assert!(is_passing(&error(Code::TooManySessions, "greet")));
+        assert!(!is_passing(&error(Code::OutOfMemory, "receive")));
+        assert!(!is_passing(&error(Code::Cancelled, "open")));
+    }
 }

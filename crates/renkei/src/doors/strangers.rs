@@ -16,22 +16,40 @@ const MAX_UNPROVED: usize = 256;
 const MAX_HTTP: usize = 128;
 /// Connections of one address, of all kinds.
 const MAX_OF_ONE: usize = MAX_GREETING / 8;
-/// Places one address may have, to prove who it is or for HTTP.
-const MAX_PLACES_OF_ONE: usize = MAX_UNPROVED / 4;
+/// Places one address may have, to prove who it is: several long paths' worth of data streams dialled at once.
+const MAX_UNPROVED_OF_ONE: usize = MAX_UNPROVED / 2;
+/// Places one address may have for HTTP.
+const MAX_HTTP_OF_ONE: usize = MAX_HTTP / 2;
 
 /// All connections of strangers.
 #[derive(Clone)]
 pub(super) struct Strangers {
     greeting: Arc<Semaphore>,
+    places: Places,
+    sources: Arc<Mutex<HashMap<IpAddr, Source>>>,
+}
+
+/// Places to work in, of each kind.
+#[derive(Clone)]
+struct Places {
     unproved: Arc<Semaphore>,
     http: Arc<Semaphore>,
-    sources: Arc<Mutex<HashMap<IpAddr, Source>>>,
+}
+
+impl Places {
+    fn new(unproved: usize, http: usize) -> Self {
+        Places { unproved: Arc::new(Semaphore::new(unproved)), http: Arc::new(Semaphore::new(http)) }
+    }
+
+    fn of_kind(&self, renkei: bool) -> Arc<Semaphore> {
+        if renkei { self.unproved.clone() } else { self.http.clone() }
+    }
 }
 
 /// The connections of one address.
 struct Source {
     open: usize,
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 /// A connection that was let in, to say what it wants.
@@ -44,7 +62,7 @@ pub(super) struct Guest {
 struct Share {
     all: Strangers,
     address: IpAddr,
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 /// A place to work in; given back when the peer has proved who it is, or has ended.
@@ -56,11 +74,9 @@ pub struct Seat {
 
 impl Strangers {
     pub(super) fn new() -> Self {
-        let room = |count| Arc::new(Semaphore::new(count));
         Strangers {
-            greeting: room(MAX_GREETING),
-            unproved: room(MAX_UNPROVED),
-            http: room(MAX_HTTP),
+            greeting: Arc::new(Semaphore::new(MAX_GREETING)),
+            places: Places::new(MAX_UNPROVED, MAX_HTTP),
             sources: Arc::default(),
         }
     }
@@ -80,7 +96,7 @@ impl Strangers {
         let mut sources = self.lock();
         let source = sources
             .entry(address)
-            .or_insert_with(|| Source { open: 0, places: Arc::new(Semaphore::new(MAX_PLACES_OF_ONE)) });
+            .or_insert_with(|| Source { open: 0, places: Places::new(MAX_UNPROVED_OF_ONE, MAX_HTTP_OF_ONE) });
         if source.open >= MAX_OF_ONE {
             return None;
         }
@@ -91,12 +107,11 @@ impl Strangers {
 }
 
 impl Guest {
-    /// Waits for a place, first among those of its address.
+    /// Waits for a place of its kind, first among those of its address.
     pub(super) async fn seat(self, renkei: bool) -> Option<Seat> {
         let Guest { room, share } = self;
-        let of_its_own = share.places.clone().acquire_owned().await.ok()?;
-        let all = if renkei { &share.all.unproved } else { &share.all.http };
-        let of_all = all.clone().acquire_owned().await.ok()?;
+        let of_its_own = share.places.of_kind(renkei).acquire_owned().await.ok()?;
+        let of_all = share.all.places.of_kind(renkei).acquire_owned().await.ok()?;
         drop(room);
         Some(Seat { _of_all: of_all, _of_its_own: of_its_own, _share: share })
     }
@@ -152,10 +167,13 @@ mod tests {
     async fn one_network_cannot_take_all_places() {
         let strangers = Strangers::new();
         let mut seats = Vec::new();
-        for host in 0..MAX_PLACES_OF_ONE {
+        for host in 0..MAX_UNPROVED_OF_ONE {
             seats.push(guest(&strangers, &format!("2001:db8::{host:x}")).await.unwrap().seat(true).await);
         }
-        let soon = |guest: Guest| tokio::time::timeout(Duration::from_millis(50), guest.seat(true));
+        let within = Duration::from_millis(50);
+        let soon = |guest: Guest| tokio::time::timeout(within, guest.seat(true));
+        let page = guest(&strangers, "2001:db8::ffff:1").await.unwrap().seat(false);
+        assert!(tokio::time::timeout(within, page).await.unwrap().is_some(), "HTTP has places of its own");
         assert!(soon(guest(&strangers, "2001:db8::ffff:1").await.unwrap()).await.is_err());
         assert!(soon(guest(&strangers, "2001:db8:0:1::1").await.unwrap()).await.unwrap().is_some());
         seats.pop();

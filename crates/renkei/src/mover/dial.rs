@@ -116,9 +116,11 @@ impl Dialler {
     /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
     pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
         let mut failures = Vec::new();
+        let mut used = false;
         for endpoint in self.trust.endpoints(site)? {
-            match self.connect_to(site, endpoint, ahead) {
+            match self.connect_to(site, endpoint, ahead, &mut used) {
                 Ok(session) => return Ok(session),
+                Err(error) if used => return Err(error),
                 Err(error) => failures.push(error),
             }
         }
@@ -133,12 +135,18 @@ impl Dialler {
         Err(Error::new(Code::SiteUnreachable, "connect", site, causes.join("; ")).at("client"))
     }
 
-    fn connect_to(&self, site: &SiteName, endpoint: &str, ahead: &Ahead) -> Result<Session, Error> {
+    fn connect_to(
+        &self,
+        site: &SiteName,
+        endpoint: &str,
+        ahead: &Ahead,
+        used: &mut bool,
+    ) -> Result<Session, Error> {
         let mut last = None;
         for address in resolve(endpoint)? {
-            match self.open(site, address, ahead) {
+            match self.open_noting(site, address, ahead, used) {
                 Ok(session) => return Ok(session),
-                Err(error) if is_network(error.code) => last = Some(error),
+                Err(error) if is_network(error.code) && !*used => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -147,6 +155,17 @@ impl Dialler {
 
     /// Opens a session at one address.
     pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
+        self.open_noting(site, address, ahead, &mut false)
+    }
+
+    /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
+    fn open_noting(
+        &self,
+        site: &SiteName,
+        address: SocketAddr,
+        ahead: &Ahead,
+        used: &mut bool,
+    ) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
         let sock = reach(site, address)?;
         let streams = self.dial_ahead(site, address, &sock, ahead);
@@ -154,6 +173,7 @@ impl Dialler {
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
         if let Some(request) = &ahead.request {
+            *used = matches!(request, Request::Redeem(_) | Request::Push { .. });
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, address))? {

@@ -23,12 +23,16 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use running::Transfers;
 use rustls::pki_types::CertificateDer;
-use snapshot::Snapshot;
+use snapshot::{Mark, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::{Duration, Instant, SystemTime};
 use tickets::{Grants, Tickets};
+
+/// How often files that could not be used are read again though none of them seems to have changed: what was wrong may
+/// be a mode, or a file beside them.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// What a PoP counts; see docs/operations.md for the metrics made of it.
 #[derive(Default)]
@@ -58,10 +62,18 @@ impl Counters {
     }
 }
 
+/// Changed files that could not be used.
+struct Unusable {
+    mark: Mark,
+    error: Error,
+    tried: Instant,
+}
+
 /// A running PoP.
 pub struct Site {
     home: Home,
     current: RwLock<Arc<Snapshot>>,
+    unusable: Mutex<Option<Unusable>>,
     started: Instant,
     /// What it counts.
     pub counters: Counters,
@@ -69,6 +81,7 @@ pub struct Site {
     pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) tickets: Tickets,
     pub(crate) grants: Grants,
+    pub(crate) dialled: transfer::Dialled,
     pub(crate) transfers: Transfers,
 }
 
@@ -79,11 +92,13 @@ impl Site {
         Ok(Arc::new(Site {
             home,
             current: RwLock::new(Arc::new(snapshot)),
+            unusable: Mutex::default(),
             started: Instant::now(),
             counters: Counters::default(),
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
+            dialled: transfer::Dialled::default(),
             transfers: Transfers::default(),
         }))
     }
@@ -101,10 +116,10 @@ impl Site {
 
     /// The configuration of this moment; files that changed are read again.
     ///
-    /// A file that became invalid is reported in the log and the last good state stays.
+    /// A file that became invalid is reported in the log, once, and the last good state stays.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let current = self.last_snapshot();
-        if !current.is_stale(&self.home) {
+        let (current, mark) = (self.last_snapshot(), snapshot::mark(&self.home));
+        if *current.mark() == mark || self.is_unusable(&mark) {
             return current;
         }
         match current.reload(&self.home) {
@@ -115,10 +130,27 @@ impl Site {
                 fresh
             }
             Err(error) => {
-                tracing::error!(%error, "a changed file cannot be used; the last good state stays");
+                self.note_unusable(mark, error);
                 current
             }
         }
+    }
+
+    fn unusable(&self) -> MutexGuard<'_, Option<Unusable>> {
+        self.unusable.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Whether the files in this state could not be used a moment ago.
+    fn is_unusable(&self, mark: &Mark) -> bool {
+        self.unusable().as_ref().is_some_and(|last| last.mark == *mark && last.tried.elapsed() < RETRY_EVERY)
+    }
+
+    fn note_unusable(&self, mark: Mark, error: Error) {
+        let mut last = self.unusable();
+        if last.as_ref().is_none_or(|last| last.mark != mark || last.error != error) {
+            tracing::error!(%error, "a changed file cannot be used; the last good state stays");
+        }
+        *last = Some(Unusable { mark, error, tried: Instant::now() });
     }
 
     /// The site's name.
@@ -184,5 +216,30 @@ impl Site {
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
         self.transfers.stop_all(&error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_cannot_be_used_are_read_again_when_they_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, _) = snapshot::tests::site(dir.path());
+        let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let good = site.last_snapshot();
+        let tried = || site.unusable().as_ref().map(|last| last.tried);
+        std::fs::write(home.map_file(), "nonsense").unwrap();
+        assert!(Arc::ptr_eq(&site.snapshot(), &good));
+        let first = tried().unwrap();
+        assert!(Arc::ptr_eq(&site.snapshot(), &good));
+        assert_eq!(tried(), Some(first));
+        std::fs::write(home.map_file(), "more nonsense").unwrap();
+        assert!(Arc::ptr_eq(&site.snapshot(), &good));
+        assert_ne!(tried(), Some(first));
+        std::fs::remove_file(home.map_file()).unwrap();
+        std::fs::write(home.config_file(), "site = 'kek'\n").unwrap();
+        assert!(!Arc::ptr_eq(&site.snapshot(), &good));
     }
 }

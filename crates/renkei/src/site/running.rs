@@ -69,15 +69,16 @@ impl Transfers {
     /// one does and came in before it.
     ///
     /// # Errors
-    /// `TransferBusy` if a newer run came in meanwhile, or an older one does not let go.
+    /// `Cancelled` if a newer run came in meanwhile, which is not to be tried again: it would end that run.
+    /// `TransferBusy` if an older one does not let go.
     pub(super) fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
         let number = self.next_number();
         let deadline = Instant::now() + SUPERSEDE_WITHIN;
-        let busy = |cause| Error::new(Code::TransferBusy, "open", &running.status.place, cause);
+        let refused = |code, cause| Error::new(code, "open", &running.status.place, cause);
         let mut all = self.lock();
         while let Some((held, other)) = all.get(&key) {
             if *held > number {
-                return Err(busy("a newer run of it began"));
+                return Err(refused(Code::Cancelled, "a newer run of it began"));
             }
             let (held, stop) = (*held, other.stop.clone());
             drop(all);
@@ -88,7 +89,7 @@ impl Transfers {
             let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
             let (left, wait) = waited.expect("no thread panics while it holds the lock");
             if wait.timed_out() {
-                return Err(busy("the older run goes on"));
+                return Err(refused(Code::TransferBusy, "the older run goes on"));
             }
             all = left;
         }
@@ -187,12 +188,15 @@ mod tests {
         Running { status, watch: Watch::default(), stop: stop.clone(), judge, judged: Judged::default() }
     }
 
-    /// Enters and stays until it is stopped.
-    fn enter_and_stay(transfers: &Transfers) {
+    /// Enters and stays until it is stopped; the code it ends with.
+    fn enter_and_stay(transfers: &Transfers) -> Code {
         let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
-        let Ok(_listed) = transfers.enter(7, run(&stop)) else { return };
-        let _hook = stop.on_stop(move |_| end.send(()).unwrap_or_default());
-        ended.recv().unwrap();
+        let _listed = match transfers.enter(7, run(&stop)) {
+            Ok(listed) => listed,
+            Err(error) => return error.code,
+        };
+        let _hook = stop.on_stop(move |error| end.send(error.code).unwrap_or_default());
+        ended.recv().unwrap()
     }
 
     fn snapshot(dir: &std::path::Path) -> Arc<Snapshot> {
@@ -258,17 +262,17 @@ mod tests {
         let transfers = Transfers::default();
         let start = Instant::now();
         std::thread::scope(|scope| {
-            (0..4).for_each(|_| drop(scope.spawn(|| enter_and_stay(&transfers))));
-            let newest = loop {
-                let holder =
-                    transfers.lock().get(&7).map(|(number, running)| (*number, running.stop.clone()));
-                match holder {
-                    Some((4, stop)) => break stop,
-                    _ => std::thread::yield_now(),
-                }
-                assert!(start.elapsed() < SUPERSEDE_WITHIN);
-            };
-            newest.stop(Error::new(Code::Cancelled, "test", "", ""));
+            let runs: Vec<_> = (0..4).map(|_| scope.spawn(|| enter_and_stay(&transfers))).collect();
+            let left = || runs.iter().filter(|run| !run.is_finished()).count();
+            let holder = || transfers.lock().get(&7).map(|(number, _)| *number);
+            while (left() > 1 || holder().is_none()) && start.elapsed() < SUPERSEDE_WITHIN {
+                std::thread::yield_now();
+            }
+            let newest = holder();
+            transfers.stop_all(&Error::new(Code::Cancelled, "test", "", ""));
+            assert_eq!(newest, Some(4));
+            // Also one that only waited: were it told to try again, it would end the newest.
+            assert!(runs.into_iter().all(|run| run.join().unwrap() == Code::Cancelled));
         });
         assert!(transfers.lock().is_empty() && start.elapsed() < SUPERSEDE_WITHIN);
     }

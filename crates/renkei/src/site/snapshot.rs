@@ -48,8 +48,8 @@ impl Root {
     }
 }
 
-/// State of a file when it was read, to notice a change.
-type Mark = Vec<Option<(SystemTime, u64, u64)>>;
+/// State of the files when they were read, to notice a change.
+pub type Mark = Vec<Option<(SystemTime, u64, u64)>>;
 
 /// Everything a request is judged by.
 pub struct Snapshot {
@@ -75,15 +75,20 @@ pub struct Snapshot {
 impl Snapshot {
     /// Reads everything but the configuration, which the caller read.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
-        Self::load_after(home, config, &BTreeMap::new())
+        Self::load_after(home, config, &BTreeMap::new(), mark(home))
     }
 
-    fn load_after(home: &Home, config: Config, before: &BTreeMap<String, Arc<Root>>) -> Result<Self, Error> {
-        let mark = mark(home);
+    fn load_after(
+        home: &Home,
+        config: Config,
+        before: &BTreeMap<String, Arc<Root>>,
+        mark: Mark,
+    ) -> Result<Self, Error> {
         let site = config.site(home)?.clone();
         let map = read_text(&home.map_file(), MAX_MAP_BYTES)?.unwrap_or_default();
         let storages = config.storage.iter().map(|(name, storage)| {
-            let same = before.get(name).filter(|root| root.storage == *storage && root.store().is_ok());
+            // Also one that is missing: to open it may wait for ever, which only the watch may.
+            let same = before.get(name).filter(|root| root.storage == *storage);
             (name.clone(), same.cloned().unwrap_or_else(|| Root::open(storage)))
         });
         let credential = Credential::host(home, SystemTime::now())?;
@@ -102,14 +107,16 @@ impl Snapshot {
 
     /// Reads everything again; what was set by flags when the PoP started stays.
     pub fn reload(&self, home: &Home) -> Result<Self, Error> {
+        // Before the first file is read: what changes meanwhile is then noticed the next time.
+        let mark = mark(home);
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        Self::load_after(home, config, &self.storages)
+        Self::load_after(home, config, &self.storages, mark)
     }
 
-    /// Whether a file has changed since.
-    pub fn is_stale(&self, home: &Home) -> bool {
-        self.mark != mark(home)
+    /// The state of the files it was read from.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     /// Looks again for the storages that are missing.
@@ -129,7 +136,8 @@ fn open(storage: &Storage) -> Result<Arc<dyn Store>, Error> {
     LocalStore::open(&storage.path, mode).map(|store| Arc::new(store) as Arc<dyn Store>)
 }
 
-fn mark(home: &Home) -> Mark {
+/// State of the files now.
+pub fn mark(home: &Home) -> Mark {
     let files = [
         home.config_file(),
         home.map_file(),
@@ -144,4 +152,34 @@ fn mark(home: &Home) -> Mark {
 fn mark_of(path: &Path) -> Option<(SystemTime, u64, u64)> {
     let data = std::fs::metadata(path).ok()?;
     Some((data.modified().ok()?, data.len(), std::os::unix::fs::MetadataExt::ino(&data)))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::identity::authority::{Authority, renew_host};
+
+    /// A PoP's files with one storage, `data`, at the path that is returned.
+    pub fn site(dir: &Path) -> (Home, std::path::PathBuf) {
+        let (home, now) = (Home::at(dir), SystemTime::now());
+        let authority = Authority::create(&crate::identity::tests::site("kek"), now).unwrap();
+        authority.store(&home).unwrap();
+        let data = dir.join("data");
+        let config = format!("site = 'kek'\n[storage.data]\npath = '{}'\n", data.display());
+        std::fs::write(home.config_file(), config).unwrap();
+        renew_host(&home, &authority, &["127.0.0.1:7512".into()], false, now).unwrap();
+        (home, data)
+    }
+
+    #[test]
+    fn a_missing_storage_is_looked_for_by_the_watch_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, data) = site(dir.path());
+        let first = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();
+        std::fs::create_dir(data).unwrap();
+        let next = first.reload(&home).unwrap();
+        assert!(next.storage("data").unwrap().store().is_err());
+        next.look_for_storages();
+        assert!(next.storage("data").unwrap().store().is_ok());
+    }
 }

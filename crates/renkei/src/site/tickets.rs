@@ -3,6 +3,7 @@
 use super::access::Access;
 use super::transfer::{STREAM_BYTES, Stop};
 use crate::mover::receive::Allowance;
+use crate::net::socket;
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -10,13 +11,14 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::message::OpenReceive;
 use std::collections::HashMap;
+use std::net::TcpStream;
 use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a session waits for its data streams.
 const JOIN_WITHIN: Duration = Duration::from_secs(60);
-/// How often a waiting session looks whether it was stopped.
+/// How often a waiting session looks whether it was stopped, or its client left.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a grant may wait to be redeemed.
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
@@ -70,8 +72,9 @@ impl Tickets {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Makes a ticket for `wanted` streams, or fewer if all sessions together would have more than `limit`, or those
-    /// of `principal` more than half of it: nobody takes all from the others.
+    /// Makes a ticket for `wanted` streams, or for half of what is left if that is fewer, so that the next session
+    /// gets some too. All sessions together have at most `limit`, those of `principal` at most half of it: nobody
+    /// takes all from the others.
     ///
     /// # Errors
     /// `OutOfMemory` if not even one stream is left.
@@ -84,7 +87,7 @@ impl Tickets {
         let own_left = one_share(limit).saturating_sub(used(&|issued| issued.principal == *principal));
         let used = used(&|_| true);
         let left = limit.saturating_sub(used).min(own_left);
-        let streams = u16::try_from(left).unwrap_or(u16::MAX).min(wanted);
+        let streams = u16::try_from(left.div_ceil(2)).unwrap_or(u16::MAX).min(wanted);
         if streams == 0 {
             let cause = format!(
                 "transfers take the memory of {used} data streams, as much as `limits.max_memory_mib` allows to one \
@@ -154,20 +157,27 @@ impl Waiting<'_> {
         Box::new(move |bytes| tickets.keep(&ticket, bytes, limit))
     }
 
-    /// Waits for all streams.
-    pub fn gather(&self, stop: &Stop) -> Result<Vec<TlsStream>, Error> {
+    /// Waits for all streams of the client at the other end of `control`.
+    ///
+    /// # Errors
+    /// `Stalled`; `ConnectionLost` as soon as the client has left, so that it keeps nothing from others.
+    pub fn gather(&self, stop: &Stop, control: &TcpStream) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
-        (0..self.streams).map(|_| self.next(deadline, stop)).collect()
+        (0..self.streams).map(|_| self.next(deadline, stop, control)).collect()
     }
 
     /// The next stream; a newer run of the same transfer does not wait for the streams of a client that is gone.
-    fn next(&self, deadline: Instant, stop: &Stop) -> Result<TlsStream, Error> {
+    fn next(&self, deadline: Instant, stop: &Stop, control: &TcpStream) -> Result<TlsStream, Error> {
         loop {
             match self.joined.recv_timeout(LOOK_EVERY) {
                 Ok(stream) => return Ok(stream),
                 Err(_) if Instant::now() > deadline => {
                     let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
                     return Err(Error::new(Code::Stalled, "join", "data streams", cause));
+                }
+                Err(_) if socket::is_left(control) => {
+                    let cause = "it left before its data streams came";
+                    return Err(Error::new(Code::ConnectionLost, "join", "peer", cause));
                 }
                 Err(_) => stop.check()?,
             }
@@ -224,18 +234,39 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn nobody_waits_for_the_streams_of_a_client_that_left() {
+        let tickets = Tickets::default();
+        let waiting = tickets.issue(&Principal::parse("alice@kek").unwrap(), 2, 20).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let control = listener.accept().unwrap().0;
+        let start = Instant::now();
+        drop(client);
+        assert_eq!(waiting.gather(&Stop::default(), &control).err().unwrap().code, Code::ConnectionLost);
+        assert!(start.elapsed() < JOIN_WITHIN / 2);
+    }
 
     #[test]
     fn one_principal_leaves_streams_for_the_others() {
         let tickets = Tickets::default();
         let [alice, bob] = ["alice@kek", "bob@kek"].map(|name| Principal::parse(name).unwrap());
-        let first = tickets.issue(&alice, 8, 20).unwrap();
-        let second = tickets.issue(&alice, 8, 20).unwrap();
-        assert_eq!((first.streams, second.streams), (8, 2));
-        assert_eq!(tickets.issue(&alice, 8, 20).err().unwrap().code, Code::OutOfMemory);
-        assert_eq!(tickets.issue(&bob, 8, 20).unwrap().streams, 8);
-        drop(first);
-        assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 8);
+        let mut own: Vec<_> = (0..4).map(|_| tickets.issue(&alice, 4, 20).unwrap()).collect();
+        assert_eq!(own.iter().map(|session| session.streams).collect::<Vec<_>>(), [4, 3, 2, 1]);
+        assert_eq!(tickets.issue(&alice, 4, 20).err().unwrap().code, Code::OutOfMemory);
+        assert_eq!(tickets.issue(&bob, 4, 20).unwrap().streams, 4);
+        own.remove(0);
+        assert_eq!(tickets.issue(&alice, 16, 20).unwrap().streams, 2);
+    }
+
+    #[test]
+    fn a_user_has_many_sessions_on_a_long_path() {
+        let tickets = Tickets::default();
+        let alice = Principal::parse("alice@kek").unwrap();
+        let own: Vec<_> = (0..7).map(|_| tickets.issue(&alice, 32, 170).unwrap()).collect();
+        assert_eq!(own.iter().map(|session| session.streams).collect::<Vec<_>>(), [32, 27, 13, 7, 3, 2, 1]);
     }
 
     #[test]
@@ -254,10 +285,10 @@ mod tests {
         assert_eq!(second.streams, 4);
         // Only now, beside the other.
         assert_eq!(keep(6 * STREAM_BYTES).unwrap_err().code, Code::OutOfMemory);
-        let others = tickets.issue(&bob, 10, 20).unwrap();
+        let others = tickets.issue(&bob, 5, 20).unwrap();
         keep(4 * STREAM_BYTES).unwrap();
-        assert_eq!(others.allowance(20)(STREAM_BYTES).unwrap_err().code, Code::TooManyEntries);
+        assert_eq!(others.allowance(20)(6 * STREAM_BYTES).unwrap_err().code, Code::TooManyEntries);
         drop(first);
-        assert_eq!(tickets.issue(&alice, 8, 20).unwrap().streams, 6);
+        assert_eq!(tickets.issue(&alice, 8, 20).unwrap().streams, 3);
     }
 }

@@ -25,14 +25,21 @@ use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
 };
+use std::collections::HashMap;
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 pub(super) const STREAM_BYTES: u64 = 6 << 20;
 
 /// Journals of unfinished transfers of one account, which are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
+
+/// Data streams that one push dials before the other site has accepted its grant, pushes of one principal, and all:
+/// nobody has this PoP dial as often as he likes with grants that nobody gave.
+const AHEAD_OF_PUSH: usize = 16;
+const AHEAD_OF_ONE: usize = 32;
+const AHEAD_OF_ALL: usize = 64;
 
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
@@ -57,6 +64,44 @@ fn running(
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
     Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
+}
+
+/// Data streams dialled now by pushes whose grant is not accepted yet, by who asked.
+#[derive(Default)]
+pub(crate) struct Dialled(Mutex<HashMap<Principal, usize>>);
+
+/// The streams that one push may dial ahead, until this ends.
+struct Share<'a> {
+    all: &'a Dialled,
+    principal: Principal,
+    count: u16,
+}
+
+impl Dialled {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// As many as wanted, or as are left, which may be none.
+    fn take(&self, principal: &Principal, wanted: u16) -> Share<'_> {
+        let mut dialled = self.lock();
+        let left = AHEAD_OF_ALL.saturating_sub(dialled.values().sum());
+        let own = dialled.entry(principal.clone()).or_default();
+        let most = AHEAD_OF_PUSH.min(left).min(AHEAD_OF_ONE.saturating_sub(*own));
+        let count = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
+        *own += usize::from(count);
+        Share { all: self, principal: principal.clone(), count }
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut dialled = self.all.lock();
+        if let Some(own) = dialled.get_mut(&self.principal) {
+            *own -= usize::from(self.count);
+        }
+        dialled.retain(|_, own| *own > 0);
+    }
 }
 
 impl Site {
@@ -106,7 +151,7 @@ impl Site {
         offer_streams(&waiting, offers, request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
-        let streams = match waiting.gather(&stop) {
+        let streams = match waiting.gather(&stop, control.sender().socket()) {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
@@ -179,7 +224,8 @@ impl Site {
         tracing::info!(from = places(&open), "opening");
         let waiting = self.issue_streams(access, open.max_streams, control)?;
         offer_streams(&waiting, open.offers, request, control)?;
-        Ok(waiting.gather(&stop).and_then(|streams| send(job, control, streams, &watch, &stop)))
+        let streams = waiting.gather(&stop, control.sender().socket());
+        Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
     }
 
     /// Sends to another site, which granted it; the asker is told the progress through `watch`.
@@ -223,9 +269,11 @@ impl Site {
         let silence = snapshot.config.stall_timeout();
         let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
         let request = Some(Request::Redeem(grant));
+        let dialled = self.dialled.take(&access.principal, open.max_streams);
         let mut session =
-            dialler.connect_ahead(to, &Ahead { streams: open.max_streams, sends: true, request })?;
+            dialler.connect_ahead(to, &Ahead { streams: dialled.count, sends: true, request })?;
         let opened = session.ask_open(Request::Redeem(grant))?;
+        drop(dialled);
         let streams = dialler.join(&mut session, &opened)?;
         let job = send_job(access, open, opened.offers)?;
         send(job, &mut session.control, streams, watch, stop)
@@ -362,4 +410,25 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pushes_dial_so_many_streams_ahead_and_no_more() {
+        let dialled = Dialled::default();
+        let [alice, bob, carol] =
+            ["alice@kek", "bob@kek", "carol@kek"].map(|name| Principal::parse(name).unwrap());
+        let of = |principal, wanted| dialled.take(principal, wanted);
+        let mut own = vec![of(&alice, 64), of(&alice, 10), of(&alice, 64), of(&alice, 64)];
+        assert_eq!(own.iter().map(|share| share.count).collect::<Vec<_>>(), [16, 10, 6, 0]);
+        let others = [of(&bob, 64), of(&bob, 64)];
+        assert_eq!((others[1].count, of(&carol, 64).count), (16, 0));
+        own.remove(1);
+        assert_eq!(of(&carol, 64).count, 10);
+        drop((own, others));
+        assert!(dialled.lock().is_empty());
+    }
 }
