@@ -125,7 +125,11 @@ impl Account {
             .name(thread.into())
             .spawn(body)
             .map_err(|error| Error::new(Code::SystemCall, "start thread", thread, error))?;
-        assumed.recv().expect("the thread reports before it works")?;
+        if let Err(error) = assumed.recv().expect("the thread reports before it works") {
+            // What the work holds is free when the error is told.
+            let _ = handle.join();
+            return Err(error);
+        }
         Ok(AccountThread(handle))
     }
 
