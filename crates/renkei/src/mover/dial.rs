@@ -91,7 +91,7 @@ const FRESH: Duration = Duration::from_secs(8);
 /// Pause before a stream that was lost is dialled again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// What slow start carries in the two round trips until the ticket comes: 10 segments, then 20.
+/// What slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
 const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
