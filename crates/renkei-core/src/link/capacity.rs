@@ -1,9 +1,9 @@
 //! Finds how much a path carries, and keeps all streams of a session together at just that.
 //!
 //! Streams that each seek their own share overshoot together: the queue before the bottleneck stays full, overflows,
-//! and every stream then repairs what was lost. So as soon as a path shows that it is full (loss, or a queue), the
-//! streams are paced in sum to the largest rate that came through lately, a little below it most of the time so
-//! that the queue drains, and now and then above it to find out whether there is more. This is what BBR does for one
+//! and every stream then repairs what was lost. So as soon as a path overflows, the streams are paced in sum to the largest
+//! rate that came through lately, below it while there is a queue to drain, and now and then above it to find out
+//! whether there is more. This is what BBR does for one
 //! connection (Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 14/5), done for their sum:
 //! the inter-packet gap of Data Reservoir, set from what was measured.
 
@@ -95,6 +95,11 @@ impl Capacity {
     /// How long the next round takes on a path with this round trip.
     pub fn round(rtt: Duration) -> Duration {
         rtt.max(SHORTEST_ROUND)
+    }
+
+    /// Whether the path overflowed, and the streams are paced since.
+    pub fn is_full(&self) -> bool {
+        self.paced.is_some()
     }
 
     /// Takes one round; gives the rate for all streams together in the next, or `None` to leave them free.

@@ -78,7 +78,6 @@ pub struct Controller {
     capacity: Capacity,
     round_start: Duration,
     before: Sample,
-    full: bool,
 }
 
 impl Controller {
@@ -94,13 +93,12 @@ impl Controller {
             capacity: Capacity::default(),
             round_start: Duration::ZERO,
             before: Sample::default(),
-            full: false,
         }
     }
 
     /// Whether the path was found full, and the streams are paced to it.
     pub fn is_full(&self) -> bool {
-        self.full
+        self.capacity.is_full()
     }
 
     /// What the streams should do now.
@@ -114,7 +112,7 @@ impl Controller {
             return false;
         }
         let shared = self.share_capacity(now, samples);
-        if shared || self.full {
+        if shared || self.capacity.is_full() {
             return shared;
         }
         let longest = samples.iter().map(|sample| sample.rtt).max().unwrap_or_default();
@@ -150,7 +148,6 @@ impl Controller {
         };
         (self.before, self.round_start) = (sum, now);
         let Some(total) = self.capacity.on_round(&round) else { return false };
-        self.full = true;
         self.pacing.rates.fill(Some(((total / samples.len() as f64) as u64).max(1)));
         true
     }
