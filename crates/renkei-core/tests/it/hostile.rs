@@ -180,15 +180,7 @@ fn header() -> Header {
 /// A journal that says anything about the paths used here.
 fn journal(chance: &mut Chance) -> State {
     let mut bytes = Vec::new();
-    let header = Header {
-        version: VERSION,
-        job: 1,
-        boot: [0; 16],
-        to: None,
-        local: Vec::new(),
-        account: String::new(),
-    };
-    Record::Header(header).write(&mut bytes);
+    Record::Header(header()).write(&mut bytes);
     for _ in 0..chance.below(8) {
         let source = Stamp { size: size(chance), ino: chance.below(3), ..Stamp::default() };
         let (key, slot) = (path_key(&some_path(chance)), chance.below(4) as u32);
@@ -297,15 +289,7 @@ fn a_sender_cannot_open_files_without_end() {
 fn what_was_left_is_given_out_once() {
     let stamp = Stamp { size: 2 * SLOT_BYTES, ..Stamp::default() };
     let mut bytes = Vec::new();
-    let header = Header {
-        version: VERSION,
-        job: 1,
-        boot: [0; 16],
-        to: None,
-        local: Vec::new(),
-        account: String::new(),
-    };
-    Record::Header(header).write(&mut bytes);
+    Record::Header(header()).write(&mut bytes);
     let (key, digest) = (path_key(&path("f")), [0; 32]);
     Record::Slot { key, source: stamp, temp_ino: 5, slot: 0, digest }.write(&mut bytes);
     let mut receiver = Receiver::new(options(&mut Chance::new(0)), State::read(&bytes).0, 20);
