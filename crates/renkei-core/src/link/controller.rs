@@ -96,6 +96,19 @@ impl Controller {
         }
     }
 
+    /// Goes on with the same streams after a pause, from what the kernel counts of them now. What was learnt of the
+    /// path stays, unless one of the two jobs had a cap.
+    pub fn resume(self, cap: Option<u64>, samples: &[Sample]) -> Self {
+        let known = self.cap.is_none() && cap.is_none() && samples.len() == self.base.len();
+        let fresh = Controller::new(samples.len(), cap);
+        let (capacity, rates) = match known && self.capacity.is_full() {
+            true => (self.capacity, self.pacing.rates),
+            false => (Capacity::default(), fresh.pacing.rates.clone()),
+        };
+        let (base, before) = (samples.to_vec(), sum_of(samples));
+        Controller { base, before, capacity, pacing: Pacing { rates }, ..fresh }
+    }
+
     /// Whether the path was found full, and the streams are paced to it.
     pub fn is_full(&self) -> bool {
         self.capacity.is_full()
@@ -237,6 +250,26 @@ mod tests {
         let next = [sample(1100), sample(2000), sample(2000), sample(5000)];
         assert!(controller.on_samples(2 * second, &next));
         assert_eq!(controller.pacing().rates, [None; 4]);
+    }
+
+    #[test]
+    fn a_path_that_was_full_is_known_after_a_pause() {
+        let full = || {
+            let mut controller = Controller::new(2, None);
+            let lossy = Sample { resent_bytes: 100_000, ..sample(1_000_000) };
+            controller.on_samples(Duration::from_millis(350), &[lossy; 2]);
+            controller
+        };
+        let now = [sample(70_000_000), sample(80_000_000)];
+        let mut resumed = full().resume(None, &now);
+        assert!(resumed.is_full() && resumed.pacing() == full().pacing());
+        // What arrived before the pause is not taken for a rate.
+        let later = now.map(|before| sample(before.delivered_bytes + 1_000_000));
+        resumed.on_samples(Duration::from_millis(350), &later);
+        assert!(resumed.pacing().rates[0].is_some_and(|rate| rate < 4_000_000), "{:?}", resumed.pacing());
+        assert_eq!(full().resume(Some(1000), &now).pacing().rates, [Some(500); 2]);
+        let capped = Controller::new(2, Some(1000)).resume(None, &now);
+        assert_eq!((capped.is_full(), &capped.pacing().rates), (false, &vec![None; 2]));
     }
 
     #[test]

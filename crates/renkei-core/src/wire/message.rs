@@ -59,6 +59,8 @@ pub enum Control {
     Ping(u64),
     /// Yes.
     Pong(u64),
+    /// A PoP that moves for a client: what the destination was found to be.
+    Found(Found),
 }
 
 /// The dialling side's greeting.
@@ -159,6 +161,26 @@ pub enum Request {
     Redeem(Ticket),
     /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
     Card(SiteName),
+    /// As `OpenReceive`, of a destination nobody looked at yet: the PoP looks, answers `Found`, and opens what was
+    /// chosen for that, if anything was.
+    OpenFound(OpenFound),
+    /// The PoP shall send to another site's PoP, which it asks in the name of the asker, its own user.
+    PushFound {
+        /// What to send; what the sources become is in `open`.
+        send: OpenSend,
+        /// The receiving site.
+        to: SiteName,
+        /// What that site shall open.
+        open: OpenFound,
+    },
+    /// A host asks for a user of its own site: as `OpenFound` of that user.
+    ForUser {
+        /// The certificates the user proved to be with, leaf first, DER.
+        #[serde(deserialize_with = "batch")]
+        chain: Vec<Vec<u8>>,
+        /// What the user asks.
+        open: OpenFound,
+    },
 }
 
 /// Digests a PoP can compute.
@@ -207,6 +229,69 @@ pub struct OpenReceive {
     pub options: ReceiveOptions,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+}
+
+/// What the destination of a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// A directory.
+    Dir,
+    /// Something else.
+    Other,
+    /// Nothing.
+    Nothing,
+}
+
+impl Found {
+    /// All it can be.
+    pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
+}
+
+/// What to open if the destination is found to be something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The path in the destination's storage that the transfer's root becomes.
+    pub base: RelPath,
+    /// Make the destination first; it is a directory.
+    pub make: bool,
+    /// How to deal with what is there.
+    pub options: ReceiveOptions,
+    /// What each source becomes below the base, for a PoP that sends; else empty.
+    pub targets: Vec<RelPath>,
+}
+
+/// Opens a transfer to a destination that is looked at first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFound {
+    /// Identity for logs.
+    pub transfer: TransferId,
+    /// Key of the job, as in [`OpenReceive`].
+    pub job: u64,
+    /// The destination.
+    pub to: Place,
+    /// What to open, by what is found; what is not there is not opened.
+    #[serde(deserialize_with = "batch")]
+    pub choices: Vec<(Found, Choice)>,
+    /// Streams the asker wants at most.
+    pub max_streams: u16,
+}
+
+impl OpenFound {
+    /// What was chosen for what was found.
+    pub fn choice(&self, found: Found) -> Option<&Choice> {
+        self.choices.iter().find(|(what, _)| *what == found).map(|(_, choice)| choice)
+    }
+
+    /// What that opens.
+    pub fn receive(&self, choice: &Choice) -> OpenReceive {
+        OpenReceive {
+            transfer: self.transfer,
+            job: self.job,
+            to: Place { storage: self.to.storage.clone(), path: choice.base.clone() },
+            options: choice.options.clone(),
+            max_streams: self.max_streams,
+        }
+    }
 }
 
 /// Opens a transfer from the PoP.
@@ -264,7 +349,7 @@ pub enum Reply {
     Checksum(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
     /// To `Status`.
     Status(Status),
-    /// To `OpenReceive`, `OpenSend` and `Redeem`: join data streams with this.
+    /// To what opens a transfer: join data streams with this.
     Opened(Opened),
     /// To `Grant`.
     Granted(Ticket),
@@ -272,6 +357,8 @@ pub enum Reply {
     Pushing,
     /// To `Card`: the card's text.
     Card(String),
+    /// To `OpenFound` and `ForUser`: what is there; `Opened` follows if that was chosen.
+    Found(Found),
 }
 
 /// Who the asker is at a PoP.
@@ -352,6 +439,8 @@ pub struct Opened {
     pub streams: u16,
     /// Whether the sender must offer files before sending them, because some may be here already.
     pub offers: bool,
+    /// Whether none is to be opened, because those of the session's last transfer are used again.
+    pub kept: bool,
 }
 
 /// A file the sender could send.

@@ -6,6 +6,7 @@
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
+pub(super) use renkei_core::wire::message::Found;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -115,17 +116,6 @@ pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
             Err(invalid("both are on this machine: use cp or rsync; a place at a site is SITE:/STORAGE/PATH"))
         }
     }
-}
-
-/// What a destination is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// A directory.
-    Dir,
-    /// Something else.
-    Other,
-    /// Nothing.
-    Nothing,
 }
 
 /// Where the sources go: into the destination, or one becomes it.

@@ -28,8 +28,8 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Control, Existing, OpenReceive, OpenSend, Progress, ReceiveOptions, Reply, Request, Source, Summary,
-    TransferId,
+    Choice, Control, Existing, OpenFound, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions, Reply,
+    Request, Source, Summary, TransferId,
 };
 use std::ffi::OsString;
 use std::fs::File;
@@ -117,6 +117,22 @@ impl Job {
 
 /// What the target site granted, the names there, and the marker that is kept meanwhile.
 type Granted = ([u8; 32], Vec<RelPath>, Option<File>);
+
+/// What a destination at a site becomes a part of, if it is what was found.
+#[derive(Clone)]
+struct Plan {
+    choice: Choice,
+    /// The source becomes the destination, and a later try must know it.
+    becomes: bool,
+}
+
+/// The plan for each thing that may be found, or why there is none.
+type Plans = Vec<(Found, Result<Plan, Error>)>;
+
+fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
+    let planned = plans.iter().find(|(what, _)| *what == found);
+    planned.expect("there is one for all that may be found").1.clone()
+}
 
 /// A transfer under way, over all its attempts.
 struct Run<'a> {
@@ -206,20 +222,29 @@ impl<'a> Run<'a> {
         let streams = self.job.common.max_streams();
         match &self.direction {
             Direction::Up(site) => {
-                let request = Some(self.first_question()?);
-                self.up(open(site, Ahead { streams, sends: true, request }, connected)?)
+                let plans = self.plans()?;
+                // What cannot be sent is not announced.
+                let open_found = match self.local_roots(self.unnamed()) {
+                    Ok(_) => Request::OpenFound(self.open_found(&plans, false)?),
+                    Err(_) => self.first_question()?,
+                };
+                let ahead = Ahead { streams, sends: true, request: Some(open_found.clone()) };
+                self.up(open(site, ahead, connected)?, open_found, &plans)
             }
             Direction::Down(site) => {
                 self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
             }
             Direction::Between(from, to) => {
+                if let Some(summary) = self.push_as_own_user(from, to, connected)? {
+                    return Ok(summary);
+                }
                 // Only both of them are a connection that can be lost.
                 let request = Some(self.first_question()?);
                 let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
                 let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
                 let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
-                self.between(open(from, ahead, connected)?, push)
+                self.between(open(from, ahead, connected)?, push, |_| Ok(None))
             }
         }
     }
@@ -239,11 +264,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn up(&self, mut session: Session) -> Result<Summary, Error> {
-        let (open, targets, becomes) = self.lay_out_remote(&mut session)?;
-        let roots = self.local_roots(targets)?;
-        let opened = session.ask_open(Request::OpenReceive(open))?;
-        let _marker = self.intent()?.keep(becomes)?;
+    fn up(&self, mut session: Session, first: Request, plans: &Plans) -> Result<Summary, Error> {
+        let (opened, plan, roots) = match first {
+            Request::OpenFound(_) => self.open_what_is_found(&mut session, first, plans)?,
+            _ => self.open_after_a_look(&mut session)?,
+        };
+        let _marker = self.intent()?.keep(plan.becomes)?;
         let streams = self.dialler.join(&mut session, &opened)?;
         let job = SendJob {
             roots,
@@ -254,8 +280,33 @@ impl<'a> Run<'a> {
             limit: self.job.common.limit,
             account: Account::own()?,
             side: "client".into(),
+            keep: None,
         };
         send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
+    }
+
+    /// Lets the site look at the destination and open it at once.
+    fn open_what_is_found(
+        &self,
+        session: &mut Session,
+        request: Request,
+        plans: &Plans,
+    ) -> Result<(Opened, Plan, Vec<Root>), Error> {
+        let mut planned = None;
+        let opened = session.ask_to_open(request, &mut |found| {
+            planned = Some(plan_for(plans, found)?);
+            Ok(())
+        })??;
+        let plan = planned.ok_or_else(|| renkei_core::wire::violation("opening", "nothing was found"))?;
+        let roots = self.local_roots(plan.choice.targets.clone())?;
+        Ok((opened, plan, roots))
+    }
+
+    /// Looks at the destination, then opens it.
+    fn open_after_a_look(&self, session: &mut Session) -> Result<(Opened, Plan, Vec<Root>), Error> {
+        let (open, plan) = self.lay_out_remote(session)?;
+        let roots = self.local_roots(plan.choice.targets.clone())?;
+        Ok((session.ask_open(Request::OpenReceive(open))?, plan, roots))
     }
 
     fn down(&self, mut session: Session) -> Result<Summary, Error> {
@@ -284,31 +335,68 @@ impl<'a> Run<'a> {
             memory: unlimited(),
             side: "client".into(),
             root: base.display().to_string(),
+            keep: None,
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| error.at("client"))
     }
 
     fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<Granted, Error> {
-        let (open, targets, becomes) = self.lay_out_remote(target)?;
+        let (open, plan) = self.lay_out_remote(target)?;
         match target.ask(Request::Grant { open, peer: from.clone() })? {
             Reply::Granted(grant) => {
-                let marker = self.intent()?.keep(becomes)?;
-                Ok((grant, targets, marker))
+                let marker = self.intent()?.keep(plan.becomes)?;
+                Ok((grant, plan.choice.targets, marker))
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    fn between(&self, mut session: Session, push: Request) -> Result<Summary, Error> {
+    /// Has the user's own site ask the other one in the user's name; `None` if it may not, and the user must ask.
+    fn push_as_own_user(
+        &self,
+        from: &SiteName,
+        to: &SiteName,
+        connected: &mut bool,
+    ) -> Result<Option<Summary>, Error> {
+        if from == to || connect::own_site(self.context)? != *from {
+            return Ok(None);
+        }
+        let plans = self.plans()?;
+        let send = self.open_send(false, self.unnamed())?;
+        let push = Request::PushFound { send, to: to.clone(), open: self.open_found(&plans, true)? };
+        let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+        let session = self.dialler.connect_ahead(from, &ahead)?;
+        connect::keep_revocations(&self.context.home()?, &session);
+        let mut found = None;
+        let pushed = self.between(session, push, |what| {
+            *connected = true;
+            let plan = plan_for(&plans, *found.insert(what))?;
+            self.intent()?.keep(plan.becomes)
+        });
+        match pushed {
+            Err(error) if found.is_none() && wants_the_user(error.code) => Ok(None),
+            pushed => pushed.map(Some),
+        }
+    }
+
+    /// Follows a push to its end; `on_found` is told what its destination is, and what it returns is kept meanwhile.
+    fn between(
+        &self,
+        mut session: Session,
+        push: Request,
+        mut on_found: impl FnMut(Found) -> Result<Option<File>, Error>,
+    ) -> Result<Summary, Error> {
         match session.ask(push)? {
             Reply::Pushing => {}
             other => return Err(unexpected(&other)),
         }
         let link = session.control.sender();
         let _hook = self.stop.on_stop(move |error| drop(link.send(&Control::Abort(error))));
+        let mut _marker = None;
         loop {
             match session.control.recv()? {
+                Control::Found(found) => _marker = on_found(found)?,
                 Control::Progress(progress) => self.watch.set(progress),
                 Control::Removed(paths) => self.watch.note_removed(paths),
                 Control::WouldSend(paths) => self.watch.note_would_send(paths),
@@ -356,33 +444,62 @@ impl<'a> Run<'a> {
     }
 
     /// Asks the site what the destination is, and says what to open there.
-    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Vec<RelPath>, bool), Error> {
+    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Plan), Error> {
         let place = self.remote_destination()?;
-        let found = find_remote(session, &place)?;
+        let plan = self.plan(find_remote(session, &place)?)?;
+        let open = self.open_found(&Vec::new(), false)?.receive(&plan.choice);
+        if plan.choice.make {
+            session.ask(Request::Mkdir { place, parents: false })?;
+        }
+        Ok((open, plan))
+    }
+
+    /// What the destination becomes a part of if it is `found`.
+    fn plan(&self, found: Found) -> Result<Plan, Error> {
+        let place = self.remote_destination()?;
         let layout = self.lay_out(found, place.path.name())?;
-        let becomes = self.becomes(&layout);
         let base = match layout.into {
             true => place.path.clone(),
             false => place.path.parent().unwrap_or_default(),
         };
-        let to = Place { storage: place.storage.clone(), path: base };
         if let Direction::Between(from, site) = &self.direction
             && from == site
         {
-            refuse_overlap(&self.sources, &to, &layout.targets, self.job.options.delete)?;
+            let base = Place { storage: place.storage.clone(), path: base.clone() };
+            refuse_overlap(&self.sources, &base, &layout.targets, self.job.options.delete)?;
         }
-        let options = self.options(&layout);
-        if layout.make {
-            session.ask(Request::Mkdir { place, parents: false })?;
-        }
-        let open = OpenReceive {
+        let (becomes, options) = (self.becomes(&layout), self.options(&layout));
+        let choice = Choice { base, make: layout.make, options, targets: layout.targets };
+        Ok(Plan { choice, becomes })
+    }
+
+    /// What to do for all that the destination may be found to be.
+    fn plans(&self) -> Result<Plans, Error> {
+        self.remote_destination()?;
+        Ok(Found::ALL.into_iter().map(|found| (found, self.plan(found))).collect())
+    }
+
+    /// Asks for whatever was planned; a PoP that sends must know the names too.
+    fn open_found(&self, plans: &Plans, named: bool) -> Result<OpenFound, Error> {
+        let choice = |(found, plan): &(Found, Result<Plan, Error>)| {
+            let mut choice = plan.as_ref().ok()?.choice.clone();
+            if !named {
+                choice.targets.clear();
+            }
+            Some((*found, choice))
+        };
+        Ok(OpenFound {
             transfer: self.transfer,
             job: self.key(),
-            to,
-            options,
+            to: self.remote_destination()?,
+            choices: plans.iter().filter_map(choice).collect(),
             max_streams: self.job.common.max_streams(),
-        };
-        Ok((open, layout.targets, becomes))
+        })
+    }
+
+    /// Names for the sources as long as nobody knows better.
+    fn unnamed(&self) -> Vec<RelPath> {
+        vec![RelPath::root(); self.sources.len()]
     }
 
     /// Whether the source becomes the destination, and a later try must know it.
@@ -480,6 +597,11 @@ fn find_remote(session: &mut Session, place: &Place) -> Result<Found, Error> {
         Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a PoP that may not ask for its user, or does not know how, leaves it to the user.
+fn wants_the_user(code: Code) -> bool {
+    matches!(code, Code::NotAllowed | Code::ProtocolViolation)
 }
 
 /// Whether the same attempt may work in a moment: also when a PoP's memory was all taken as the transfer was opened.

@@ -16,9 +16,10 @@ use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
-use renkei_core::wire::message::{Control, Hello, Opened, Reply, Request, Welcome};
+use renkei_core::wire::message::{Control, Found, Hello, Opened, Reply, Request, Welcome};
 use renkei_core::wire::{VERSIONS, encode, violation};
 use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -49,6 +50,7 @@ pub struct Session {
     /// Where it was reached.
     pub endpoint: SocketAddr,
     site: SiteName,
+    chain: Vec<CertificateDer<'static>>,
     next_request: u64,
     /// The request that was sent with the greeting, until somebody asks it.
     asked: Option<Request>,
@@ -170,10 +172,11 @@ impl Dialler {
         let sock = reach(site, address)?;
         let streams = self.dial_ahead(site, address, &sock, ahead);
         let stream = self.shake(site, address, sock)?;
+        let chain = stream.peer_chain();
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
         if let Some(request) = &ahead.request {
-            *used = matches!(request, Request::Redeem(_) | Request::Push { .. });
+            *used = matches!(request, Request::Redeem(_) | Request::Push { .. } | Request::PushFound { .. });
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, address))? {
@@ -189,6 +192,7 @@ impl Dialler {
             welcome,
             endpoint: address,
             site: site.clone(),
+            chain,
             next_request: 0,
             asked: ahead.request.clone(),
             ahead: streams,
@@ -377,6 +381,35 @@ impl Session {
             Reply::Opened(opened) => Ok(opened),
             other => Err(violation("opening", format_args!("{other:?}"))),
         }
+    }
+
+    /// Asks for what is opened only after the site looked: tells `on_found` what it found, which may refuse that.
+    ///
+    /// # Errors
+    /// The outer one is the session's end, the inner one the site's answer, or that of `on_found`.
+    pub fn ask_to_open(
+        &mut self,
+        request: Request,
+        on_found: &mut dyn FnMut(Found) -> Result<(), Error>,
+    ) -> Result<Result<Opened, Error>, Error> {
+        let id = self.send_request(request)?;
+        loop {
+            match self.outcome_of(id)? {
+                Ok(Reply::Found(found)) => {
+                    if let Err(refused) = on_found(found) {
+                        return Ok(Err(refused));
+                    }
+                }
+                Ok(Reply::Opened(opened)) => return Ok(Ok(opened)),
+                Ok(other) => return Err(violation("opening", format_args!("{other:?}"))),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// The certificates the site showed.
+    pub fn peer_chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
     }
 
     /// The site at the other end.

@@ -67,15 +67,17 @@ impl Failure {
         self.close_streams();
     }
 
-    /// Ends the session in order.
-    pub(super) fn finish(&self) {
+    /// Ends the session in order; its streams stay open if they are `kept`.
+    pub(super) fn finish(&self, kept: bool) {
         {
             let mut state = self.lock();
             state.over = true;
             self.over.store(true, Ordering::Release);
         }
         self.changed.notify_all();
-        self.close_streams();
+        if !kept {
+            self.close_streams();
+        }
     }
 
     fn close_streams(&self) {

@@ -40,6 +40,11 @@ impl<'a> Incoming<'a> {
         Incoming { stream, session, places: session.places(), payload, block: Block::new(), extent: None }
     }
 
+    /// The stream, for what comes next.
+    pub(super) fn into_stream(self) -> TlsStream {
+        self.stream
+    }
+
     /// Receives until the sender ends the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {

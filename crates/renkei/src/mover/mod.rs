@@ -10,6 +10,7 @@ pub mod dial;
 mod failure;
 mod incoming;
 pub mod journal;
+pub mod keep;
 mod offers;
 pub mod outgoing;
 mod place;

@@ -48,6 +48,11 @@ impl<'a> Outgoing<'a> {
         }
     }
 
+    /// The stream, for what is sent next.
+    pub(super) fn into_stream(self) -> TlsStream {
+        self.stream
+    }
+
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {

@@ -8,6 +8,7 @@ use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
+use super::keep::Keep;
 use super::place::{Place, Places};
 use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
@@ -72,6 +73,8 @@ pub struct ReceiveJob {
     pub side: String,
     /// What paths of the store are relative to, in errors.
     pub root: String,
+    /// Takes the streams when it ended well.
+    pub keep: Option<Arc<Keep>>,
 }
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
@@ -152,6 +155,7 @@ pub(super) struct Session {
     pub(super) failure: Failure,
     pub(super) control: Arc<ControlSender>,
     journal: Mutex<Option<Journal>>,
+    keep: Option<Arc<Keep>>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -196,6 +200,7 @@ pub fn receive(
         failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
         control: link,
         journal: Mutex::new(journal),
+        keep: job.keep,
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
@@ -210,7 +215,7 @@ pub fn receive(
     if let Err(error) = &ended {
         session.failure.set_now(session.name_side(error.clone()));
     }
-    session.failure.finish();
+    session.failure.finish(session.keep.is_some());
     session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     journal.join().expect("a panic aborts the process");
@@ -255,6 +260,13 @@ impl Session {
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(self.name_side(error));
         self.wake();
+    }
+
+    /// Leaves a stream for the next session, if there is one to come and this one ended well.
+    fn leave(&self, stream: TlsStream) {
+        if let (Some(keep), None) = (&self.keep, self.failure.first()) {
+            keep.put(stream);
+        }
     }
 
     /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
@@ -573,9 +585,11 @@ fn spawn_workers(
     threads.push(spawn(session, account, "commit", super::commit::run)?);
     for stream in streams {
         threads.push(spawn(session, account, "receive", move |session| {
-            Incoming::new(stream, session).run()?;
+            let mut incoming = Incoming::new(stream, session);
+            incoming.run()?;
             session.on_stream_ended();
             session.failure.wait();
+            session.leave(incoming.into_stream());
             Ok(())
         })?);
     }
@@ -654,6 +668,7 @@ mod tests {
             account: unusable_account(),
             side: "here".into(),
             root: String::new(),
+            keep: None,
         };
         let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");

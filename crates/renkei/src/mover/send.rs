@@ -5,6 +5,7 @@
 //! writing of a unit happens outside it.
 
 use super::failure::{Failure, Stop};
+use super::keep::Keep;
 use super::outgoing::Outgoing;
 use super::progress::Watch;
 use super::walk::{Root, Sink, vanished, walk};
@@ -62,6 +63,8 @@ pub struct SendJob {
     pub account: Account,
     /// This side's name in errors.
     pub side: String,
+    /// Takes the streams when it ended well.
+    pub keep: Option<Arc<Keep>>,
 }
 
 pub(super) struct Session {
@@ -77,6 +80,7 @@ pub(super) struct Session {
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
+    keep: Option<Arc<Keep>>,
 }
 
 /// Sends until everything is acknowledged or failed, and returns what became of it.
@@ -93,7 +97,8 @@ pub fn send(
     let link = control.sender();
     let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
     sockets.iter().for_each(|socket| prepare_sending(socket, is_far(rtt(socket))));
-    let pacer = Pacer::new(sockets.clone(), job.limit);
+    let known = job.keep.as_ref().and_then(|keep| keep.take_controller());
+    let pacer = Pacer::new(sockets.clone(), job.limit, known);
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
@@ -104,6 +109,7 @@ pub fn send(
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
+        keep: job.keep,
     });
     let _hook = stop.on_stop({
         let session = session.clone();
@@ -120,7 +126,7 @@ pub fn send(
     if let Err(error) = &ended {
         session.failure.set_now(error.clone().at(&session.side));
     }
-    session.failure.finish();
+    session.failure.finish(session.keep.is_some());
     session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     session.conclude(ended, watch)
@@ -139,6 +145,13 @@ impl Session {
     pub(super) fn fail(&self, error: Error) {
         self.failure.set(error.at(&self.side));
         self.wake();
+    }
+
+    /// Leaves a stream for the next session, if there is one to come and this one ended well.
+    fn leave(&self, stream: TlsStream) {
+        if let (Some(keep), None) = (&self.keep, self.failure.first()) {
+            keep.put(stream);
+        }
     }
 
     /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
@@ -315,6 +328,7 @@ fn spawn_streams(
             }
             // The socket stays open until the receiver is done: closing it with unread input would reset it.
             session.failure.wait();
+            session.leave(outgoing.into_stream());
         })
     };
     streams.into_iter().try_for_each(|stream| run(stream).map(|thread| threads.push(thread)))
@@ -330,10 +344,16 @@ struct Pacer {
 }
 
 impl Pacer {
-    fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
-        let controller = Controller::new(sockets.len(), limit);
+    /// Goes on with what is `known` of the path from an earlier session on the same streams.
+    fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
+        let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
+        let paced = limit.is_some() || known.is_some();
+        let controller = match known {
+            Some(known) => known.resume(limit, &samples),
+            None => Controller::new(sockets.len(), limit),
+        };
         let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0 };
-        if limit.is_some() {
+        if paced {
             pacer.apply();
         }
         pacer
@@ -367,6 +387,9 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Resul
             if session.control.send(&Control::Progress(progress)).is_err() {
                 return;
             }
+        }
+        if let Some(keep) = &session.keep {
+            keep.put_controller(pacer.controller);
         }
     })
 }
@@ -456,6 +479,7 @@ mod tests {
             limit: None,
             account: unusable_account(),
             side: "here".into(),
+            keep: None,
         };
         let refused = send(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");
@@ -478,6 +502,7 @@ mod tests {
             failure: Failure::new(control.clone(), Vec::new()),
             control,
             side: "here".into(),
+            keep: None,
         });
         let (origin, entry) = file();
         let mut items = Vec::new();

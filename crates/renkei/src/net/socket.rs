@@ -33,6 +33,12 @@ pub fn is_left(sock: &TcpStream) -> bool {
     matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..)) && fds[0].revents().intersects(left)
 }
 
+/// Gives a connection up when what was sent on it is not acknowledged for so long; `None` leaves it to the kernel.
+pub fn give_up_after(sock: &TcpStream, silence: Option<Duration>) {
+    let ms = silence.map_or(0, |silence| libc::c_uint::try_from(silence.as_millis()).unwrap_or(0));
+    set(sock, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms);
+}
+
 fn tcp_info(sock: &TcpStream) -> libc::tcp_info {
     // SAFETY: tcp_info is plain numbers, for which all zeros is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

@@ -1,5 +1,6 @@
 //! What one principal may do: the account it maps to, and the storages as that account sees them.
 
+use super::kept::Parked;
 use super::snapshot::{Root, Snapshot};
 use crate::identity::account::Account;
 use crate::identity::verify::verify_peer;
@@ -22,6 +23,14 @@ pub struct Proof {
     pub(super) at: SystemTime,
 }
 
+/// Who has a session, and where its data streams wait from one transfer to the next.
+#[derive(Clone)]
+pub struct Peer {
+    /// Who it is.
+    pub proof: Proof,
+    pub(super) parked: Option<Arc<Parked>>,
+}
+
 /// A principal with its account, and the configuration it was judged by.
 #[derive(Clone)]
 pub struct Access {
@@ -34,7 +43,7 @@ pub struct Access {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) proof: Proof,
     /// The PoP that works for the principal, if one does.
-    pub(super) via: Option<Proof>,
+    pub(super) via: Option<Peer>,
 }
 
 /// A place opened for one account.
@@ -63,7 +72,7 @@ impl Access {
     }
 
     fn hold_against(&self, now: &Snapshot) -> Result<(), Error> {
-        for proof in [Some(&self.proof), self.via.as_ref()].into_iter().flatten() {
+        for proof in [Some(&self.proof), self.via.as_ref().map(|peer| &peer.proof)].into_iter().flatten() {
             verify_peer(&proof.chain, &now.trust, proof.at)?;
         }
         match account_name(&self.principal, now)?.0 {
@@ -73,6 +82,11 @@ impl Access {
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
+    }
+
+    /// The certificates that proved the principal, leaf first.
+    pub(super) fn chain(&self) -> Vec<Vec<u8>> {
+        self.proof.chain.iter().map(|certificate| certificate.to_vec()).collect()
     }
 
     /// The site that judged.

@@ -9,7 +9,7 @@ use crate::store::{Detail, Dir, ReadFile, Store};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Space, Usage};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use std::sync::Arc;
 
 /// Bytes read at once for a checksum.
@@ -27,6 +27,23 @@ impl Site {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
         let work = |store: &dyn Store, path: &RelPath| Ok(store.dir(path)?.self_entry(Detail::Full)?.0);
         at(access, &place, access.open(&place, false)?.run("stat", work))
+    }
+
+    /// What the destination of a copy is, and what was chosen to open then; a directory that is missing is made if
+    /// that was chosen too.
+    pub fn find(&self, access: &Access, open: &OpenFound) -> Result<(Found, Option<OpenReceive>), Error> {
+        let found = match self.stat_dir(access, Some(open.to.clone())) {
+            Ok(Entry { kind: EntryKind::Dir, .. }) => Found::Dir,
+            Ok(_) => Found::Other,
+            Err(error) if error.code == Code::NotADirectory => Found::Other,
+            Err(error) if error.code == Code::PathNotFound => Found::Nothing,
+            Err(error) => return Err(error),
+        };
+        let choice = open.choice(found);
+        if choice.is_some_and(|choice| choice.make) {
+            self.mkdir(access, &open.to, false)?;
+        }
+        Ok((found, choice.map(|choice| open.receive(choice))))
     }
 
     /// Lists a directory, or the storages, in parts of at most [`BATCH_ENTRIES`].

@@ -7,6 +7,8 @@
 pub mod access;
 pub mod cleanup;
 pub mod files;
+pub mod kept;
+pub mod push;
 mod running;
 pub mod snapshot;
 pub mod tickets;
@@ -16,7 +18,9 @@ pub mod watch;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_peer;
-use access::{Access, Proof};
+use crate::net::control::ControlSender;
+use access::{Access, Peer, Proof};
+use kept::{Lines, Parking};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -53,6 +57,8 @@ pub struct Counters {
     pub files_total: AtomicU64,
     /// Bytes of content moved.
     pub bytes_total: AtomicU64,
+    /// Transfers received on data streams that were kept from the one before.
+    pub kept_total: AtomicU64,
 }
 
 impl Counters {
@@ -81,8 +87,10 @@ pub struct Site {
     pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) tickets: Tickets,
     pub(crate) grants: Grants,
-    pub(crate) dialled: transfer::Dialled,
+    pub(crate) dialled: push::Dialled,
     pub(crate) transfers: Transfers,
+    pub(crate) lines: Lines,
+    pub(crate) parking: Parking,
 }
 
 impl Site {
@@ -98,8 +106,10 @@ impl Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
-            dialled: transfer::Dialled::default(),
+            dialled: push::Dialled::default(),
             transfers: Transfers::default(),
+            lines: Lines::default(),
+            parking: Parking::default(),
         }))
     }
 
@@ -210,12 +220,31 @@ impl Site {
         }
     }
 
+    /// A session's peer, whose data streams may wait here from one transfer to the next if it is a PoP.
+    pub fn peer(&self, proof: Proof, link: &Arc<ControlSender>) -> Peer {
+        let parked = self.parking.place(&proof, link);
+        Peer { proof, parked }
+    }
+
+    /// Closes the sessions that are kept for a transfer to come.
+    pub fn close_waiting(&self) {
+        self.parking.give_way(0);
+    }
+
+    /// Ends what may not go on by the files of now.
+    fn judge(&self, now: &Arc<Snapshot>) {
+        self.transfers.judge(now);
+        self.lines.look(now);
+        self.parking.look(now);
+    }
+
     /// Stops every transfer; each can be resumed.
     pub fn stop_all(&self) {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
         self.transfers.stop_all(&error);
+        self.lines.close();
     }
 }
 

@@ -131,6 +131,11 @@ impl Tickets {
         Ok(())
     }
 
+    /// Streams that all sessions have, and what they keep beside them, in streams.
+    pub fn used(&self) -> usize {
+        self.lock().values().map(Issued::used).sum()
+    }
+
     /// Hands a stream to the session it belongs to.
     ///
     /// # Errors

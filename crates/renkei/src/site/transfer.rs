@@ -1,15 +1,15 @@
-//! Transfers a PoP takes part in: receiving from, sending to, and sending on a client's behalf to another site.
+//! Transfers a PoP takes part in: receiving from and sending to whoever has a session. To other sites: [`super::push`].
 
-use super::access::{Access, Proof};
+use super::access::{Access, Peer};
 use super::running::{Judged, Running};
 use super::snapshot::Snapshot;
 use super::tickets::Waiting;
 use super::{Counters, Site};
 use crate::identity::account::Account;
 pub use crate::mover::Stop;
-use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
 use crate::mover::journal::{Allow, Journal, boot_id, check_unfinished};
+use crate::mover::keep::Keep;
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
@@ -23,11 +23,10 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
+    Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
 };
-use std::collections::HashMap;
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 pub(super) const STREAM_BYTES: u64 = 6 << 20;
@@ -35,16 +34,10 @@ pub(super) const STREAM_BYTES: u64 = 6 << 20;
 /// Journals of unfinished transfers of one account, which are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
 
-/// Data streams that one push dials before the other site has accepted its grant, pushes of one principal, and all:
-/// nobody has this PoP dial as often as he likes with grants that nobody gave.
-const AHEAD_OF_PUSH: usize = 16;
-const AHEAD_OF_ONE: usize = 32;
-const AHEAD_OF_ALL: usize = 64;
-
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
 
-fn running(
+pub(super) fn running(
     access: &Access,
     id: [u8; 16],
     direction: &str,
@@ -64,44 +57,6 @@ fn running(
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
     Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
-}
-
-/// Data streams dialled now by pushes whose grant is not accepted yet, by who asked.
-#[derive(Default)]
-pub(crate) struct Dialled(Mutex<HashMap<Principal, usize>>);
-
-/// The streams that one push may dial ahead, until this ends.
-struct Share<'a> {
-    all: &'a Dialled,
-    principal: Principal,
-    count: u16,
-}
-
-impl Dialled {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// As many as wanted, or as are left, which may be none.
-    fn take(&self, principal: &Principal, wanted: u16) -> Share<'_> {
-        let mut dialled = self.lock();
-        let left = AHEAD_OF_ALL.saturating_sub(dialled.values().sum());
-        let own = dialled.entry(principal.clone()).or_default();
-        let most = AHEAD_OF_PUSH.min(left).min(AHEAD_OF_ONE.saturating_sub(*own));
-        let count = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
-        *own += usize::from(count);
-        Share { all: self, principal: principal.clone(), count }
-    }
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        let mut dialled = self.all.lock();
-        if let Some(own) = dialled.get_mut(&self.principal) {
-            *own -= usize::from(self.count);
-        }
-        dialled.retain(|_, own| *own > 0);
-    }
 }
 
 impl Site {
@@ -142,19 +97,27 @@ impl Site {
         let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
         // First the streams: what the journal says counts to the memory of the session that has them.
+        let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
+        let left = parked.as_ref().and_then(|parked| parked.take());
         let waiting = self.issue_streams(access, open.max_streams, control)?;
+        let left = left.filter(|left| left.len() == usize::from(waiting.streams));
         let memory = waiting.allowance(self.max_streams(access));
         let journal = self.open_journal(&account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
-        offer_streams(&waiting, offers, request, control)?;
+        if left.is_some() {
+            Counters::add(&self.counters.kept_total, 1);
+        }
+        offer_streams(&waiting, offers, left.is_some(), request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
-        let streams = match waiting.gather(&stop, control.sender().socket()) {
+        let gathered = left.map_or_else(|| waiting.gather(&stop, control.sender().socket()), Ok);
+        let streams = match gathered {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
+        let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
         let job = ReceiveJob {
             base,
             job,
@@ -165,8 +128,13 @@ impl Site {
             memory,
             side: access.site().into(),
             root: format!("/{storage}"),
+            keep: keep.clone(),
         };
-        Ok(receive(job, control, streams, &watch, &stop))
+        let ended = receive(job, control, streams, &watch, &stop);
+        if let (Ok(_), Some(parked), Some(keep)) = (&ended, parked, keep) {
+            self.parking.put(&parked, &keep, count, self.max_kept(access));
+        }
+        Ok(ended)
     }
 
     /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
@@ -223,60 +191,9 @@ impl Site {
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
         let waiting = self.issue_streams(access, open.max_streams, control)?;
-        offer_streams(&waiting, open.offers, request, control)?;
+        offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
         Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
-    }
-
-    /// Sends to another site, which granted it; the asker is told the progress through `watch`.
-    pub fn push(
-        &self,
-        access: &Access,
-        open: OpenSend,
-        to: &SiteName,
-        grant: Ticket,
-        watch: &Watch,
-        stop: &Stop,
-    ) -> Result<Summary, Error> {
-        let id = hex(&open.transfer);
-        let span = tracing::info_span!("push", transfer = id, principal = %access.principal, %to);
-        let _entered = span.enter();
-        let result = self.try_push(access, &open, to, grant, watch, stop);
-        let result = result.map_err(|error| match error.side.as_str() {
-            "client" => Error { side: access.site().into(), ..error },
-            _ => error.at(access.site()),
-        });
-        self.note_end(&result);
-        result
-    }
-
-    fn try_push(
-        &self,
-        access: &Access,
-        open: &OpenSend,
-        to: &SiteName,
-        grant: Ticket,
-        watch: &Watch,
-        stop: &Stop,
-    ) -> Result<Summary, Error> {
-        let mut entry = running(access, open.transfer, "send", places(open), watch, stop);
-        entry.judge = {
-            let (judge, to) = (entry.judge, to.clone());
-            Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
-        };
-        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
-        let snapshot = self.snapshot();
-        let silence = snapshot.config.stall_timeout();
-        let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
-        let request = Some(Request::Redeem(grant));
-        let dialled = self.dialled.take(&access.principal, open.max_streams);
-        let mut session =
-            dialler.connect_ahead(to, &Ahead { streams: dialled.count, sends: true, request })?;
-        let opened = session.ask_open(Request::Redeem(grant))?;
-        drop(dialled);
-        let streams = dialler.join(&mut session, &opened)?;
-        let job = send_job(access, open, opened.offers)?;
-        send(job, &mut session.control, streams, watch, stop)
     }
 
     /// Lets another site send here on the asker's behalf, once and only what `open` says.
@@ -287,8 +204,8 @@ impl Site {
     }
 
     /// Takes a grant that a host shows.
-    pub fn redeem(&self, peer: &Proof, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
-        match &peer.principal {
+    pub fn redeem(&self, peer: &Peer, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
+        match &peer.proof.principal {
             // What the user may do is judged again: the map may have changed since the grant.
             Principal::Host(site) => {
                 let (access, open) = self.grants.redeem(grant, site)?;
@@ -310,6 +227,8 @@ impl Site {
         control: &ControlReceiver,
     ) -> Result<Waiting<'_>, Error> {
         let streams = self.stream_count(access, wanted, control.sender().socket());
+        let free = self.max_streams(access).saturating_sub(self.tickets.used());
+        self.parking.give_way(free.saturating_sub(usize::from(streams)));
         self.tickets.issue(&access.principal, streams, self.max_streams(access))
     }
 
@@ -326,7 +245,12 @@ impl Site {
         usize::try_from(limit / STREAM_BYTES).unwrap_or(usize::MAX)
     }
 
-    fn note_end(&self, result: &Result<Summary, Error>) {
+    /// How many may wait for the next transfer, at this side and at the other.
+    pub(super) fn max_kept(&self, access: &Access) -> usize {
+        self.max_streams(access) / 2
+    }
+
+    pub(super) fn note_end(&self, result: &Result<Summary, Error>) {
         let counters = &self.counters;
         match result {
             Ok(summary) => {
@@ -348,12 +272,13 @@ impl Site {
 fn offer_streams(
     waiting: &Waiting<'_>,
     offers: bool,
+    kept: bool,
     request: u64,
     control: &ControlReceiver,
 ) -> Result<(), Error> {
-    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers };
+    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers, kept };
     control.sender().send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
-    tracing::info!(streams = waiting.streams, offers, "opened");
+    tracing::info!(streams = waiting.streams, offers, kept, "opened");
     Ok(())
 }
 
@@ -363,13 +288,13 @@ fn job_key(access: &Access, open: &OpenReceive) -> u64 {
     u64::from_le_bytes(*blake3::hash(text.as_bytes()).as_bytes().first_chunk().expect("32 bytes"))
 }
 
-fn places(open: &OpenSend) -> String {
+pub(super) fn places(open: &OpenSend) -> String {
     let names: Vec<String> = open.sources.iter().take(3).map(|source| source.from.to_string()).collect();
     let more = if open.sources.len() > 3 { " ..." } else { "" };
     format!("{}{more}", names.join(" "))
 }
 
-fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {
+pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {
     if open.sources.len() > MAX_SOURCES {
         let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
         return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
@@ -396,6 +321,7 @@ fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, E
         limit: open.limit,
         account,
         side: access.site().into(),
+        keep: None,
     })
 }
 
@@ -410,25 +336,4 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pushes_dial_so_many_streams_ahead_and_no_more() {
-        let dialled = Dialled::default();
-        let [alice, bob, carol] =
-            ["alice@kek", "bob@kek", "carol@kek"].map(|name| Principal::parse(name).unwrap());
-        let of = |principal, wanted| dialled.take(principal, wanted);
-        let mut own = vec![of(&alice, 64), of(&alice, 10), of(&alice, 64), of(&alice, 64)];
-        assert_eq!(own.iter().map(|share| share.count).collect::<Vec<_>>(), [16, 10, 6, 0]);
-        let others = [of(&bob, 64), of(&bob, 64)];
-        assert_eq!((others[1].count, of(&carol, 64).count), (16, 0));
-        own.remove(1);
-        assert_eq!(of(&carol, 64).count, 10);
-        drop((own, others));
-        assert!(dialled.lock().is_empty());
-    }
 }

@@ -12,7 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the threads that watch for as long as the PoP lives.
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
-    spawn_every(site, "watch", LOOK_EVERY, |site| site.transfers.judge(&site.snapshot()))?;
+    spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
     spawn_every(site, "storages", LOOK_EVERY, |site| site.last_snapshot().look_for_storages())
 }
 

@@ -109,6 +109,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         limit: None,
         side: "client".into(),
         account: account.clone(),
+        keep: None,
     };
     let receive_job = ReceiveJob {
         base: store.root().unwrap(),
@@ -120,6 +121,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         root: "/data".into(),
         account: account.clone(),
         side: "kek".into(),
+        keep: None,
     };
     let watch = Watch::default();
     std::thread::scope(|scope| {

@@ -23,6 +23,11 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     );
     count("transfers_finished", "Transfers that came to their end", &counters.transfers_done);
     count("transfers_ended_early", "Transfers that ended with an error", &counters.transfers_failed);
+    count(
+        "transfers_on_kept_streams",
+        "Transfers received on data streams that were kept from the one before",
+        &counters.kept_total,
+    );
     count("files", "Files acknowledged as durable, received or sent", &counters.files_total);
     count("content_bytes", "Bytes of file content moved", &counters.bytes_total);
     let status = site.status(None);

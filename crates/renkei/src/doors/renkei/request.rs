@@ -3,12 +3,12 @@
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket;
 use crate::site::Site;
-use crate::site::access::{Access, Proof};
+use crate::site::access::{Access, Peer};
+use crate::site::push::Leave;
 use crate::site::transfer::{Note, Stop, Watch};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{Place, SiteName};
-use renkei_core::wire::data::Ticket;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenSend, Reply, Request, Summary};
+use renkei_core::path::Place;
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenFound, Reply, Request, Summary};
 use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -27,20 +27,25 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 pub(super) fn handle(
     id: u64,
     request: Request,
-    proof: &Proof,
+    peer: &Peer,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
+    let proof = &peer.proof;
     let outcome = match request {
         Request::Redeem(grant) => site
-            .redeem(proof, &grant)
+            .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        Request::ForUser { chain, open } => {
+            site.for_user(peer, chain).and_then(|access| open_found(id, &open, &access, control, site))
+        }
         // Needs no account here.
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
+        Ok(Outcome::Answered) => return Ok(()),
         Ok(Outcome::Reply(reply)) => Ok(reply),
         Err(error) => Err(error.at(site.name().as_str())),
     };
@@ -50,6 +55,8 @@ pub(super) fn handle(
 enum Outcome {
     /// To be sent.
     Reply(Reply),
+    /// Was sent already.
+    Answered,
     /// A transfer was opened and has ended.
     Transferred(Result<Summary, Error>),
 }
@@ -64,7 +71,16 @@ fn dispatch(
     match request {
         Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
         Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
-        Request::Push { send, to, grant } => push(id, send, &to, grant, access, control, site),
+        Request::OpenFound(open) => open_found(id, &open, access, control, site),
+        Request::Push { send, to, grant } => {
+            push(id, control, |watch, stop| site.push(access, send, &to, Leave::Grant(grant), watch, stop))
+        }
+        Request::PushFound { send, to, open } => {
+            let link = control.sender();
+            let on_found = |found| drop(link.send(&Control::Found(found)));
+            let leave = Leave::OwnUser { open, on_found: &on_found };
+            push(id, control, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+        }
         request => {
             let link = control.sender();
             alive(&link, |stop| operate(id, request, access, &link, site, stop)).map(Outcome::Reply)
@@ -152,15 +168,28 @@ fn list(
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
 
-/// Sends to another site while the client is told the progress and may stop it. The session ends with it.
-fn push(
+/// Looks at the destination, says what it is, and opens what was chosen for that.
+fn open_found(
     id: u64,
-    open: OpenSend,
-    to: &SiteName,
-    grant: Ticket,
+    open: &OpenFound,
     access: &Access,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    let link = control.sender();
+    let (found, receive) = alive(&link, |_| site.find(access, open))?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Found(found)) })?;
+    match receive {
+        Some(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
+        None => Ok(Outcome::Answered),
+    }
+}
+
+/// Sends to another site while the client is told the progress and may stop it. The session ends with it.
+fn push(
+    id: u64,
+    control: &mut ControlReceiver,
+    work: impl FnOnce(&Watch, &Stop) -> Result<Summary, Error> + Send,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
     let (watch, stop) = (Watch::with_notes(), Stop::default());
@@ -168,7 +197,7 @@ fn push(
     let (finish, finished) = mpsc::channel();
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| stop_when_told(control, &stop));
-        scope.spawn(|| finish.send(site.push(access, open, to, grant, &watch, &stop)));
+        scope.spawn(|| finish.send(work(&watch, &stop)));
         let ended = loop {
             match finished.recv_timeout(TELL_EVERY) {
                 Ok(ended) => break ended,

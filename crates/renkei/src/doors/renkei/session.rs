@@ -5,7 +5,7 @@ use crate::doors::strangers::Seat;
 use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
-use crate::site::access::Proof;
+use crate::site::access::{Peer, Proof};
 use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -67,7 +67,7 @@ pub(super) fn run(
         crl,
     }))?;
     tracing::info!(%peer, %principal, software = hello.software, "session opened");
-    let ended = serve(&proof, &chain, &mut control, site);
+    let ended = serve(&site.peer(proof.clone(), &link), &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
     {
@@ -94,6 +94,8 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     let counted = Counted(site, principal.clone());
     let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX));
     if open > limit || own > share {
+        // Whoever comes back in a moment finds the places of those that only wait.
+        site.close_waiting();
         let cause = format!("at most {limit} sessions at a time, {share} of one principal");
         return Err(Error::new(Code::TooManySessions, "greet", principal, cause));
     }
@@ -123,7 +125,7 @@ fn check_clock(hello: &Hello) -> Result<(), Error> {
 
 /// Answers requests until the peer leaves, or its certificate expired or was revoked meanwhile.
 fn serve(
-    proof: &Proof,
+    asker: &Peer,
     chain: &[CertificateDer<'static>],
     control: &mut ControlReceiver,
     site: &Arc<Site>,
@@ -136,7 +138,7 @@ fn serve(
                     site.authenticate(chain)?;
                     judged = Instant::now();
                 }
-                request::handle(id, request, proof, control, site)?;
+                request::handle(id, request, asker, control, site)?;
             }
             // What is left of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}

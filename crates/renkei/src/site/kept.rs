@@ -1,0 +1,196 @@
+//! Connections between PoPs that stay open for a while after a transfer, so that the next one finds them ready.
+//!
+//! The site that sent keeps the session and its data streams in the [`Lines`]; the one that received keeps its ends of
+//! the streams beside the session, in a [`Parked`]. Nothing but the connection is kept: each transfer is authorised
+//! anew, and whoever is no longer trusted loses the connection within seconds, at both ends. What is kept gives way
+//! to transfers that need its memory.
+
+use super::access::Proof;
+use super::snapshot::Snapshot;
+use crate::identity::verify::{expect_site, verify_peer};
+use crate::mover::dial::Session;
+use crate::mover::keep::Keep;
+use crate::net::control::ControlSender;
+use crate::net::socket::{give_up_after, is_left};
+use crate::net::tls::TlsStream;
+use renkei_core::identity::Principal;
+use renkei_core::link::controller::Controller;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Control;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a connection without a transfer is kept.
+const IDLE: Duration = Duration::from_secs(60);
+/// So much earlier the sending side stops to use it, so that both sides never disagree.
+const MARGIN: Duration = Duration::from_secs(5);
+/// A host that acknowledges nothing for so long is gone.
+const GONE_AFTER: Duration = Duration::from_secs(10);
+/// Age at which a connection is not kept any more, so that none goes on for ever with its first keys.
+const OLDEST: Duration = Duration::from_secs(3600);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
+}
+
+/// A session with another PoP and its data streams, between two transfers.
+pub(super) struct Line {
+    pub(super) session: Session,
+    pub(super) streams: Vec<TlsStream>,
+    pub(super) controller: Option<Controller>,
+    /// The site's endpoints when it was dialled.
+    pub(super) endpoints: Vec<String>,
+    pub(super) since: Instant,
+    /// When the last transfer on it ended.
+    pub(super) rested: Instant,
+}
+
+impl Line {
+    /// What a transfer that ended well left, if all of its streams are there.
+    pub(super) fn after(self, keep: &Keep, streams: usize) -> Option<Self> {
+        let (left, controller) = (keep.take(), keep.take_controller());
+        let line = Line { streams: left, controller, rested: Instant::now(), ..self };
+        (line.streams.len() == streams).then_some(line)
+    }
+
+    /// Whether it may be used by the files of now.
+    fn is_good(&self, now: &Snapshot) -> bool {
+        let site = self.session.site();
+        let trusted = verify_peer(self.session.peer_chain(), &now.trust, SystemTime::now())
+            .and_then(|peer| expect_site(&peer, site))
+            .and_then(|()| now.trust.endpoints(site).map(|endpoints| endpoints == self.endpoints));
+        matches!(trusted, Ok(true)) && self.since.elapsed() < OLDEST && self.is_open()
+    }
+
+    /// Sets how soon it is noticed that the other host is gone: while it waits, all that is sent is a sign of life.
+    pub(super) fn expect_answers(&self, soon: bool) {
+        let control = self.session.control.sender();
+        give_up_after(control.socket(), soon.then_some(GONE_AFTER));
+    }
+
+    fn is_open(&self) -> bool {
+        let left = self.streams.iter().any(|stream| is_left(&stream.socket()));
+        self.rested.elapsed() < IDLE - MARGIN && !left && !is_left(self.session.control.sender().socket())
+    }
+}
+
+/// Connections kept by the side that sent.
+#[derive(Default)]
+pub(crate) struct Lines(Mutex<Vec<Line>>);
+
+impl Lines {
+    /// Takes one to this site that may be used now.
+    pub(super) fn take(&self, site: &SiteName, now: &Snapshot) -> Option<Line> {
+        let mut lines = lock(&self.0);
+        let at = lines.iter().rposition(|line| line.session.site() == site)?;
+        let line = lines.remove(at);
+        drop(lines);
+        line.is_good(now).then_some(line)
+    }
+
+    /// Keeps one; the oldest go when all have more than `most` streams.
+    pub(super) fn put(&self, line: Line, most: usize) {
+        line.expect_answers(true);
+        let mut lines = lock(&self.0);
+        lines.push(line);
+        let mut streams: usize = lines.iter().map(|line| line.streams.len()).sum();
+        while streams > most && !lines.is_empty() {
+            streams -= lines.remove(0).streams.len();
+        }
+    }
+
+    /// Closes those that were left, are too old or are not trusted any more; tells the others that somebody is there.
+    pub(super) fn look(&self, now: &Snapshot) {
+        let alive = |line: &Line| line.session.control.sender().send(&Control::Pong(0)).is_ok();
+        lock(&self.0).retain(|line| line.is_good(now) && alive(line));
+    }
+
+    /// Closes all.
+    pub(super) fn close(&self) {
+        lock(&self.0).clear();
+    }
+}
+
+/// The data streams of another PoP's session, at the side that received on them.
+pub struct Parked {
+    proof: Proof,
+    link: Arc<ControlSender>,
+    held: Mutex<Option<(Vec<TlsStream>, Instant)>>,
+}
+
+impl Parked {
+    /// Takes them for the next transfer.
+    pub(super) fn take(&self) -> Option<Vec<TlsStream>> {
+        lock(&self.held).take().map(|(streams, _)| streams)
+    }
+
+    fn since(&self) -> Option<Instant> {
+        lock(&self.held).as_ref().map(|(_, since)| *since)
+    }
+
+    fn count(&self) -> usize {
+        lock(&self.held).as_ref().map_or(0, |(streams, _)| streams.len())
+    }
+
+    /// Closes the session, if it has streams and no transfer.
+    fn close(&self) {
+        if self.take().is_some() {
+            self.link.shutdown();
+        }
+    }
+
+    fn is_good(&self, now: &Snapshot) -> bool {
+        let young = self.since().is_none_or(|since| since.elapsed() < IDLE);
+        young && verify_peer(&self.proof.chain, &now.trust, SystemTime::now()).is_ok()
+    }
+}
+
+/// Data streams kept by the side that received.
+#[derive(Default)]
+pub(crate) struct Parking(Mutex<Vec<Weak<Parked>>>);
+
+impl Parking {
+    /// A place for the streams of a session, which only another PoP's has.
+    pub(super) fn place(&self, proof: &Proof, link: &Arc<ControlSender>) -> Option<Arc<Parked>> {
+        if !matches!(proof.principal, Principal::Host(_)) {
+            return None;
+        }
+        let place = Arc::new(Parked { proof: proof.clone(), link: link.clone(), held: Mutex::default() });
+        let mut places = lock(&self.0);
+        places.retain(|place| place.strong_count() > 0);
+        places.push(Arc::downgrade(&place));
+        Some(place)
+    }
+
+    /// Keeps the streams a transfer left, if they are all it had.
+    pub(super) fn put(&self, place: &Parked, keep: &Keep, streams: usize, most: usize) {
+        let left = keep.take();
+        if left.len() == streams {
+            *lock(&place.held) = Some((left, Instant::now()));
+            self.give_way(most);
+        }
+    }
+
+    /// Closes the oldest until at most so many are kept.
+    pub(super) fn give_way(&self, most: usize) {
+        let mut places = self.held();
+        places.sort_by_key(|place| place.since());
+        let mut streams: usize = places.iter().map(|place| place.count()).sum();
+        for place in places {
+            if streams <= most {
+                return;
+            }
+            streams -= place.count();
+            place.close();
+        }
+    }
+
+    /// Closes those that were not used for long or are not trusted any more.
+    pub(super) fn look(&self, now: &Snapshot) {
+        self.held().iter().filter(|place| !place.is_good(now)).for_each(|place| place.close());
+    }
+
+    fn held(&self) -> Vec<Arc<Parked>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).filter(|place| place.since().is_some()).collect()
+    }
+}
