@@ -232,7 +232,9 @@ impl<'a> Run<'a> {
                 self.up(open(site, ahead, connected)?, open_found, &plans)
             }
             Direction::Down(site) => {
-                self.down(open(site, Ahead { streams, sends: false, request: None }, connected)?)
+                let request = self.likely_open_send();
+                let ahead = Ahead { streams, sends: false, request: request.clone() };
+                self.down(open(site, ahead, connected)?, request)
             }
             Direction::Between(from, to) => {
                 if let Some(summary) = self.push_as_own_user(from, to, connected)? {
@@ -309,7 +311,21 @@ impl<'a> Run<'a> {
         Ok((session.ask_open(Request::OpenReceive(open))?, plan, roots))
     }
 
-    fn down(&self, mut session: Session) -> Result<Summary, Error> {
+    /// What will be asked of the site that sends, if nothing is left of an earlier run that could change it.
+    fn likely_open_send(&self) -> Option<Request> {
+        let Spec::Local { path, .. } = &self.destination else { return None };
+        if Journal::exists(&self.context.home().ok()?.journal_dir(), self.key()) {
+            return None;
+        }
+        let (_, layout) = self.look_at_local(path).ok()?;
+        self.open_send(self.offers(&self.options(&layout), false), layout.targets).ok().map(Request::OpenSend)
+    }
+
+    fn offers(&self, options: &ReceiveOptions, kept: bool) -> bool {
+        kept || options.existing != Existing::Replace || options.dry_run
+    }
+
+    fn down(&self, mut session: Session, announced: Option<Request>) -> Result<Summary, Error> {
         let Spec::Local { path, .. } = &self.destination else {
             return Err(Error::new(Code::UsageInvalid, "copy", self.destination.shown(), "not a local path"));
         };
@@ -319,10 +335,13 @@ impl<'a> Run<'a> {
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let options = self.options(&layout);
-        let offers = kept || options.existing != Existing::Replace || options.dry_run;
         let becomes = self.becomes(&layout);
-        let open = self.open_send(offers, layout.targets)?;
-        let opened = session.ask_open(Request::OpenSend(open))?;
+        let open = Request::OpenSend(self.open_send(self.offers(&options, kept), layout.targets)?);
+        if announced.is_some_and(|announced| announced != open) {
+            // Something changed here meanwhile.
+            session = self.dialler.connect(session.site())?;
+        }
+        let opened = session.ask_open(open)?;
         let _marker = self.intent()?.keep(becomes)?;
         let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
@@ -512,6 +531,15 @@ impl<'a> Run<'a> {
     }
 
     fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
+        let (base, layout) = self.look_at_local(path)?;
+        if layout.make {
+            std::fs::create_dir(path)
+                .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
+        }
+        Ok((base, layout))
+    }
+
+    fn look_at_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
         let found = match std::fs::metadata(path) {
             Ok(data) if data.is_dir() => Found::Dir,
             Ok(_) => Found::Other,
@@ -520,10 +548,6 @@ impl<'a> Run<'a> {
         };
         let (parent, name) = split_local(path);
         let layout = self.lay_out(found, name.as_deref())?;
-        if layout.make {
-            std::fs::create_dir(path)
-                .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
-        }
         Ok((if layout.into { path.to_path_buf() } else { parent }, layout))
     }
 

@@ -93,6 +93,11 @@ const FRESH: Duration = Duration::from_secs(8);
 /// Pause before a stream that was lost is dialled again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
+/// While a connect is not answered for so long, the path is at least as long, and the streams such a path needs are
+/// dialled: that a host is slow to answer on a short path costs a few that are not used.
+const SIGNS: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(60), Duration::from_millis(200)];
+
 /// What slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
 const PADDING_BYTES: usize = 30 * 1440;
 
@@ -169,8 +174,7 @@ impl Dialler {
         used: &mut bool,
     ) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
-        let sock = reach(site, address)?;
-        let streams = self.dial_ahead(site, address, &sock, ahead);
+        let (sock, streams) = self.reach_ahead(site, address, ahead)?;
         let stream = self.shake(site, address, sock)?;
         let chain = stream.peer_chain();
         let (link, mut control) = split(stream, self.silence)?;
@@ -213,40 +217,86 @@ impl Dialler {
         Ok(stream)
     }
 
-    /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
-    fn dial_ahead(&self, site: &SiteName, address: SocketAddr, sock: &TcpStream, ahead: &Ahead) -> Dialling {
-        let rtt = socket::rtt(sock);
-        let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
-        let padding = if ahead.sends && is_long(rtt) { PADDING_BYTES } else { 0 };
+    /// Connects, and dials data streams meanwhile: a connect that takes long is the first sign of a long path.
+    fn reach_ahead(
+        &self,
+        site: &SiteName,
+        address: SocketAddr,
+        ahead: &Ahead,
+    ) -> Result<(TcpStream, Dialling), Error> {
         let mut dialling = Dialling::new();
-        for _ in 0..count {
-            // What cannot be dialled now is dialled when it is needed.
-            let _ = self.dial_stream(&mut dialling, site, address, padding);
+        if ahead.streams == 0 {
+            return Ok((reach(site, address)?, dialling));
         }
-        dialling
+        let (tell, reached) = mpsc::channel();
+        let connect = {
+            let site = site.clone();
+            move || drop(tell.send(reach(&site, address)))
+        };
+        spawn_dial(connect)?;
+        let started = Instant::now();
+        for sign in SIGNS {
+            match reached.recv_timeout(sign.saturating_sub(started.elapsed())) {
+                Ok(sock) => return self.after_reach(sock?, dialling, site, address, ahead),
+                Err(_) => self.dial_ahead(&mut dialling, site, address, ahead, sign),
+            }
+        }
+        let sock = reached.recv().expect("the thread tells before it ends")?;
+        self.after_reach(sock, dialling, site, address, ahead)
     }
 
+    fn after_reach(
+        &self,
+        sock: TcpStream,
+        mut dialling: Dialling,
+        site: &SiteName,
+        address: SocketAddr,
+        ahead: &Ahead,
+    ) -> Result<(TcpStream, Dialling), Error> {
+        self.dial_ahead(&mut dialling, site, address, ahead, socket::rtt(&sock));
+        Ok((sock, dialling))
+    }
+
+    /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
+    fn dial_ahead(
+        &self,
+        dialling: &mut Dialling,
+        site: &SiteName,
+        address: SocketAddr,
+        ahead: &Ahead,
+        rtt: Duration,
+    ) {
+        let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
+        while dialling.under_way < usize::from(count) {
+            // What cannot be dialled now is dialled when it is needed.
+            if self.dial_stream(dialling, site, address, ahead.sends).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Dials one; `opens` if it shall open its window while it waits.
     fn dial_stream(
         &self,
         dialling: &mut Dialling,
         site: &SiteName,
         address: SocketAddr,
-        padding: usize,
+        opens: bool,
     ) -> Result<(), Error> {
         let (dialler, site, ready) = (self.clone(), site.clone(), dialling.ready.clone());
         // If nobody waits any more, the stream is closed.
-        let dial = move || drop(ready.send(dialler.dial(&site, address, padding)));
-        let spawned = std::thread::Builder::new().name("dial".into()).spawn(dial);
-        spawned.map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))?;
+        spawn_dial(move || drop(ready.send(dialler.dial(&site, address, opens))))?;
         dialling.under_way += 1;
         Ok(())
     }
 
-    fn dial(&self, site: &SiteName, address: SocketAddr, padding: usize) -> Result<TlsStream, Error> {
-        let mut stream = self.secure(site, address)?;
-        if padding > 0 {
+    fn dial(&self, site: &SiteName, address: SocketAddr, opens: bool) -> Result<TlsStream, Error> {
+        let sock = reach(site, address)?;
+        let padded = opens && is_long(socket::rtt(&sock));
+        let mut stream = self.shake(site, address, sock)?;
+        if padded {
             let mut bytes = Vec::new();
-            frame::push_padding(&mut bytes, padding);
+            frame::push_padding(&mut bytes, PADDING_BYTES);
             stream.write_all(&bytes)?;
         }
         Ok(stream)
@@ -267,7 +317,7 @@ impl Dialler {
         let (mut streams, mut again) = (Vec::with_capacity(wanted), 2 * wanted);
         while streams.len() < wanted {
             while dialling.under_way < wanted - streams.len() {
-                self.dial_stream(&mut dialling, &session.site, session.endpoint, 0)?;
+                self.dial_stream(&mut dialling, &session.site, session.endpoint, false)?;
             }
             let joined = dialling.next().and_then(|stream| {
                 self.join_one(stream, &opened.ticket, u16::try_from(streams.len()).unwrap_or(u16::MAX))
@@ -416,6 +466,11 @@ impl Session {
     pub fn site(&self) -> &SiteName {
         &self.site
     }
+}
+
+fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let spawned = std::thread::Builder::new().name("dial".into()).spawn(work);
+    spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))
 }
 
 fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {

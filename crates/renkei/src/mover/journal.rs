@@ -47,6 +47,11 @@ impl Journal {
         Self::open_with(folder, header, allow, &File::sync_all)
     }
 
+    /// Whether there is one of a job.
+    pub fn exists(folder: &Path, job: u64) -> bool {
+        folder.join(file_name(job)).exists()
+    }
+
     fn open_with(
         folder: &Path,
         header: &Header,

@@ -18,7 +18,7 @@ pub mod progress;
 pub mod receive;
 pub mod send;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod walk;
 
 pub use failure::{Registered, Stop};

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// How long a peer may be silent.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two ends of so many connections on the loopback interface.
-pub(super) fn connections(count: usize) -> Vec<(TlsStream, TlsStream)> {
+pub(crate) fn connections(count: usize) -> Vec<(TlsStream, TlsStream)> {
     let site = SiteName::parse("kek").unwrap();
     let authority = Authority::create(&site, SystemTime::now()).unwrap();
     let key = generate_key().unwrap();

@@ -194,3 +194,68 @@ impl Parking {
         lock(&self.0).iter().filter_map(Weak::upgrade).filter(|place| place.since().is_some()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::mover::tests::{PATIENCE, connections};
+    use crate::net::control::split;
+    use crate::site::snapshot::tests::site;
+
+    fn here(dir: &std::path::Path) -> (Snapshot, Proof) {
+        let (home, _) = site(dir);
+        let now = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();
+        let chain = now.credential.chain.clone().into();
+        let proof = Proof { principal: Principal::Host(now.site.clone()), chain, at: SystemTime::now() };
+        (now, proof)
+    }
+
+    /// A session with one stream that waits since so long ago, and the other end of its control stream.
+    fn waiting(parking: &Parking, proof: &Proof, idle: Duration) -> (Arc<Parked>, TlsStream) {
+        let mut ends = connections(2);
+        let ((stream, _), (control, far)) = (ends.remove(0), ends.remove(0));
+        let link = split(control, PATIENCE).unwrap().0;
+        let place = parking.place(proof, &link).unwrap();
+        *lock(&place.held) = Some((vec![stream], Instant::now().checked_sub(idle).unwrap()));
+        (place, far)
+    }
+
+    #[test]
+    fn what_waited_too_long_is_closed_with_its_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let ((now, proof), parking) = (here(dir.path()), Parking::default());
+        let (young, young_far) = waiting(&parking, &proof, IDLE / 2);
+        let (old, old_far) = waiting(&parking, &proof, IDLE);
+        parking.look(&now);
+        assert_eq!((young.count(), old.count()), (1, 0));
+        assert!(is_left(&old_far.socket()) && !is_left(&young_far.socket()));
+    }
+
+    #[test]
+    fn the_oldest_gives_way_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let ((_, proof), parking) = (here(dir.path()), Parking::default());
+        let places: Vec<_> =
+            [3, 20, 10].map(|s| waiting(&parking, &proof, Duration::from_secs(s))).into_iter().collect();
+        let left = || places.iter().map(|(place, _)| place.count()).collect::<Vec<_>>();
+        parking.give_way(3);
+        assert_eq!(left(), [1, 1, 1]);
+        parking.give_way(2);
+        assert_eq!(left(), [1, 0, 1]);
+        parking.give_way(0);
+        assert_eq!(left(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn only_what_is_whole_waits_and_only_for_a_pop() {
+        let dir = tempfile::tempdir().unwrap();
+        let ((_, proof), parking) = (here(dir.path()), Parking::default());
+        let (place, _far) = waiting(&parking, &proof, Duration::ZERO);
+        place.take();
+        parking.put(&place, &Keep::default(), 1, 10);
+        assert_eq!(place.since(), None);
+        let user = Proof { principal: Principal::parse("alice@kek").unwrap(), ..proof };
+        assert!(parking.place(&user, &place.link).is_none());
+    }
+}

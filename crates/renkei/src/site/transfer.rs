@@ -15,6 +15,8 @@ use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::net::control::ControlReceiver;
+use crate::net::socket;
+use crate::net::tls::TlsStream;
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -25,7 +27,6 @@ use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
 };
-use std::net::TcpStream;
 use std::sync::Arc;
 
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
@@ -99,7 +100,8 @@ impl Site {
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
-        let waiting = self.issue_streams(access, open.max_streams, control)?;
+        let wanted = self.stream_count(access, open.max_streams, left.as_deref(), control);
+        let waiting = self.issue_streams(access, wanted)?;
         let left = left.filter(|left| left.len() == usize::from(waiting.streams));
         let memory = waiting.allowance(self.max_streams(access));
         let journal = self.open_journal(&account, &open, job, &*memory)?;
@@ -190,7 +192,8 @@ impl Site {
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
-        let waiting = self.issue_streams(access, open.max_streams, control)?;
+        let wanted = self.stream_count(access, open.max_streams, None, control);
+        let waiting = self.issue_streams(access, wanted)?;
         offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
         Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
@@ -219,24 +222,26 @@ impl Site {
         }
     }
 
-    /// A ticket for data streams: as many as asked for, as the link needs and as are left.
-    fn issue_streams(
-        &self,
-        access: &Access,
-        wanted: u16,
-        control: &ControlReceiver,
-    ) -> Result<Waiting<'_>, Error> {
-        let streams = self.stream_count(access, wanted, control.sender().socket());
+    /// A ticket for data streams: as many as are wanted and left.
+    fn issue_streams(&self, access: &Access, wanted: u16) -> Result<Waiting<'_>, Error> {
         let free = self.max_streams(access).saturating_sub(self.tickets.used());
-        self.parking.give_way(free.saturating_sub(usize::from(streams)));
-        self.tickets.issue(&access.principal, streams, self.max_streams(access))
+        self.parking.give_way(free.saturating_sub(usize::from(wanted)));
+        self.tickets.issue(&access.principal, wanted, self.max_streams(access))
     }
 
-    fn stream_count(&self, access: &Access, wanted: u16, control: &TcpStream) -> u16 {
+    /// As many data streams as were left by the last transfer, else as the link needs; not more than asked for.
+    fn stream_count(
+        &self,
+        access: &Access,
+        most: u16,
+        left: Option<&[TlsStream]>,
+        control: &ControlReceiver,
+    ) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
-        let rtt = crate::net::socket::rtt(control);
-        link::controller::initial_streams(rtt, cores).min(wanted.max(1)).min(limit)
+        let needed = link::controller::initial_streams(socket::rtt(control.sender().socket()), cores);
+        let left = left.and_then(|left| u16::try_from(left.len()).ok());
+        left.unwrap_or(needed).min(most.max(1)).min(limit)
     }
 
     /// How many data streams the PoP's memory allows in all.
