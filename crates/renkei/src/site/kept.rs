@@ -236,8 +236,7 @@ mod tests {
     fn the_oldest_gives_way_first() {
         let dir = tempfile::tempdir().unwrap();
         let ((_, proof), parking) = (here(dir.path()), Parking::default());
-        let places: Vec<_> =
-            [3, 20, 10].map(|s| waiting(&parking, &proof, Duration::from_secs(s))).into_iter().collect();
+        let places = [3, 20, 10].map(|s| waiting(&parking, &proof, Duration::from_secs(s)));
         let left = || places.iter().map(|(place, _)| place.count()).collect::<Vec<_>>();
         parking.give_way(3);
         assert_eq!(left(), [1, 1, 1]);

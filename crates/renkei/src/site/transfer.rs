@@ -100,17 +100,12 @@ impl Site {
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
-        let wanted = self.stream_count(access, open.max_streams, left.as_deref(), control);
-        let waiting = self.issue_streams(access, wanted)?;
-        let left = left.filter(|left| left.len() == usize::from(waiting.streams));
+        let (waiting, left) = self.issue_left(access, open.max_streams, left, control)?;
         let memory = waiting.allowance(self.max_streams(access));
         let journal = self.open_journal(&account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
-        if left.is_some() {
-            Counters::add(&self.counters.kept_total, 1);
-        }
         offer_streams(&waiting, offers, left.is_some(), request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
@@ -222,7 +217,22 @@ impl Site {
         }
     }
 
-    /// A ticket for data streams: as many as are wanted and left.
+    /// A ticket, and the streams that the last transfer left if it is for as many.
+    fn issue_left(
+        &self,
+        access: &Access,
+        most: u16,
+        left: Option<Vec<TlsStream>>,
+        control: &ControlReceiver,
+    ) -> Result<(Waiting<'_>, Option<Vec<TlsStream>>), Error> {
+        let wanted = self.stream_count(access, most, left.as_deref(), control);
+        let waiting = self.issue_streams(access, wanted)?;
+        let left = left.filter(|left| left.len() == usize::from(waiting.streams));
+        Counters::add(&self.counters.kept_total, u64::from(left.is_some()));
+        Ok((waiting, left))
+    }
+
+    /// A ticket for data streams: as many as are wanted and free.
     fn issue_streams(&self, access: &Access, wanted: u16) -> Result<Waiting<'_>, Error> {
         let free = self.max_streams(access).saturating_sub(self.tickets.used());
         self.parking.give_way(free.saturating_sub(usize::from(wanted)));
