@@ -143,13 +143,11 @@ mod tests {
     #[test]
     fn only_the_first_file_and_the_one_that_fills_a_batch_call_for_a_poll() {
         let mut commit = Commit::default();
-        let calls = |commit: &mut Commit<u32>| {
-            (0..5).map(|n| commit.on_written(NOW, n, BATCH_BYTES / 4)).collect()
-        };
-        let called: Vec<bool> = calls(&mut commit);
-        assert_eq!(called, [true, false, false, true, false]);
-        sync(&mut commit, NOW).unwrap();
-        assert_eq!(calls(&mut commit), called);
+        for _ in 0..2 {
+            let called = [1, 2, 3, 4, 5].map(|n| commit.on_written(NOW, n, BATCH_BYTES / 4));
+            assert_eq!(called, [true, false, false, true, false]);
+            sync(&mut commit, NOW).unwrap();
+        }
     }
 
     #[test]
