@@ -473,7 +473,8 @@ fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))
 }
 
-fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
+/// Connects to an address of a site.
+pub fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
     TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
         .map_err(|error| named(unreachable(&error), site, address))
 }

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod cleanup;
 pub mod files;
+pub mod introduction;
 pub mod kept;
 pub mod push;
 mod running;

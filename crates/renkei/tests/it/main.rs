@@ -8,6 +8,7 @@ mod errors;
 mod federation;
 mod fidelity;
 mod hostile;
+mod join;
 mod kept;
 mod lab;
 mod mover;
