@@ -258,7 +258,7 @@ def measure(run, scenario, entry):
     for turn in range(bench.options.rounds):
         for name in order.sample(names, len(names)):
             if bench.out_of_time():
-                return cut(entry, names)
+                return bench.results.cut(entry, turn)
             if turn >= 3 and statistics.median(times[name]) > LONG:
                 continue
             one = run.copy(name, scenario, turn, entry)
@@ -272,8 +272,3 @@ def measure(run, scenario, entry):
             if one.error:
                 names = [other for other in names if other != name]
 
-
-def cut(entry, names):
-    """Time is over: only whole rounds stay, so that all programs have been measured alike."""
-    whole = min((sum(run["program"] == name for run in entry["runs"]) for name in names), default=0)
-    entry["runs"] = [run for run in entry["runs"] if run["round"] < whole]

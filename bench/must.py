@@ -130,7 +130,7 @@ def processor(entries):
     known = ours is not None and "RAW" in found and alone is not None
     allowed = found["RAW"] + 1.3 * alone if known else 0
     shown = f"{ours:.2f} of {found['RAW']:.2f} + 1.3 x {alone:.2f} = {allowed:.2f} s/GB" if known else None
-    yield Line("CPU, floor", "at most RAW + 1.3 x (seal + open + hash)", [("", shown, known and ours <= allowed)],
+    yield Line("CPU, floor", "at most RAW + 1.3 x (seal + open + hash at both ends)", [("", shown, known and ours <= allowed)],
                ["b-10-file"])
 
 

@@ -50,6 +50,10 @@ class Results:
     def add(self, entry, name, turn, figures):
         entry["runs"].append({"program": name, "round": turn, **figures})
 
+    def cut(self, entry, turn):
+        """Time is over in the middle of a round: only whole rounds stay, in which all were measured."""
+        entry["runs"] = [run for run in entry["runs"] if run["round"] < turn]
+
     def keep(self, entry):
         """Writes an entry. One that was cut before each program had its turn is no comparison and is not kept."""
         if not entry["runs"] and not entry.get("found"):

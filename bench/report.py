@@ -124,7 +124,7 @@ def floor_of(good, entry):
     if alone is None or raw is None:
         return [f"- floor of the CPU: {found.get('missing', 'RAW did not run')}"]
     parts = ", ".join(f"{field.split('_')[0]} {found[field]:.3f}" for field in floor.FIELDS)
-    return [f"- floor of the CPU: encryption and digest alone on one processor {alone:.2f} s/GB ({parts}); RAW + 1.3 x that "
+    return [f"- floor of the CPU: encryption and the digest at both ends alone {alone:.2f} s/GB ({parts}); RAW + 1.3 x that "
             f"is {raw.machine_per_gb + 1.3 * alone:.2f} s/GB of the whole machine"]
 
 
@@ -281,6 +281,13 @@ def tables(entries):
     if missing:
         lines += [f"Not measured yet: {', '.join(missing)}.", ""]
     return lines + programs(found)
+
+
+def brief(entries):
+    """What one run measured, for the terminal: sections, the summary, and the requirements they say something of."""
+    found = in_order(entries)
+    shown = [line.cells() for line in must.lines(entries) if line.verdict != must.NOT]
+    return [text for entry in found for text in section(entry)] + summary(found) + ["", *shown]
 
 
 def write_page(entries):

@@ -21,7 +21,7 @@ def measure(run, scenario, entry):
         for control in CONTROLS:
             for name in [None, *names]:
                 if run.bench.out_of_time():
-                    return
+                    return run.bench.results.cut(entry, turn)
                 figures = flow(run, scenario, control, name, entry)
                 label = f"{control} beside {name}" if name else f"{control} alone"
                 run.bench.results.add(entry, label, turn, figures)

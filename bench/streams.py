@@ -119,10 +119,11 @@ def cooperative(run, scenario, entry):
             output(*run.network.argv(site, ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"]))
         for turn in range(bench.options.rounds):
             for name in [*names, "iperf3 -P 8"]:
-                if not bench.out_of_time():
-                    figures = one_sender(run, scenario, name, turn, entry)
-                    bench.results.add(entry, name, turn, figures)
-                    run.tell(turn, name, figures)
+                if bench.out_of_time():
+                    return bench.results.cut(entry, turn)
+                figures = one_sender(run, scenario, name, turn, entry)
+                bench.results.add(entry, name, turn, figures)
+                run.tell(turn, name, figures)
     finally:
         output("sysctl", "-qw", f"{ALLOWED}={before}")
         run.network.set_kernel(scenario.kernel)
@@ -130,7 +131,9 @@ def cooperative(run, scenario, entry):
 
 def one_sender(run, scenario, name, turn, entry):
     """The rates of the streams of one job or of one iperf3."""
-    stage, seconds = run.stage, int(12 + 40 * scenario.path.rtt_ms / 1000 + WINDOW)
+    # About as much before the window as a job of this size has.
+    ramp, window = 2 + 20 * scenario.path.rtt_ms / 1000, WINDOW * min(1, run.bench.options.scale)
+    stage, seconds = run.stage, int(ramp + window / 0.97) + 1
     sampler = Sampler(stage)
     sampler.start()
     try:
