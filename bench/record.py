@@ -8,7 +8,7 @@ import json
 import os
 
 from bench import network
-from bench.machine import REPOSITORY
+from bench.machine import REPOSITORY, is_older
 from bench.measure import Fail
 
 FORMAT = 2
@@ -93,3 +93,8 @@ def load_all(folder=FOLDER):
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     entries = [load(os.path.join(folder, name)) for name in names if name.endswith(".json")]
     return {entry["id"]: entry for entry in entries}
+
+
+def missing(chosen, done, commit=""):
+    """Those scenarios that have no result, or one that is older than a commit if one is named."""
+    return [one for one in chosen if one.id not in done or (commit and is_older(done[one.id]["commit"], commit))]

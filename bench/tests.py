@@ -8,7 +8,7 @@ import types
 import unittest
 import xml.etree.ElementTree
 
-from bench import data, measure, must, record, report, scenarios, sharing, streams, svg
+from bench import data, machine, measure, must, record, report, scenarios, sharing, streams, svg
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -237,6 +237,19 @@ class Record(unittest.TestCase):
     def test_what_is_in_the_repository_can_be_shown(self):
         entries = record.load_all()
         self.assertTrue(report.tables(entries) and must.section(entries))
+
+    def test_what_was_not_measured_or_is_older_is_missing(self):
+        now = machine.commit()
+        if now == "unknown":
+            self.skipTest("not in a repository")
+        chosen = scenarios.selected(["b-10"])
+        done = {"b-10-file": {"commit": now}, "b-10-tiny": {"commit": "0000000"}}
+        ids = lambda found: [one.id for one in found]  # noqa: E731
+        self.assertEqual(ids(record.missing(chosen, done)), ["b-10-montage", "b-10-file-stock"])
+        self.assertEqual(ids(record.missing(chosen, done, now.removesuffix("-dirty"))),
+                         ["b-10-montage", "b-10-tiny", "b-10-file-stock"])
+        with self.assertRaises(measure.Fail):
+            record.missing(chosen, done, "no-such-commit")
 
     def test_a_cut_scenario_has_whole_rounds_only(self):
         runs = [run("a", 1.0), run("b", 1.0), {**run("a", 1.0), "round": 1}]
