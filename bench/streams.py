@@ -81,8 +81,11 @@ def total_at(series, at):
     return before[1] + (after[1] - before[1]) * (at - before[0]) / (after[0] - before[0])
 
 
-def rates(points, count=STREAMS, window=WINDOW):
-    """Bytes per second of the `count` largest streams over the last `window` seconds before the job runs dry."""
+def rates(points, count=STREAMS, window=WINDOW, ramp=0.0):
+    """Bytes per second of the `count` largest streams over the last `window` seconds before the job runs dry.
+
+    The `ramp` is left out: so many seconds after all these streams are there.
+    """
     series = acked(points)
     if len(series) < 3:
         raise Fail("too short to be sampled")
@@ -90,8 +93,9 @@ def rates(points, count=STREAMS, window=WINDOW):
     whole = sum(series[-1][1][key] for key in largest)
     full = [(at, one) for at, one in series if all(key in one for key in largest)
             and sum(one[key] for key in largest) <= 0.97 * whole]
+    full = [point for point in full if point[0] - full[0][0] >= ramp]
     if len(full) < 2:
-        raise Fail(f"never {count} streams at once")
+        raise Fail(f"never {count} streams at once for long enough")
     last = full[-1]
     first = next(point for point in full if last[0] - point[0] <= window)
     seconds = last[0] - first[0]
@@ -131,9 +135,8 @@ def cooperative(run, scenario, entry):
 
 def one_sender(run, scenario, name, turn, entry):
     """The rates of the streams of one job or of one iperf3."""
-    # About as much before the window as a job of this size has.
-    ramp, window = 2 + 20 * scenario.path.rtt_ms / 1000, WINDOW * min(1, run.bench.options.scale)
-    stage, seconds = run.stage, int(ramp + window / 0.97) + 1
+    ramp, window = 2 + 10 * scenario.path.rtt_ms / 1000, WINDOW * min(1, run.bench.options.scale)
+    stage, seconds = run.stage, int((ramp + window) / 0.97) + 2
     sampler = Sampler(stage)
     sampler.start()
     try:
@@ -148,7 +151,7 @@ def one_sender(run, scenario, name, turn, entry):
     finally:
         points = sampler.finish()
     try:
-        found, seconds = rates(points)
+        found, seconds = rates(points, ramp=ramp)
     except Fail as error:
         return {"error": str(error)}
     controls = sorted({one["control"] for _, sockets in points for one in sockets.values() if one["acked"] > 1e6})
@@ -164,7 +167,8 @@ def cooperative_section(entry):
         share = statistics.median(run["rates"][0] / run["rates"][-1] for run in runs)
         lines.append(f"| {name} | {len(middle['rates'])} | {middle['control']} | {low / 1e6:.1f} | {high / 1e6:.1f} "
                      f"| {share:.2f} | {total / 1e6:.1f} | {total / entry['limit']:.2f} | {middle['window']:g} |")
-    return [*lines, "", "Rates of the single streams at the sender (`ss`, bytes acknowledged), the round of median total; "
+    return [*lines, "", "Rates of the single streams at the sender (`ss`, bytes acknowledged) after a ramp of 2 s and 10 "
+            "RTT, the round of median total; "
             "slowest of fastest is the median of all rounds. BBR is not allowed on the machine in this run, and the sender "
             "has no right to take it nevertheless. iperf3's streams know nothing of each other: the uncoordinated total."]
 

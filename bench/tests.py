@@ -286,6 +286,7 @@ class Counters(unittest.TestCase):
     def test_the_largest_streams_are_compared(self):
         found, seconds = streams.rates(self.samples(100, 80, 1), 2, 30)
         self.assertEqual(([round(rate) for rate in sorted(found)], seconds), ([80, 100], 30.0))
+        self.assertEqual(streams.rates(self.samples(100, 80), 2, 90, 10)[1], 48.0)
         with self.assertRaises(measure.Fail):
             streams.rates([], 1)
 
