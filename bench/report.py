@@ -144,9 +144,8 @@ def summary(entries):
     """One line per scenario of copies: ours, the best peer, the limit."""
     lines = ["| scenario | renkei MB/s | of limit | best peer | its MB/s | renkei against it |",
              "|---|--:|--:|---|--:|--:|"]
-    for entry in entries:
-        if entry["kind"] != "copies":
-            continue
+    copies = [entry for entry in entries if entry["kind"] == "copies"]
+    for entry in copies:
         good = good_rows(entry)
         ours = good["renkei"].durable_rate if "renkei" in good else None
         best = max(((row.durable_rate, row.name) for row in good.values() if is_peer(row.name)), default=None)
@@ -154,7 +153,7 @@ def summary(entries):
         against = f"**{ours / best[0]:.2f}**" if ours and best else ""
         lines.append(f"| {entry['id']} | {f'{ours / 1e6:,.1f}' if ours else 'none'} | {limit} "
                      f"| {best[1] if best else ''} | {f'{best[0] / 1e6:,.1f}' if best else ''} | {against} |")
-    return lines
+    return [*lines, ""] if copies else []
 
 
 # ---- circumstances ---------------------------------------------------------------------------------------------------
@@ -274,7 +273,7 @@ def plots(entries):
 def tables(entries):
     """All but the first table, as lines of Markdown."""
     found = in_order(entries)
-    lines = ["## Between sites", "", *circumstances(found), "", *summary(found), ""]
+    lines = ["## Between sites", "", *circumstances(found), "", *summary(found)]
     for entry in found:
         lines += section(entry)
     missing = [one.id for one in every() if one.id not in entries]
@@ -287,7 +286,7 @@ def brief(entries):
     """What one run measured, for the terminal: sections, the summary, and the requirements they say something of."""
     found = in_order(entries)
     shown = [line.cells() for line in must.lines(entries) if line.verdict != must.NOT]
-    return [text for entry in found for text in section(entry)] + summary(found) + ["", *shown]
+    return [text for entry in found for text in section(entry)] + summary(found) + shown
 
 
 def write_page(entries):

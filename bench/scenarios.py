@@ -56,6 +56,8 @@ class Path:
     def shown(self):
         if self.cable:
             return "no delay, no rate limit"
+        if self.file and not self.rate:
+            return f"{len(self.sites)} sites of {self.file}"
         rate = f"{self.rate / G:g} Gbit/s" if self.rate else "no rate limit"
         loss = f", loss {self.loss:g}" if self.loss else ""
         loss += f", queue {self.queue}" if self.queue else ""
