@@ -144,8 +144,11 @@ class PathRun:
 
     def take_part(self, entry, names):
         """Those of the programs that can; why the others cannot goes into the entry."""
-        found = []
-        for name in self.bench.chosen(names):
+        found, chosen = [], self.bench.chosen(names)
+        for name in names:
+            if name not in chosen:
+                self.bench.results.absent(entry, name, "left out of this run")
+                continue
             reason = self.ready(name)
             if reason:
                 self.bench.results.absent(entry, name, reason)

@@ -33,7 +33,8 @@ def section(entry):
     elif any("error" not in run for run in entry["runs"]) or "found" in entry:
         lines += SECTIONS[entry["kind"]](entry)
     lines += ["", *failures(entry)]
-    lines += [f"- {name}: did not take part, {reason}" for name, reason in entry["absent"].items()]
+    lines += [f"- {', '.join(name for name in entry['absent'] if entry['absent'][name] == reason)}: did not take part, {reason}"
+              for reason in dict.fromkeys(entry["absent"].values())]
     return lines + [f"- paper: {note}" for note in entry["paper"]] + [""]
 
 
@@ -285,7 +286,7 @@ def tables(entries):
 def brief(entries):
     """What one run measured, for the terminal: sections, the summary, and the requirements they say something of."""
     found = in_order(entries)
-    shown = [line.cells() for line in must.lines(entries) if line.verdict != must.NOT]
+    shown = [line.cells(entries) for line in must.lines(entries) if line.verdict != must.NOT]
     return [text for entry in found for text in section(entry)] + summary(found) + shown
 
 

@@ -172,13 +172,19 @@ class Must(unittest.TestCase):
         ids = {one.id for one in scenarios.every()}
         for line in must.lines({}):
             for name in line.shown_by:
-                name = name.split(",")[0]
                 self.assertTrue(any(one == name or one.startswith(f"{name}-") for one in ids), name)
 
     def test_the_whole_job_is_held_against_the_payload_without_loss(self):
         for seconds, verdict in ((5.55, must.HOLDS), (5.56, must.FAILS)):
             found = entry("b-100-1e4-file", limit=2e8 * (1 - 1e-4), loss=1e-4, runs=[run("renkei", seconds)])
             self.assertEqual(self.verdict({found["id"]: found}, "loss 1e-4, 100 ms"), verdict)
+
+    def test_few_rounds_are_told(self):
+        found = {"ramp": entry("ramp", runs=[run("renkei", 5.0)])}
+        line = next(line for line in must.lines(found) if line.name == "ramp, cold")
+        self.assertIn("| ramp (1 round) |", line.cells(found))
+        found["ramp"]["runs"] += [{**run("renkei", 5.0), "round": turn} for turn in (1, 2)]
+        self.assertIn("| ramp |", line.cells(found))
 
     def test_some_of_several_figures_are_not_all(self):
         found = {name: entry(name, runs=[run("renkei", 9.0, steady=1.91e8)]) for name in ("steady-1g-10", "steady-1g-100")}
