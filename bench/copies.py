@@ -202,7 +202,9 @@ class PathRun:
         size = bench.made[scenario.data.item][0]
         peer.renew(self.stage)
         if peer.after_another:
-            self.another(name, scenario, size)
+            first = self.another(name, scenario, size)
+            if first.error:
+                return first
         with self.folder(peer) as folder:
             data.warm(os.path.join(bench.source, scenario.data.item))
             argv = self.grouped(name, self.command(name, scenario, folder, entry, more))
@@ -225,12 +227,15 @@ class PathRun:
         return run
 
     def another(self, name, scenario, size):
-        """The job before the one that counts; it counts only in being there."""
+        """The job before the one that counts; only that it was well done matters."""
         peer = self.bench.peers[name]
         with self.folder(peer) as folder:
             argv = self.grouped(name, self.command(name, scenario, folder))
             log = os.path.join(self.bench.work, "before.log")
-            spend(argv, self.bench.groups, self.network.wire_seconds, self.limit(size), log)
+            first = spend(argv, self.bench.groups, self.network.wire_seconds, self.limit(size), log)
+        if first.error:
+            first.error = f"the job before: {first.error}"
+        return first
 
     def sync_after(self, run):
         """What is still missing until the copy is on stable storage: time, and the whole machine's work."""

@@ -89,7 +89,8 @@ def whole_jobs(entries):
     yield Line("ramp, second job", ">= 0.90 P, whole job", [second], ["ramp"])
     for loss, share in (("1e4", 0.90), ("1e3", 0.88)):
         name = f"b-100-{loss}-file"
-        yield Line(f"loss 1e-{loss[-1]}, 100 ms", f">= {share:.2f} P, whole job", [figure("", of_p(entries, name), share)], [name])
+        yield Line(f"loss 1e-{loss[-1]}, 100 ms", f">= {share:.2f} P, whole job", [figure("", of_p(entries, name), share)],
+                   [name])
 
 
 def many_files(entries):
