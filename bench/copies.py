@@ -61,9 +61,18 @@ class Bench:
         wanted = {one.data.item: one.data for one in group if one.data}
         if wanted.keys() - self.made.keys():
             self.drop_if_crowded(wanted)
+        self.need_space(wanted)
         for item, what in wanted.items():
             if item not in self.made:
                 self.made[item] = what.make(self.source, self.options.scale)
+
+    def need_space(self, wanted):
+        """What is still to be made and one copy of the largest must find room, with some air."""
+        sizes = [what.size * self.options.scale for what in wanted.values()]
+        new = sum(what.size for item, what in wanted.items() if item not in self.made) * self.options.scale
+        need, free = 1.1 * (new + max(sizes, default=0)), shutil.disk_usage(self.work).free
+        if free < need:
+            raise Fail(f"{free / 1e9:.1f} GB free in {self.options.work}, {need / 1e9:.1f} are needed")
 
     def drop_if_crowded(self, wanted):
         """Large sources go when they would no longer all fit in memory with a copy."""

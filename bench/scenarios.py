@@ -67,19 +67,22 @@ class Path:
 
 
 class Data:
-    """Something to move. `make(folder, scale)` creates it below the source folder and returns bytes and files."""
+    """Something to move. `make(folder, scale)` creates it below the source folder and returns bytes and files.
 
-    def __init__(self, item, title, make):
-        self.item, self.title, self.make = item, title, make
+    `size` is about what it takes at scale 1.
+    """
+
+    def __init__(self, item, title, make, size):
+        self.item, self.title, self.make, self.size = item, title, make, size
 
 
 def one_file(item, size, title):
-    return Data(item, title, lambda folder, scale: data.make_file(os.path.join(folder, item), int(size * scale)))
+    return Data(item, title, lambda folder, scale: data.make_file(os.path.join(folder, item), int(size * scale)), size)
 
 
-def many(item, title, count, make):
+def many(item, title, count, size, make):
     return Data(item, title,
-                lambda folder, scale: make(os.path.join(folder, item), max(20, int(count * min(scale, 1)))))
+                lambda folder, scale: make(os.path.join(folder, item), max(20, int(count * min(scale, 1)))), size)
 
 
 def archive(folder, scale):
@@ -95,14 +98,14 @@ QUARTER = one_file("quarter.dat", 250 * M, "one file")
 GIGA = one_file("giga.dat", G, "one file")
 KEK = one_file("kek.dat", 907 * M, "one file")
 HALF = one_file("half.dat", 500 * M, "one file")
-MONTAGE = many("montage", "Montage's shape, one by one", 2000, data.make_montage)
-ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive)
-TINY = many("tiny", "files of 1 to 20 KB", 20000, data.make_tiny)
+MONTAGE = many("montage", "Montage's shape, one by one", 2000, 4 * G, data.make_montage)
+ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive, 4 * G)
+TINY = many("tiny", "files of 1 to 20 KB", 20000, 210 * M, data.make_tiny)
 
 
 def equal(size, count):
     name = f"{size // 1000}k" if size < M else f"{size // M}m"
-    return many(f"equal-{name}", f"files of {name.upper()}B", count,
+    return many(f"equal-{name}", f"files of {name.upper()}B", count, count * size,
                 lambda folder, scaled: data.make_equal(folder, scaled, size))
 
 

@@ -8,7 +8,7 @@ import types
 import unittest
 import xml.etree.ElementTree
 
-from bench import data, machine, measure, must, record, report, scenarios, sharing, streams, svg
+from bench import copies, data, machine, measure, must, record, report, scenarios, sharing, streams, svg
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -60,6 +60,18 @@ class Scenarios(unittest.TestCase):
         self.assertEqual((link["queue"], link["mtu"], path.shown()),
                          ("0.01 BDP", 1400, "1 Gbit/s, RTT 4 ms, queue 0.01 BDP, MTU 1400"))
         self.assertAlmostEqual(path.limit, 1e9 / 8 * 1348 / 1414)
+
+
+class Space(unittest.TestCase):
+    def test_what_has_no_room_is_not_begun(self):
+        with tempfile.TemporaryDirectory() as work:
+            for scale, room in ((1e-6, True), (1e6, False)):
+                bench = types.SimpleNamespace(made={}, work=work, options=types.SimpleNamespace(scale=scale, work=work))
+                if room:
+                    copies.Bench.need_space(bench, {"large.dat": scenarios.LARGE})
+                else:
+                    with self.assertRaises(measure.Fail):
+                        copies.Bench.need_space(bench, {"large.dat": scenarios.LARGE})
 
 
 class Peers(unittest.TestCase):
