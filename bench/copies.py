@@ -76,7 +76,8 @@ class Bench:
 
     def drop_if_crowded(self, wanted):
         """Large sources go when they would no longer all fit in memory with a copy."""
-        if sum(size for size, _ in self.made.values()) < self.options.keep:
+        new = sum(what.size for item, what in wanted.items() if item not in self.made) * self.options.scale
+        if sum(size for size, _ in self.made.values()) + new < self.options.keep:
             return
         for item in self.made.keys() - wanted.keys():
             path = os.path.join(self.source, item)
