@@ -42,14 +42,14 @@ test-deb: deb ## Installs the package in a fresh Debian and boots it (root)
 	@scripts/setup deb-test
 	@packaging/test-deb "$(CARGO_TARGET_DIR)/debian"
 
-bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours)
+bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours; BENCH_FLAGS=--missing goes on)
 	@scripts/setup bench
-	cargo build --release --locked --package renkei
+	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --report $(BENCH_FLAGS)
 
 bench-quick: ## A subset of it in five minutes, printed only (root)
 	@scripts/setup bench
-	cargo build --release --locked --package renkei
+	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --quick $(BENCH_FLAGS)
 
 bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchmarks.md
