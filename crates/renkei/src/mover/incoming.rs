@@ -35,9 +35,10 @@ struct Extent {
 }
 
 impl<'a> Incoming<'a> {
-    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
+    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Result<Self, Error> {
+        let stream = stream.with_own_records()?;
         let payload = Vec::with_capacity(MAX_PAYLOAD_BYTES);
-        Incoming { stream, session, places: session.places(), payload, block: Block::new(), extent: None }
+        Ok(Incoming { stream, session, places: session.places(), payload, block: Block::new(), extent: None })
     }
 
     /// Receives until the sender ends the stream.
@@ -128,10 +129,10 @@ impl<'a> Incoming<'a> {
             self.write_block()?;
         }
         let room = self.block.room(offset, count);
-        self.stream.read_exact(room)?;
+        self.stream.read_exact_before_last(room)?;
         let extent =
             self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
-        if !extent.hasher.update(offset, room) {
+        if !extent.hasher.update(offset, &room[..count]) {
             return Err(violation("data stream", "bytes out of place"));
         }
         Ok(())

@@ -573,7 +573,7 @@ fn spawn_workers(
     threads.push(spawn(session, account, "commit", super::commit::run)?);
     for stream in streams {
         threads.push(spawn(session, account, "receive", move |session| {
-            Incoming::new(stream, session).run()?;
+            Incoming::new(stream, session)?.run()?;
             session.on_stream_ended();
             session.failure.wait();
             Ok(())
