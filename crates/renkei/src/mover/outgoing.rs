@@ -23,6 +23,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
 const _: () = assert!(CHUNK_BYTES <= WRITE_BYTES);
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
+/// Content of a small file that is gathered with its neighbours; more goes out from where it was read.
+const GATHERED_BYTES: usize = 64 << 10;
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
@@ -86,7 +88,7 @@ impl<'a> Outgoing<'a> {
     fn send_pack(&mut self, items: Vec<Item>) -> Result<(), Error> {
         for item in items {
             match self.read_entry(&item) {
-                Ok(stamp) => self.push_entry(item, stamp),
+                Ok(stamp) => self.push_entry(item, stamp)?,
                 Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
@@ -105,7 +107,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Adds an entry's frame, of a file as it was `read`.
-    fn push_entry(&mut self, item: Item, read: Option<Stamp>) {
+    fn push_entry(&mut self, item: Item, read: Option<Stamp>) -> Result<(), Error> {
         let Item { id, mut entry, .. } = item;
         let (mut digest, mut content) = ([0; 32], &[][..]);
         if let (EntryKind::File { stamp, .. }, Some(read)) = (&mut entry.kind, read) {
@@ -115,12 +117,20 @@ impl<'a> Outgoing<'a> {
             content = &self.chunk[..read.size as usize];
             digest = digest::whole(content);
         }
+        let (gathered, apart) =
+            if content.len() <= GATHERED_BYTES { (content, &[][..]) } else { (&[][..], content) };
         let start = self.frames.len();
         self.frames.extend_from_slice(&[0; HEAD_BYTES]);
-        EntryHead { id, entry, digest }.write(&mut self.frames, content);
-        let payload_bytes = self.frames.len() - start - HEAD_BYTES;
+        EntryHead { id, entry, digest }.write(&mut self.frames, gathered);
+        let payload_bytes = self.frames.len() - start - HEAD_BYTES + apart.len();
         self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
         self.session.on_bytes_moved(content.len() as u64);
+        if !apart.is_empty() {
+            self.stream.queue(&self.frames)?;
+            self.stream.write_all(apart)?;
+            self.frames.clear();
+        }
+        Ok(())
     }
 
     /// Reads all of a small file into `chunk`.
