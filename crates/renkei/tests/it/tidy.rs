@@ -393,7 +393,7 @@ fn parent(path: &str) -> Vec<String> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     // Each file among the examples is a program.
     let is_root =
-        folder.ends_with("/src") && matches!(file, "lib.rs" | "main.rs") || folder.ends_with("/examples");
+        (folder.ends_with("/src") && matches!(file, "lib.rs" | "main.rs")) || folder.ends_with("/examples");
     if is_root || path.ends_with("/tests/it/main.rs") {
         return Vec::new();
     }
