@@ -56,6 +56,8 @@ pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error
     config.alpn_protocols = vec![RENKEI_ALPN.to_vec()];
     config.ticketer = aws_lc_rs::Ticketer::new().map_err(failed)?;
     config.send_tls13_tickets = TICKETS;
+    // Data streams seal their records themselves (docs/design/0008).
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
@@ -85,6 +87,7 @@ pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error
         .map_err(failed)?;
     config.alpn_protocols = vec![RENKEI_ALPN.to_vec()];
     config.resumption = Resumption::in_memory_sessions(REMEMBERED_PEERS);
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new() -> Self {
-        let bytes = vec![0; BLOCK_BYTES + DIRECT_ALIGN];
+        let bytes = vec![0; BLOCK_BYTES + DIRECT_ALIGN + 1];
         let base = bytes.as_ptr().align_offset(DIRECT_ALIGN);
         Block { bytes, base, offset: 0, filled: 0 }
     }
@@ -28,14 +28,15 @@ impl Block {
         follows && count <= BLOCK_BYTES - self.filled
     }
 
-    /// Room for `count` bytes at `offset`, to be filled by the caller; only if [`Block::takes`] them.
+    /// Room for `count` bytes at `offset`, to be filled by the caller, and one byte more that may be overwritten; only
+    /// if [`Block::takes`] them.
     pub(super) fn room(&mut self, offset: u64, count: usize) -> &mut [u8] {
         if self.filled == 0 {
             self.offset = offset;
         }
         let start = self.base + self.filled;
         self.filled += count;
-        &mut self.bytes[start..start + count]
+        &mut self.bytes[start..=start + count]
     }
 
     /// The bytes to write and where; empty if there are none.
@@ -57,12 +58,14 @@ mod tests {
     fn what_follows_is_gathered_and_what_does_not_is_not() {
         let mut block = Block::new();
         assert!(block.takes(8192, 100));
-        block.room(8192, 100).fill(7);
+        block.room(8192, 100)[..100].fill(7);
         assert!(block.takes(8292, 100) && !block.takes(9000, 100) && !block.takes(8292, BLOCK_BYTES));
-        block.room(8292, 1).fill(8);
+        block.room(8292, 1)[..1].fill(8);
         let (bytes, offset) = block.gathered();
         assert_eq!((bytes.len(), offset, bytes[0], bytes[100]), (101, 8192, 7, 8));
         assert_eq!(bytes.as_ptr() as usize % DIRECT_ALIGN, 0);
+        block.clear();
+        assert_eq!(block.room(0, BLOCK_BYTES).len(), BLOCK_BYTES + 1);
         block.clear();
         assert!(block.takes(0, BLOCK_BYTES) && !block.takes(0, BLOCK_BYTES + 1));
     }

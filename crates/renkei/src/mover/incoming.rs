@@ -21,7 +21,9 @@ pub(super) struct Incoming<'a> {
     stream: TlsStream,
     session: &'a Session,
     places: Places,
+    /// Grows only: what a smaller frame leaves is overwritten by the next.
     payload: Vec<u8>,
+    payload_bytes: usize,
     block: Block,
     extent: Option<Extent>,
 }
@@ -35,9 +37,17 @@ struct Extent {
 }
 
 impl<'a> Incoming<'a> {
-    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
-        let payload = Vec::with_capacity(MAX_PAYLOAD_BYTES);
-        Incoming { stream, session, places: session.places(), payload, block: Block::new(), extent: None }
+    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Result<Self, Error> {
+        let stream = stream.with_own_records()?;
+        Ok(Incoming {
+            stream,
+            session,
+            places: session.places(),
+            payload: Vec::with_capacity(MAX_PAYLOAD_BYTES + 1),
+            payload_bytes: 0,
+            block: Block::new(),
+            extent: None,
+        })
     }
 
     /// The stream, for what comes next.
@@ -55,7 +65,7 @@ impl<'a> Incoming<'a> {
                 Some(FrameKind::Raw) | None => {}
                 Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
                 Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(()),
-                Some(FrameKind::Refusal) => return Err(decode("refusal", &self.payload)?),
+                Some(FrameKind::Refusal) => return Err(decode("refusal", self.payload())?),
                 Some(kind) => return Err(violation("data stream", format_args!("unexpected {kind:?}"))),
             }
         }
@@ -69,16 +79,27 @@ impl<'a> Incoming<'a> {
             self.on_raw(head.payload_bytes)?;
             return Ok(head.kind);
         }
-        self.payload.resize(head.payload_bytes, 0);
-        self.stream.read_exact(&mut self.payload)?;
+        self.read_payload(head.payload_bytes)?;
         Ok(head.kind)
+    }
+
+    fn read_payload(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.payload.len() <= bytes {
+            self.payload.resize(bytes + 1, 0);
+        }
+        self.payload_bytes = bytes;
+        self.stream.read_exact_before_last(&mut self.payload[..=bytes])
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.payload[..self.payload_bytes]
     }
 
     fn on_entry(&mut self) -> Result<(), Error> {
         if self.extent.is_some() {
             return Err(violation("data stream", "an entry inside an extent"));
         }
-        let (head, content) = EntryHead::read(&self.payload)?;
+        let (head, content) = EntryHead::read(&self.payload[..self.payload_bytes])?;
         let EntryHead { id, entry, .. } = &head;
         // Whatever becomes of it: the source has this name, so it is not removed here.
         self.session.note_name(&entry.path);
@@ -97,7 +118,7 @@ impl<'a> Incoming<'a> {
         if self.extent.is_some() {
             return Err(violation("data stream", "an extent inside an extent"));
         }
-        let head = ExtentHead::read(&self.payload)?;
+        let head = ExtentHead::read(self.payload())?;
         let start = match self.session.start_extent(&head) {
             Err(error) if error.code == Code::NameTaken => {
                 self.session.on_entry_failed(head.id, &head.entry.path, error)?;
@@ -133,10 +154,10 @@ impl<'a> Incoming<'a> {
             self.write_block()?;
         }
         let room = self.block.room(offset, count);
-        self.stream.read_exact(room)?;
+        self.stream.read_exact_before_last(room)?;
         let extent =
             self.extent.as_mut().ok_or_else(|| violation("data stream", "bytes outside an extent"))?;
-        if !extent.hasher.update(offset, room) {
+        if !extent.hasher.update(offset, &room[..count]) {
             return Err(violation("data stream", "bytes out of place"));
         }
         Ok(())
@@ -161,7 +182,7 @@ impl<'a> Incoming<'a> {
     fn on_extent_end(&mut self) -> Result<(), Error> {
         self.write_block()?;
         let extent = self.extent.take().ok_or_else(|| violation("data stream", "the end of no extent"))?;
-        let end: ExtentEnd = decode("extent end", &self.payload)?;
+        let end: ExtentEnd = decode("extent end", self.payload())?;
         let Some(file) = extent.file else { return Ok(()) };
         let Extent { head, hasher, .. } = extent;
         let digest = hasher.finish();

@@ -16,36 +16,37 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// File bytes in one raw frame: with the frame's head one write of the stream, and a part of the receiver's block, so
-/// that it writes whole and aligned blocks.
+/// File bytes in one raw frame: one write of the stream, and a part of the receiver's block, so that it writes whole and
+/// aligned blocks.
 const CHUNK_BYTES: usize = 256 << 10;
 /// A raw frame's head and the offset after it.
 const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
-const _: () = assert!(RAW_HEAD_BYTES + CHUNK_BYTES <= WRITE_BYTES);
+const _: () = assert!(CHUNK_BYTES <= WRITE_BYTES);
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
+/// Content of a small file that is gathered with its neighbours; more goes out from where it was read.
+const GATHERED_BYTES: usize = 64 << 10;
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
     session: &'a Session,
     /// Whole frames waiting to be sent together.
     frames: Vec<u8>,
-    /// Content of a small file, or one raw frame.
+    /// Content of a small file, or of one raw frame.
     chunk: Vec<u8>,
     dir: Option<(u32, RelPath, Arc<dyn Dir>)>,
     file: Option<(u64, Box<dyn ReadFile>)>,
 }
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Self {
-        let chunk = vec![0; RAW_HEAD_BYTES + CHUNK_BYTES];
-        Outgoing {
-            stream,
+    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Result<Self, Error> {
+        Ok(Outgoing {
+            stream: stream.with_own_records()?,
             session,
             frames: Vec::with_capacity(2 * WRITE_BYTES),
-            chunk,
+            chunk: vec![0; CHUNK_BYTES],
             dir: None,
             file: None,
-        }
+        })
     }
 
     /// The stream, for what is sent next.
@@ -92,7 +93,7 @@ impl<'a> Outgoing<'a> {
     fn send_pack(&mut self, items: Vec<Item>) -> Result<(), Error> {
         for item in items {
             match self.read_entry(&item) {
-                Ok(stamp) => self.push_entry(item, stamp),
+                Ok(stamp) => self.push_entry(item, stamp)?,
                 Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
@@ -111,7 +112,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Adds an entry's frame, of a file as it was `read`.
-    fn push_entry(&mut self, item: Item, read: Option<Stamp>) {
+    fn push_entry(&mut self, item: Item, read: Option<Stamp>) -> Result<(), Error> {
         let Item { id, mut entry, .. } = item;
         let (mut digest, mut content) = ([0; 32], &[][..]);
         if let (EntryKind::File { stamp, .. }, Some(read)) = (&mut entry.kind, read) {
@@ -121,12 +122,20 @@ impl<'a> Outgoing<'a> {
             content = &self.chunk[..read.size as usize];
             digest = digest::whole(content);
         }
+        let (gathered, apart) =
+            if content.len() <= GATHERED_BYTES { (content, &[][..]) } else { (&[][..], content) };
         let start = self.frames.len();
         self.frames.extend_from_slice(&[0; HEAD_BYTES]);
-        EntryHead { id, entry, digest }.write(&mut self.frames, content);
-        let payload_bytes = self.frames.len() - start - HEAD_BYTES;
+        EntryHead { id, entry, digest }.write(&mut self.frames, gathered);
+        let payload_bytes = self.frames.len() - start - HEAD_BYTES + apart.len();
         self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
         self.session.on_bytes_moved(content.len() as u64);
+        if !apart.is_empty() {
+            self.stream.queue(&self.frames)?;
+            self.stream.write_all(apart)?;
+            self.frames.clear();
+        }
+        Ok(())
     }
 
     /// Reads all of a small file into `chunk`.
@@ -219,20 +228,28 @@ impl<'a> Outgoing<'a> {
         let mut at = data.start;
         while at < data.end {
             let want = (data.end - at).min(CHUNK_BYTES as u64) as usize;
-            let chunk = &mut self.chunk[..RAW_HEAD_BYTES + want];
-            let count = file.read_at(&mut chunk[RAW_HEAD_BYTES..], at).map_err(Fault::Source)?;
+            let chunk = &mut self.chunk[..want];
+            let count = file.read_at(chunk, at).map_err(Fault::Source)?;
             if count != want {
                 return Err(Fault::Source(changed(self.session, item, "shrank while it was read")));
             }
-            chunk[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + want));
-            chunk[HEAD_BYTES..RAW_HEAD_BYTES].copy_from_slice(&at.to_be_bytes());
-            assert!(hasher.update(at, &chunk[RAW_HEAD_BYTES..]), "ranges of data ascend within the slot");
+            assert!(hasher.update(at, chunk), "ranges of data ascend within the slot");
+            // The head has a record of its own: the content then begins with a record, and each can be opened where it
+            // is wanted.
+            self.stream.queue(&raw_head(at, want)).map_err(Fault::Stream)?;
             self.stream.write_all(chunk).map_err(Fault::Stream)?;
             self.session.on_bytes_moved(want as u64);
             at += want as u64;
         }
         Ok(())
     }
+}
+
+fn raw_head(offset: u64, content_bytes: usize) -> [u8; RAW_HEAD_BYTES] {
+    let mut bytes = [0; RAW_HEAD_BYTES];
+    bytes[..HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Raw, RAW_OFFSET_BYTES + content_bytes));
+    bytes[HEAD_BYTES..].copy_from_slice(&offset.to_be_bytes());
+    bytes
 }
 
 enum Fault {

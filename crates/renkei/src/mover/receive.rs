@@ -593,7 +593,7 @@ fn spawn_workers(
     threads.push(spawn(session, account, "commit", super::commit::run)?);
     for stream in streams {
         threads.push(spawn(session, account, "receive", move |session| {
-            let mut incoming = Incoming::new(stream, session);
+            let mut incoming = Incoming::new(stream, session)?;
             incoming.run()?;
             session.on_stream_ended();
             session.failure.wait();

@@ -328,10 +328,14 @@ fn spawn_streams(
     let run = |stream: TlsStream| {
         let (session, left) = (session.clone(), left.clone());
         account.spawn("send", move || {
-            let mut outgoing = Outgoing::new(stream, &session);
-            if let Err(error) = outgoing.run() {
-                return session.fail(error);
-            }
+            let outgoing = Outgoing::new(stream, &session).and_then(|mut outgoing| {
+                outgoing.run()?;
+                Ok(outgoing)
+            });
+            let _outgoing = match outgoing {
+                Ok(outgoing) => outgoing,
+                Err(error) => return session.fail(error),
+            };
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let complete = session.lock().walk_complete();
                 if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {

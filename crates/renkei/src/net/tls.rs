@@ -1,9 +1,11 @@
 //! TLS over a blocking socket, for control and data streams.
 //!
-//! Built on rustls' unbuffered interface, so that a data stream reads and decrypts a quarter of a megabyte with
-//! one system call and encrypts straight into the buffer that is sent. A stream's loop allocates nothing of its
-//! own; buffers live as long as the stream.
+//! Built on rustls' unbuffered interface, so that many records are read and sent with one system call. A data stream
+//! takes its records into its own hands after the handshake ([`TlsStream::with_own_records`]): they are sealed from the
+//! caller's buffer into the one that is sent and opened from the one that was received into the caller's. Its loop
+//! allocates and copies nothing; buffers live as long as the stream.
 
+use super::records::{self, Meaning, Records, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -12,6 +14,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use rustls::{ClientConfig, ServerConfig};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +34,7 @@ pub(super) struct Codec(Side);
 enum Side {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
+    Own(Box<Records>),
 }
 
 /// Where a connection stands after some input.
@@ -62,6 +66,10 @@ impl Codec {
             let (discard, state) = match &mut self.0 {
                 Side::Client(conn) => step(conn.process_tls_records(rest), out, &mut on_plain),
                 Side::Server(conn) => step(conn.process_tls_records(rest), out, &mut on_plain),
+                Side::Own(_) => {
+                    let cause = "the records of a data stream are not read so";
+                    Err(Error::new(Code::TlsFailed, "receive", "peer", cause))
+                }
             }?;
             used += discard;
             if let Some(state) = state {
@@ -76,6 +84,7 @@ impl Codec {
             let done = match &mut self.0 {
                 Side::Client(conn) => seal(conn.process_tls_records(&mut []), plain, out),
                 Side::Server(conn) => seal(conn.process_tls_records(&mut []), plain, out),
+                Side::Own(records) => records.seal(plain, out).map(|()| true),
             }?;
             if done {
                 return Ok(());
@@ -84,11 +93,21 @@ impl Codec {
     }
 
     fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
-        let chain = match &self.0 {
-            Side::Client(conn) => conn.peer_certificates(),
-            Side::Server(conn) => conn.peer_certificates(),
+        match &self.0 {
+            Side::Client(conn) => records::owned(conn.peer_certificates()),
+            Side::Server(conn) => records::owned(conn.peer_certificates()),
+            Side::Own(records) => records.peer_chain(),
+        }
+    }
+
+    /// Takes the keys out of rustls; it must have nothing left to send.
+    fn into_own(self) -> Result<Self, Error> {
+        let records = match self.0 {
+            Side::Client(conn) => Records::of_client(conn).map(Box::new),
+            Side::Server(conn) => Records::of_server(conn).map(Box::new),
+            Side::Own(records) => Ok(records),
         };
-        chain.map(|chain| chain.iter().map(|cert| cert.clone().into_owned()).collect()).unwrap_or_default()
+        records.map(|records| Codec(Side::Own(records))).map_err(tls_failed)
     }
 }
 
@@ -153,7 +172,7 @@ fn encode_into<Data>(mut encode: EncodeTlsData<'_, Data>, out: &mut Outbox) -> R
     Ok(())
 }
 
-fn tls_failed(error: rustls::Error) -> Error {
+pub(super) fn tls_failed(error: rustls::Error) -> Error {
     let code = match &error {
         rustls::Error::InvalidMessage(_) => Code::NotRenkei,
         _ => Code::TlsFailed,
@@ -181,7 +200,7 @@ impl Outbox {
         self.used == 0
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    pub(super) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.used..]
     }
 
@@ -189,7 +208,7 @@ impl Outbox {
         self.bytes.resize(self.used + bytes, 0);
     }
 
-    fn advance(&mut self, written: usize) {
+    pub(super) fn advance(&mut self, written: usize) {
         self.used += written;
     }
 
@@ -260,6 +279,8 @@ pub struct TlsStream {
     pub(super) outbox: Outbox,
     pub(super) plain: Vec<u8>,
     pub(super) plain_start: usize,
+    /// What was opened in the inbox and not taken yet.
+    opened: Range<usize>,
     deadline: Option<Instant>,
 }
 
@@ -294,6 +315,7 @@ impl TlsStream {
             outbox: Outbox::new(),
             plain: Vec::new(),
             plain_start: 0,
+            opened: 0..0,
             deadline: None,
         };
         stream.bear_silence(timeout)?;
@@ -364,8 +386,109 @@ impl TlsStream {
         self.outbox.flush(&self.sock)
     }
 
+    /// Seals and opens records itself from now on, as data streams do; what came before is kept. Works once and
+    /// changes nothing after that.
+    ///
+    /// # Errors
+    /// `TlsFailed` if the configuration keeps its keys.
+    pub fn with_own_records(mut self) -> Result<Self, Error> {
+        if matches!(self.codec.0, Side::Own(_)) {
+            return Ok(self);
+        }
+        // What rustls still has to say, tickets, goes out first.
+        while self.handshake_step()? == State::Record {}
+        // From here on the inbox holds whole or begun records that nobody looked at.
+        let codec = self.codec.into_own()?;
+        Ok(TlsStream { codec, ..self })
+    }
+
+    /// Changes the sending key after so many records, if the cipher suite does not ask for it sooner; only on a stream
+    /// with records of its own.
+    pub fn renew_key_after(&mut self, records: u64) {
+        if let Side::Own(own) = &mut self.codec.0 {
+            own.renew_key_after(records);
+        }
+    }
+
     /// Fills `target`.
-    pub fn read_exact(&mut self, mut target: &mut [u8]) -> Result<(), Error> {
+    pub fn read_exact(&mut self, target: &mut [u8]) -> Result<(), Error> {
+        match self.codec.0 {
+            Side::Own(_) => self.read_own(target, target.len()),
+            _ => self.read_through(target),
+        }
+    }
+
+    /// Fills `target` but its last byte, which is overwritten with anything: records that end there can be opened
+    /// in place, with the type that follows their content.
+    pub fn read_exact_before_last(&mut self, target: &mut [u8]) -> Result<(), Error> {
+        let wanted = target.len().saturating_sub(1);
+        match self.codec.0 {
+            Side::Own(_) => self.read_own(target, wanted),
+            _ => self.read_through(&mut target[..wanted]),
+        }
+    }
+
+    /// Fills the first `wanted` bytes of `target`, which has one more at most.
+    fn read_own(&mut self, target: &mut [u8], wanted: usize) -> Result<(), Error> {
+        let mut done = self.take_plain(&mut target[..wanted]);
+        while done < wanted {
+            done += self.take_opened(&mut target[done..wanted]);
+            if done < wanted {
+                done += self.open_record(&mut target[done..])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_opened(&mut self, target: &mut [u8]) -> usize {
+        let count = self.opened.len().min(target.len());
+        let from = self.opened.start..self.opened.start + count;
+        target[..count].copy_from_slice(&self.inbox.bytes[from]);
+        self.opened.start += count;
+        count
+    }
+
+    /// Opens the next record: into `target` if it has room for it, else in the inbox. Returns what came to `target`.
+    fn open_record(&mut self, target: &mut [u8]) -> Result<usize, Error> {
+        let bytes = self.await_record()?;
+        let Side::Own(own) = &mut self.codec.0 else { return Ok(0) };
+        let record = &mut self.inbox.bytes[self.inbox.start..self.inbox.start + bytes];
+        let goes_to_target = inner_bytes(bytes) <= target.len();
+        let meaning = if goes_to_target { own.open_into(record, target) } else { own.open(record) };
+        let start = self.inbox.start + records::HEAD_BYTES;
+        self.inbox.discard(bytes);
+        match meaning.map_err(|error| self.give_up(error))? {
+            Meaning::Content(count) if goes_to_target => Ok(count),
+            Meaning::Content(count) => {
+                self.opened = start..start + count;
+                Ok(0)
+            }
+            Meaning::Nothing => Ok(0),
+            Meaning::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
+        }
+    }
+
+    /// Waits until the next record is there, and returns its length.
+    fn await_record(&mut self) -> Result<usize, Error> {
+        loop {
+            if let Some(bytes) = record_bytes(self.inbox.filled()).map_err(|error| self.give_up(error))? {
+                return Ok(bytes);
+            }
+            self.fill()?;
+        }
+    }
+
+    /// Tells the peer, if it listens, what was wrong with what it sent.
+    fn give_up(&mut self, error: rustls::Error) -> Error {
+        if let Side::Own(own) = &mut self.codec.0
+            && own.seal_alert(records::alert_of(&error), &mut self.outbox).is_ok()
+        {
+            let _ = self.outbox.flush(&self.sock);
+        }
+        tls_failed(error)
+    }
+
+    fn read_through(&mut self, mut target: &mut [u8]) -> Result<(), Error> {
         while !target.is_empty() {
             let count = self.take_plain(target);
             target = &mut target[count..];
@@ -404,13 +527,15 @@ impl TlsStream {
         match state {
             State::Record => Ok(taken),
             State::Closed => Err(Error::new(Code::ConnectionLost, "receive", "peer", "closed by the peer")),
-            State::Ready | State::Handshaking
-                if self.deadline.is_some_and(|until| Instant::now() > until) =>
-            {
-                Err(Error::new(Code::Stalled, "receive", "peer", "not all of it came in time"))
-            }
-            State::Ready | State::Handshaking => self.inbox.fill(&self.sock).map(|()| 0),
+            State::Ready | State::Handshaking => self.fill().map(|()| 0),
         }
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
+        if self.deadline.is_some_and(|until| Instant::now() > until) {
+            return Err(Error::new(Code::Stalled, "receive", "peer", "not all of it came in time"));
+        }
+        self.inbox.fill(&self.sock)
     }
 
     /// Ends both directions; whoever is blocked on the socket returns.

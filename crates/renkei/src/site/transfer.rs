@@ -29,8 +29,9 @@ use renkei_core::wire::message::{
 };
 use std::sync::Arc;
 
-/// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
-pub(super) const STREAM_BYTES: u64 = 6 << 20;
+/// Buffers of one data stream at most: at a receiver ciphertext in and out (0.6 MiB), the largest entry (2 MiB) and a
+/// block (1 MiB); a sender has less.
+pub(super) const STREAM_BYTES: u64 = 4 << 20;
 
 /// Journals of unfinished transfers of one account, which are kept for a week.
 const MAX_UNFINISHED: usize = 4096;

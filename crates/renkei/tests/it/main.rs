@@ -14,6 +14,7 @@ mod lab;
 mod mover;
 mod proxy;
 mod raw;
+mod records;
 mod safety;
 mod tidy;
 mod tree;

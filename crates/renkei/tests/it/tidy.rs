@@ -391,7 +391,9 @@ fn too_deep(source: &Source) -> Vec<String> {
 /// The file whose `mod` line brings this one into the build; none for roots.
 fn parent(path: &str) -> Vec<String> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
-    let is_root = folder.ends_with("/src") && matches!(file, "lib.rs" | "main.rs");
+    // Each file among the examples is a program.
+    let is_root =
+        (folder.ends_with("/src") && matches!(file, "lib.rs" | "main.rs")) || folder.ends_with("/examples");
     if is_root || path.ends_with("/tests/it/main.rs") {
         return Vec::new();
     }
@@ -568,6 +570,7 @@ fn forgotten_files_are_found() {
         file("crates/renkei/tests/it/tidy.rs", ""),
         file("crates/renkei/tests/it/resume.rs", ""),
         file("crates/renkei/src/lib.rs", "pub mod store;"),
+        file("crates/renkei/examples/floor.rs", "fn main() {}"),
         file("crates/renkei/src/store/mod.rs", "mod local;"),
         file("crates/renkei/src/store/local.rs", ""),
         file("crates/renkei/src/store/lost.rs", ""),
