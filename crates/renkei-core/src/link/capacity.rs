@@ -69,8 +69,12 @@ const CAREFUL_STEP: f64 = 0.03;
 const CAREFUL_ROUNDS: u32 = 3 * CYCLE;
 /// Least gain: to empty a queue that is there.
 const DRAIN: f64 = 0.88;
+/// A queue that became shorter than this share of what it was.
+const SHORTER: f64 = 0.9;
 /// Rounds in which a queue must have become shorter, or it is not ours to drain.
 const DRAIN_ROUNDS: u32 = 2 * MEMORY;
+/// Longer than any queue.
+const LONGEST_QUEUE: Duration = Duration::from_secs(1000);
 /// Less than this share of what was allowed, and no queue: there was not more to send. Such a round tells nothing.
 const IDLE: f64 = 0.5;
 /// However bad the path seems, the streams together may have so much, in bytes per second, and this share of the best
@@ -198,7 +202,7 @@ impl Full {
             total: rate,
             reach: REACH,
             overflowed: None,
-            draining: (0, Duration::MAX),
+            draining: (0, LONGEST_QUEUE),
         }
     }
 
@@ -216,18 +220,19 @@ impl Full {
 
     fn on_round(&mut self, sum: &Sample, last: &Span) {
         let (aim, queue) = (aim(sum, self.most()), queue(sum));
+        let own = self.own_queue(sum);
         self.rounds += 1;
         if last.overflows() && self.rounds > 2 {
             self.overflowed = Some(self.rounds);
         }
-        let found = last.rate > MORE * self.most() && queue < aim && !last.overflows();
+        let found = last.rate > MORE * self.most() && own < aim && !last.overflows();
         self.reach = if found { (2.0 * self.reach).min(LONGEST_REACH) } else { REACH };
         self.draining = match self.draining {
-            (_, shortest) if queue > 2 * aim && queue < shortest => (0, queue),
+            (_, shortest) if queue > 2 * aim && queue < shortest.mul_f64(SHORTER) => (0, queue),
             (rounds, shortest) if queue > 2 * aim => (rounds + 1, shortest),
-            _ => (0, Duration::MAX),
+            _ => (0, LONGEST_QUEUE),
         };
-        if last.overflows() || queue > aim || last.rate >= IDLE * self.total {
+        if last.overflows() || own > aim || last.rate >= IDLE * self.total {
             self.note(last.rate);
         }
     }
@@ -250,17 +255,22 @@ impl Full {
     }
 
     fn gain(&self, sum: &Sample, most: f64) -> f64 {
-        let fill = queue(sum).as_secs_f64() / aim(sum, most).as_secs_f64();
+        let fill = self.own_queue(sum).as_secs_f64() / aim(sum, most).as_secs_f64();
         if self.rounds % CYCLE == CYCLE - 1 && fill <= 2.0 {
             return 1.0 + self.step(most);
-        }
-        if fill > 1.0 && self.draining.0 > DRAIN_ROUNDS {
-            return 1.0;
         }
         if fill > 1.0 {
             return (1.0 - REACH * (fill - 1.0)).max(DRAIN);
         }
         if self.is_careful() { BELOW } else { 1.0 + self.reach * (1.0 - fill) }
+    }
+
+    /// The queue without what could not be drained: that of others, or a path that became longer.
+    fn own_queue(&self, sum: &Sample) -> Duration {
+        match self.draining {
+            (rounds, shortest) if rounds > DRAIN_ROUNDS => queue(sum).saturating_sub(shortest),
+            _ => queue(sum),
+        }
     }
 
     /// The larger step of a cycle.
@@ -298,6 +308,7 @@ mod tests {
     /// A bottleneck before which `queue` bytes fit, and those who send through it.
     struct Path {
         rtt: Duration,
+        shortest: Duration,
         capacity: f64,
         queue: f64,
         queued: f64,
@@ -310,7 +321,8 @@ mod tests {
         fn new(rtt: u32, capacity: f64, queue: f64, begins: &[u32]) -> Self {
             let flow = |begins: &u32| Flow { begins: *begins * MS, rate: 2e6, ..Flow::default() };
             let flows = begins.iter().map(flow).collect();
-            Path { rtt: rtt * MS, capacity, queue, queued: 0.0, random_loss: 0.0, now: Duration::ZERO, flows }
+            let (rtt, now) = (rtt * MS, Duration::ZERO);
+            Path { rtt, shortest: rtt, capacity, queue, queued: 0.0, random_loss: 0.0, now, flows }
         }
 
         /// Lets a millisecond pass: all send, the queue forwards, what arrived is known a round trip later.
@@ -334,7 +346,7 @@ mod tests {
                 flow.under_way.push_back((now + rtt, sent - lost, lost, rtt));
                 flow.in_flight += sent - lost;
                 flow.peak_in_flight = flow.peak_in_flight.max(flow.in_flight);
-                flow.hear(now, self.rtt);
+                flow.hear(now, self.shortest);
             }
             self.now += MS;
         }
@@ -433,6 +445,15 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_became_longer_is_filled_again() {
+        let mut path = Path::new(100, 250e6, 25e6, &[0]);
+        path.run(5000);
+        path.rtt = 160 * MS;
+        path.run(10_000);
+        assert!(path.shares(5000)[0].0 > 0.9);
+    }
+
+    #[test]
     fn less_is_accepted_when_there_is_less() {
         let mut path = Path::new(100, 250e6, 5e6, &[0]);
         path.run(5000);
@@ -484,6 +505,6 @@ mod tests {
             sum.delivered_bytes += (rate * 0.05) as u64;
             rate = capacity.on_sum(path.now + step * 50 * MS, &sum).unwrap();
         }
-        assert!(rate > 100e6 / 10.0, "{rate}");
+        assert!(rate > 100e6 / 2.0, "{rate}");
     }
 }
