@@ -88,6 +88,8 @@ const FLOOR_SHARE: f64 = 1.0 / 8.0;
 pub struct Capacity {
     /// What had arrived and been sent again, and when; of the last round.
     past: VecDeque<(Duration, Sample)>,
+    /// Since when there is a queue, while the streams open.
+    queued_since: Option<Duration>,
     full: Option<Full>,
 }
 
@@ -173,12 +175,25 @@ impl Capacity {
         let part = (sum.min_rtt / OPENING_PARTS).max(SHORTEST_PART);
         let last = span(&self.past, now.checked_sub(part)?, now)?;
         let before = span(&self.past, now.checked_sub(2 * part)?, now - part)?;
-        let has_queue = queue(sum) > NOISE && last.bytes >= TELLING_BYTES;
+        let whole = span(&self.past, now.checked_sub(round(sum))?, now)?;
+        let has_queue = self.queue_tells(now, sum, last.bytes);
         let stalled = has_queue && before.rate > 0.0 && last.rate < STALLED * before.rate;
-        if stalled || last.overflows() {
+        if stalled || last.overflows() || whole.overflows() {
             return Some(self.full.insert(Full::new(now, last.rate)).total_for(sum));
         }
         has_queue.then(|| (WARY * last.rate).max(FLOOR))
+    }
+
+    /// Whether there is a queue that says something about the path: not for sums so small that they are a part of it
+    /// only, unless it stays.
+    fn queue_tells(&mut self, now: Duration, sum: &Sample, bytes: u64) -> bool {
+        if queue(sum) <= NOISE {
+            self.queued_since = None;
+            return false;
+        }
+        let since = *self.queued_since.get_or_insert(now);
+        let stays = now >= since + MEMORY * round(sum);
+        bytes >= if stays { TELLING_BYTES / 4 } else { TELLING_BYTES }
     }
 }
 
@@ -288,6 +303,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// What a stream's own control sends at most, of what arrives: doubling in a round trip stays below.
+    const OWN_LIMIT: f64 = 5.0;
+
     /// One session: what it may send, and what is on its way.
     #[derive(Default)]
     struct Flow {
@@ -299,6 +317,8 @@ mod tests {
         /// When what was sent is known to have arrived: time, bytes, bytes lost, round trip.
         under_way: VecDeque<(Duration, f64, f64, Duration)>,
         delivered: f64,
+        /// Bytes per second that arrived in about the last round trip.
+        arriving: f64,
         lost: f64,
         in_flight: f64,
         peak_in_flight: f64,
@@ -332,7 +352,9 @@ mod tests {
             let mut sent = Vec::new();
             for flow in &mut self.flows {
                 if now >= flow.begins {
-                    flow.rate = (flow.rate * growth).min(flow.allowed.map_or(f64::MAX, |rate| 0.98 * rate));
+                    let allowed = flow.allowed.map_or(f64::MAX, |rate| 0.98 * rate);
+                    let own = OWN_LIMIT * flow.arriving.max(FLOOR);
+                    flow.rate = (flow.rate * growth).min(allowed).min(own);
                 }
                 sent.push(if now >= flow.begins { flow.rate * dt } else { 0.0 });
             }
@@ -371,12 +393,15 @@ mod tests {
     impl Flow {
         /// Takes what is known by now, and asks the controller when it is time.
         fn hear(&mut self, now: Duration, min_rtt: Duration) {
+            let before = self.delivered;
             while let Some((_, bytes, lost, rtt)) = self.under_way.pop_front_if(|(at, ..)| *at <= now) {
                 self.delivered += bytes;
                 self.lost += lost;
                 self.in_flight -= bytes;
                 self.sum.rtt = (self.sum.rtt * 7 + rtt) / 8;
             }
+            let rate = (self.delivered - before) / MS.as_secs_f64();
+            self.arriving += (rate - self.arriving) * MS.as_secs_f64() / min_rtt.as_secs_f64();
             self.sum.min_rtt = min_rtt;
             self.sum.rtt = self.sum.rtt.max(min_rtt);
             self.sum.delivered_bytes = self.delivered as u64;
@@ -397,9 +422,9 @@ mod tests {
     fn a_long_path_is_filled_and_does_not_overflow() {
         let mut path = Path::new(350, 250e6, 87e6, &[0]);
         path.run(8000);
-        assert!(path.flows[0].peak_in_flight < 1.75 * 87.5e6, "{}", path.flows[0].peak_in_flight);
+        assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
         assert_filled(&path.shares(20_000));
-        assert!(path.flows[0].peak_in_flight < 1.75 * 87.5e6, "{}", path.flows[0].peak_in_flight);
+        assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
         assert_eq!(path.flows[0].lost, 0.0);
     }
 
@@ -431,6 +456,13 @@ mod tests {
                 .fold((0.0, 0.0), |(sum, squares), (share, _)| (sum + share, squares + share * share));
             assert!(sum * sum / (2.0 * squares) > 0.9, "{rtt} ms: {shares:?}");
         }
+    }
+
+    #[test]
+    fn many_small_sessions_do_not_overflow_for_long() {
+        let mut path = Path::new(10, 125e6, 1.25e6, &[0, 0, 500, 1000]);
+        path.run(6000);
+        assert_filled(&path.shares(5000));
     }
 
     #[test]
