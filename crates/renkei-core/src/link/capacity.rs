@@ -30,7 +30,7 @@ const INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::fr
 const OPENING_PARTS: u32 = 4;
 /// See [`OPENING_PARTS`]; shorter times measure bursts.
 const SHORTEST_PART: Duration = Duration::from_millis(30);
-/// Growth in such a part that is less than doubling in a round trip would give (1.19).
+/// Less growth than this in such a part is none: doubling in a round trip would give 1.19.
 const STALLED: f64 = 1.12;
 /// Rounds a measured rate is believed.
 const MEMORY: u32 = 10;
@@ -53,7 +53,7 @@ const WARY: f64 = 1.7;
 const REACH: f64 = 0.05;
 /// Most of it, after steps that found more.
 const LONGEST_REACH: f64 = 1.0;
-/// A round brought more if it is by so much above all before, and had this share of what was allowed.
+/// A round found more if it brought so much more than all before.
 const MORE: f64 = 1.02;
 /// The larger step of every cycle, for a sum of [`EVEN_RATE`]; smaller sums take larger ones by the square root.
 const STEP: f64 = 0.1;
@@ -65,7 +65,7 @@ const STEPS: (f64, f64) = (0.03, 0.25);
 const BELOW: f64 = 0.99;
 /// The larger step there.
 const CAREFUL_STEP: f64 = 0.03;
-/// Cycles after an overflow in which its like is expected.
+/// Rounds after an overflow in which its like is expected.
 const CAREFUL_ROUNDS: u32 = 3 * CYCLE;
 /// Least gain: to empty a queue that is there.
 const DRAIN: f64 = 0.88;
@@ -86,7 +86,7 @@ const FLOOR_SHARE: f64 = 1.0 / 8.0;
 /// The capacity of a path as far as it is known.
 #[derive(Debug, Default)]
 pub struct Capacity {
-    /// What had arrived and been sent again, and when; of the last round.
+    /// What had arrived and been sent again, and when, of the last two rounds.
     past: VecDeque<(Duration, Sample)>,
     /// Since when there is a queue, while the streams open.
     queued_since: Option<Duration>,

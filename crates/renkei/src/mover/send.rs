@@ -360,8 +360,11 @@ impl Pacer {
 
     fn spare_rests(&mut self, now: Duration) {
         for (socket, due) in self.sockets.iter().zip(&mut self.rests) {
-            if *due <= now {
+            let is_due = *due <= now;
+            while *due <= now {
                 *due += SPARE_REST_EVERY;
+            }
+            if is_due {
                 spare_rest(socket);
             }
         }
