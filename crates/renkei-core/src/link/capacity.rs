@@ -531,7 +531,7 @@ mod tests {
         let mut path = Path::new(100, 100e6, 5e6, &[0]);
         path.run(5000);
         let Flow { capacity, sum, .. } = &mut path.flows[0];
-        let (mut rate, mut sum) = (100e6, Sample { rtt: 2 * sum.min_rtt, ..*sum });
+        let (mut rate, mut sum) = (100e6_f64, Sample { rtt: 2 * sum.min_rtt, ..*sum });
         for step in 0..1000 {
             // All that is sent arrives, as far as the path carries it, and the queue stays.
             sum.delivered_bytes += (rate.min(100e6) * 0.05) as u64;
