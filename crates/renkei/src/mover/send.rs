@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// Ticks after which a stream of a full path is spared its next rest: below BBR's 10 s, and not all in one tick.
-const SPARE_REST_TICKS: usize = 40;
+/// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
+const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
 
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
@@ -332,7 +332,7 @@ fn spawn_streams(
                 outgoing.run()?;
                 Ok(outgoing)
             });
-            let _outgoing = match outgoing {
+            let outgoing = match outgoing {
                 Ok(outgoing) => outgoing,
                 Err(error) => return session.fail(error),
             };
@@ -355,8 +355,8 @@ struct Pacer {
     sockets: Vec<Arc<TcpStream>>,
     controller: Controller,
     started: Instant,
-    /// Ticks so far.
-    ticks: usize,
+    /// When each stream is spared its next rest; not all at once.
+    rests: Vec<Duration>,
 }
 
 impl Pacer {
@@ -368,7 +368,9 @@ impl Pacer {
             Some(known) => known.resume(limit, &samples),
             None => Controller::new(sockets.len(), limit),
         };
-        let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0 };
+        let streams = sockets.len().max(1) as u32;
+        let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
+        let pacer = Pacer { sockets, controller, started: Instant::now(), rests };
         if paced {
             pacer.apply();
         }
@@ -381,14 +383,26 @@ impl Pacer {
     }
 
     fn tick(&mut self) {
+        let now = self.started.elapsed();
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        if self.controller.on_samples(self.started.elapsed(), &samples) {
+        if self.controller.on_samples(now, &samples) {
             self.apply();
         }
-        self.ticks += 1;
+        tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
         if self.controller.is_full() {
-            let due = |index: &usize| index % SPARE_REST_TICKS == self.ticks % SPARE_REST_TICKS;
-            (0..self.sockets.len()).filter(due).for_each(|index| spare_rest(&self.sockets[index]));
+            self.spare_rests(now);
+        }
+    }
+
+    fn spare_rests(&mut self, now: Duration) {
+        for (socket, due) in self.sockets.iter().zip(&mut self.rests) {
+            let is_due = *due <= now;
+            while *due <= now {
+                *due += SPARE_REST_EVERY;
+            }
+            if is_due {
+                spare_rest(socket);
+            }
         }
     }
 }
@@ -396,8 +410,13 @@ impl Pacer {
 fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
-        while !session.failure.wait_for(PROGRESS_EVERY) {
+        let mut told = Instant::now();
+        while !session.failure.wait_for(pacer.controller.interval()) {
             pacer.tick();
+            if told.elapsed() < PROGRESS_EVERY {
+                continue;
+            }
+            told = Instant::now();
             let progress = session.progress();
             watch.set(progress);
             if session.control.send(&Control::Progress(progress)).is_err() {
