@@ -281,7 +281,7 @@ codes! {
         "the block is sent again; check the disk of the named side";
     NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
         "one of them is there; copy sources with equal names one after the other, or to different places";
-    TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the account has too many unfinished transfers at the site",
+    TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
         "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
 
     // NET: reaching the other side.

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Buffers of one data stream: ciphertext in and out, a frame, a block, and what TLS and the kernel add.
 pub(super) const STREAM_BYTES: u64 = 6 << 20;
 
-/// Journals of unfinished transfers of one account, which are kept for a week.
+/// Journals of unfinished transfers of one principal, which are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
 
 /// Data streams that one push dials before the other site has accepted its grant, pushes of one principal, and all:
@@ -144,7 +144,7 @@ impl Site {
         // First the streams: what the journal says counts to the memory of the session that has them.
         let waiting = self.issue_streams(access, open.max_streams, control)?;
         let memory = waiting.allowance(self.max_streams(access));
-        let journal = self.open_journal(&account, &open, job, &*memory)?;
+        let journal = self.open_journal(access, &account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
@@ -172,6 +172,7 @@ impl Site {
     /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
     fn open_journal(
         &self,
+        access: &Access,
         account: &Account,
         open: &OpenReceive,
         job: u64,
@@ -189,8 +190,11 @@ impl Site {
             account: account.name.clone(),
         };
         let folder = self.home().journal_dir();
-        check_unfinished(&folder, &header, MAX_UNFINISHED)?;
-        Journal::open(&folder, &header, memory).map(Some)
+        let owner = access.principal.to_string();
+        check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
+        let (mut journal, state) = Journal::open(&folder, &header, memory)?;
+        journal.sign(&state, &owner)?;
+        Ok(Some((journal, state)))
     }
 
     /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].
