@@ -32,20 +32,21 @@ pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
     let chosen = |is_kernel, reason: String| Chosen { is_kernel, reason };
     match choice {
         EngineChoice::Wire => need_tun().map(|()| chosen(false, "asked for".into())),
-        EngineChoice::Kernel => Kernel::probe().map(|()| chosen(true, "asked for".into())),
+        EngineChoice::Kernel => Kernel::probe().map_err(short).map(|()| chosen(true, "asked for".into())),
         EngineChoice::Auto => match Kernel::probe() {
             Ok(()) => Ok(chosen(true, "the kernel has netem and htb".into())),
             Err(error) => {
-                need_tun().map(|()| chosen(false, format!("no kernel engine: {}", first_words(&error))))
+                need_tun().map(|()| chosen(false, format!("no kernel engine: {}", short(error).cause)))
             }
         },
     }
 }
 
-/// Why something cannot be, without the lines that were tried.
-fn first_words(error: &Error) -> &str {
+/// Says why the kernel engine cannot be, without the lines that were tried.
+fn short(error: Error) -> Error {
     let words = error.cause.split_once("; ").map_or(error.cause.as_str(), |(words, _)| words);
-    words.trim_end_matches('.')
+    let words = words.trim_start_matches("Error: ").trim_end_matches('.').to_owned();
+    Error { cause: words, ..error }
 }
 
 fn need_tun() -> Result<(), Error> {
@@ -224,7 +225,7 @@ mod tests {
     fn a_reason_is_short() {
         let cause = "Error: Specified qdisc kind is unknown.; Command failed -:3; asked for: qdisc add";
         let error = Error::new(Code::LabSetupFailed, "run", "tc -batch -", cause);
-        assert_eq!(first_words(&error), "Error: Specified qdisc kind is unknown");
+        assert_eq!(short(error).cause, "Specified qdisc kind is unknown");
     }
 
     #[test]
