@@ -47,14 +47,14 @@ test-netem: ## Boots a kernel with netem in QEMU and tries the lab's kernel engi
 	cargo build --locked --package renkei
 	@scripts/test-netem "$(CARGO_TARGET_DIR)/debug/renkei"
 
-bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours)
+bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours; BENCH_FLAGS=--missing goes on)
 	@scripts/setup bench
-	cargo build --release --locked --package renkei
+	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --report $(BENCH_FLAGS)
 
 bench-quick: ## A subset of it in five minutes, printed only (root)
 	@scripts/setup bench
-	cargo build --release --locked --package renkei
+	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --quick $(BENCH_FLAGS)
 
 bench-loopback: ## Compares with cp and tar on this machine, writes docs/benchmarks.md

@@ -4,8 +4,9 @@ import datetime
 import os
 import platform
 import re
+import subprocess
 
-from bench.measure import first_line
+from bench.measure import Fail, first_line
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Settings of the whole machine, and those that each network namespace has for itself.
@@ -29,8 +30,29 @@ def sysctls(names, argv=lambda command: command):
     return {name: first_line(*argv(["sysctl", "-n", name])) for name in names}
 
 
+# What a run itself writes; it does not make the measured commit another one.
+WRITTEN = (":!bench/results", ":!docs/benchmarks", ":!docs/benchmarks.md")
+
+
+def git(*args):
+    """Status and output of git in this repository."""
+    done = subprocess.run(["git", "-C", REPOSITORY, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.returncode, done.stdout.strip()
+
+
 def commit():
-    return first_line("git", "-C", REPOSITORY, "describe", "--always", "--dirty")
+    """The commit this is, with `-dirty` if something else than results has been changed."""
+    known, name = git("rev-parse", "--short", "HEAD")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)[1]
+    return "unknown" if known else name + ("-dirty" if changed else "")
+
+
+def is_older(measured, asked):
+    """Whether a measured commit does not have the asked one among its ancestors."""
+    if git("rev-parse", "--verify", f"{asked}^{{commit}}")[0]:
+        raise Fail(f"no such commit: {asked}")
+    return git("merge-base", "--is-ancestor", asked, measured.removesuffix("-dirty"))[0] != 0
 
 
 def facts(work):

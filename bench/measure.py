@@ -102,6 +102,13 @@ def received(process):
     return sum(int(row[1].split()[0]) for row in rows if row[0].strip() != "lo")
 
 
+def resent(process):
+    """TCP segments that the network namespace of a process has sent again."""
+    with open(f"/proc/{process}/net/snmp") as snmp:
+        names, values = [line.split()[1:] for line in snmp if line.startswith("Tcp:")]
+    return int(dict(zip(names, values))["RetransSegs"])
+
+
 def own_memory(process):
     """Bytes of a process that no file backs; 0 if it has ended."""
     try:
@@ -125,21 +132,59 @@ class Trace(threading.Thread):
     def __init__(self, process, groups, every=0.1):
         super().__init__(daemon=True)
         self.process, self.groups, self.every = process, groups, every
-        self.points, self.peak, self.over = [], 0, threading.Event()
+        self.points, self.peak, self.over = [(0.0, 0)], 0, threading.Event()
 
     def memory(self):
         return socket_memory() + sum(own_memory(process) for group in self.groups for process in group.processes())
 
     def run(self):
         begin, first, idle = time.monotonic(), received(self.process), self.memory()
-        while not self.over.wait(self.every):
-            self.points.append((round(time.monotonic() - begin, 3), received(self.process) - first))
-            if len(self.points) % 5 == 0:
-                self.peak = max(self.peak, self.memory() - idle)
+        looked, last = begin, False
+        while not last:
+            last, now = self.over.wait(self.every), time.monotonic()
+            self.points.append((round(now - begin, 3), received(self.process) - first))
+            if now - looked >= 0.2:
+                self.peak, looked = max(self.peak, self.memory() - idle), now
 
     def finish(self):
         self.over.set()
         self.join()
+
+
+def part_rate(points, size, low, high):
+    """Bytes of the file per second between two parts of it, from counters that also have headers and resent bytes.
+
+    Those are taken off in equal shares. What is resent early, when a stream overshoots, thus lowers the rate found.
+    """
+    whole = points[-1][1]
+    if not whole:
+        return 0.0
+
+    def reached(part):
+        for (before, less), (after, more) in zip(points, points[1:]):
+            if more >= part * whole > less:
+                return before + (after - before) * (part * whole - less) / (more - less)
+        return points[-1][0]
+    took = reached(high) - reached(low)
+    return (high - low) * size / took if took > 0 else 0.0
+
+
+def middle_rate(points, size):
+    """Over the middle 60 % of the bytes: after the ramp and before the end."""
+    return part_rate(points, size, 0.2, 0.8)
+
+
+def largest_window(points, size, seconds=1.0):
+    """The most bytes of the file that came within so many seconds, per second."""
+    whole, most, first = points[-1][1], 0.0, 0
+    for at, count in points:
+        while points[first + 1][0] <= at - seconds:
+            first += 1
+        (before, less), (after, more) = points[first], points[first + 1]
+        if at - seconds >= before:
+            less += (more - less) * (at - seconds - before) / (after - before)
+        most = max(most, count - less)
+    return most / seconds * size / whole if whole else 0.0
 
 
 class Run:
@@ -147,11 +192,12 @@ class Run:
 
     def __init__(self):
         self.seconds = self.cpu = self.machine = self.wire = 0.0
-        self.sync_seconds, self.error, self.trace, self.memory = 0.0, None, None, None
+        self.sync_seconds, self.sync_machine, self.error, self.trace, self.memory = 0.0, 0.0, None, None, None
 
     def record(self):
+        plain = {key: value.record() if hasattr(value, "record") else value for key, value in vars(self).items()}
         return {key: round(value, 4) if isinstance(value, float) else value
-                for key, value in vars(self).items() if value is not None}
+                for key, value in plain.items() if value is not None}
 
 
 def last_lines(path, size=600):

@@ -1,5 +1,6 @@
 """The two ends and what lies between: a lab of `renkei lab`, or two namespaces joined by a plain cable."""
 
+import json
 import os
 import platform
 import subprocess
@@ -89,6 +90,23 @@ class Network:
 
     def wire_seconds(self):
         return 0.0
+
+    def drops(self):
+        """Packets the link has dropped so far: lost by rule, or for want of room in its queue."""
+        return Drops()
+
+
+class Drops:
+    """Counters of the links, or the difference of two."""
+
+    def __init__(self, lost=0, overflowed=0):
+        self.lost, self.overflowed = lost, overflowed
+
+    def __sub__(self, other):
+        return Drops(self.lost - other.lost, self.overflowed - other.overflowed)
+
+    def record(self):
+        return vars(self)
 
 
 class Cable(Network):
@@ -181,6 +199,12 @@ class Lab(Network):
 
     def address(self, site):
         return self.addresses[site]
+
+    def drops(self):
+        shown = subprocess.run([self.renkei, "--json", "lab", "show", "--lab", self.name], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+        links = json.loads(shown or "{}").get("links", [])
+        return Drops(sum(link["lost"] for link in links), sum(link["overflowed"] for link in links))
 
     def wire_seconds(self):
         return sum(process_seconds(process) for process in self.wire)

@@ -1,125 +1,104 @@
-"""Makes docs/benchmarks.md and its plots from a result file."""
+"""Makes docs/benchmarks.md and its plots from all results that are kept, each scenario with its own date and commit."""
 
 import os
-import statistics
 
-from bench import svg
+from bench import floor, matrix, must, sharing, streams, svg
 from bench.machine import REPOSITORY
+from bench.rows import FLOORS, good_rows, is_ours, is_peer, rounds, rows
+from bench.scenarios import every
 
 PAGE = os.path.join(REPOSITORY, "docs", "benchmarks.md")
 PLOTS = os.path.join(REPOSITORY, "docs", "benchmarks")
 BEGIN, END = "<!-- sites: begin -->", "<!-- sites: end -->"
-OURS, FLOORS = ("renkei", "renkei-pops"), ("RAW", "LOCAL")
-# The tables of the RENKEI-PoP paper, row = from, in the order of SITES.
-SITES = ("titech", "titech2", "osaka", "nii", "kek", "nagoya", "tkb")
-PAPER = {
-    "rtt_ms": ["- 0.24 9.80 4.27 5.87 6.30 5.71", "0.16 - 9.62 4.27 5.86 6.28 5.71",
-               "9.62 9.59 - 12.84 14.39 4.27 14.26", "4.27 4.30 12.86 - 9.08 9.56 8.92",
-               "5.83 5.89 14.37 9.06 - 11.12 0.81", "6.32 6.33 4.28 9.51 11.06 - 11.00",
-               "5.71 5.71 14.25 8.96 0.83 10.98 -"],
-    "mbytes_per_s": ["- 1120 381 770 451 29 174", "1120 - 418 761 450 19 172", "530 526 - 466 319 65 205",
-                     "557 555 484 - 466 67 490", "412 413 299 376 - 48 748", "14 12 16 10 7 - 5",
-                     "357 433 341 415 623 43 -"],
-}
+MUST_BEGIN, MUST_END = "<!-- must: begin -->", "<!-- must: end -->"
+# The sections of what is not a table of copies.
+SECTIONS = {"matrix": matrix.section, "sharing": sharing.section, "limit": sharing.limited_section,
+            "jobs": streams.jobs_section, "cooperative": streams.cooperative_section}
+SAMPLED = "steady MB/s"
 
 
-class Row:
-    """All good runs of one program in one scenario."""
-
-    def __init__(self, entry, name, programs):
-        self.name, self.durable = name, programs.get(name, {}).get("durable", "no")
-        runs = [run for run in entry["runs"] if run["program"] == name]
-        self.good = [run for run in runs if "error" not in run]
-        self.bad = [run for run in runs if "error" in run]
-        self.size, self.files = entry["bytes"], entry["files"]
-
-    def median(self, value=lambda run: run["seconds"]):
-        return statistics.median(value(run) for run in self.good)
-
-    def bounds(self):
-        seconds = [run["seconds"] for run in self.good]
-        return min(seconds), max(seconds)
-
-    @property
-    def rate(self):
-        """Bytes per second of the median run."""
-        return self.size / self.median()
-
-    def until_durable(self, run):
-        """Seconds until the copy is on stable storage, with the sync after it if the program makes none."""
-        return run["seconds"] + (run["sync_seconds"] if self.durable == "no" else 0)
-
-    @property
-    def durable_seconds(self):
-        return self.median(self.until_durable)
-
-    @property
-    def durable_rate(self):
-        """Bytes per second until all is on stable storage: what programs are compared by."""
-        return self.size / self.durable_seconds
-
-    def per_gb(self, value):
-        return self.median(value) / (self.size / 1e9)
+def in_order(entries):
+    """Entries in the order of the list of scenarios; those it no longer has are left out."""
+    return [entries[one.id] for one in every() if one.id in entries]
 
 
-def rows(entry, programs):
-    names = list(dict.fromkeys(run["program"] for run in entry["runs"]))
-    return [Row(entry, name, programs) for name in names]
+# ---- one scenario ----------------------------------------------------------------------------------------------------
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def table(entry, programs):
-    """One scenario: its heading, its table, what failed, what the paper has."""
-    every = rows(entry, programs)
-    good = sorted((row for row in every if row.good), key=lambda row: row.durable_seconds)
-    peers = [row.durable_rate for row in good if row.name not in (*OURS, *FLOORS)]
-    best, many = max(peers, default=None), entry["files"] > 1
+def section(entry):
+    """Heading and figures of one scenario, what failed and what was absent."""
     lines = heading(entry)
-    unit = "files/s" if many else "Gbit/s"
-    lines += ["", f"| program | median s | min | max | MB/s | {unit} | of best peer | of limit | CPU s/GB, both ends "
-              "| machine less wire | + sync s | durable by |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
-    lines += [line(row, entry, best, many) for row in good]
-    lines += [""] + [failure(row) for row in every if row.bad]
-    lines += memory(every, entry)
-    lines += [f"- {name}: did not take part, {reason}" for name, reason in entry["absent"].items()]
-    lines += [f"- paper: {note}" for note in entry["paper"]]
-    return lines + [""]
+    if entry["kind"] == "copies":
+        lines += table(entry)
+    elif any("error" not in run for run in entry["runs"]) or "found" in entry:
+        lines += SECTIONS[entry["kind"]](entry)
+    lines += ["", *failures(entry)]
+    lines += [f"- {', '.join(name for name in entry['absent'] if entry['absent'][name] == reason)}: did not take part, {reason}"
+              for reason in dict.fromkeys(entry["absent"].values())]
+    return lines + [f"- paper: {note}" for note in entry["paper"]] + [""]
 
 
 def heading(entry):
     count = f"{entry['files']:,} files, " if entry["files"] > 1 else ""
     title = f": {entry['title']}" if entry["title"] else ""
     kernel = ", stock kernel settings" if entry["kernel"] == "stock" else ""
-    rounds = max((run["round"] for run in entry["runs"]), default=-1) + 1
-    lines = [f"### {entry['id']}{title}", "",
-             f"{entry['path']}{kernel}; {entry['data']}, {count}{entry['bytes'] / 1e6:,.0f} MB; {rounds} rounds."]
-    checks = entry["checks"]
-    if checks:
-        seen = checks["iperf_bps"] / 8e6
-        share = f" ({checks['iperf_bps'] / 8 / entry['limit']:.2f} of the limit)" if entry["limit"] else ""
-        limit = f"Limit {entry['limit'] / 1e6:,.1f} MB/s; " if entry["limit"] else ""
-        lines.append(f"{limit}ping {checks['rtt_ms']:g} ms; iperf3, one stream: {seen:,.1f} MB/s{share}.")
-    return lines
+    what = f"; {entry['data']}, {count}{entry['bytes'] / 1e6:,.0f} MB" if entry["bytes"] else ""
+    number = rounds(entry)
+    how_often = f"{number} round{'s' if number > 1 else ''}, " if number else ""
+    scale = f", scale {entry['scale']:g}" if entry["scale"] != 1 else ""
+    lines = [f"### {entry['id']}{title}", "", f"{entry['path']}{kernel}{what}; {how_often}{entry['date']}, "
+             f"commit {entry['commit']}{scale}."]
+    return lines + checks(entry)
+
+
+def checks(entry):
+    """What ping and iperf3 said of the path before."""
+    found = entry["checks"]
+    if not found:
+        return []
+    shown = [f"Limit {entry['limit'] / 1e6:,.1f} MB/s"] if entry["limit"] else []
+    shown.append(f"ping {found['rtt_ms']:g} ms")
+    for key, title in (("iperf_bps", "one stream"), ("iperf8_bps", "eight streams")):
+        if key in found:
+            share = f" ({found[key] / 8 / entry['limit']:.2f} of the limit)" if entry["limit"] else ""
+            shown.append(f"iperf3, {title}: {found[key] / 8e6:,.1f} MB/s{share}")
+    return ["; ".join(shown) + "."]
+
+
+def table(entry):
+    """Copies: one line per program, the fastest first."""
+    good = sorted(good_rows(entry).values(), key=lambda row: row.durable_seconds)
+    best = max((row.durable_rate for row in good if is_peer(row.name)), default=None)
+    many, sampled = entry["files"] > 1, any(row.steady for row in good)
+    unit, more = "files/s" if many else "Gbit/s", f" {SAMPLED} | of limit |" if sampled else ""
+    lines = ["", f"| program | median s | min | max | MB/s | {unit} | of best peer | of limit | CPU s/GB, both ends "
+             f"| machine less wire | + sync s | durable by |{more}",
+             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|" + ("--:|--:|" if sampled else "")]
+    lines += [line(row, entry, best, many) + (steady(row, entry) if sampled else "") for row in good]
+    return lines + [""] + memory(good, entry) + resent(good, entry) + floor_of(good, entry)
 
 
 def line(row, entry, best, many):
     low, high = row.bounds()
     second = f"{row.files / row.median():,.0f}" if many else f"{row.rate * 8 / 1e9:.2f}"
     of_best = f"{row.durable_rate / best:.2f}" if best and row.name not in FLOORS else ""
-    of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and row.name != "LOCAL" else ""
-    name = f"**{row.name}**" if row.name in OURS else row.name
-    machine = row.per_gb(lambda run: max(0.0, run["machine"] - run["wire"]))
+    of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and not row.name.startswith("LOCAL") else ""
+    name = f"**{row.name}**" if is_ours(row.name) else row.name
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
-            f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {machine:.2f} "
+            f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {row.machine_per_gb:.2f} "
             f"| {row.median(lambda run: run['sync_seconds']):.2f} | {row.durable} |")
 
 
-def memory(every, entry):
+def steady(row, entry):
+    if row.steady is None:
+        return "  |  |"
+    return f" {row.steady / 1e6:,.1f} | {row.steady / entry['limit']:.2f} |" if entry["limit"] else " |  |"
+
+
+def memory(good, entry):
     """One line with the peaks of those runs that were sampled, against the bandwidth-delay product."""
-    peaks = {row.name: run["memory"] for row in every for run in row.good if run.get("memory")}
-    if not peaks or not entry["rate"]:
+    peaks = {row.name: row.memory for row in good if row.memory}
+    if not peaks or not entry["rate"] or entry["rtt_ms"] < 100:
         return []
     product = entry["rate"] / 8 * entry["rtt_ms"] / 1000
     shown = ", ".join(f"{name} {peak / 1e6:,.0f} MB ({peak / product:.1f})" for name, peak in peaks.items())
@@ -127,86 +106,114 @@ def memory(every, entry):
             f"{product / 1e6:,.0f} MB): {shown}"]
 
 
-def failure(row):
-    run = row.bad[0]
-    there = f"; {run['received'] / row.size:.0%} had come over the network" if "received" in run else ""
-    message = " ".join(run["error"].split())[:300]
-    return f"- {row.name}, round {run['round'] + 1}, after {run['seconds']:.1f} s: {message}{there}"
+def resent(good, entry):
+    """What the sender's kernel sent again, and what the link dropped."""
+    shown = [f"{row.name} {row.resent:.2%} ({row.dropped('lost'):,.0f} + {row.dropped('overflowed'):,.0f})"
+             for row in good 
+             if row.resent is not None and row.dropped("lost") is not None and not row.name.startswith("LOCAL")]
+    if not shown or not entry["rate"]:
+        return []
+    return ["- sent again, of the file's bytes (in brackets: packets the link lost at random + for want of room in its "
+            f"queue): {', '.join(shown)}"]
 
 
-def summary(result):
-    """One line per scenario: ours, the best peer, the limit."""
+def floor_of(good, entry):
+    found = entry.get("floor")
+    if not found:
+        return []
+    alone, raw = floor.seconds(found), next((row for row in good if row.name == "RAW"), None)
+    if alone is None or raw is None:
+        return [f"- floor of the CPU: {found.get('missing', 'RAW did not run')}"]
+    parts = ", ".join(f"{field.split('_')[0]} {found[field]:.3f}" for field in floor.FIELDS)
+    return [f"- floor of the CPU: encryption and the digest at both ends alone {alone:.2f} s/GB ({parts}); RAW + 1.3 x that "
+            f"is {raw.machine_per_gb + 1.3 * alone:.2f} s/GB of the whole machine"]
+
+
+def failures(entry):
+    found = []
+    for row in rows(entry):
+        if row.bad:
+            run = row.bad[0]
+            there = f"; {run['received'] / row.size:.0%} had come over the network" if "received" in run else ""
+            after = f", after {run['seconds']:.1f} s" if "seconds" in run else ""
+            message = " ".join(run["error"].split())[:300]
+            found.append(f"- {row.name}, round {run['round'] + 1}{after}: {message}{there}")
+    return found
+
+
+def summary(entries):
+    """One line per scenario of copies: ours, the best peer, the limit."""
     lines = ["| scenario | renkei MB/s | of limit | best peer | its MB/s | renkei against it |",
              "|---|--:|--:|---|--:|--:|"]
-    for entry in result["scenarios"]:
-        good = [row for row in rows(entry, result["programs"]) if row.good]
-        ours = next((row.durable_rate for row in good if row.name == OURS[0]), None)
-        best = max(((row.durable_rate, row.name) for row in good if row.name not in (*OURS, *FLOORS)), default=None)
+    copies = [entry for entry in entries if entry["kind"] == "copies"]
+    for entry in copies:
+        good = good_rows(entry)
+        ours = good["renkei"].durable_rate if "renkei" in good else None
+        best = max(((row.durable_rate, row.name) for row in good.values() if is_peer(row.name)), default=None)
         limit = f"{ours / entry['limit']:.2f}" if ours and entry["limit"] else ""
         against = f"**{ours / best[0]:.2f}**" if ours and best else ""
-        lines.append(f"| {entry['id']} | {f'{ours / 1e6:,.1f}' if ours else 'failed'} | {limit} "
+        lines.append(f"| {entry['id']} | {f'{ours / 1e6:,.1f}' if ours else 'none'} | {limit} "
                      f"| {best[1] if best else ''} | {f'{best[0] / 1e6:,.1f}' if best else ''} | {against} |")
-    return lines
-
-
-def matrix(found):
-    """Measured beside the paper's, row = from."""
-    lines = []
-    for key, title in (("rtt_ms", "RTT, ms"), ("mbytes_per_s", "iperf3, one stream, MB/s")):
-        lines += ["", f"{title}; in brackets the paper's", "", "| | " + " | ".join(SITES) + " |",
-                  "|---|" + "--:|" * len(SITES)]
-        for source, paper in zip(SITES, PAPER[key]):
-            cells = [f"{found[key][f'{source} {target}']:g} ({old})" if f"{source} {target}" in found[key] else ""
-                     for target, old in zip(SITES, paper.split())]
-            lines.append(f"| {source} | " + " | ".join(cells) + " |")
-    return [f"### a5: the matrices of {found['file']}", *lines, ""]
+    return [*lines, ""] if copies else []
 
 
 # ---- circumstances ---------------------------------------------------------------------------------------------------
 
 
-def circumstances(result):
-    machine, options = result["machine"], result["options"]
+def circumstances(entries):
+    settings = {entry["kernel"]: entry["settings"] for entry in entries}
     kinds = [f"  {kind}: " + ", ".join(f"`{name}={value}`" for name, value in values.items())
-             for kind, values in result["kernel_settings"].items()]
+             for kind, values in settings.items()]
     return [
-        "- `make bench` repeats it, `bench/run --list` names the scenarios, `--only`, `--peers`, `--rounds`, `--scale` and "
-        "`--work` choose (`make bench BENCH_FLAGS=...`).",
-        f"- {machine['date']}, commit {machine['commit']}; Linux {machine['kernel']}, {machine['processor']}, "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB; source and destination on {machine['file_system']}",
-        f"- {options['rounds']} rounds (3 where a run takes over 30 s), scale {options['scale']:g}. Every round runs each "
-        "program once, in an order drawn by chance with a fixed seed. The source is read into memory and `sync` runs before "
-        "each copy, the destination is empty; the first copy of each program is compared by size and SHA-256.",
+        "- `make bench` repeats it, `bench/run --list` names the scenarios and when each was measured, `--only`, `--missing`, "
+        "`--budget`, `--peers` and `--rounds` choose (`make bench BENCH_FLAGS=...`). Each scenario is measured in one run, "
+        "all its programs interleaved; its date, commit and rounds are in its section. Scenarios of other days compare less well.",
+        *[f"- {machine}" for machine in dict.fromkeys(machine_of(entry["machine"]) for entry in entries)],
+        "- Every round runs each program once, in an order drawn by chance with a fixed seed; 5 rounds unless a section says "
+        "otherwise, 3 where a run takes over 30 s. The source is read into memory (warm) and `sync` runs before each copy, the "
+        "destination is a folder never used before; the first copy of each program is compared by size and SHA-256.",
         "- Limit: the rate of the link x 1448/1514 (1348/1414 with MTU 1400) x (1 - loss), the payload share of frames. "
         "Best peer: the fastest program but renkei's own rows, RAW and LOCAL.",
         "- Programs are compared by the time until the copy is on stable storage: where `durable by` has `no`, `of best "
         "peer`, the summary, the plots against RTT, loss and size and the order of rows count the seconds and the "
-        "`+ sync s` after them. The other columns are of the command alone.",
-        "- CPU is user + system of all processes of both ends, servers included; the next column is the whole machine's "
-        "busy time without the emulator's process. The kernel's receive work runs partly in the emulator's time, for all "
-        "programs alike. What is not durable when its command ends has `no`; `+ sync s` is what a sync after it takes.",
+        "`+ sync s` after them. The other columns but `machine less wire` are of the command alone.",
+        "- CPU is user + system of all processes of both ends, servers included. `machine less wire` is the whole machine's "
+        "busy time per GB without the emulator's process, until the copy is on stable storage (with the work of the sync "
+        "after it where `durable by` has `no`). The kernel's receive work runs partly in the emulator's time, for all "
+        "programs alike. `+ sync s` is what a sync after the command takes.",
+        "- Steady rate: over the middle 60 % of the bytes, from the receiver's counters every 0.1 s, headers and resent bytes "
+        "taken off in equal shares.",
+        "- renkei-pops and renkei-pops-2nd have two PoPs that are started anew before each copy, so that nothing is kept from "
+        "the round before; of renkei-pops-2nd the second of two jobs counts.",
         "- Kernel settings of both ends:", *kinds,
         "- In the rows with stock settings gridftp and lftp leave the size of their buffers to the kernel, for its limits "
         "would cap what they ask for. renkei runs as root there too, so on all but short paths it picks BBR and "
         "forces its send buffer past the limits; the others have CUBIC and what the kernel gives.",
-        "- Also: " + ", ".join(f"`{name}={value}`" for name, value in machine["sysctls"].items()),
     ]
 
 
-def programs(result):
+def machine_of(machine):
+    return (f"Linux {machine['kernel']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB; source "
+            f"and destination on {machine['file_system']}; "
+            + ", ".join(f"`{name}={' '.join(value.split())}`" for name, value in machine["sysctls"].items()))
+
+
+def programs(entries):
     lines = ["### Programs and flags", "", "| program | version | client at | encrypted | checks | durable by | |",
              "|---|---|---|---|---|---|---|"]
-    for name, facts in result["programs"].items():
+    known = {name: facts for entry in sorted(entries, key=lambda entry: entry["date"])
+             for name, facts in entry["programs"].items()}
+    for name, facts in known.items():
         place = "source" if facts["direction"] == "push" else "destination"
         lines.append(f"| {name} | {facts['version'].replace('|', '')} | {place} | {'yes' if facts['encrypted'] else 'no'} "
                      f"| {facts['checks']} | {facts['durable']} | {facts['about']} |")
-    return [*lines, "", "```", *commands(result), "```"]
+    return [*lines, "", "```", *commands(entries), "```"]
 
 
-def commands(result):
+def commands(entries):
     """What was called, for a file and for a tree; with stock settings only where it differs."""
     shown = {}
-    for entry in sorted(result["scenarios"], key=lambda entry: entry["kernel"] == "stock"):
+    for entry in sorted(entries, key=lambda entry: entry["kernel"] == "stock"):
         note = " (stock)" if entry["kernel"] == "stock" else ""
         for name, command in entry["commands"].items():
             if shown.get((name, entry["files"] > 1, "")) != command:
@@ -217,34 +224,33 @@ def commands(result):
 # ---- plots -----------------------------------------------------------------------------------------------------------
 
 
-def sweep(result, kind):
+def sweep(entries, kind):
     """Series of (name, [(x, rate in bytes/s, files/s)]) of the scenarios made for a plot."""
     found = {}
-    for entry in result["scenarios"]:
+    for entry in entries:
         if entry["plot"] and entry["plot"][0] == kind:
-            for row in rows(entry, result["programs"]):
-                if row.good and row.name not in FLOORS:
+            for row in good_rows(entry).values():
+                if row.name not in FLOORS:
                     point = (entry["plot"][1], row.durable_rate, row.files / row.durable_seconds)
                     found.setdefault(row.name, []).append(point)
     return found.items()
 
 
 def traces(entry):
-    """Rate over time in MB/s, each point the mean of half a second."""
+    """Rate over time in MB/s between the samples that were kept."""
     found = []
     for run in entry["runs"]:
         points = run.get("trace") or []
-        picked = points[::5]
-        rates = [((a[0] + b[0]) / 2, (b[1] - a[1]) / (b[0] - a[0]) / 1e6) for a, b in zip(picked, picked[1:])]
-        if rates:
+        rates = [((a[0] + b[0]) / 2, (b[1] - a[1]) / (b[0] - a[0]) / 1e6) for a, b in zip(points, points[1:]) if b[0] > a[0]]
+        if rates and "error" not in run:
             found.append((run["program"], rates))
     return found
 
 
-def plots(result):
+def plots(entries):
     """File name to SVG text, only those there is data for."""
     found = {}
-    for entry in result["scenarios"]:
+    for entry in entries:
         series = traces(entry)
         if series:
             title = f"Rate over time, {entry['id']}: {entry['path']}"
@@ -256,7 +262,7 @@ def plots(result):
             ("loss", "Rate against loss, 1 Gbit/s, 100 ms", "loss", 1, 1e6, "MB/s"),
             ("size", "Files per second against file size, 1 Gbit/s, 10 ms", "bytes", 2, 1, "files/s")):
         series = [(name, [(point[0], point[column] / scale) for point in points])
-                  for name, points in sweep(result, kind)]
+                  for name, points in sweep(entries, kind)]
         if series:
             found[f"{kind}.svg"] = svg.plot(title, label, unit, series, log_x=True, log_y=kind == "size")
     return found
@@ -265,33 +271,44 @@ def plots(result):
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def tables(result):
-    """The section as lines of Markdown."""
-    lines = ["## Between sites", "", *circumstances(result), "", *summary(result), ""]
-    for entry in result["scenarios"]:
-        lines += table(entry, result["programs"])
-    for found in result["matrices"]:
-        lines += matrix(found)
-    if result["left_out"]:
-        lines += [f"Not measured for want of time: {', '.join(result['left_out'])}.", ""]
-    lines += [f"Not measured: {', '.join(one['scenarios'])}: {one['reason']}" for one in result["failed"]]
-    return lines + programs(result)
+def tables(entries):
+    """All but the first table, as lines of Markdown."""
+    found = in_order(entries)
+    lines = ["## Between sites", "", *circumstances(found), "", *summary(found)]
+    for entry in found:
+        lines += section(entry)
+    missing = [one.id for one in every() if one.id not in entries]
+    if missing:
+        lines += [f"Not measured yet: {', '.join(missing)}.", ""]
+    return lines + programs(found)
 
 
-def write_page(result):
-    """Replaces the section in docs/benchmarks.md and the plots it shows."""
-    drawn = plots(result)
+def brief(entries):
+    """What one run measured, for the terminal: sections, the summary, and the requirements they say something of."""
+    found = in_order(entries)
+    shown = [line.cells(entries) for line in must.lines(entries) if line.verdict != must.NOT]
+    return [text for entry in found for text in section(entry)] + summary(found) + shown
+
+
+def write_page(entries):
+    """Replaces what is generated in docs/benchmarks.md, and the plots it shows."""
+    drawn = plots(in_order(entries))
     os.makedirs(PLOTS, exist_ok=True)
     for name, text in drawn.items():
         with open(os.path.join(PLOTS, name), "w") as out:
             out.write(text)
     shown = [f"![{name.removesuffix('.svg')}](benchmarks/{name})" for name in drawn]
-    text = "\n".join([BEGIN, *tables(result), "", *shown, END])
     with open(PAGE) as old:
         page = old.read()
-    if BEGIN in page:
-        page = page[:page.index(BEGIN)] + text + page[page.index(END) + len(END):]
-    else:
-        page = page.rstrip("\n") + "\n\n" + text + "\n"
+    page = replace(page, MUST_BEGIN, must.section(entries), MUST_END)
+    page = replace(page, BEGIN, [*tables(entries), "", *shown], END)
     with open(PAGE, "w") as out:
         out.write(page)
+
+
+def replace(page, begin, lines, end):
+    """The page with what stands between two marks replaced; at its end if it has not got them yet."""
+    text = "\n".join([begin, *lines, end])
+    if begin in page:
+        return page[:page.index(begin)] + text + page[page.index(end) + len(end):]
+    return page.rstrip("\n") + "\n\n" + text + "\n"

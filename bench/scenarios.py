@@ -10,8 +10,9 @@ from bench.measure import Fail
 M, G = 10**6, 10**9
 MOVERS = ["renkei", "renkei-pops", "gridftp", "rclone", "xrdcp", "lftp", "rsync", "rsync-ssh", "tar-ssh", "scp",
           "sftp", "gfarm"]
-FILE, TREE = [*MOVERS, "RAW"], [*MOVERS, "RAW", "LOCAL"]
+FILE, TREE = [*MOVERS, "RAW"], [*MOVERS, "RAW", "LOCAL", "LOCAL-unsynced"]
 SWEEP = ["renkei", "gridftp", "rclone", "rsync"]
+RAMP = ["renkei", "renkei-pops", "renkei-pops-2nd", "gridftp", "rclone"]
 # What a frame has besides TCP payload: headers of IP and TCP with timestamps, and of Ethernet.
 HEADERS, ETHERNET = 52, 14
 
@@ -55,6 +56,8 @@ class Path:
     def shown(self):
         if self.cable:
             return "no delay, no rate limit"
+        if self.file and not self.rate:
+            return f"{len(self.sites)} sites of {self.file}"
         rate = f"{self.rate / G:g} Gbit/s" if self.rate else "no rate limit"
         loss = f", loss {self.loss:g}" if self.loss else ""
         loss += f", queue {self.queue}" if self.queue else ""
@@ -64,19 +67,22 @@ class Path:
 
 
 class Data:
-    """Something to move. `make(folder, scale)` creates it below the source folder and returns bytes and files."""
+    """Something to move. `make(folder, scale)` creates it below the source folder and returns bytes and files.
 
-    def __init__(self, item, title, make):
-        self.item, self.title, self.make = item, title, make
+    `size` is about what it takes at scale 1.
+    """
+
+    def __init__(self, item, title, make, size):
+        self.item, self.title, self.make, self.size = item, title, make, size
 
 
 def one_file(item, size, title):
-    return Data(item, title, lambda folder, scale: data.make_file(os.path.join(folder, item), int(size * scale)))
+    return Data(item, title, lambda folder, scale: data.make_file(os.path.join(folder, item), int(size * scale)), size)
 
 
-def many(item, title, count, make):
+def many(item, title, count, size, make):
     return Data(item, title,
-                lambda folder, scale: make(os.path.join(folder, item), max(20, int(count * min(scale, 1)))))
+                lambda folder, scale: make(os.path.join(folder, item), max(20, int(count * min(scale, 1)))), size)
 
 
 def archive(folder, scale):
@@ -87,34 +93,42 @@ def archive(folder, scale):
 
 
 LARGE = one_file("large.dat", 4 * G, "one file")
+EIGHT = one_file("eight.dat", 8 * G, "one file")
+QUARTER = one_file("quarter.dat", 250 * M, "one file")
 GIGA = one_file("giga.dat", G, "one file")
 KEK = one_file("kek.dat", 907 * M, "one file")
 HALF = one_file("half.dat", 500 * M, "one file")
-MONTAGE = many("montage", "Montage's shape, one by one", 2000, data.make_montage)
-ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive)
-TINY = many("tiny", "files of 1 to 20 KB", 20000, data.make_tiny)
+MONTAGE = many("montage", "Montage's shape, one by one", 2000, 4 * G, data.make_montage)
+ARCHIVE = Data("montage.tar", "Montage's shape, one archive", archive, 4 * G)
+TINY = many("tiny", "files of 1 to 20 KB", 20000, 210 * M, data.make_tiny)
 
 
 def equal(size, count):
     name = f"{size // 1000}k" if size < M else f"{size // M}m"
-    return many(f"equal-{name}", f"files of {name.upper()}B", count,
+    return many(f"equal-{name}", f"files of {name.upper()}B", count, count * size,
                 lambda folder, scaled: data.make_equal(folder, scaled, size))
 
 
 class Scenario:
-    """One table: `peers` move `data` over `path`."""
+    """One table: `peers` move `data` over `path`, or another `kind` of measuring (bench/run has them all).
 
-    def __init__(self, name, title, path, what, peers=None, kernel="tuned", paper=(), trace=False, plot=None):
-        self.id, self.title, self.path, self.data = name, title, path, what
-        self.peers = peers or (FILE if what.item.endswith((".dat", ".tar")) else TREE)
-        self.kernel, self.paper, self.trace, self.plot = kernel, list(paper), trace, plot
+    `trace` samples each run; `drawn` makes a plot of it, `plot` names the plot this scenario is a point of. `eight` also
+    asks iperf3 with eight streams, `floor` what encryption and digest cost alone. `cap` is the limit in bit/s.
+    """
+
+    def __init__(self, name, title, path, what, peers=None, kernel="tuned", paper=(), trace=False, drawn=False, plot=None,
+                 kind="copies", eight=False, floor=False, cap=None):
+        self.id, self.title, self.path, self.data, self.kind = name, title, path, what, kind
+        self.peers = peers or (FILE if what and what.item.endswith((".dat", ".tar")) else TREE)
+        self.kernel, self.paper, self.plot = kernel, list(paper), plot
+        self.trace, self.drawn, self.eight, self.floor, self.cap = trace or drawn, drawn, eight, floor, cap
 
 
 # RTT in ms between the sender and titech: the mean of the paper's two figures, as in lab/seven-sites.toml.
 SENDERS = {"titech2": 0.2, "tkb": 5.71, "kek": 5.85, "osaka": 9.71}
 SEVEN = ("titech", "titech2", "osaka", "nii", "kek", "nagoya", "tkb")
 SEVEN_FILE = os.path.join("lab", "seven-sites.toml")
-MATRICES = [SEVEN_FILE, os.path.join("lab", "seven-sites-measured.toml")]
+MATRICES = {"nominal": SEVEN_FILE, "measured": os.path.join("lab", "seven-sites-measured.toml")}
 KEK_WRITE = {0.9: "parallel ftp 97.3, put 89.5, Kerberos ftp 64.0, scp 32.4, iRODS iput 23.5",
              10: "iRODS iput 24.0, scp 25.2, parallel ftp 18.1, put 15.9, Kerberos ftp 10.0"}
 KEK_READ = {0.9: "parallel ftp 86.5, cat 85.2, Kerberos ftp 83.0, scp 31.3, iRODS iget 16.1",
@@ -135,13 +149,16 @@ def papers():
         found.append(Scenario(f"a2-{sender}-archive", f"Montage from {sender}, archive", path, ARCHIVE, paper=paper))
     reservoir = ["Data Reservoir SC2003: 7.01 of 8.2 Gbit/s disk to disk at 350 ms, 85 % of the bottleneck; "
                  "the same team's record of 2006: 9.08 of 10 Gbit/s, memory"]
-    found.append(Scenario("a3", "Data Reservoir's distance", Path(G, 350), LARGE, paper=reservoir, trace=True))
+    found.append(Scenario("a3", "Data Reservoir's distance", Path(G, 350), LARGE, paper=reservoir, drawn=True))
     srfs = {3.3: "SRFS on Ether 200 to 260 Mbit/s, netperf 252.6, NFS 10 to 20",
             4.0: "SRFS on Ether 180 to 200 Mbit/s, netperf 146.8, NFS 10 to 20"}
     for rtt, paper in srfs.items():
         # 4.0 ms is the way through a VPN, as in lab/srfs.toml.
         path = Path(G, rtt, mtu=1400 if rtt == 4.0 else 1500)
         found.append(Scenario(f"a4-{rtt:g}ms", "SRFS's path", path, HALF, paper=[paper]))
+    for name, file in MATRICES.items():
+        path = Path(file=file, src=SEVEN[0], dst=SEVEN[1], sites=SEVEN)
+        found.append(Scenario(f"a5-{name}", f"the matrices of {file}", path, None, kind="matrix"))
     return found
 
 
@@ -152,12 +169,36 @@ KINDS = {"file": LARGE, "montage": MONTAGE, "tiny": TINY}
 
 def grid():
     """(b) Three kinds of data over five paths; two of them again with the kernel's own settings."""
-    found = [Scenario(f"{name}-{kind}", "", path, what, trace=kind == "file" and path.rtt_ms == 350)
+    found = [Scenario(f"{name}-{kind}", "", path, what, drawn=kind == "file" and path.rtt_ms == 350,
+                      floor=(name, kind) == ("b-10", "file"))
              for name, path in PATHS.items() for kind, what in KINDS.items()]
     found += [Scenario(f"{name}-file-stock", "stock kernel settings", PATHS[name], LARGE, kernel="stock")
               for name in ("b-10", "b-100-1e4")]
-    found.append(Scenario("b-near-tiny", "in one building", Path(G, 0.2), TINY))
-    found.append(Scenario("b-shallow-file", "shallow queue", Path(2 * G, 100, queue="0.01 BDP"), LARGE))
+    found.append(Scenario("b-near-tiny", "in one building", Path(5 * G, 0.2), TINY))
+    found.append(Scenario("b-near2g-tiny", "near, at the rate of b-350", Path(2 * G, 0.2), TINY, SWEEP))
+    shallow = [*FILE[:1], "renkei-unpaced", *FILE[1:]]
+    found.append(Scenario("b-shallow-file", "shallow queue", Path(2 * G, 100, queue="0.01 BDP"), LARGE, shallow))
+    return found
+
+
+def rows():
+    """(d) What the grid does not show: ramp, steady rate, memory, neighbours, limits, single streams."""
+    far, mid = PATHS["b-350"], Path(2 * G, 100)
+    found = [Scenario("ramp", "a cold link and a second job within a minute", far, LARGE, RAMP),
+             Scenario("memory", "16 streams", far, LARGE, ["renkei-16", "renkei", "gridftp", "rclone"], trace=True)]
+    points = [(rate, rtt) for rate in (1, 2) for rtt in (0.2, 10, 100, 350)] + [(5, 10)]
+    found += [Scenario(f"steady-{rate}g-{rtt:g}", "rate after the ramp", Path(rate * G, rtt), LARGE, ["renkei", "gridftp"],
+                       trace=True, eight=True) for rate, rtt in points]
+    found += [Scenario(f"sharing-{rate}g-{rtt}", "beside one flow of iperf3", Path(rate * G, rtt), LARGE, ["renkei"],
+                       kind="sharing") for rate, rtt in ((1, 20), (2, 100))]
+    found.append(Scenario("jobs", "two jobs at once", mid, LARGE, ["renkei"], kind="jobs"))
+    for rtt in (10, 350):
+        for cap, what in ((100, QUARTER), (800, GIGA)):
+            found.append(Scenario(f"limit-{cap}m-{rtt}", "rate limit", Path(2 * G, rtt), what, ["renkei"], kind="limit",
+                                  cap=cap * M, trace=True))
+    found.append(Scenario("limit-100m-10-tiny", "rate limit", Path(2 * G, 10), TINY, ["renkei"], kind="limit", cap=100 * M,
+                          trace=True))
+    found.append(Scenario("cooperative", "eight streams with CUBIC", far, EIGHT, ["renkei-8"], kind="cooperative"))
     return found
 
 
@@ -180,7 +221,7 @@ def sweeps():
 
 
 def every():
-    return papers() + grid() + loopback() + sweeps()
+    return papers() + grid() + rows() + loopback() + sweeps()
 
 
 QUICK = ["a1-10ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
@@ -188,12 +229,19 @@ QUICK_PEERS = ["renkei", "gridftp", "rclone", "rsync"]
 
 
 def selected(words):
-    """The scenarios a word names: by id, else by the beginning of it up to a dash, or by the letter of their group."""
-    ids = {one.id for one in every()}
+    """The scenarios the words name, in the order of the words: by id, else by the beginning of it up to a dash, or by
+    the letter of their group; all in the order of the list if there is no word."""
+    everything = every()
+    ids = {one.id for one in everything}
 
-    def named(one):
-        return any(one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id[0] == word for word in words)
-    return [one for one in every() if not words or named(one)]
+    def named(word):
+        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps}.get(word)
+        of_group = {one.id for one in group()} if group else ()
+        return [one for one in everything
+                if (one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id in of_group)]
+    if not words:
+        return everything
+    return list({one.id: one for word in words for one in named(word)}.values())
 
 
 def topology_file(path, folder):

@@ -8,7 +8,7 @@ import types
 import unittest
 import xml.etree.ElementTree
 
-from bench import data, measure, record, report, scenarios, svg
+from bench import copies, data, machine, measure, must, record, report, scenarios, sharing, streams, svg
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -62,6 +62,18 @@ class Scenarios(unittest.TestCase):
         self.assertAlmostEqual(path.limit, 1e9 / 8 * 1348 / 1414)
 
 
+class Space(unittest.TestCase):
+    def test_what_has_no_room_is_not_begun(self):
+        with tempfile.TemporaryDirectory() as work:
+            for scale, room in ((1e-6, True), (1e6, False)):
+                bench = types.SimpleNamespace(made={}, work=work, options=types.SimpleNamespace(scale=scale, work=work))
+                if room:
+                    copies.Bench.need_space(bench, {"large.dat": scenarios.LARGE})
+                else:
+                    with self.assertRaises(measure.Fail):
+                        copies.Bench.need_space(bench, {"large.dat": scenarios.LARGE})
+
+
 class Peers(unittest.TestCase):
     def test_buffers_are_the_kernels_own_with_stock_settings(self):
         network = types.SimpleNamespace(address=lambda site: f"address-{site}")
@@ -73,53 +85,81 @@ class Peers(unittest.TestCase):
                     self.assertEqual(line.count("67108864"), count, line)
 
 
+def entry(name="b-10-file", **more):
+    """One scenario's result, as it is kept."""
+    facts = {"version": "1 | 2", "about": "", "direction": "push", "encrypted": False, "checks": "", "durable": "no"}
+    machine = {"kernel": "", "processor": "", "cores": 2, "memory_gib": 1, "file_system": "", "sysctls": {}}
+    return {"format": record.FORMAT, "id": name, "kind": "copies", "title": "", "date": "2026-01-02", "commit": "abc",
+            "scale": 1, "path": "p", "limit": 2e8, "rate": 1e9, "rtt_ms": 1, "loss": 0, "mtu": 1500, "kernel": "tuned",
+            "data": "d", "bytes": 10**9, "files": 1, "paper": ["was 1"], "plot": ["rtt", 1], "machine": machine,
+            "settings": {}, "checks": {"rtt_ms": 1, "iperf_bps": 1.6e9}, "absent": {"gone": "not installed"},
+            "programs": {"renkei": {**facts, "durable": "always"}, "slow": facts, "RAW": {**facts, "durable": "syncfs"}},
+            "commands": {}, "runs": [], **more}
+
+
+def run(name, seconds, **more):
+    return {"program": name, "round": 0, "seconds": seconds, "cpu": 2.0, "machine": 3.0, "wire": 1.0,
+            "sync_seconds": 0.5, "sync_machine": 0.25, "received": 0, **more}
+
+
 def result():
     """Two programs and a floor; the third program fails, the fourth is not there."""
-    def run(name, seconds, **more):
-        return {"program": name, "round": 0, "seconds": seconds, "cpu": 2.0, "machine": 3.0, "wire": 1.0,
-                "sync_seconds": 0.5, "received": 0, **more}
-
-    facts = {"version": "1 | 2", "about": "", "direction": "push", "encrypted": False, "checks": "", "durable": "no"}
     runs = [run("renkei", 10.0), run("renkei", 8.0), run("renkei", 40.0), run("slow", 20.0), run("RAW", 5.0),
             run("broken", 3.0, error="status 1: no\nroute")]
-    entry = {"id": "x", "title": "", "path": "p", "limit": 2e8, "rate": 1e9, "rtt_ms": 1, "loss": 0, "kernel": "tuned",
-             "data": "d", "bytes": 10**9, "files": 1, "paper": ["was 1"], "plot": ["rtt", 1], "runs": runs,
-             "checks": {"rtt_ms": 1, "iperf_bps": 1.6e9}, "absent": {"gone": "not installed"}, "commands": {}}
-    machine = {"date": "", "commit": "", "kernel": "", "processor": "", "cores": 2, "memory_gib": 1, "file_system": "",
-               "sysctls": {}}
-    return {"format": record.FORMAT, "machine": machine, "kernel_settings": {}, "scenarios": [entry], "matrices": [],
-            "options": {"rounds": 1, "scale": 1}, "left_out": ["late"], "failed": [],
-            "programs": {"renkei": {**facts, "durable": "always"}, "slow": facts, "RAW": facts}}
+    return {"b-10-file": entry(runs=runs)}
 
 
 class Report(unittest.TestCase):
     def test_ratios_failures_and_absences_are_shown(self):
         page = "\n".join(report.tables(result()))
         self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.05 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
-        self.assertIn("| slow | 20.00 | 20.00 | 20.00 | 50.0 | 0.40 | 1.00 |", page)
-        self.assertIn("| x | 100.0 | 0.50 | slow | 48.8 | **2.05** |", page)
+        # What is not on stable storage at its end pays for the sync after it, in time and in work.
+        self.assertIn("| slow | 20.00 | 20.00 | 20.00 | 50.0 | 0.40 | 1.00 | 0.25 | 2.00 | 2.25 |", page)
+        self.assertIn("| b-10-file | 100.0 | 0.50 | slow | 48.8 | **2.05** |", page)
         self.assertIn("| RAW | 5.00 | 5.00 | 5.00 | 200.0 | 1.60 |  | 1.00 |", page)
         self.assertIn("broken, round 1, after 3.0 s: status 1: no route", page)
         self.assertIn("gone: did not take part, not installed", page)
         self.assertIn("paper: was 1", page)
         self.assertIn("(1.00 of the limit)", page)
-        self.assertIn("for want of time: late", page)
+        self.assertIn("1 round, 2026-01-02, commit abc.", page)
+        self.assertRegex(page, "Not measured yet: .*b-10-tiny")
+
+    def test_steady_rate_memory_and_resent_are_shown(self):
+        more = {"steady": 1.8e8, "memory": 50e6, "resent": 6906, "drops": {"lost": 3, "overflowed": 4}}
+        found = entry("memory", rtt_ms=350, runs=[run("renkei", 10.0, **more)])
+        page = "\n".join(report.tables({"memory": found}))
+        self.assertIn("| always | 180.0 | 0.90 |", page)
+        self.assertIn("renkei 50 MB (1.1)", page)
+        self.assertIn("renkei 1.00% (3 + 4)", page)
 
     def test_a_matrix_has_the_papers_figures_beside(self):
-        lines = report.matrix({"file": "f", "rtt_ms": {"kek tkb": 0.8}, "mbytes_per_s": {"nagoya tkb": 4.9}})
+        found = {"rtt_ms": {"kek tkb": 0.8}, "mbytes_per_s": {"nagoya tkb": 4.9}}
+        lines = report.section(entry("a5-nominal", kind="matrix", found=found))
         self.assertTrue(any(line.startswith("| kek |") and line.endswith("0.8 (0.81) |") for line in lines))
         self.assertTrue(any(line.startswith("| nagoya |") and line.endswith("4.9 (5) |") for line in lines))
 
-    def test_only_result_files_are_loaded(self):
-        with tempfile.TemporaryDirectory() as work:
-            for text in ("{", "[]", '{"format": 0}'):
-                with open(f"{work}/r", "w") as out:
-                    out.write(text)
-                with self.assertRaises(measure.Fail):
-                    record.load(f"{work}/r")
+    def test_streams_jobs_flows_and_limits_are_shown(self):
+        runs = [{"program": "renkei-8", "round": 0, "rates": [8e6, 10e6], "window": 30.0, "control": "cubic"}]
+        page = "\n".join(report.section(entry("cooperative", kind="cooperative", runs=runs)))
+        self.assertIn("| renkei-8 | 2 | cubic | 8.0 | 10.0 | 0.80 | 18.0 | 0.09 | 30 |", page)
+        runs = [{"program": "renkei", "round": 0, "rates": [1e8, 1e8], "jain": 1.0, "window": 5.0, "seconds": [1, 2]}]
+        self.assertIn("| 1 | 100.0 | 100.0 | 1.000 | 1.00 | 5 |",
+                      "\n".join(report.section(entry("jobs", kind="jobs", runs=runs))))
+        runs = [{"program": "cubic alone", "round": 0, "rate": 1e9},
+                {"program": "cubic beside renkei", "round": 0, "rate": 6e8, "ours": 4e8, "window": 20}]
+        page = "\n".join(report.section(entry("sharing-1g-20", kind="sharing", runs=runs)))
+        self.assertIn("| cubic beside renkei | 600 | 0.60 | 400 | 0.62 | 20 |", page)
+        runs = [{"program": "renkei", "round": 0, "rate": 99e6, "largest": 103e6, "whole": 90e6, "seconds": 20.0}]
+        page = "\n".join(report.section(entry("limit-100m-10", kind="limit", runs=runs, cap=10**8)))
+        self.assertIn("| 100 | 99.0 | 0.990 | 103.0 | 1.030 | 90.0 | 20.00 |", page)
+
+    def test_a_part_of_a_page_is_replaced(self):
+        page = report.replace("top\n", "<a>", ["one"], "</a>")
+        self.assertEqual(page, "top\n\n<a>\none\n</a>\n")
+        self.assertEqual(report.replace(page + "rest\n", "<a>", ["two"], "</a>"), "top\n\n<a>\ntwo\n</a>\nrest\n")
 
     def test_a_plot_is_xml_and_stays_inside(self):
-        found = report.plots(result())
+        found = report.plots(list(result().values()))
         self.assertEqual(list(found), ["rtt.svg"])
         for log_y in (False, True):
             self.check_plot([("p", [(0.2, 3.0), (350, 117.0)]), ("q", [])], log_y)
@@ -131,6 +171,157 @@ class Report(unittest.TestCase):
         for circle in circles:
             self.assertTrue(svg.LEFT <= float(circle.get("cx")) <= svg.WIDTH - svg.RIGHT)
             self.assertTrue(svg.TOP <= float(circle.get("cy")) <= svg.HEIGHT - svg.BOTTOM)
+
+
+class Must(unittest.TestCase):
+    def verdict(self, entries, name):
+        return next(line.verdict for line in must.lines(entries) if line.name == name)
+
+    def test_nothing_holds_that_was_not_measured(self):
+        self.assertEqual({line.verdict for line in must.lines({})}, {must.NOT})
+
+    def test_scenarios_it_asks_for_exist(self):
+        ids = {one.id for one in scenarios.every()}
+        for line in must.lines({}):
+            for name in line.shown_by:
+                self.assertTrue(any(one == name or one.startswith(f"{name}-") for one in ids), name)
+
+    def test_the_whole_job_is_held_against_the_payload_without_loss(self):
+        for seconds, verdict in ((5.55, must.HOLDS), (5.56, must.FAILS)):
+            found = entry("b-100-1e4-file", limit=2e8 * (1 - 1e-4), loss=1e-4, runs=[run("renkei", seconds)])
+            self.assertEqual(self.verdict({found["id"]: found}, "loss 1e-4, 100 ms"), verdict)
+
+    def test_few_rounds_are_told(self):
+        found = {"ramp": entry("ramp", runs=[run("renkei", 5.0)])}
+        line = next(line for line in must.lines(found) if line.name == "ramp, cold")
+        self.assertIn("| ramp (1 round) |", line.cells(found))
+        found["ramp"]["runs"] += [{**run("renkei", 5.0), "round": turn} for turn in (1, 2)]
+        self.assertIn("| ramp |", line.cells(found))
+
+    def test_some_of_several_figures_are_not_all(self):
+        found = {name: entry(name, runs=[run("renkei", 9.0, steady=1.91e8)]) for name in ("steady-1g-10", "steady-1g-100")}
+        self.assertEqual(self.verdict(found, "steady rate, 1 Gbit/s"), must.PART)
+        found["steady-1g-100"]["runs"][0]["steady"] = 1.89e8
+        self.assertEqual(self.verdict(found, "steady rate, 1 Gbit/s"), must.FAILS)
+
+    def test_the_floor_is_raw_and_the_cost_of_encryption_and_digest(self):
+        alone = {"seal_s_per_gb": 0.1, "open_s_per_gb": 0.1, "hash_s_per_gb": 0.15}
+        for machine, verdict in ((2.6, must.HOLDS), (2.7, must.FAILS)):
+            runs = [run("renkei", 9.0, machine=machine), run("RAW", 9.0, machine=2.0), run("rsync", 9.0, machine=2.4)]
+            found = {"b-10-file": entry(runs=runs, floor=alone)}
+            self.assertEqual(self.verdict(found, "CPU, floor"), verdict)
+        # 2.7 - 1 of ours against 2.4 - 1 + 0.25 of rsync's sync.
+        found["b-10-file"]["programs"]["rsync"] = found["b-10-file"]["programs"]["slow"]
+        self.assertEqual(self.verdict(found, "CPU, rsync"), must.FAILS)
+        self.assertEqual(self.verdict({"b-10-file": entry(runs=runs)}, "CPU, floor"), must.NOT)
+
+    def test_a_rate_limit_may_be_missed_on_either_side(self):
+        name = "rate limit"
+        for rate, verdict in ((1.0e8, must.PART), (0.97e8, must.FAILS), (1.03e8, must.FAILS)):
+            runs = [{"program": "renkei", "round": 0, "rate": rate, "largest": 1e8, "whole": 9e7, "seconds": 20.0}]
+            found = entry("limit-100m-10", kind="limit", runs=runs, cap=10**8)
+            self.assertEqual(self.verdict({found["id"]: found}, name), verdict)
+
+    def test_slow_start_takes_so_long(self):
+        self.assertAlmostEqual(must.t_ramp(1e9, 350, 1), 4.4, delta=0.1)
+        self.assertAlmostEqual(must.t_ramp(1e9, 350, 8), 3.35, delta=0.1)
+
+
+class Record(unittest.TestCase):
+    def test_the_newest_result_of_a_scenario_is_kept_and_found_again(self):
+        with tempfile.TemporaryDirectory() as work:
+            options = types.SimpleNamespace(results=f"{work}/results", scale=1.0)
+            results = record.Results(options, {"date": "d", "commit": "c", "sysctls": {}})
+            self.assertEqual(record.load_all(options.results), {})
+            one = scenarios.selected(["b-10-file"])[0]
+            for seconds in (1.0, 2.0):
+                found = results.begin(one, 10, 1)
+                results.add(found, "renkei", 0, {"seconds": seconds, "trace": [[number, number] for number in range(11)]})
+                results.keep(found)
+            results.keep(results.begin(scenarios.selected(["b-350-file"])[0]))
+            kept = record.load_all(options.results)
+            self.assertEqual((list(kept), results.left_out), (["b-10-file"], ["b-350-file"]))
+            self.assertEqual(kept["b-10-file"]["runs"],
+                             [{"program": "renkei", "round": 0, "seconds": 2.0, "trace": [[0, 0], [5, 5], [10, 10]]}])
+
+    def test_only_result_files_are_loaded(self):
+        with tempfile.TemporaryDirectory() as work:
+            for text in ("{", "[]", '{"format": 0}'):
+                with open(f"{work}/r.json", "w") as out:
+                    out.write(text)
+                with self.assertRaises(measure.Fail):
+                    record.load_all(work)
+
+    def test_what_is_in_the_repository_can_be_shown(self):
+        entries = record.load_all()
+        self.assertTrue(report.tables(entries) and must.section(entries))
+
+    def test_what_was_not_measured_or_is_older_is_missing(self):
+        now = machine.commit()
+        if now == "unknown":
+            self.skipTest("not in a repository")
+        chosen = scenarios.selected(["b-10"])
+        done = {"b-10-file": {"commit": now}, "b-10-tiny": {"commit": "0000000"}}
+        ids = lambda found: [one.id for one in found]  # noqa: E731
+        self.assertEqual(ids(record.missing(chosen, done)), ["b-10-montage", "b-10-file-stock"])
+        self.assertEqual(ids(record.missing(chosen, done, now.removesuffix("-dirty"))),
+                         ["b-10-montage", "b-10-tiny", "b-10-file-stock"])
+        with self.assertRaises(measure.Fail):
+            record.missing(chosen, done, "no-such-commit")
+
+    def test_a_cut_scenario_has_whole_rounds_only(self):
+        runs = [run("a", 1.0), run("b", 1.0), {**run("a", 1.0), "round": 1}]
+        for turn, left in ((1, 2), (0, 0)):
+            found = entry(runs=list(runs))
+            record.Results(None, None).cut(found, turn)
+            self.assertEqual(len(found["runs"]), left)
+
+
+class Counters(unittest.TestCase):
+    # A second of nothing, ten seconds of 100 bytes, of which ten are headers; the file has 900 bytes.
+    POINTS = [(0.0, 0), (1.0, 0)] + [(1.0 + number / 10, 10 * number) for number in range(1, 101)]
+
+    def test_the_middle_is_neither_ramp_nor_end(self):
+        self.assertAlmostEqual(measure.middle_rate(self.POINTS, 900), 90.0)
+        self.assertEqual(measure.middle_rate([(0.0, 0), (1.0, 0)], 900), 0.0)
+
+    def test_the_largest_second_is_found_between_samples(self):
+        self.assertAlmostEqual(measure.largest_window(self.POINTS, 900), 90.0)
+        burst = [(0.0, 0), (1.0, 100), (1.45, 145), (1.55, 205), (3.0, 350)]
+        self.assertAlmostEqual(measure.largest_window(burst, 350), 150.0, delta=0.1)
+
+    def test_ss_is_read(self):
+        line = ('ESTAB 0 0 10.0.0.1:5000 10.0.0.2:17512 users:(("renkei",pid=7,fd=9)) cubic wscale:10,10 rto:551 '
+                'bytes_sent:99 bytes_retrans:3 bytes_acked:90 segs_out:2\nTIME-WAIT 0 0 10.0.0.1:1 10.0.0.2:2\n')
+        self.assertEqual(streams.parse(line), {("10.0.0.1:5000", "10.0.0.2:17512"):
+                                               {"process": 7, "control": "cubic", "acked": 90, "resent": 3}})
+
+    def samples(self, *rates):
+        """Sockets that carry so many bytes each second, for a minute."""
+        return [(float(at), {(str(one), "p"): {"process": one, "acked": int(rate * at)} for one, rate in enumerate(rates)})
+                for at in range(61)]
+
+    def test_the_largest_streams_are_compared(self):
+        found, seconds = streams.rates(self.samples(100, 80, 1), 2, 30)
+        self.assertEqual(([round(rate) for rate in sorted(found)], seconds), ([80, 100], 30.0))
+        self.assertEqual(streams.rates(self.samples(100, 80), 2, 90, 10)[1], 48.0)
+        with self.assertRaises(measure.Fail):
+            streams.rates([], 1)
+
+    def test_two_jobs_are_compared_while_both_run(self):
+        ended = [types.SimpleNamespace(seconds=seconds, error=None) for seconds in (40.0, 50.0)]
+        found = streams.share_of_two(self.samples(300, 100), [{0}, {1}], [0.0, 3.0], ended)
+        self.assertEqual((found["rates"], found["jain"], found["window"]), ([300, 100], 0.8, 37.0))
+        self.assertIn("error", streams.share_of_two(self.samples(1, 1), [{0}, {1}], [0.0, 45.0], ended))
+
+    def test_a_flow_counts_while_the_copy_runs(self):
+        points = [(at, {("a", "10.0.0.2:17513"): {"process": 1, "acked": int(1000 * at)},
+                        ("b", "10.0.0.2:5201"): {"process": 2, "acked": int(9000 * at)}}) for at in range(40)]
+        intervals = [(100, True)] * 8 + [(400, False)] * 12
+        found = sharing.shares(points, 17513, 5.0, 280, intervals, 20)
+        self.assertEqual(found, {"rate": 100, "ours": 8000, "window": 8})
+        with self.assertRaises(measure.Fail):
+            sharing.shares(points, 17513, 5.0, 280, [(1, True)] * 3 + [(2, False)] * 17, 20)
 
 
 @unittest.skipIf(os.geteuid(), "control groups need root")

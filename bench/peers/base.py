@@ -70,6 +70,7 @@ class Peer:
     direction = "push"    # push: the client is at the source; pull: at the destination
     encrypted = False     # content is protected on the way
     checks = "no"         # what end-to-end check of the content is part of the copy
+    after_another = False # what counts is the second of two copies, one right after the other
     durable = "no"        # how the copy is on stable storage when the command ends
 
     def missing(self):
@@ -77,11 +78,17 @@ class Peer:
         absent = [program for program in self.programs if not find(program)]
         return f"not installed: {', '.join(absent)}" if absent else None
 
+    def lacks(self, stage):
+        """What the program itself cannot do yet, or None."""
+
     def version(self):
         return first_line(find(self.programs[0]), "--version")
 
     def serve(self, stage):
         """Starts what has to run before the first copy."""
+
+    def renew(self, stage):
+        """Forgets what earlier copies left, so that no round profits from the one before."""
 
     def copy(self, stage, item, target):
         """The argv that copies `item` (a file or tree below the source) into the folder `target`."""

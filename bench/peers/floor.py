@@ -1,4 +1,7 @@
-"""What a copy cannot do without: RAW, sendfile to pwrite over one stream; LOCAL, tar to tar with no network."""
+"""What a copy cannot do without: RAW, sendfile to pwrite over one stream; LOCAL, tar to tar with no network.
+
+RAW ends when the file system is synced, as renkei does. LOCAL is there twice, with and without a sync at its end.
+"""
 
 import os
 
@@ -48,4 +51,14 @@ class Local(Peer):
         return ["bash", "-euo", "pipefail", "-c", line]
 
 
-PEERS = [Raw, Local]
+class LocalUnsynced(Local):
+    """tar to tar between the same two folders on one machine, nothing synced."""
+
+    name = "LOCAL-unsynced"
+    durable = "no"
+
+    def copy(self, stage, item, target):
+        return ["bash", "-euo", "pipefail", "-c", f"tar -C {stage.source} -c {item} | tar -C {target} -x"]
+
+
+PEERS = [Raw, Local, LocalUnsynced]

@@ -324,7 +324,7 @@ codes! {
     CertificateNotYetValid = "RK-AUTH-2", Identity, Never, "the certificate is not valid yet",
         "one of the two clocks is wrong; set them by NTP";
     UnknownAuthority = "RK-AUTH-3", Identity, Never, "the certificate's site is not trusted here",
-        "exchange site cards: `renkei trust export` there, `renkei trust add` here; users: then `renkei login`";
+        "`renkei invite` there, `renkei join` here; users: then `renkei login`";
     WrongSite = "RK-AUTH-4", Identity, Never, "the peer is not the site it should be",
         "the endpoint belongs to another site; check the site card";
     CertificateRevoked = "RK-AUTH-5", Identity, Never, "the certificate was revoked",
@@ -369,6 +369,8 @@ codes! {
         "start it: `renkei serve`; from another machine: `renkei login --ssh USER@HOST`";
     CardConflict = "RK-CONF-8", Exists, Never, "the site is known here by another authority",
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
+    InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
+        "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",

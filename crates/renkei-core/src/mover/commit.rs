@@ -56,10 +56,14 @@ impl<T> Default for Commit<T> {
 
 impl<T: Clone> Commit<T> {
     /// A file was written in full under its temporary name and its digest was right.
-    pub fn on_written(&mut self, now: Duration, file: T, bytes: u64) {
+    ///
+    /// True if that changes what [`Commit::poll`] says: who waits for it should ask again.
+    pub fn on_written(&mut self, now: Duration, file: T, bytes: u64) -> bool {
+        let before = (self.oldest.is_some(), self.is_full());
         self.written.push(file);
         self.written_bytes = self.written_bytes.saturating_add(bytes);
         self.oldest.get_or_insert(now);
+        before != (true, self.is_full())
     }
 
     /// Something was done under its final name at once (a directory, a link): it needs only the last sync.
@@ -88,13 +92,15 @@ impl<T: Clone> Commit<T> {
         self.written.len()
     }
 
+    fn is_full(&self) -> bool {
+        self.written_bytes >= BATCH_BYTES || self.written.len() + self.renamed.len() >= BATCH_FILES
+    }
+
     /// What to do at `now`.
     pub fn poll(&mut self, now: Duration) -> Step<T> {
         let Some(oldest) = self.oldest else { return Step::Wait(None) };
         let due = oldest + BATCH_AGE;
-        let full =
-            self.written_bytes >= BATCH_BYTES || self.written.len() + self.renamed.len() >= BATCH_FILES;
-        if !(full || self.flushing || now >= due) {
+        if !(self.is_full() || self.flushing || now >= due) {
             return Step::Wait(Some(due - now));
         }
         self.written_bytes = 0;
@@ -132,6 +138,16 @@ mod tests {
         let second = sync(&mut commit, NOW).unwrap();
         assert_eq!(second, Synced { rename: vec![], acknowledge: vec![1] });
         assert!(commit.is_empty());
+    }
+
+    #[test]
+    fn only_the_first_file_and_the_one_that_fills_a_batch_call_for_a_poll() {
+        let mut commit = Commit::default();
+        for _ in 0..2 {
+            let called = [1, 2, 3, 4, 5].map(|n| commit.on_written(NOW, n, BATCH_BYTES / 4));
+            assert_eq!(called, [true, false, false, true, false]);
+            sync(&mut commit, NOW).unwrap();
+        }
     }
 
     #[test]

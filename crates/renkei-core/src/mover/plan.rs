@@ -187,6 +187,16 @@ impl Plan {
         self.poll_extent()
     }
 
+    /// Whether the next unit is all it will ever be: a pack that is not full may still grow.
+    pub fn has_whole_unit(&self) -> bool {
+        !(self.packs.is_empty() && self.large.is_empty()) || self.walk_done && !self.pack.is_empty()
+    }
+
+    /// Whether a pack is being gathered.
+    pub fn is_gathering(&self) -> bool {
+        !self.pack.is_empty()
+    }
+
     fn poll_extent(&mut self) -> Option<Unit> {
         loop {
             let large = self.large.front_mut()?;
@@ -247,6 +257,26 @@ mod tests {
         let extents = units.iter().filter(|unit| matches!(unit, Unit::Extent { .. })).count();
         assert_eq!((units.len() - extents, extents), (2, 3));
         assert!(plan.is_empty());
+    }
+
+    #[test]
+    fn a_pack_is_whole_when_it_is_full_or_nothing_more_is_found() {
+        let mut plan = Plan::new(false);
+        let seen = |plan: &Plan| (plan.is_gathering(), plan.has_whole_unit());
+        assert_eq!(seen(&plan), (false, false));
+        for _ in 1..PACK_ENTRIES {
+            add(&mut plan, 10);
+        }
+        assert_eq!(seen(&plan), (true, false));
+        add(&mut plan, 10);
+        assert_eq!(seen(&plan), (false, true));
+        assert!(plan.poll_unit().is_some() && !plan.has_whole_unit());
+        add(&mut plan, 10);
+        plan.on_walk_done();
+        assert!(plan.has_whole_unit());
+        add(&mut plan, 2 * SLOT_BYTES);
+        drain(&mut plan);
+        assert_eq!(seen(&plan), (false, false));
     }
 
     #[test]

@@ -386,12 +386,12 @@ impl Receiver {
         self.failed.contains(&path_key(path))
     }
 
-    /// A file is whole under its temporary name, its metadata set.
-    pub fn on_written(&mut self, now: Duration, done: Done) {
+    /// A file is whole under its temporary name, its metadata set; true if [`Receiver::poll`] should be asked again.
+    pub fn on_written(&mut self, now: Duration, done: Done) -> bool {
         drop(self.take_incoming(done.id));
         self.on_named(&done.path);
         let bytes = done.copy_of.map_or(0, |(stamp, _)| stamp.size);
-        self.commit.on_written(now, done, bytes);
+        self.commit.on_written(now, done, bytes)
     }
 
     /// Something is under its final name and needs only a sync: a symbolic link, a hard link, a directory.

@@ -215,6 +215,16 @@ impl Sender {
         self.plan.poll_unit()
     }
 
+    /// Whether the next unit is all it will ever be.
+    pub fn has_whole_unit(&self) -> bool {
+        self.plan.has_whole_unit()
+    }
+
+    /// Whether small entries are being gathered into a unit.
+    pub fn is_gathering(&self) -> bool {
+        self.plan.is_gathering()
+    }
+
     /// Whether everything was found and handed out.
     pub fn is_handed_out(&self) -> bool {
         self.plan.is_empty()

@@ -59,6 +59,19 @@ pub enum Control {
     Ping(u64),
     /// Yes.
     Pong(u64),
+    /// First message of a side that was invited and knows no more of the site than its authority's digest: your card?
+    AskCard,
+    /// The text of the own site card.
+    OwnCard(String),
+    /// The side that was invited: here is what proves it, and the text of my card.
+    Introduce {
+        /// The invitation's secret.
+        secret: [u8; 16],
+        /// The site card.
+        card: String,
+    },
+    /// The site of that card is trusted from now on.
+    Introduced,
 }
 
 /// The dialling side's greeting.

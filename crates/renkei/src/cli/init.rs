@@ -101,8 +101,7 @@ impl Report for Made {
             ("storage add NAME PATH".to_owned(), "share a directory"),
             ("serve".to_owned(), "start the PoP"),
             ("login".to_owned(), "get a certificate, as any user of this machine"),
-            (format!("trust export > {site}.site"), "the card for other sites; tell them the fingerprint"),
-            ("trust add OTHER.site".to_owned(), "trust another site"),
+            ("invite".to_owned(), "one line for another site; there: renkei join LINE"),
             ("map add 'USER@OTHER' ACCOUNT".to_owned(), "say who its user is here"),
         ];
         let width = next.iter().map(|(command, _)| command.len()).max().unwrap_or(0);

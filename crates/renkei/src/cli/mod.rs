@@ -17,6 +17,8 @@ mod done;
 mod du;
 mod init;
 mod intent;
+mod invite;
+mod join;
 mod kernel;
 mod lab;
 mod lab_show;
@@ -90,6 +92,8 @@ enum Command {
     Serve(serve::Args),
     Storage(storage::Args),
     Trust(trust::Args),
+    Invite(invite::Args),
+    Join(join::Args),
     Map(map::Args),
     Login(login::Args),
     Cp(cp::Args),
@@ -119,6 +123,8 @@ impl Command {
             Command::Serve(args) => serve::run(args, context),
             Command::Storage(args) => storage::run(args, context),
             Command::Trust(args) => trust::run(args, context),
+            Command::Invite(args) => invite::run(args, context),
+            Command::Join(args) => join::run(args, context),
             Command::Map(args) => map::run(args, context),
             Command::Login(args) => login::run(args, context),
             Command::Cp(args) => cp::run(args, context),

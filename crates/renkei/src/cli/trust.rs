@@ -110,13 +110,18 @@ fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u
     if trust.compare(&card)? == Added::New && !yes {
         confirm(&card, file)?;
     }
-    let action = match trust.add(card)? {
+    let action = word(trust.add(card)?);
+    context.output.done(&Changed { site, fingerprint: Some(fingerprint), action })?;
+    Ok(0)
+}
+
+/// What came of a card, for reports.
+pub(super) fn word(added: Added) -> &'static str {
+    match added {
         Added::New => "added",
         Added::Updated => "updated",
         Added::Same => "unchanged",
-    };
-    context.output.done(&Changed { site, fingerprint: Some(fingerprint), action })?;
-    Ok(0)
+    }
 }
 
 fn read_card(file: &Path) -> Result<String, Error> {

@@ -52,6 +52,11 @@ impl Trust {
         Trust { home: home.clone(), own: None, cards: BTreeMap::new(), lists: BTreeMap::new() }
     }
 
+    /// Trust in the site of one card, as long as this value lives.
+    pub fn only(home: &Home, card: SiteCard) -> Self {
+        Trust { cards: BTreeMap::from([(card.site.clone(), card)]), ..Trust::empty(home) }
+    }
+
     /// Reads the PoP's own site, if `home` has a PoP, and all cards and lists.
     pub fn load(home: &Home) -> Result<Self, Error> {
         let mut trust = Trust::empty(home);

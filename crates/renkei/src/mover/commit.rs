@@ -20,10 +20,9 @@ const SINGLE_SYNCS: usize = 16;
 /// Runs until everything is durable or reported.
 pub(super) fn run(session: &Session) -> Result<(), Error> {
     let mut places = session.places();
-    while !session.failure.is_over() {
-        let action = session.receiver(|receiver| receiver.poll(session.now()));
+    while let Some(action) = session.next_action() {
         match action {
-            Action::Wait(until) => session.wait(until),
+            Action::Wait(_) => {}
             Action::Sync { written, renamed } => commit(session, &mut places, written, renamed)?,
             Action::MakeLinks(links) => {
                 links.iter().try_for_each(|link| make_link(session, &mut places, link))?;
@@ -46,9 +45,11 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
 fn commit(
     session: &Session,
     places: &mut Places,
-    written: Vec<Done>,
+    mut written: Vec<Done>,
     renamed: Vec<Done>,
 ) -> Result<(), Error> {
+    // In the order they were found in, they are together that lie in one directory: each is opened once.
+    written.sort_unstable_by_key(|done| done.id);
     sync(session, places, &written, &renamed)?;
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
     if !synced.acknowledge.is_empty() {

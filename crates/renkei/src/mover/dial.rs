@@ -385,7 +385,8 @@ impl Session {
     }
 }
 
-fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
+/// Connects to an address of a site.
+pub fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
     TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
         .map_err(|error| named(unreachable(&error), site, address))
 }

@@ -19,7 +19,7 @@ use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
-use renkei_core::mover::receiver::{Arrival, Done, Left, Receiver, Start};
+use renkei_core::mover::receiver::{Action, Arrival, Done, Left, Receiver, Start};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
@@ -419,8 +419,9 @@ impl Session {
     pub(super) fn on_written(&self, done: Done) {
         let mut state = self.lock();
         state.open.remove(&done.id);
-        state.receiver.on_written(self.now(), done);
-        self.changed.notify_all();
+        if state.receiver.on_written(self.now(), done) {
+            self.changed.notify_all();
+        }
         while state.receiver.pending_files() > MAX_PENDING_FILES && !self.failure.is_over() {
             let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
             state = waited.expect("no thread panics while it holds the lock").0;
@@ -511,10 +512,17 @@ impl Session {
         self.lock().deleted
     }
 
-    /// Waits until the committer may have something to do.
-    pub(super) fn wait(&self, at_most: Option<Duration>) {
-        let timeout = at_most.unwrap_or(Duration::from_secs(1)).max(Duration::from_millis(1));
-        drop(self.changed.wait_timeout(self.lock(), timeout));
+    /// What the committer does next, waited for; `None` at the end of the session.
+    pub(super) fn next_action(&self) -> Option<Action> {
+        let mut state = self.lock();
+        while !self.failure.is_over() {
+            let action = state.receiver.poll(self.now());
+            let Action::Wait(at_most) = action else { return Some(action) };
+            let timeout = at_most.unwrap_or(Duration::from_secs(1)).max(Duration::from_millis(1));
+            let waited = self.changed.wait_timeout(state, timeout);
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
+        None
     }
 
     /// Handles what the sender says until the end.

@@ -34,6 +34,9 @@ const SPARE_REST_TICKS: usize = 40;
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a stream without work lets small entries gather before it takes what is there.
+const GATHER: Duration = Duration::from_millis(5);
+
 /// What a stream does next.
 pub(super) enum Next {
     /// Send this.
@@ -158,15 +161,19 @@ impl Session {
         told
     }
 
-    /// A unit, if one is there now.
+    /// A whole unit, if one is there now.
     pub(super) fn ready_unit(&self) -> Option<Unit> {
-        if self.failure.is_over() { None } else { self.poll_unit(&mut self.lock()) }
+        let mut sender = self.lock();
+        if self.failure.is_over() || !sender.has_whole_unit() { None } else { self.poll_unit(&mut sender) }
     }
 
     fn poll_unit(&self, sender: &mut Sender) -> Option<Unit> {
+        let held = !sender.wants_entries();
         let unit = sender.poll_unit()?;
-        if sender.wants_entries() {
+        if held && sender.wants_entries() {
             self.changed.notify_all();
+        } else if sender.has_whole_unit() {
+            self.changed.notify_one();
         }
         Some(unit)
     }
@@ -174,23 +181,28 @@ impl Session {
     /// Waits for work at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
         let until = Instant::now() + SHOW_LIFE_EVERY;
+        let mut gathered_by = None;
         let mut sender = self.lock();
         loop {
+            let now = Instant::now();
             if self.failure.is_over() {
                 return Next::Nothing;
             }
-            if let Some(unit) = self.poll_unit(&mut sender) {
+            if (sender.has_whole_unit() || gathered_by.is_some_and(|by| by <= now))
+                && let Some(unit) = self.poll_unit(&mut sender)
+            {
                 return Next::Send(unit);
             }
             if sender.is_handed_out() {
                 self.changed.notify_all();
                 return Next::Nothing;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if until <= now {
                 return Next::ShowLife;
             }
-            let waited = self.changed.wait_timeout(sender, left);
+            gathered_by = sender.is_gathering().then(|| gathered_by.unwrap_or(now + GATHER));
+            let wake = gathered_by.map_or(until, |by| by.min(until));
+            let waited = self.changed.wait_timeout(sender, wake.saturating_duration_since(now));
             sender = waited.expect("no thread panics while it holds the lock").0;
         }
     }
@@ -389,6 +401,7 @@ impl Sink for Finder<'_> {
         while !sender.wants_entries() && !self.session.failure.is_over() {
             sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
         }
+        let before = (sender.has_whole_unit(), sender.is_gathering());
         let special = match entry.kind {
             EntryKind::Special => {
                 let error =
@@ -397,8 +410,11 @@ impl Sink for Finder<'_> {
             }
             _ => sender.handle_entry(origin, entry, digest),
         };
+        let has_news = before != (sender.has_whole_unit(), sender.is_gathering());
         drop(sender);
-        self.session.changed.notify_one();
+        if has_news {
+            self.session.changed.notify_one();
+        }
         let told = match special {
             Some(failure) => self.session.control.send(&Control::Failed(failure)),
             None => self.session.send_offers(),

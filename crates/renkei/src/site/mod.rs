@@ -7,6 +7,7 @@
 pub mod access;
 pub mod cleanup;
 pub mod files;
+pub mod introduction;
 mod running;
 pub mod snapshot;
 pub mod tickets;

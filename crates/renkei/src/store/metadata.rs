@@ -219,8 +219,7 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
 
 /// Gives the file to the named owner and group as far as the account may; returns whose it is then.
 fn give_away(handle: Handle<'_>, meta: &Meta, stat: &Stat) -> (u32, u32) {
-    let is_root = file_uid() == 0;
-    let uid = names::user_id(&meta.owner).filter(|&uid| is_root && uid != stat.st_uid);
+    let uid = names::user_id(&meta.owner).filter(|&uid| uid != stat.st_uid && file_uid() == 0);
     let gid = names::group_id(&meta.group).filter(|&gid| gid != stat.st_gid);
     let given = |uid: Option<u32>, gid: Option<u32>| {
         (uid.is_some() || gid.is_some()) && handle.chown(uid, gid).is_ok()

@@ -192,6 +192,12 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("trust export", &["trust", "export"]);
     see("trust add", &["trust", "add", "--yes", titech.dir().join("kek.card").to_str().unwrap()]);
     see("trust list", &["trust", "list"]);
+    see("invite", &["invite"]);
+    let (_, listing) = titech.json(&["invite", "--list"]);
+    see("invite", &["invite", "--list"]);
+    see("invite", &["invite", "--cancel", listing["invitations"][0]["id"].as_str().unwrap()]);
+    let line = federation.kek.ok(&["invite"]);
+    see("join", &["join", line.trim()]);
     see("map add", &["map", "add", "alice@kek", &account]);
     see("map list", &["map", "list"]);
     see("map test", &["map", "test", &format!("{account}@kek")]);

@@ -8,6 +8,7 @@ mod errors;
 mod federation;
 mod fidelity;
 mod hostile;
+mod join;
 mod lab;
 mod mover;
 mod proxy;

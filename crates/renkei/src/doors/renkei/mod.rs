@@ -11,6 +11,7 @@ use crate::net::CONNECT_TIMEOUT;
 use crate::net::tls::TlsStream;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::Control;
 use renkei_core::wire::{decode, encode, violation};
@@ -78,11 +79,39 @@ fn serve(
         }
         FrameKind::Control => match decode("greeting", &payload) {
             Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, seat),
+            Ok(Control::AskCard) => introduce(stream, peer, site, seat),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },
         kind => Err(refuse(&mut stream, violation("greeting", format_args!("a frame of kind {kind:?}")))),
     }
+}
+
+/// Talks to a site that is not trusted yet and was invited, as it says; it keeps its seat among strangers.
+fn introduce(mut stream: TlsStream, peer: SocketAddr, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
+    let result = try_introduce(&mut stream, site);
+    drop(seat);
+    let name = result.map_err(|error| refuse(&mut stream, error.at(site.name().as_str())))?;
+    tracing::info!(%peer, site = %name, "introduced");
+    Ok(())
+}
+
+fn try_introduce(stream: &mut TlsStream, site: &Site) -> Result<SiteName, Error> {
+    stream.write_all(&control_frame(&Control::OwnCard(site.own_card()?)))?;
+    stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
+    let (kind, payload) = read_first(stream)?;
+    let Control::Introduce { secret, card } = decode("introduction", &payload)? else {
+        return Err(violation("introduction", format_args!("another message than Introduce, {kind:?}")));
+    };
+    let name = site.introduce(&stream.peer_chain(), &secret, &card)?;
+    stream.write_all(&control_frame(&Control::Introduced))?;
+    Ok(name)
+}
+
+fn control_frame(message: &Control) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, FrameKind::Control, &encode(message));
+    bytes
 }
 
 /// Reads the first frame that says something; a data stream that opens its window sends some padding before.

@@ -1,0 +1,220 @@
+"""What renkei must hold, and whether the results show it: each line names the scenarios its figures come from.
+
+P is the payload limit of a path without its loss: rate x 1448/1514.
+"""
+
+import math
+import statistics
+
+from bench import floor, sharing, streams
+from bench.rows import MSS, good_rows, rounds
+
+USUAL = 3  # rounds: with fewer, a line says so
+HOLDS, FAILS, PART, NOT = "holds", "**does not**", "in part", "not measured"
+
+
+class Line:
+    """One requirement: figures as (label, value or None, whether it holds), and the scenarios they are of."""
+
+    def __init__(self, name, must, figures, shown_by):
+        self.name, self.must, self.figures, self.shown_by = name, must, figures, shown_by
+
+    @property
+    def verdict(self):
+        known = [holds for _, value, holds in self.figures if value is not None]
+        if not known:
+            return NOT
+        if not all(known):
+            return FAILS
+        return HOLDS if len(known) == len(self.figures) else PART
+
+    def sources(self, entries):
+        """The scenarios, and how often they were measured if that is less than usual."""
+        found = [entry for name in self.shown_by for one, entry in entries.items() if one == name or one.startswith(f"{name}-")]
+        least = min((rounds(entry) for entry in found if entry["runs"]), default=USUAL)
+        few = f" ({least} round{'s' if least > 1 else ''})" if least < USUAL else ""
+        return ", ".join(self.shown_by) + few
+
+    def cells(self, entries):
+        shown = ", ".join(f"{label} {value if value is not None else '?'}{'' if value is None or holds else ' (!)'}".strip()
+                          for label, value, holds in self.figures)
+        return f"| {self.name} | {self.must} | {shown} | {self.verdict} | {self.sources(entries)} |"
+
+
+def payload(entry):
+    """P in bytes per second."""
+    return entry["limit"] / (1 - entry["loss"])
+
+
+def figure(label, value, least=None, most=None, form="{:.2f}"):
+    """A value that must be at least, or at most, so much; unknown if None."""
+    if value is None:
+        return label, None, False
+    return label, form.format(value), (least is None or value >= least) and (most is None or value <= most)
+
+
+def of_p(entries, name, program="renkei"):
+    """The whole job's share of P."""
+    row = good_rows(entries.get(name)).get(program)
+    return row.durable_rate / payload(entries[name]) if row else None
+
+
+def steady_of_p(entries, name):
+    row = good_rows(entries.get(name)).get("renkei")
+    return row.steady / payload(entries[name]) if row and row.steady else None
+
+
+def best_rate(entries, name):
+    row = good_rows(entries.get(name)).get("renkei")
+    return row.durable_rate if row else None
+
+
+def ratio(one, other):
+    return one / other if one is not None and other else None
+
+
+def steady(entries):
+    for rate, share, rtts in ((1, 0.95, ("0.2", "10", "100", "350")), (2, 0.95, ("0.2", "10", "100", "350")),
+                              (5, 0.93, ("10",))):
+        names = [f"steady-{rate}g-{rtt}" for rtt in rtts]
+        figures = [figure(f"{rtt} ms", steady_of_p(entries, name), share) for rtt, name in zip(rtts, names)]
+        yield Line(f"steady rate, {rate} Gbit/s", f">= {share} P", figures, [f"steady-{rate}g"])
+
+
+def whole_jobs(entries):
+    # The same copy is in two scenarios.
+    cold = next((name for name in ("ramp", "b-350-file") if of_p(entries, name) is not None), "ramp")
+    yield Line("ramp, cold", ">= 0.80 P, whole job", [figure("", of_p(entries, cold), 0.80, form="{:.3f}")], [cold])
+    second = figure("", of_p(entries, "ramp", "renkei-pops-2nd"), 0.90, form="{:.3f}")
+    yield Line("ramp, second job", ">= 0.90 P, whole job", [second], ["ramp"])
+    for loss, share in (("1e4", 0.90), ("1e3", 0.88)):
+        name = f"b-100-{loss}-file"
+        yield Line(f"loss 1e-{loss[-1]}, 100 ms", f">= {share:.2f} P, whole job", [figure("", of_p(entries, name), share)],
+                   [name])
+
+
+def many_files(entries):
+    paths = ("b-10", "b-100-1e4", "b-100-1e3", "b-350")
+    figures = [figure(path, ratio(best_rate(entries, f"{path}-montage"), best_rate(entries, f"{path}-file")), 0.95)
+               for path in paths]
+    yield Line("many files", "Montage set >= 0.95 of the one-file rate", figures, [f"{path}-montage" for path in paths])
+
+
+def tiny_files(entries):
+    for floor_name, what in (("LOCAL-unsynced", "LOCAL"), ("LOCAL", "LOCAL and sync")):
+        figures = []
+        for label, name in (("0.2 ms", "b-near-tiny"), ("10 ms", "b-10-tiny")):
+            found = good_rows(entries.get(name))
+            ours, local = found.get("renkei"), found.get(floor_name)
+            figures.append(figure(label, ratio(local.median(), ours.median()) if ours and local else None, 0.85))
+        yield Line(f"tiny files against {what}", ">= 0.85 of its files/s", figures, ["b-near-tiny", "b-10-tiny"])
+    yield far_tiny(entries)
+
+
+def t_ramp(rate, rtt_ms, count=8):
+    """Seconds of slow start until so many streams fill the path."""
+    product = rate / 8 * rtt_ms / 1000
+    return rtt_ms / 1000 * (1 + math.log2(product / (count * 10 * MSS)))
+
+
+def far_tiny(entries):
+    """The same files at the same rate, 350 ms against 0.2 ms."""
+    far, near = (good_rows(entries.get(name)).get("renkei") for name in ("b-350-tiny", "b-near2g-tiny"))
+    allowed = t_ramp(2e9, 350) + 4 * 0.35
+    longer = far.median() - near.median() if far and near else None
+    return Line("tiny files, 350 ms", f"at most T_ramp (8 streams) + 4 RTT = {allowed:.2f} s longer than at 0.2 ms",
+                [figure("", longer, most=allowed, form="{:.2f} s")], ["b-350-tiny", "b-near2g-tiny"])
+
+
+def processor(entries):
+    entry = entries.get("b-10-file")
+    found = {name: row.machine_per_gb for name, row in good_rows(entry).items()}
+    ours = found.get("renkei")
+    for name in ("rsync", "xrdcp", "rclone"):
+        other = found.get(name)
+        known = ours is not None and other is not None
+        shown = f"{ours:.2f} against {other:.2f} s/GB" if known else None
+        yield Line(f"CPU, {name}", f"whole machine below {name}'s", [("", shown, known and ours < other)], ["b-10-file"])
+    alone = floor.seconds((entry or {}).get("floor"))
+    known = ours is not None and "RAW" in found and alone is not None
+    allowed = found["RAW"] + 1.3 * alone if known else 0
+    shown = f"{ours:.2f} of {found['RAW']:.2f} + 1.3 x {alone:.2f} = {allowed:.2f} s/GB" if known else None
+    yield Line("CPU, floor", "at most RAW + 1.3 x (seal + open + hash at both ends)", [("", shown, known and ours <= allowed)],
+               ["b-10-file"])
+
+
+def memory(entries):
+    entry = entries.get("memory")
+    row = good_rows(entry).get("renkei-16")
+    product = entry["rate"] / 8 * entry["rtt_ms"] / 1000 if entry else 1
+    times = row.memory / product if row and row.memory else None
+    yield Line("memory, 350 ms, 16 streams", "at most 2.5 x bandwidth x delay", [figure("", times, most=2.5)], ["memory"])
+
+
+def beside(entries):
+    figures, names = [], ("sharing-1g-20", "sharing-2g-100")
+    for name in names:
+        for control in sharing.CONTROLS:
+            entry = entries.get(name)
+            kept = sharing.share_kept(entry, f"{control} beside renkei-background") if entry else None
+            figures.append(figure(f"{control}, {name.removeprefix('sharing-')}", kept, 0.9))
+    yield Line("sharing, background class", "others keep >= 0.9 of their solo rate", figures, names)
+    runs = [run["jain"] for run in entries.get("jobs", {"runs": []})["runs"] if "jain" in run]
+    index = statistics.median(runs) if runs else None
+    yield Line("sharing, two jobs", "Jain index >= 0.9", [figure("", index, 0.9)], ["jobs"])
+    yield from limits(entries)
+
+
+def limits(entries):
+    names = ("limit-100m-10", "limit-800m-10", "limit-100m-350", "limit-800m-350", "limit-100m-10-tiny")
+    long_run, windows = [], []
+    for name in names:
+        entry, label = entries.get(name), name.removeprefix("limit-")
+        runs = [run for run in entry["runs"] if "error" not in run] if entry else []
+        share = statistics.median(run["rate"] for run in runs) / entry["cap"] if runs else None
+        top = max(run["largest"] for run in runs) / entry["cap"] if runs else None
+        long_run.append(figure(label, share, 0.98, 1.02, "{:.3f}"))
+        windows.append(figure(label, top, most=1.05, form="{:.3f}"))
+    yield Line("rate limit", "within 2 % in the long run", long_run, ["limit"])
+    yield Line("rate limit, 1 s windows", "at most 1.05 of it", windows, ["limit"])
+
+
+def shallow(entries):
+    row = good_rows(entries.get("b-shallow-file")).get("renkei")
+    yield Line("queue of 1 % of BDP", ">= 0.85 P", [figure("", of_p(entries, "b-shallow-file"), 0.85)], ["b-shallow-file"])
+    resent = row.resent if row else None
+    unpaced = good_rows(entries.get("b-shallow-file")).get("renkei-unpaced")
+    without = (f"(without pacing {unpaced.resent:.1%}, {of_p(entries, 'b-shallow-file', 'renkei-unpaced'):.2f} P)"
+               if unpaced and unpaced.resent is not None else None)
+    figures = [figure("", resent, most=0.01, form="{:.2%}"), (without or "without pacing", "" if without else None, True)]
+    yield Line("queue of 1 % of BDP, resent", "at most 1 % with pacing; the figure without beside it", figures,
+               ["b-shallow-file"])
+
+
+def cooperative(entries):
+    found = dict(streams.by_program(entries["cooperative"])) if "cooperative" in entries else {}
+    share = {name: statistics.median(run["rates"][0] / run["rates"][-1] for run in runs) for name, runs in found.items()}
+    total = {name: statistics.median(sum(run["rates"]) for run in runs) / 1e6 for name, runs in found.items()}
+    yield Line("eight CUBIC streams, 350 ms", "slowest of fastest >= 0.8 over 30 s",
+               [figure("", share.get("renkei-8"), 0.8)], ["cooperative"])
+    ours, others = total.get("renkei-8"), {name: value for name, value in total.items() if name != "renkei-8"}
+    figures = [(f"{ours:.0f} against {name}", f"{value:.0f} MB/s", ours > value) for name, value in others.items()
+               if ours is not None]
+    yield Line("eight CUBIC streams, total", "above the uncoordinated total", figures or [("", None, False)], ["cooperative"])
+
+
+def lines(entries):
+    """All requirements, in the order of the page."""
+    return [line for part in (steady, whole_jobs, many_files, tiny_files, processor, memory, beside, shallow, cooperative)
+            for line in part(entries)]
+
+
+def section(entries):
+    found = lines(entries)
+    words = {HOLDS: "hold", FAILS: "do not", PART: "as far as measured", NOT: "not measured"}
+    count = {word: sum(line.verdict == verdict for line in found) for verdict, word in words.items()}
+    said = ", ".join(f"{number} {word}" for word, number in count.items() if number)
+    return ["## What must hold", "", "TLS 1.3 and digests on, durable at the end, by the results below: medians, the scenario "
+            "in the last column has the peers of the same run. P is the payload limit of the path (rate x 1448/1514), "
+            f"`(!)` marks what is missed, `?` what has not been measured. {len(found)} lines: {said}.", "",
+            "| | must | measured | | shown by |", "|---|---|---|---|---|", *[line.cells(entries) for line in found]]
