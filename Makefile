@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 RELEASE := $(CARGO_TARGET_DIR)/release/renkei
 
-.PHONY: help demo test build install deb test-deb bench bench-quick bench-loopback bench-wire docs fuzz clean
+.PHONY: help demo test build install deb test-deb test-netem bench bench-quick bench-loopback bench-wire docs fuzz clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ deb: ## The Debian package, beside its build in the build folder
 test-deb: deb ## Installs the package in a fresh Debian and boots it (root)
 	@scripts/setup deb-test
 	@packaging/test-deb "$(CARGO_TARGET_DIR)/debian"
+
+test-netem: ## Boots a kernel with netem in QEMU and tries the lab's kernel engine there
+	@scripts/setup netem
+	cargo build --locked --package renkei
+	@scripts/test-netem "$(CARGO_TARGET_DIR)/debug/renkei"
 
 bench: ## Moves data with renkei and all peers over emulated paths, writes docs/benchmarks.md (root, hours; BENCH_FLAGS=--missing goes on)
 	@scripts/setup bench

@@ -164,7 +164,7 @@ class Lab(Network):
         self.renkei, self.sites, self.name = renkei, tuple(sites), f"bench{os.getpid()}"
         self.environment = environment
         self.engine = "renkei lab"
-        self.call("up", file)
+        self.call("up", "--engine", "wire", file)
         try:
             self.hold(self.sites)
             self.addresses = {site: self.resolve(site) for site in self.sites}

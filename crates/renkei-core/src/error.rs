@@ -281,7 +281,7 @@ codes! {
         "the block is sent again; check the disk of the named side";
     NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
         "one of them is there; copy sources with equal names one after the other, or to different places";
-    TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the account has too many unfinished transfers at the site",
+    TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
         "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
 
     // NET: reaching the other side.
@@ -386,7 +386,8 @@ codes! {
     LabDied = "RK-LAB-6", Unavailable, Never, "the lab's process has ended",
         "`renkei lab down` cleans up what it left, `renkei lab up FILE` does so too and starts it anew";
     LabSetupFailed = "RK-LAB-7", Unavailable, Never, "the lab's network could not be set up",
-        "see the cause; a lab needs `ip` (iproute2), and for private sites `nft` (nftables)";
+        "see the cause; a lab needs `ip` (iproute2), for private sites `nft` (nftables), and for the kernel engine `tc`, \
+         `bridge`, sch_netem and sch_htb, which `--engine wire` does without";
     LabNameUnknown = "RK-LAB-8", NotFound, Never, "the lab has no such site or link",
         "`renkei lab show` lists both; a link is written SITE..SITE, SITE->SITE or SITE..SITE/PATH";
 

@@ -51,6 +51,15 @@ pub struct Header {
     pub account: String,
 }
 
+#[cfg(test)]
+impl Header {
+    /// The header that tests start from.
+    pub(crate) fn of_test(job: u64) -> Self {
+        let account = "a".into();
+        Header { version: VERSION, job, boot: [1; 16], to: None, local: Vec::new(), account }
+    }
+}
+
 /// One fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
@@ -83,6 +92,8 @@ pub enum Record {
         /// The file.
         key: PathKey,
     },
+    /// Whose transfer it is; counted against the number one principal may leave unfinished.
+    Owner(String),
 }
 
 impl Record {
@@ -126,6 +137,8 @@ pub struct Partial {
 pub struct State {
     /// Its first record.
     pub header: Option<Header>,
+    /// Whose transfer it is, if that was written.
+    pub owner: Option<String>,
     /// Files that are done, with the inode they have.
     pub finished: HashMap<PathKey, (Stamp, u64)>,
     /// Files that are partly there.
@@ -168,6 +181,7 @@ impl State {
                 return good;
             }
             _ if self.header.is_none() => return false,
+            Record::Owner(owner) => self.owner = Some(owner),
             Record::Slot { key, source, temp_ino, slot, digest } => {
                 let fresh = Partial { source, temp_ino, slots: BTreeMap::new() };
                 let partial = self.partial.entry(key).or_insert_with(|| fresh.clone());
@@ -199,14 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn header() -> Header {
-        Header {
-            version: VERSION,
-            job: 5,
-            boot: [1; 16],
-            to: None,
-            local: b"/x".to_vec(),
-            account: "a".into(),
-        }
+        Header { local: b"/x".to_vec(), ..Header::of_test(5) }
     }
 
     fn slot(n: u32) -> Record {

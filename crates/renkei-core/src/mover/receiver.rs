@@ -642,15 +642,7 @@ mod tests {
     fn extents_of_a_lost_temporary_file_are_not_taken_for_those_of_the_next() {
         let entry = file("f", 3 * SLOT_BYTES);
         let mut journal = Vec::new();
-        Record::Header(super::super::journal::Header {
-            version: super::super::journal::VERSION,
-            job: 1,
-            boot: [1; 16],
-            to: None,
-            local: Vec::new(),
-            account: "a".into(),
-        })
-        .write(&mut journal);
+        Record::Header(super::super::journal::Header::of_test(1)).write(&mut journal);
         let mut first = Receiver::new(options(false), State::default(), 100);
         first.start_extent(1, &entry, 0).unwrap();
         first.on_extent_written(1, 0, [1; 32], 7);

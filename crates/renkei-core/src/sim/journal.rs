@@ -95,17 +95,9 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mover::journal::VERSION;
 
     fn header() -> Header {
-        Header {
-            version: VERSION,
-            job: 1,
-            boot: [1; 16],
-            to: None,
-            local: Vec::new(),
-            account: String::new(),
-        }
+        Header::of_test(1)
     }
 
     #[test]

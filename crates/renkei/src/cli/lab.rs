@@ -9,8 +9,8 @@ use crate::lab::emulation;
 use crate::lab::folder::LabFolder;
 use crate::lab::pops::last_words;
 use crate::lab::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
-use crate::lab::topology::Topology;
-use clap::Subcommand;
+use crate::lab::topology::{EngineChoice, Topology};
+use clap::{Subcommand, ValueEnum};
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -49,6 +49,8 @@ enum Action {
         /// Stay, and take the lab down when this command is stopped
         #[arg(long)]
         foreground: bool,
+        #[command(flatten)]
+        packets: Packets,
     },
     /// Run a program at a site; its exit status and signals are the program's own
     Run {
@@ -92,7 +94,36 @@ enum Action {
         /// The lab's name
         #[arg(long)]
         lab: String,
+        #[command(flatten)]
+        packets: Packets,
     },
+}
+
+/// What is not to be as the file says.
+#[derive(Debug, clap::Args)]
+struct Packets {
+    /// What moves the packets, instead of what the file says: the kernel's netem and htb, or the wire
+    #[arg(long, value_enum)]
+    engine: Option<EngineChoice>,
+    /// What decides the wire's chances, to have the same ones again
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+}
+
+impl Packets {
+    fn read(&self, file: &Path, name: Option<&str>) -> Result<Topology, Error> {
+        let mut topology = Topology::read(file, name)?;
+        topology.engine = self.engine.unwrap_or(topology.engine);
+        topology.seed = self.seed.or(topology.seed);
+        Ok(topology)
+    }
+
+    /// The same for another process.
+    fn arguments(&self) -> Vec<String> {
+        let engine = self.engine.and_then(|engine| engine.to_possible_value());
+        let engine = engine.map(|value| format!("--engine={}", value.get_name()));
+        engine.into_iter().chain(self.seed.map(|seed| format!("--seed={seed}"))).collect()
+    }
 }
 
 /// Which lab is meant.
@@ -152,6 +183,8 @@ impl Change {
 #[derive(Serialize)]
 struct Started {
     name: String,
+    engine: String,
+    engine_reason: String,
     pid: u32,
     sites: Vec<String>,
     pops: Vec<String>,
@@ -166,7 +199,9 @@ struct Ended {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
-        Action::Up { file, lab, foreground } => up(file, lab.as_deref(), *foreground, context),
+        Action::Up { file, lab, foreground, packets } => {
+            up(file, lab.as_deref(), packets, *foreground, context)
+        }
         Action::Run { lab, site, program } => {
             emulation::exec_at(&lab.folder()?, site, program).map(|never| match never {})
         }
@@ -174,14 +209,20 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Show { lab, watch } => lab_show::show(&lab.folder()?, *watch, context),
         Action::List => context.output.answer(&Listing::read()).map(|()| 0),
         Action::Down { lab } => down(&lab.folder()?, context),
-        Action::Emulate { file, lab } => emulate(file, lab),
+        Action::Emulate { file, lab, packets } => emulate(file, lab, packets),
     }
 }
 
 // ---- up --------------------------------------------------------------------------------------------------------------
 
-fn up(file: &Path, name: Option<&str>, foreground: bool, context: &Context) -> Result<u8, Error> {
-    let topology = Topology::read(file, name)?;
+fn up(
+    file: &Path,
+    name: Option<&str>,
+    packets: &Packets,
+    foreground: bool,
+    context: &Context,
+) -> Result<u8, Error> {
+    let topology = packets.read(file, name)?;
     emulation::check_machine(&topology)?;
     let folder = LabFolder::of(&topology.name)?;
     if foreground {
@@ -193,7 +234,7 @@ fn up(file: &Path, name: Option<&str>, foreground: bool, context: &Context) -> R
     }
     // Tells at once, and before anything is changed, that it runs already.
     drop(folder.lock()?);
-    let snapshot = start_process(file, &folder)?;
+    let snapshot = start_process(file, packets, &folder)?;
     context.output.done(&Started::new(&snapshot, Some(folder.log())))?;
     Ok(0)
 }
@@ -207,12 +248,13 @@ fn stop_on_signal() -> Result<Arc<AtomicBool>, Error> {
 }
 
 /// Starts the lab's process and waits for its first line: a snapshot, or an error.
-fn start_process(file: &Path, folder: &LabFolder) -> Result<Snapshot, Error> {
+fn start_process(file: &Path, packets: &Packets, folder: &LabFolder) -> Result<Snapshot, Error> {
     let failed = |error: io::Error| Error::new(Code::SystemCall, "start lab", folder.name(), error);
     make_dir(&folder.path(), 0o755)?;
     let log = File::create(folder.log()).map_err(|error| file_error("create", &folder.log(), &error))?;
     let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .args(["-v", "lab", "emulate", "--lab", folder.name()])
+        .args(packets.arguments())
         .arg(file)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -236,10 +278,10 @@ fn start_process(file: &Path, folder: &LabFolder) -> Result<Snapshot, Error> {
 }
 
 /// The lab's process: in a session of its own, so that the end of a terminal is not its end.
-fn emulate(file: &Path, name: &str) -> Result<u8, Error> {
+fn emulate(file: &Path, name: &str, packets: &Packets) -> Result<u8, Error> {
     let _ = rustix::process::setsid();
     let started = || {
-        let topology = Topology::read(file, Some(name))?;
+        let topology = packets.read(file, Some(name))?;
         let stop = stop_on_signal()?;
         emulation::run(&LabFolder::of(name)?, topology, &stop, tell)
     };
@@ -266,6 +308,8 @@ impl Started {
         let pops = snapshot.sites.iter().filter(|site| site.pop_pid.is_some()).map(|site| site.name.clone());
         Started {
             name: snapshot.name.clone(),
+            engine: snapshot.engine.clone(),
+            engine_reason: snapshot.engine_reason.clone(),
             pid: snapshot.pid,
             sites: snapshot.sites.iter().map(|site| site.name.clone()).collect(),
             pops: pops.collect(),
@@ -278,6 +322,7 @@ impl Report for Started {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let names = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(", ") };
         writeln!(out, "lab {} is up, process {}", self.name, self.pid)?;
+        writeln!(out, "  engine {} ({})", self.engine, self.engine_reason)?;
         writeln!(out, "  sites  {}", names(&self.sites))?;
         writeln!(out, "  PoPs   {}", names(&self.pops))?;
         if let Some(log) = &self.log {

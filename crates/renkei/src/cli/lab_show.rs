@@ -23,6 +23,8 @@ const EVERY: Duration = Duration::from_secs(1);
 struct Shown {
     name: String,
     engine: String,
+    engine_reason: String,
+    seed: Option<u64>,
     pid: u32,
     uptime_s: f64,
     engine_cpu_s: f64,
@@ -77,6 +79,8 @@ impl Shown {
         Shown {
             name: now.name,
             engine: now.engine,
+            engine_reason: now.engine_reason,
+            seed: now.seed,
             pid: now.pid,
             uptime_s: now.uptime_s,
             engine_cpu_s: now.engine_cpu_s,
@@ -89,10 +93,11 @@ impl Shown {
 impl Report for Shown {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let up = span(Duration::from_secs_f64(self.uptime_s));
-        let Shown { name, engine, pid, engine_cpu_s, .. } = self;
+        let Shown { name, engine, engine_reason, pid, engine_cpu_s, .. } = self;
+        let seed = self.seed.map(|seed| format!("  seed {seed}")).unwrap_or_default();
         writeln!(
             out,
-            "lab {name}  engine {engine}  process {pid}  up {up}  engine CPU {engine_cpu_s:.1} s\n"
+            "lab {name}  engine {engine} ({engine_reason})  process {pid}  up {up}  engine CPU {engine_cpu_s:.1} s{seed}\n"
         )?;
         let width = self.sites.iter().map(|site| site.name.len()).max().unwrap_or(0).max(4);
         writeln!(out, "{:<width$}  {:<15}  {:<8}  PoP", "site", "address", "border")?;

@@ -4,7 +4,9 @@ use super::output::Output;
 use crate::mover::progress::{Note, Watch};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use renkei_core::wire::message::Progress;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use std::io::IsTerminal;
+use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +29,9 @@ impl Display {
     pub(super) fn start(output: &Output, watch: Watch) -> Self {
         let shown = !output.is_quiet() && !output.is_json();
         let bar = (shown && std::io::stderr().is_terminal()).then(bar);
+        if bar.is_some() {
+            hide_keys();
+        }
         let lines = shown && bar.is_none();
         let (stop, stopped) = channel();
         let shown_bar = bar.clone();
@@ -63,9 +68,37 @@ impl Display {
         drop(self.stop);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+            show_keys();
         }
         self.thread.join().expect("a panic aborts the process")
     }
+}
+
+/// How the terminal was before [`hide_keys`].
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Has the terminal not show `^C`: the bar ends at its right edge, and would be pushed out of its line and stay.
+fn hide_keys() {
+    let mut before = BEFORE.lock().expect("no thread panics with it: a panic aborts");
+    if let (None, true, Ok(found)) = (before.as_ref(), in_foreground(), tcgetattr(std::io::stderr())) {
+        let mut hidden = found.clone();
+        hidden.local_modes.remove(LocalModes::ECHOCTL);
+        let _ = tcsetattr(std::io::stderr(), OptionalActions::Now, &hidden);
+        *before = Some(found);
+    }
+}
+
+/// Leaves the terminal as it was; to be called before the process ends early, too.
+pub(super) fn show_keys() {
+    let before = BEFORE.lock().expect("no thread panics with it: a panic aborts").take();
+    if let Some(before) = before.filter(|_| in_foreground()) {
+        let _ = tcsetattr(std::io::stderr(), OptionalActions::Now, &before);
+    }
+}
+
+/// Whoever changes a terminal from the background is stopped.
+fn in_foreground() -> bool {
+    tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 fn bar() -> ProgressBar {

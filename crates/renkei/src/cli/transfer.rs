@@ -639,6 +639,7 @@ fn is_passing(error: &Error) -> bool {
 fn stop_on_signal(stop: Stop) -> Result<(), Error> {
     let handler = move || {
         if stop.stopped().is_some() {
+            super::progress::show_keys();
             std::process::exit(130);
         }
         let stop = stop.clone();

@@ -5,6 +5,7 @@ use super::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
 use super::topology::Gate;
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
+use renkei_core::lab::link::LinkCounters;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -31,8 +32,12 @@ pub enum Request {
 pub struct Snapshot {
     /// The lab's name.
     pub name: String,
-    /// What moves the packets: `wire`.
+    /// What moves the packets: `wire` or `kernel`.
     pub engine: String,
+    /// Why it is this one.
+    pub engine_reason: String,
+    /// What decides the wire's chances; the kernel does not say what decides its own.
+    pub seed: Option<u64>,
     /// The lab's process.
     pub pid: u32,
     /// For how long it has been up, in seconds.
@@ -83,31 +88,10 @@ pub struct LinkStatus {
     pub reorder: Share,
     /// Largest IP packet.
     pub mtu: Mtu,
-    /// What it carried and dropped so far.
+    /// What it carried and dropped since the lab came up. Packets are what would be on a cable: parts of a frame that
+    /// the kernel left whole count one by one.
     #[serde(flatten)]
-    pub counted: Counted,
-}
-
-/// Counters of a link since the lab came up. Packets are what would be on a cable: parts of a frame that the kernel
-/// left whole count one by one.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Counted {
-    /// Packets the link admitted: neither lost, nor overflowed, nor dropped as they came.
-    pub packets: u64,
-    /// Their bytes, with Ethernet headers.
-    pub bytes: u64,
-    /// Packets lost on purpose.
-    pub lost: u64,
-    /// Packets dropped because the queue was full.
-    pub overflowed: u64,
-    /// Packets dropped because the link was down, or the engine's memory full.
-    pub dropped: u64,
-    /// Packets held back so that later ones overtook them.
-    pub reordered: u64,
-    /// Bytes that wait for their turn now.
-    pub queue_bytes: u64,
-    /// The most that ever waited.
-    pub queue_peak_bytes: u64,
+    pub counted: LinkCounters,
 }
 
 /// Asks a running lab.

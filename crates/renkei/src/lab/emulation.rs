@@ -4,8 +4,8 @@
 //! everything. Whatever fails on the way, what was made is removed; what a crash leaves is removed by the next `up` or
 //! `down` ([`LabFolder::sweep`]).
 
-use super::control::{Counted, LinkStatus, Request, SiteStatus, Snapshot};
-use super::engine::{Engine, device_namespace};
+use super::control::{LinkStatus, Request, SiteStatus, Snapshot};
+use super::engine::{self, Chosen, Engine, device_namespace};
 use super::folder::{LabFolder, State};
 use super::network;
 use super::shape::Shape;
@@ -13,6 +13,7 @@ use super::topology::{Gate, Topology};
 use super::{namespace, pops};
 use crate::identity::socket::{Peer, bind_socket, serve_socket};
 use renkei_core::error::{Code, Error};
+use renkei_core::lab::link::LinkCounters;
 use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
@@ -21,8 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The device that TAP devices come from.
-const TUN: &str = "/dev/net/tun";
 /// How long a PoP has to stop when it is asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -40,7 +39,8 @@ pub fn run(
 ) -> Result<(), Error> {
     check_machine(&topology)?;
     let _lock = folder.lock()?;
-    let served = folder.sweep().and_then(|()| serve(folder, topology, stop, on_ready));
+    let chosen = folder.sweep().and_then(|()| engine::choose(topology.engine));
+    let served = chosen.and_then(|chosen| serve(folder, topology, chosen, stop, on_ready));
     let removed = folder.remove();
     served.and(removed)
 }
@@ -53,14 +53,9 @@ pub fn need_root(lab: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether this machine can have labs at all.
+/// Whether this machine can have labs at all; [`engine::choose`] asks what for an engine needs.
 pub fn check_machine(topology: &Topology) -> Result<(), Error> {
     need_root(&topology.name)?;
-    File::options()
-        .read(true)
-        .write(true)
-        .open(TUN)
-        .map_err(|error| Error::new(Code::TunMissing, "open", TUN, error))?;
     let private = topology.sites.iter().any(|site| site.gate != Gate::Open);
     for (program, needed) in [("ip", true), ("nft", private)] {
         let runs = || Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -74,13 +69,14 @@ pub fn check_machine(topology: &Topology) -> Result<(), Error> {
 fn serve(
     folder: &LabFolder,
     topology: Topology,
+    chosen: Chosen,
     stop: &AtomicBool,
     on_ready: impl FnOnce(&Snapshot) -> Result<(), Error>,
 ) -> Result<(), Error> {
     folder.write(&State::of_this_process(&topology))?;
     let _locks = make_namespaces(&topology)?;
-    let engine = Engine::start(&topology)?;
-    configure(&topology)?;
+    let engine = Engine::start(&topology, chosen)?;
+    configure(&topology, engine.device_options())?;
     let pops = pops::start(folder, &topology)?;
     let emulation = Emulation {
         topology: Mutex::new(topology),
@@ -116,7 +112,7 @@ fn make_namespaces(topology: &Topology) -> Result<Vec<File>, Error> {
 }
 
 /// Gives the devices their addresses and the borders their rules.
-fn configure(topology: &Topology) -> Result<(), Error> {
+fn configure(topology: &Topology, device_options: &str) -> Result<(), Error> {
     for (at, site) in topology.sites.iter().enumerate() {
         let own = namespace::of_site(&topology.name, site.name.as_str());
         let holder = device_namespace(topology, at);
@@ -125,7 +121,7 @@ fn configure(topology: &Topology) -> Result<(), Error> {
             Gate::Open => {}
             Gate::Outbound => namespace::nft(&own, network::OUTBOUND_RULES)?,
             Gate::Nat => {
-                let (outer, inner) = network::translation_lines(topology, at, &own);
+                let (outer, inner) = network::translation_lines(topology, at, &own, device_options);
                 namespace::ip(Some(&holder), &outer)?;
                 namespace::ip(Some(&own), &inner)?;
                 let forward = [("net.ipv4.ip_forward".to_owned(), "1".to_owned())];
@@ -193,7 +189,9 @@ impl Emulation<'_> {
         let links = topology.links.iter().zip(counted);
         Ok(Snapshot {
             name: topology.name.clone(),
-            engine: "wire".into(),
+            engine: self.engine.name().into(),
+            engine_reason: self.engine.reason().into(),
+            seed: self.engine.seed(),
             pid: std::process::id(),
             uptime_s: self.start.elapsed().as_secs_f64(),
             engine_cpu_s: cpu.as_secs_f64(),
@@ -241,7 +239,7 @@ impl Emulation<'_> {
     }
 }
 
-fn link_status(name: String, shape: &Shape, counted: Counted) -> LinkStatus {
+fn link_status(name: String, shape: &Shape, counted: LinkCounters) -> LinkStatus {
     LinkStatus {
         name,
         up: shape.up.unwrap_or(true),

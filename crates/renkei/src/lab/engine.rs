@@ -1,66 +1,154 @@
-//! What moves a lab's packets: the wire, with a TAP device for each site on each path.
+//! What moves a lab's packets: the wire, with a TAP device for each site on each path, or the kernel's own disciplines.
 //!
-//! Translates the topology's shapes into the wire's parameters and its counters into those that are shown.
+//! Chooses between the two, and translates the topology's shapes into what both take.
 
-use super::control::Counted;
+use super::kernel::Kernel;
 use super::network::mac;
 use super::tap::{Tap, TapParams};
-use super::topology::{Gate, Link, Topology};
+use super::topology::{EngineChoice, Gate, Link, Topology};
 use super::wire::{LinkEnds, Port, Wire, WireOptions};
 use super::{namespace, network, shape};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::lab::link::LinkCounters;
 use renkei_core::lab::params::{LinkParams, Loss, Queue};
-use std::time::Duration;
+use std::fs::File;
+use std::time::{Duration, SystemTime};
 
-/// A running engine; its devices go with it.
+/// The device that TAP devices come from.
+const TUN: &str = "/dev/net/tun";
+
+/// The engine a lab gets, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    is_kernel: bool,
+    reason: String,
+}
+
+/// Finds out which engine this machine can have.
+///
+/// # Errors
+/// `TunMissing` if it is to be the wire, `LabSetupFailed` if it is to be the kernel's and that cannot be.
+pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
+    let chosen = |is_kernel, reason: String| Chosen { is_kernel, reason };
+    match choice {
+        EngineChoice::Wire => need_tun().map(|()| chosen(false, "asked for".into())),
+        EngineChoice::Kernel => Kernel::probe().map_err(short).map(|()| chosen(true, "asked for".into())),
+        EngineChoice::Auto => match Kernel::probe() {
+            Ok(()) => Ok(chosen(true, "the kernel has netem and htb".into())),
+            Err(error) => {
+                need_tun().map(|()| chosen(false, format!("no kernel engine: {}", short(error).cause)))
+            }
+        },
+    }
+}
+
+/// Says why the kernel engine cannot be, without the lines that were tried.
+fn short(error: Error) -> Error {
+    let words = error.cause.split_once("; ").map_or(error.cause.as_str(), |(words, _)| words);
+    let words = words.trim_start_matches("Error: ").trim_end_matches('.').to_owned();
+    Error { cause: words, ..error }
+}
+
+fn need_tun() -> Result<(), Error> {
+    let opened = File::options().read(true).write(true).open(TUN);
+    opened.map(drop).map_err(|error| Error::new(Code::TunMissing, "open", TUN, error))
+}
+
+/// A running engine; its devices go with it or with the namespaces.
 pub struct Engine {
-    wire: Wire,
+    mover: Mover,
+    reason: String,
+}
+
+enum Mover {
+    Wire { wire: Wire, seed: u64 },
+    Kernel { kernel: Kernel, _lock: File },
 }
 
 impl Engine {
     /// Makes the devices in the namespaces, which must exist, and starts to move packets.
-    pub fn start(topology: &Topology) -> Result<Engine, Error> {
-        let places: Vec<(usize, usize)> = (0..topology.sites.len())
-            .flat_map(|site| topology.paths_of(site).into_iter().map(move |path| (site, path)))
-            .collect();
-        let ports =
-            places.iter().map(|(site, path)| port(topology, *site, *path)).collect::<Result<_, _>>()?;
-        let place = |site, path| {
-            let of_port = places.iter().position(|place| *place == (site, path));
-            of_port.expect("a site has a port on each path it has a link on")
-        };
-        let links = topology.links.iter().map(|link| LinkEnds {
-            from: place(link.from, link.path),
-            to: place(link.to, link.path),
-            params: params(link, topology.round_trip(link)),
-        });
-        Ok(Engine { wire: Wire::start(ports, links.collect(), WireOptions::default())? })
+    pub fn start(topology: &Topology, chosen: Chosen) -> Result<Engine, Error> {
+        let Chosen { is_kernel, reason } = chosen;
+        let mover = if is_kernel { start_kernel(topology)? } else { start_wire(topology)? };
+        Ok(Engine { mover, reason })
+    }
+
+    /// `wire` or `kernel`.
+    pub fn name(&self) -> &'static str {
+        match self.mover {
+            Mover::Wire { .. } => "wire",
+            Mover::Kernel { .. } => "kernel",
+        }
+    }
+
+    /// Why it is this one.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// What decides all that is left to chance; the kernel does not say.
+    pub fn seed(&self) -> Option<u64> {
+        match self.mover {
+            Mover::Wire { seed, .. } => Some(seed),
+            Mover::Kernel { .. } => None,
+        }
+    }
+
+    /// Options of devices within a site, so that no frame of many packets comes to what would lose it whole.
+    pub fn device_options(&self) -> &'static str {
+        match self.mover {
+            Mover::Wire { .. } => "",
+            Mover::Kernel { .. } => "gso_max_segs 1",
+        }
     }
 
     /// Changes a link while packets move.
     pub fn set(&self, at: usize, link: &Link, round_trip: Duration) -> Result<(), Error> {
-        self.wire.set(at, params(link, round_trip))
+        let params = params(link, round_trip);
+        match &self.mover {
+            Mover::Wire { wire, .. } => wire.set(at, params),
+            Mover::Kernel { kernel, .. } => kernel.set(at, params, link.shape.mtu()),
+        }
     }
 
     /// What each link carried and dropped, in the order of the topology, and the engine's CPU time.
-    pub fn counted(&self) -> Result<(Vec<Counted>, Duration), Error> {
-        let snapshot = self.wire.snapshot()?;
-        Ok((snapshot.links.iter().map(counted).collect(), snapshot.cpu))
+    pub fn counted(&self) -> Result<(Vec<LinkCounters>, Duration), Error> {
+        match &self.mover {
+            Mover::Wire { wire, .. } => wire.snapshot().map(|snapshot| (snapshot.links, snapshot.cpu)),
+            Mover::Kernel { kernel, .. } => Ok((kernel.counters()?, Duration::ZERO)),
+        }
     }
 }
 
-fn counted(counters: &LinkCounters) -> Counted {
-    Counted {
-        packets: counters.packets,
-        bytes: counters.bytes,
-        lost: counters.lost,
-        overflowed: counters.overflowed,
-        dropped: counters.dropped,
-        reordered: counters.reordered,
-        queue_bytes: counters.queue_bytes,
-        queue_peak_bytes: counters.queue_peak_bytes,
-    }
+fn start_kernel(topology: &Topology) -> Result<Mover, Error> {
+    let params = topology.links.iter().map(|link| params(link, topology.round_trip(link)));
+    let (kernel, lock) = Kernel::start(topology, params.collect())?;
+    Ok(Mover::Kernel { kernel, _lock: lock })
+}
+
+fn start_wire(topology: &Topology) -> Result<Mover, Error> {
+    let places: Vec<(usize, usize)> = (0..topology.sites.len())
+        .flat_map(|site| topology.paths_of(site).into_iter().map(move |path| (site, path)))
+        .collect();
+    let ports = places.iter().map(|(site, path)| port(topology, *site, *path)).collect::<Result<_, _>>()?;
+    let place = |site, path| {
+        let of_port = places.iter().position(|place| *place == (site, path));
+        of_port.expect("a site has a port on each path it has a link on")
+    };
+    let links = topology.links.iter().map(|link| LinkEnds {
+        from: place(link.from, link.path),
+        to: place(link.to, link.path),
+        params: params(link, topology.round_trip(link)),
+    });
+    let seed = topology.seed.unwrap_or_else(seed_of_now);
+    let wire = Wire::start(ports, links.collect(), WireOptions { seed, ..WireOptions::default() })?;
+    Ok(Mover::Wire { wire, seed })
+}
+
+/// Another one each time; short enough to be written down.
+fn seed_of_now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff_ffff)
 }
 
 /// The namespace that holds the devices of a site: its own, or that of the box before it.
@@ -83,7 +171,7 @@ fn port(topology: &Topology, site: usize, path: usize) -> Result<Port, Error> {
     Ok(Port { tap, mac: mac(path, site), network: path })
 }
 
-/// A link's shape as the wire takes it.
+/// A link's shape as the engines take it.
 fn params(link: &Link, round_trip: Duration) -> LinkParams {
     let shape = &link.shape;
     let loss = match shape.loss {
@@ -131,6 +219,13 @@ mod tests {
     fn params_of(fields: &str) -> LinkParams {
         let topology = links(fields);
         params(&topology.links[0], topology.round_trip(&topology.links[0]))
+    }
+
+    #[test]
+    fn a_reason_is_short() {
+        let cause = "Error: Specified qdisc kind is unknown.; Command failed -:3; asked for: qdisc add";
+        let error = Error::new(Code::LabSetupFailed, "run", "tc -batch -", cause);
+        assert_eq!(short(error).cause, "Specified qdisc kind is unknown");
     }
 
     #[test]

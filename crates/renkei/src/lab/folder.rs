@@ -344,7 +344,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = folder(dir.path());
         assert_eq!(folder.state().unwrap_err().code, Code::LabUnknown);
-        let topology = Topology { name: folder.name.clone(), sites: Vec::new(), links: Vec::new() };
+        let topology = Topology {
+            name: folder.name.clone(),
+            engine: Default::default(),
+            seed: None,
+            sites: Vec::new(),
+            links: Vec::new(),
+        };
         let _lock = folder.lock().unwrap();
         folder.write(&State::of_this_process(&topology)).unwrap();
         assert_eq!(folder.running().unwrap().topology, topology);

@@ -38,6 +38,11 @@ pub fn of_gateway(lab: &str, site: &str) -> String {
     format!("rk-{lab}.{site}.nat")
 }
 
+/// The namespace in which the kernel engine's devices meet; no site has such a name.
+pub fn of_transit(lab: &str) -> String {
+    format!("rk-{lab}._transit")
+}
+
 /// The namespaces of a lab that exist now, whoever made them.
 pub fn of_lab(lab: &str) -> Vec<String> {
     let prefix = format!("rk-{lab}.");
@@ -141,27 +146,44 @@ pub fn remove(name: &str) -> Result<(), Error> {
     }
 }
 
-/// Runs lines of the `ip` program, in a namespace or in ours.
+/// Runs lines of the `ip` program, in a namespace or in the thread's own.
 pub fn ip(namespace: Option<&str>, lines: &str) -> Result<(), Error> {
-    let mut command = Command::new("ip");
-    if let Some(name) = namespace {
-        command.args(["-n", name]);
-    }
-    feed(command.args(["-batch", "-"]), lines)
+    feed(iproute("ip", namespace).args(["-batch", "-"]), lines).map(drop)
+}
+
+/// Runs lines of the `tc` program, in a namespace or in the thread's own.
+pub fn tc(namespace: Option<&str>, lines: &str) -> Result<(), Error> {
+    feed(iproute("tc", namespace).args(["-batch", "-"]), lines).map(drop)
+}
+
+/// The queueing disciplines of a namespace with their counters, as JSON.
+pub fn tc_show(namespace: &str) -> Result<String, Error> {
+    feed(iproute("tc", Some(namespace)).args(["-s", "-j", "qdisc", "show"]), "")
+}
+
+/// Runs lines of the `bridge` program in a namespace.
+pub fn bridge(namespace: &str, lines: &str) -> Result<(), Error> {
+    feed(iproute("bridge", Some(namespace)).args(["-batch", "-"]), lines).map(drop)
+}
+
+fn iproute(program: &str, namespace: Option<&str>) -> Command {
+    let mut command = Command::new(program);
+    command.args(namespace.iter().flat_map(|name| ["-n", name]));
+    command
 }
 
 /// Loads rules of the packet filter in a namespace.
 pub fn nft(namespace: &str, rules: &str) -> Result<(), Error> {
-    feed(Command::new("ip").args(["netns", "exec", namespace, "nft", "-f", "-"]), rules)
+    feed(Command::new("ip").args(["netns", "exec", namespace, "nft", "-f", "-"]), rules).map(drop)
 }
 
-/// Gives a program its input and its words if it fails.
-fn feed(command: &mut Command, input: &str) -> Result<(), Error> {
+/// Gives a program its input; what it prints, or its words if it fails.
+fn feed(command: &mut Command, input: &str) -> Result<String, Error> {
     let line = format!("{command:?}").replace('"', "");
     let failed = |cause: String| Error::new(Code::LabSetupFailed, "run", &line, cause);
     let mut child = command
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
@@ -171,21 +193,38 @@ fn feed(command: &mut Command, input: &str) -> Result<(), Error> {
     }
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let words = String::from_utf8_lossy(&output.stderr);
     Err(failed(format!("{}; asked for: {}", words.trim().replace('\n', "; "), input.trim())))
 }
 
-/// Runs `work` on a thread of its own that is in the namespace.
-pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+/// Runs `work` on a thread of its own in a network of its own, which is gone when the thread ends.
+pub fn in_new_network<T: Send>(
+    name: &'static str,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    on_thread(name, || {
+        // SAFETY: file descriptors stay shared; only the network becomes this thread's own.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+            .map_err(|errno| Error::new(Code::SystemCall, "make network", name, errno))?;
+        work()
+    })
+}
+
+fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("namespace".into()).spawn_scoped(scope, || {
-            join_network(name)?;
-            work()
-        });
+        let thread = std::thread::Builder::new().name("namespace".into()).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Runs `work` on a thread of its own that is in the namespace.
+pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    on_thread(name, || {
+        join_network(name)?;
+        work()
     })
 }
 

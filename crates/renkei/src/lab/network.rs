@@ -26,7 +26,8 @@ fn octet(number: usize) -> u8 {
     u8::try_from(number).expect("a topology has at most 250 sites and 16 paths")
 }
 
-fn mac_text(path: usize, site: usize) -> String {
+/// The same as text.
+pub fn mac_text(path: usize, site: usize) -> String {
     mac(path, site).map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -93,11 +94,17 @@ pub fn route_line(link: &Link) -> String {
 }
 
 /// The lines that join a site to the box with the address translation before it: for the box, and for the site.
-pub fn translation_lines(topology: &Topology, site: usize, site_namespace: &str) -> (String, String) {
+/// `device` are options of the site's device.
+pub fn translation_lines(
+    topology: &Topology,
+    site: usize,
+    site_namespace: &str,
+    device: &str,
+) -> (String, String) {
     let paths = topology.paths_of(site);
     let mtu = paths.iter().map(|path| device_mtu(topology, site, *path)).max().unwrap_or(1500);
     let outer = format!(
-        "link add inside type veth peer name eth0 netns {site_namespace}\n\
+        "link add inside type veth peer name eth0 {device} netns {site_namespace}\n\
          link set inside mtu {mtu} addrgenmode none\nlink set inside up\naddr add {}/24 dev inside\n",
         inside_address(1)
     );

@@ -25,10 +25,29 @@ const MAX_NAME: usize = 32;
 pub struct Topology {
     /// The lab's name.
     pub name: String,
+    /// What is to move its packets.
+    #[serde(default)]
+    pub engine: EngineChoice,
+    /// What decides the wire's chances; none is another each time.
+    #[serde(default)]
+    pub seed: Option<u64>,
     /// The sites, in the order of the file.
     pub sites: Vec<Site>,
     /// Every directed link.
     pub links: Vec<Link>,
+}
+
+/// Which engine a lab is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineChoice {
+    /// The kernel's where it can be made, else the wire.
+    #[default]
+    Auto,
+    /// netem and htb.
+    Kernel,
+    /// TAP devices and a thread.
+    Wire,
 }
 
 /// One site: a network namespace.
@@ -81,6 +100,9 @@ type Settings = BTreeMap<Spanned<String>, Setting>;
 #[serde(deny_unknown_fields)]
 struct File {
     name: Spanned<String>,
+    #[serde(default)]
+    engine: EngineChoice,
+    seed: Option<u64>,
     #[serde(default)]
     defaults: Defaults,
     #[serde(default)]
@@ -289,7 +311,8 @@ impl Topology {
 
 fn build(file: File, name: Option<&str>) -> Result<Topology, Mistake> {
     let name = lab_name(&file.name, name)?;
-    let topology = Topology { name, sites: sites(&file)?, links: Vec::new() };
+    let (engine, seed) = (file.engine, file.seed);
+    let topology = Topology { name, engine, seed, sites: sites(&file)?, links: Vec::new() };
     unique_names(&topology)?;
     if topology.sites.is_empty() {
         return Err(Mistake { span: None, cause: "there is no [[site]] and no matrix".into() });

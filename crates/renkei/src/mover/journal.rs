@@ -101,6 +101,16 @@ impl Journal {
         Ok((journal, state))
     }
 
+    /// Says whose it is, unless that is known of what was read as `state`.
+    pub fn sign(&mut self, state: &State, owner: &str) -> Result<(), Error> {
+        if state.owner.is_some() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        Record::Owner(owner.into()).write(&mut bytes);
+        self.append(&bytes)
+    }
+
     /// Appends whole records.
     pub fn append(&mut self, records: &[u8]) -> Result<(), Error> {
         self.file.write_all(records).map_err(|error| broken(&self.path, error))
@@ -196,11 +206,12 @@ fn sync_folder(folder: &Path, sync: Sync<'_>) -> std::io::Result<()> {
     }
 }
 
-/// Lets an account have so many journals in `folder`, that of `header.job` among them.
+/// Lets a principal have so many journals in `folder`, that of `header.job` among them. Those that do not say whose they
+/// are count for everybody with their account.
 ///
 /// # Errors
 /// `TooManyUnfinished` beyond that.
-pub fn check_unfinished(folder: &Path, header: &Header, limit: usize) -> Result<(), Error> {
+pub fn check_unfinished(folder: &Path, header: &Header, owner: &str, limit: usize) -> Result<(), Error> {
     let own = file_name(header.job);
     let Ok(listing) = std::fs::read_dir(folder) else { return Ok(()) };
     let others: Vec<PathBuf> = listing
@@ -212,23 +223,35 @@ pub fn check_unfinished(folder: &Path, header: &Header, limit: usize) -> Result<
     if others.len() < limit || others.iter().any(|path| path.ends_with(&own)) {
         return Ok(());
     }
-    let same = |path: &PathBuf| read_header(path).is_some_and(|other| other.account == header.account);
-    if others.iter().filter(|path| same(path)).count() < limit {
+    let same = |path: &&PathBuf| read_start(path).is_ok_and(|state| is_of(&state, header, owner));
+    if others.iter().filter(same).count() < limit {
         return Ok(());
     }
-    let cause = format!("{limit} are kept, as many as one account may have");
-    Err(Error::new(Code::TooManyUnfinished, "open journal", &header.account, cause))
+    let cause = format!("{limit} are kept, as many as one user may have");
+    Err(Error::new(Code::TooManyUnfinished, "open journal", owner, cause))
 }
 
-/// The first record alone: a journal may be long.
-fn read_header(path: &Path) -> Option<Header> {
-    let mut file = File::open(path).ok()?;
-    let mut head = [0; RECORD_HEAD_BYTES];
-    file.read_exact(&mut head).ok()?;
-    let mut record = head.to_vec();
-    let length = u32::from_le_bytes(*head.first_chunk().expect("longer than a length"));
-    file.take(u64::from(length).min(MAX_RECORD_BYTES as u64)).read_to_end(&mut record).ok()?;
-    State::read(&record).0.header
+fn is_of(state: &State, header: &Header, owner: &str) -> bool {
+    state.header.as_ref().is_some_and(|other| match &state.owner {
+        Some(other) => other == owner,
+        None => other.account == header.account,
+    })
+}
+
+/// The first two records alone, the header and the owner: a journal may be long.
+fn read_start(path: &Path) -> std::io::Result<State> {
+    let (mut file, mut records) = (File::open(path)?, Vec::new());
+    for _ in 0..2 {
+        let mut head = [0; RECORD_HEAD_BYTES];
+        if let Err(error) = file.read_exact(&mut head) {
+            // A journal may end with its header.
+            return if records.is_empty() { Err(error) } else { Ok(State::read(&records).0) };
+        }
+        records.extend(head);
+        let length = u32::from_le_bytes(*head.first_chunk().expect("longer than a length"));
+        (&mut file).take(u64::from(length).min(MAX_RECORD_BYTES as u64)).read_to_end(&mut records)?;
+    }
+    Ok(State::read(&records).0)
 }
 
 fn file_name(job: u64) -> String {
@@ -444,20 +467,41 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_so_many_unfinished_transfers_and_no_more() {
+    fn a_principal_has_so_many_unfinished_transfers_and_no_more() {
         let folder = tempfile::tempdir().unwrap();
-        let check = |job, account: &str| {
-            let header = Header { account: account.into(), ..header(job) };
-            check_unfinished(folder.path(), &header, 3).map_err(|error| error.code)
+        let check = |job, owner: &str| {
+            check_unfinished(folder.path(), &header(job), owner, 3).map_err(|error| error.code)
         };
-        assert_eq!(check(1, "a"), Ok(()));
-        (1..=3).for_each(|job| drop(open(folder.path(), &header(job)).unwrap()));
-        assert_eq!(check(4, "a"), Err(Code::TooManyUnfinished));
-        // One of those is taken up; another account has none.
-        assert_eq!((check(2, "a"), check(4, "b")), (Ok(()), Ok(())));
+        let start = |job, owner: &str| {
+            let (mut journal, state) = open(folder.path(), &header(job)).unwrap();
+            journal.sign(&state, owner).unwrap();
+        };
+        assert_eq!(check(1, "ada"), Ok(()));
+        (1..=3).for_each(|job| start(job, "ada"));
+        assert_eq!(check(4, "ada"), Err(Code::TooManyUnfinished));
+        // One of those is taken up; another principal with the same account has none.
+        assert_eq!((check(2, "ada"), check(4, "bob")), (Ok(()), Ok(())));
         std::fs::write(folder.path().join("x.becomes"), "").unwrap();
         open(folder.path(), &header(1)).unwrap().0.remove();
-        assert_eq!(check(4, "a"), Ok(()));
+        assert_eq!(check(4, "ada"), Ok(()));
+    }
+
+    #[test]
+    fn journals_of_nobody_count_for_their_account() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |account: &str| {
+            let header = Header { account: account.into(), ..header(4) };
+            check_unfinished(folder.path(), &header, "ada", 3).map_err(|error| error.code)
+        };
+        (1..=3).for_each(|job| drop(open(folder.path(), &header(job)).unwrap()));
+        assert_eq!((check("a"), check("b")), (Err(Code::TooManyUnfinished), Ok(())));
+        // Once taken up, one has an owner, and keeps the first.
+        for owner in ["bob", "eve"] {
+            let (mut journal, state) = open(folder.path(), &header(3)).unwrap();
+            journal.sign(&state, owner).unwrap();
+            assert_eq!(state.owner.as_deref(), (owner == "eve").then_some("bob"));
+        }
+        assert_eq!(check("a"), Ok(()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::Site;
 use super::access::Access;
 use crate::mover::Stop;
 use crate::store::temp::is_temp_name;
-use crate::store::tree::{disk_usage, remove_tree};
+use crate::store::tree::{disk_usage, remove_tree_while};
 use crate::store::{Detail, Dir, ReadFile, Store};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
@@ -68,10 +68,11 @@ impl Site {
         at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
-    /// Removes a file, or with `recursive` a tree.
-    pub fn remove(&self, access: &Access, place: &Place, recursive: bool) -> Result<(), Error> {
+    /// Removes a file, or with `recursive` a tree; ends early when it is stopped, and leaves the rest.
+    pub fn remove(&self, access: &Access, place: &Place, recursive: bool, stop: &Stop) -> Result<(), Error> {
         audit(access, "remove", place);
-        let work = move |store: &dyn Store, path: &RelPath| remove(store, path, recursive);
+        let stop = stop.clone();
+        let work = move |store: &dyn Store, path: &RelPath| remove(store, path, recursive, &stop);
         at(access, place, access.open(place, true)?.run("remove", work))
     }
 
@@ -204,13 +205,16 @@ pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), 
     store.dir(&at).map(drop)
 }
 
-fn remove(store: &dyn Store, path: &RelPath, recursive: bool) -> Result<(), Error> {
+fn remove(store: &dyn Store, path: &RelPath, recursive: bool, stop: &Stop) -> Result<(), Error> {
     if path.is_root() {
         let cause = "a storage itself is never removed; name what is in it";
         return Err(Error::new(Code::UsageInvalid, "remove", "/", cause));
     }
     let (dir, name) = parent(store, path)?;
-    if recursive { remove_tree(&*dir, name).map(drop) } else { dir.remove_file(name) }
+    match recursive {
+        true => remove_tree_while(&*dir, name, &|| stop.check()).map(drop),
+        false => dir.remove_file(name),
+    }
 }
 
 fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> {

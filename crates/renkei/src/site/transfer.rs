@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// block (1 MiB); a sender has less.
 pub(super) const STREAM_BYTES: u64 = 4 << 20;
 
-/// Journals of unfinished transfers of one account, which are kept for a week.
+/// Journals of unfinished transfers of one principal, which are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
 
 /// Sources of one transfer at most; each holds a descriptor.
@@ -103,7 +103,7 @@ impl Site {
         let left = parked.as_ref().and_then(|parked| parked.take());
         let (waiting, left) = self.issue_left(access, open.max_streams, left, control)?;
         let memory = waiting.allowance(self.max_streams(access));
-        let journal = self.open_journal(&account, &open, job, &*memory)?;
+        let journal = self.open_journal(access, &account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
@@ -138,6 +138,7 @@ impl Site {
     /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
     fn open_journal(
         &self,
+        access: &Access,
         account: &Account,
         open: &OpenReceive,
         job: u64,
@@ -155,8 +156,11 @@ impl Site {
             account: account.name.clone(),
         };
         let folder = self.home().journal_dir();
-        check_unfinished(&folder, &header, MAX_UNFINISHED)?;
-        Journal::open(&folder, &header, memory).map(Some)
+        let owner = access.principal.to_string();
+        check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
+        let (mut journal, state) = Journal::open(&folder, &header, memory)?;
+        journal.sign(&state, &owner)?;
+        Ok(Some((journal, state)))
     }
 
     /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].

@@ -25,13 +25,26 @@ const HOISTED: &str = ".rk~rm-";
 /// # Errors
 /// The first failure, after everything that can be removed has been.
 pub fn remove_tree(dir: &dyn Dir, name: &[u8]) -> Result<u64, Error> {
+    remove_tree_while(dir, name, &|| Ok(()))
+}
+
+/// The same as long as `go_on`, which is asked before each name, says so.
+///
+/// # Errors
+/// What `go_on` gives, with the rest of the tree still there; else as [`remove_tree`].
+pub fn remove_tree_while(
+    dir: &dyn Dir,
+    name: &[u8],
+    go_on: &dyn Fn() -> Result<(), Error>,
+) -> Result<u64, Error> {
+    go_on()?;
     match dir.remove_file(name) {
         Ok(()) => return Ok(1),
         Err(error) if error.code == Code::IsADirectory => {}
         Err(error) => return Err(error),
     }
     let mut removal = Removal { levels: vec![Level::open(dir, name)?], removed: 0, hoisted: 0, failed: None };
-    removal.run(dir);
+    removal.run(dir, go_on)?;
     match removal.failed {
         None => Ok(removal.removed),
         Some(error) => Err(error),
@@ -63,14 +76,16 @@ struct Removal {
 }
 
 impl Removal {
-    fn run(&mut self, above: &dyn Dir) {
+    fn run(&mut self, above: &dyn Dir, go_on: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
         while let Some(level) = self.levels.last_mut() {
+            go_on()?;
             match level.listing.next() {
                 Some(Ok(listed)) => self.remove(listed),
                 Some(Err(error)) => self.note(error),
                 None => self.leave(above),
             }
         }
+        Ok(())
     }
 
     fn note(&mut self, error: Error) {
@@ -305,6 +320,23 @@ mod tests {
         };
         assert_eq!(disk_usage(&root, &go_on).unwrap_err().code, Code::Cancelled);
         assert!(asked.get() < 10, "{}", asked.get());
+    }
+
+    #[test]
+    fn removing_ends_when_it_is_told_to() {
+        let (_keep, store) = store();
+        let root = store.root().unwrap();
+        root.mkdir(b"tree", 0o700).unwrap();
+        dig(&root.child(b"tree").unwrap(), 20);
+        let asked = std::cell::Cell::new(0);
+        let go_on = || {
+            asked.set(asked.get() + 1);
+            if asked.get() < 7 { Ok(()) } else { Err(Error::new(Code::Cancelled, "remove", "", "")) }
+        };
+        assert_eq!(remove_tree_while(&*root, b"tree", &go_on).unwrap_err().code, Code::Cancelled);
+        // Nothing was asked or done after that, and what is left can be removed later.
+        assert_eq!(asked.get(), 7);
+        assert!(remove_tree(&*root, b"tree").unwrap() > 30);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 fn text(output: &Output) -> String {
@@ -458,6 +458,37 @@ fn progress_counts_what_was_sent_of_a_block() {
         seen = seen.max(status["transfers"][0]["progress"]["bytes_moved"].as_u64().unwrap_or(0));
     }
     assert!(seen > 0, "12 MiB in 3 s without a sign");
+}
+
+/// A terminal that shows `^C` pushes the bar out of its line, where it stays.
+#[test]
+fn a_copy_that_is_stopped_at_a_terminal_leaves_no_bar() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: there is no script(1), which makes a terminal");
+        return;
+    }
+    let federation = Federation::two();
+    let scratch = federation.scratch();
+    std::fs::write(scratch.join("big"), vec![7; 40 << 20]).unwrap();
+    let mut copy = federation.titech.command();
+    copy.args(["cp", "--limit", "4M"]).arg(scratch.join("big")).arg(federation.kek.place("big"));
+    let words = std::iter::once(copy.get_program()).chain(copy.get_args());
+    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &line.join(" "), "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut terminal = terminal.spawn().unwrap();
+    let (mut keys, mut screen) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&shown).contains("1 files") {
+        let read = screen.read(&mut part).unwrap();
+        assert_ne!(read, 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend(&part[..read]);
+    }
+    keys.write_all(b"\x03").unwrap();
+    screen.read_to_end(&mut shown).unwrap();
+    let shown = String::from_utf8_lossy(&shown);
+    assert_eq!(terminal.wait().unwrap().code(), Some(130), "{shown}");
+    assert!(shown.contains("RK-MOVE-5") && !shown.contains("^C"), "{shown}");
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn operate(
         Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
         Request::List(place) => return list(id, place, access, link, site),
         Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
-        Request::Remove { place, recursive } => done(site.remove(access, &place, recursive)?),
+        Request::Remove { place, recursive } => done(site.remove(access, &place, recursive, stop)?),
         Request::Rename { from, to } => done(site.rename(access, &from, &to)?),
         Request::Usage(place) => Reply::Usage(site.usage(access, &place, stop)?),
         Request::Space(place) => Reply::Space(site.space(access, &place)?),
