@@ -194,6 +194,17 @@ pub struct ReceiveOptions {
     pub dry_run: bool,
 }
 
+/// How much of the path a transfer may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A share like that of others.
+    #[default]
+    Normal,
+    /// What others leave.
+    Background,
+}
+
 /// Opens a transfer to the PoP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenReceive {
@@ -205,6 +216,8 @@ pub struct OpenReceive {
     pub to: Place,
     /// How to deal with what is there.
     pub options: ReceiveOptions,
+    /// Shown in the status; the sender keeps to it.
+    pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }
@@ -226,6 +239,8 @@ pub struct OpenSend {
     pub dry_run: bool,
     /// Bytes per second at most, over all streams.
     pub limit: Option<u64>,
+    /// How much of the path it may take.
+    pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }
@@ -339,6 +354,8 @@ pub struct TransferStatus {
     pub direction: String,
     /// The place at this site.
     pub place: String,
+    /// How much of the path it may take.
+    pub class: Class,
     /// How far it is.
     pub progress: Progress,
 }

@@ -4,9 +4,11 @@
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
 //! writing of a unit happens outside it.
 
+use super::background::{Pace, spawn_pace};
 use super::failure::{Failure, Stop};
 use super::outgoing::Outgoing;
 use super::progress::Watch;
+use super::throttle::{Shares, Throttle};
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
@@ -18,7 +20,7 @@ use renkei_core::link::controller::{Controller, is_far};
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, EntryFailure, Progress, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Class, Control, EntryFailure, Progress, SendDone, Summary};
 use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +34,10 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 const SPARE_REST_TICKS: usize = 40;
 
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
-const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+pub(super) const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
+const LIMIT_ROOM: f64 = 1.04;
 
 /// What a stream does next.
 pub(super) enum Next {
@@ -58,6 +63,8 @@ pub struct SendJob {
     pub dry_run: bool,
     /// Bytes per second at most, over all streams.
     pub limit: Option<u64>,
+    /// How much of the path it may take.
+    pub class: Class,
     /// Who reads.
     pub account: Account,
     /// This side's name in errors.
@@ -74,6 +81,8 @@ pub(super) struct Session {
     offers: bool,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
+    /// What holds the streams to a rate, if something does.
+    throttle: Option<Arc<Throttle>>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -93,7 +102,10 @@ pub fn send(
     let link = control.sender();
     let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
     sockets.iter().for_each(|socket| prepare_sending(socket, is_far(rtt(socket))));
-    let pacer = Pacer::new(sockets.clone(), job.limit);
+    let background = (job.class == Class::Background).then(|| Pace::new(sockets.clone(), job.limit));
+    let limit = || job.limit.map(|limit| Arc::new(Throttle::new(limit)));
+    let throttle = background.as_ref().map(Pace::throttle).or_else(limit);
+    let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit));
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
@@ -101,6 +113,7 @@ pub fn send(
         sent_bytes: AtomicU64::new(0),
         offers: job.offers,
         offering: Mutex::default(),
+        throttle,
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -112,6 +125,9 @@ pub fn send(
     let mut threads = Vec::new();
     let start = || {
         threads.push(spawn_ticker(&session, watch.clone(), pacer)?);
+        if let Some(pace) = background {
+            threads.push(spawn_pace(&session, pace)?);
+        }
         threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests)?);
         spawn_streams(&session, &job.account, streams, &mut threads)
     };
@@ -195,6 +211,12 @@ impl Session {
         }
     }
 
+    /// Waits at most `patience` until `bytes` of content may be sent, or the session is over; false if it took longer.
+    pub(super) fn may_send(&self, bytes: u64, patience: Duration) -> bool {
+        let throttle = self.throttle.as_ref();
+        throttle.is_none_or(|throttle| throttle.take(bytes, patience, || self.failure.is_over()))
+    }
+
     /// Counts content that went out; without the lock, for it comes with every piece.
     pub(super) fn on_bytes_moved(&self, bytes: u64) {
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -273,7 +295,7 @@ impl Session {
     }
 }
 
-type Thread = AccountThread<()>;
+pub(super) type Thread = AccountThread<()>;
 
 fn spawn_walk(
     session: &Arc<Session>,
@@ -327,13 +349,16 @@ struct Pacer {
     started: Instant,
     /// Ticks so far.
     ticks: usize,
+    /// What a limit lets each stream have.
+    limit: Option<(u64, Shares)>,
 }
 
 impl Pacer {
     fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
-        let controller = Controller::new(sockets.len(), limit);
-        let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0 };
-        if limit.is_some() {
+        let controller = Controller::new(sockets.len(), None);
+        let limit = limit.map(|limit| (limit, Shares::new(sockets.len(), LIMIT_ROOM)));
+        let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0, limit };
+        if pacer.limit.is_some() {
             pacer.apply();
         }
         pacer
@@ -341,12 +366,15 @@ impl Pacer {
 
     fn apply(&self) {
         let rates = &self.controller.pacing().rates;
-        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, *rate));
+        let share = self.limit.as_ref().map(|(limit, shares)| shares.of(*limit));
+        let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
+        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
     }
 
     fn tick(&mut self) {
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        if self.controller.on_samples(self.started.elapsed(), &samples) {
+        let shared = self.limit.as_mut().is_some_and(|(_, shares)| shares.on_samples(&samples));
+        if self.controller.on_samples(self.started.elapsed(), &samples) || shared {
             self.apply();
         }
         self.ticks += 1;
@@ -357,11 +385,13 @@ impl Pacer {
     }
 }
 
-fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Result<Thread, Error> {
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         while !session.failure.wait_for(PROGRESS_EVERY) {
-            pacer.tick();
+            if let Some(pacer) = &mut pacer {
+                pacer.tick();
+            }
             let progress = session.progress();
             watch.set(progress);
             if session.control.send(&Control::Progress(progress)).is_err() {
@@ -454,6 +484,7 @@ mod tests {
             digests: false,
             dry_run: false,
             limit: None,
+            class: Class::Normal,
             account: unusable_account(),
             side: "here".into(),
         };
@@ -475,6 +506,7 @@ mod tests {
             sent_bytes: AtomicU64::new(0),
             offers: false,
             offering: Mutex::default(),
+            throttle: None,
             failure: Failure::new(control.clone(), Vec::new()),
             control,
             side: "here".into(),

@@ -23,7 +23,8 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Request, Summary,
+    TransferStatus,
 };
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -49,6 +50,7 @@ fn running(
     id: [u8; 16],
     direction: &str,
     place: String,
+    class: Class,
     watch: &Watch,
     stop: &Stop,
 ) -> Running {
@@ -57,6 +59,7 @@ fn running(
         principal: access.principal.to_string(),
         direction: direction.into(),
         place,
+        class,
         progress: Progress::default(),
     };
     let judge = {
@@ -139,7 +142,7 @@ impl Site {
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
+        let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
         // First the streams: what the journal says counts to the memory of the session that has them.
         let waiting = self.issue_streams(access, open.max_streams, control)?;
@@ -218,7 +221,7 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
+        let entry = running(access, open.transfer, "send", places(&open), open.class, &watch, &stop);
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
@@ -259,7 +262,7 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
-        let mut entry = running(access, open.transfer, "send", places(open), watch, stop);
+        let mut entry = running(access, open.transfer, "send", places(open), open.class, watch, stop);
         entry.judge = {
             let (judge, to) = (entry.judge, to.clone());
             Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
@@ -394,6 +397,7 @@ fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, E
         digests: open.digests,
         dry_run: open.dry_run,
         limit: open.limit,
+        class: open.class,
         account,
         side: access.site().into(),
     })

@@ -13,6 +13,7 @@ mod mover;
 mod proxy;
 mod raw;
 mod safety;
+mod sharing;
 mod tidy;
 mod tree;
 mod verbs;
