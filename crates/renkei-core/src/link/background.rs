@@ -283,8 +283,7 @@ mod tests {
         loss: f64,
     }
 
-    /// Mean rates of the other and of the background transfer between `from` and `to` seconds, and what was lost of
-    /// the background transfer.
+    /// Mean rates of the other and of the background transfer between `from` and `to` seconds.
     fn drive(path: &Path, other: Option<&mut dyn Other>, with_us: bool, from: f64, to: f64) -> (f64, f64) {
         let mut us = Background::new(Duration::from_secs_f64(path.min_rtt));
         let mut nobody = Cubic { window: 0.0, most: 0.0, since: 0.0, min_rtt: 1.0 };
