@@ -16,7 +16,7 @@ use crate::net::socket::{pace, prepare_sending, rtt, sample, spare_rest};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::{Controller, is_far};
+use renkei_core::link::controller::{Controller, Sample, is_far};
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// Ticks after which a stream of a full path is spared its next rest: below BBR's 10 s, and not all in one tick.
-const SPARE_REST_TICKS: usize = 40;
+/// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
+const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
 
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
 pub(super) const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
@@ -347,17 +347,22 @@ struct Pacer {
     sockets: Vec<Arc<TcpStream>>,
     controller: Controller,
     started: Instant,
-    /// Ticks so far.
-    ticks: usize,
+    /// When each stream is spared its next rest; not all at once.
+    rests: Vec<Duration>,
     /// What a limit lets each stream have.
     limit: Option<(u64, Shares)>,
+    /// When it was last looked which streams are busy.
+    looked: Duration,
 }
 
 impl Pacer {
     fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
         let controller = Controller::new(sockets.len(), None);
+        let streams = sockets.len().max(1) as u32;
+        let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
         let limit = limit.map(|limit| (limit, Shares::new(sockets.len(), LIMIT_ROOM)));
-        let pacer = Pacer { sockets, controller, started: Instant::now(), ticks: 0, limit };
+        let (started, looked) = (Instant::now(), Duration::ZERO);
+        let pacer = Pacer { sockets, controller, started, rests, limit, looked };
         if pacer.limit.is_some() {
             pacer.apply();
         }
@@ -372,15 +377,36 @@ impl Pacer {
     }
 
     fn tick(&mut self) {
+        let now = self.started.elapsed();
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        let shared = self.limit.as_mut().is_some_and(|(_, shares)| shares.on_samples(&samples));
-        if self.controller.on_samples(self.started.elapsed(), &samples) || shared {
+        let shared = self.share_limit(now, &samples);
+        if self.controller.on_samples(now, &samples) || shared {
             self.apply();
         }
-        self.ticks += 1;
+        tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
         if self.controller.is_full() {
-            let due = |index: &usize| index % SPARE_REST_TICKS == self.ticks % SPARE_REST_TICKS;
-            (0..self.sockets.len()).filter(due).for_each(|index| spare_rest(&self.sockets[index]));
+            self.spare_rests(now);
+        }
+    }
+
+    /// Sees now and then which streams leave their part of a limit to the others; true if that changed.
+    fn share_limit(&mut self, now: Duration, samples: &[Sample]) -> bool {
+        let Some((_, shares)) = self.limit.as_mut().filter(|_| now >= self.looked + PROGRESS_EVERY) else {
+            return false;
+        };
+        self.looked = now;
+        shares.on_samples(samples)
+    }
+
+    fn spare_rests(&mut self, now: Duration) {
+        for (socket, due) in self.sockets.iter().zip(&mut self.rests) {
+            let is_due = *due <= now;
+            while *due <= now {
+                *due += SPARE_REST_EVERY;
+            }
+            if is_due {
+                spare_rest(socket);
+            }
         }
     }
 }
@@ -388,10 +414,18 @@ impl Pacer {
 fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
-        while !session.failure.wait_for(PROGRESS_EVERY) {
+        let mut told = Instant::now();
+        let interval = |pacer: &Option<Pacer>| {
+            pacer.as_ref().map_or(PROGRESS_EVERY, |pacer| pacer.controller.interval())
+        };
+        while !session.failure.wait_for(interval(&pacer)) {
             if let Some(pacer) = &mut pacer {
                 pacer.tick();
             }
+            if told.elapsed() < PROGRESS_EVERY {
+                continue;
+            }
+            told = Instant::now();
             let progress = session.progress();
             watch.set(progress);
             if session.control.send(&Control::Progress(progress)).is_err() {
