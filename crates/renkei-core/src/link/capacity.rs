@@ -155,7 +155,7 @@ impl Capacity {
     /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
-        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full }
+        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, queued_since: None }
     }
 
     /// Takes what all streams together did until `now`; gives the rate they may have from now on, or `None` to leave

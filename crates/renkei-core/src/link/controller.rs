@@ -1,6 +1,6 @@
 //! The controller of one path and direction: stream count, and the rate each stream may send at.
 //!
-//! A cap is shared evenly over the streams. Without a cap no stream is paced, unless the path is full: then all are
+//! No stream is paced, unless the path is full: then all are
 //! paced in sum to what it carries (see [`super::capacity`]). Or unless the streams drift apart: then those far above
 //! the median are held to it for a while, so that the slow ones can catch up (the cooperative window of Data
 //! Reservoir: slowing the fast ones raises the total on a long path).
@@ -75,7 +75,6 @@ pub struct Pacing {
 
 /// The controller.
 pub struct Controller {
-    cap: Option<u64>,
     window_start: Duration,
     base: Vec<Sample>,
     held: bool,
@@ -87,15 +86,13 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// For so many streams, together at most `cap` bytes per second.
-    pub fn new(streams: usize, cap: Option<u64>) -> Self {
-        let share = cap.map(|cap| (cap / streams.max(1) as u64).max(1));
+    /// For so many streams.
+    pub fn new(streams: usize) -> Self {
         Controller {
-            cap,
             window_start: Duration::ZERO,
             base: vec![Sample::default(); streams],
             held: false,
-            pacing: Pacing { rates: vec![share; streams] },
+            pacing: Pacing { rates: vec![None; streams] },
             capacity: Capacity::default(),
             interval: NEAR_INTERVAL,
             shared: None,
@@ -103,11 +100,10 @@ impl Controller {
     }
 
     /// Goes on with the same streams after a pause, from what the kernel counts of them now. What was learnt of the
-    /// path stays, unless one of the two jobs had a cap.
-    pub fn resume(self, cap: Option<u64>, samples: &[Sample]) -> Self {
-        let known = self.cap.is_none() && cap.is_none() && samples.len() == self.base.len();
-        let fresh = Controller { base: samples.to_vec(), ..Controller::new(samples.len(), cap) };
-        if !known || !self.capacity.is_full() {
+    /// path stays.
+    pub fn resume(self, samples: &[Sample]) -> Self {
+        let fresh = Controller { base: samples.to_vec(), ..Controller::new(samples.len()) };
+        if samples.len() != self.base.len() || !self.capacity.is_full() {
             return fresh;
         }
         let Controller { capacity, pacing, shared, interval, .. } = self;
@@ -131,7 +127,7 @@ impl Controller {
 
     /// Takes one sample of each stream; true if the pacing changed.
     pub fn on_samples(&mut self, now: Duration, samples: &[Sample]) -> bool {
-        if samples.len() != self.base.len() || self.cap.is_some() {
+        if samples.len() != self.base.len() {
             return false;
         }
         let shared = self.share_capacity(now, samples);
@@ -226,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_full_path_is_shared_evenly() {
-        let mut controller = Controller::new(2, None);
+        let mut controller = Controller::new(2);
         let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
         let look = |step: u64| controller.on_samples(Duration::from_millis(50 * step), &[lossy(step); 2]);
         assert!((0..20).any(look));
@@ -246,14 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_is_shared() {
-        let controller = Controller::new(4, Some(1000));
-        assert_eq!(controller.pacing().rates, [Some(250); 4]);
-    }
-
-    #[test]
     fn fast_streams_are_held_until_the_slow_ones_caught_up() {
-        let mut controller = Controller::new(4, None);
+        let mut controller = Controller::new(4);
         let second = Duration::from_secs(1);
         assert!(!controller.on_samples(second / 2, &[sample(1); 4]), "too early to judge");
         assert!(controller.on_samples(second, &[sample(100), sample(1000), sample(1000), sample(4000)]));
@@ -266,14 +256,14 @@ mod tests {
     #[test]
     fn a_path_that_was_full_is_known_after_a_pause() {
         let full = || {
-            let mut controller = Controller::new(2, None);
+            let mut controller = Controller::new(2);
             let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
             let look = |step: u64| controller.on_samples(Duration::from_millis(50 * step), &[lossy(step); 2]);
             assert!((0..20).any(look));
             controller
         };
         let now = [sample(70_000_000), sample(80_000_000)];
-        let mut resumed = full().resume(None, &now);
+        let mut resumed = full().resume(&now);
         assert!(resumed.is_full() && resumed.pacing() == full().pacing());
         // What arrived before the pause is not taken for a rate.
         for step in 1..=40 {
@@ -281,14 +271,11 @@ mod tests {
             resumed.on_samples(Duration::from_millis(50 * step), &later);
         }
         assert!(resumed.pacing().rates[0].is_some_and(|rate| rate < 30_000_000), "{:?}", resumed.pacing());
-        assert_eq!(full().resume(Some(1000), &now).pacing().rates, [Some(500); 2]);
-        let capped = Controller::new(2, Some(1000)).resume(None, &now);
-        assert_eq!((capped.is_full(), &capped.pacing().rates), (false, &vec![None; 2]));
     }
 
     #[test]
     fn even_streams_are_left_alone() {
-        let mut controller = Controller::new(4, None);
+        let mut controller = Controller::new(4);
         for step in 1..10u64 {
             let samples = [sample(step * 900), sample(step * 1000), sample(step * 1000), sample(step * 1100)];
             assert!(!controller.on_samples(Duration::from_secs(step), &samples));

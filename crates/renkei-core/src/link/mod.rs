@@ -1,4 +1,6 @@
 //! Control of a path: how many streams, how fast.
 
+pub mod background;
+pub mod bucket;
 pub mod capacity;
 pub mod controller;

@@ -229,6 +229,17 @@ pub struct ReceiveOptions {
     pub dry_run: bool,
 }
 
+/// How much of the path a transfer may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A share like that of others.
+    #[default]
+    Normal,
+    /// What others leave.
+    Background,
+}
+
 /// Opens a transfer to the PoP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenReceive {
@@ -240,6 +251,8 @@ pub struct OpenReceive {
     pub to: Place,
     /// How to deal with what is there.
     pub options: ReceiveOptions,
+    /// Shown in the status; the sender keeps to it.
+    pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }
@@ -282,6 +295,8 @@ pub struct OpenFound {
     pub job: u64,
     /// The destination.
     pub to: Place,
+    /// As in [`OpenReceive`].
+    pub class: Class,
     /// What to open, by what is found; what is not there is not opened.
     #[serde(deserialize_with = "batch")]
     pub choices: Vec<(Found, Choice)>,
@@ -302,6 +317,7 @@ impl OpenFound {
             job: self.job,
             to: Place { storage: self.to.storage.clone(), path: choice.base.clone() },
             options: choice.options.clone(),
+            class: self.class,
             max_streams: self.max_streams,
         }
     }
@@ -324,6 +340,8 @@ pub struct OpenSend {
     pub dry_run: bool,
     /// Bytes per second at most, over all streams.
     pub limit: Option<u64>,
+    /// How much of the path it may take.
+    pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
 }
@@ -439,6 +457,8 @@ pub struct TransferStatus {
     pub direction: String,
     /// The place at this site.
     pub place: String,
+    /// How much of the path it may take.
+    pub class: Class,
     /// How far it is.
     pub progress: Progress,
 }

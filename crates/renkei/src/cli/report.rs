@@ -7,7 +7,7 @@ use crate::mover::hex;
 use crate::mover::progress::Note;
 use indicatif::HumanBytes;
 use renkei_core::error::{Code, Error, Kind};
-use renkei_core::wire::message::{Summary, TransferId};
+use renkei_core::wire::message::{Class, Summary, TransferId};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -19,6 +19,7 @@ const SHOWN_FAILURES: usize = 20;
 #[derive(Debug, Serialize)]
 struct Transferred {
     transfer: String,
+    class: Class,
     files: u64,
     dirs: u64,
     links: u64,
@@ -47,7 +48,7 @@ pub(super) fn transferred(
     summary: &Summary,
     notes: Vec<Note>,
     took: Duration,
-    transfer: &TransferId,
+    (transfer, class): (&TransferId, Class),
     context: &Context,
 ) -> Result<u8, Error> {
     let failure = |failure: &renkei_core::wire::message::EntryFailure| {
@@ -65,6 +66,7 @@ pub(super) fn transferred(
     }
     let report = Transferred {
         transfer: hex(transfer),
+        class,
         files: summary.files,
         dirs: summary.dirs,
         links: summary.links,
@@ -205,6 +207,7 @@ mod tests {
     fn copied(files: u64, dirs: u64, bytes_moved: u64, seconds: f64) -> Transferred {
         Transferred {
             transfer: String::new(),
+            class: Class::Normal,
             files,
             dirs,
             links: 0,

@@ -6,7 +6,7 @@ use super::quantity::{human, span};
 use super::{Context, login};
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::{Progress, Reply, Request, Status, TransferStatus};
+use renkei_core::wire::message::{Class, Progress, Reply, Request, Status, TransferStatus};
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::OsString;
@@ -65,9 +65,13 @@ impl Report for Shown {
 }
 
 fn line(transfer: &TransferStatus) -> String {
-    let TransferStatus { id, principal, direction, place, progress } = transfer;
+    let TransferStatus { id, principal, direction, place, class, progress } = transfer;
     let short = id.get(..8).unwrap_or(id);
-    format!("{short}  {direction:<7}  {principal}  {place}  {}", progress_text(progress))
+    let class = match class {
+        Class::Normal => "",
+        Class::Background => "  background",
+    };
+    format!("{short}  {direction:<7}  {principal}  {place}{class}  {}", progress_text(progress))
 }
 
 fn progress_text(progress: &Progress) -> String {

@@ -28,8 +28,8 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Choice, Control, Existing, OpenFound, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions, Reply,
-    Request, Source, Summary, TransferId,
+    Choice, Class, Control, Existing, OpenFound, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions,
+    Reply, Request, Source, Summary, TransferId,
 };
 use std::ffi::OsString;
 use std::fs::File;
@@ -43,6 +43,18 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes per second one stream carries on any path: with the kernel's common window of 4 MiB, at half a second.
 const STREAM_CARRIES: u64 = 8 << 20;
 
+/// Streams of a background transfer: each still gets packets enough to show the round trip when little is sent.
+const BACKGROUND_STREAMS: u16 = 4;
+
+/// The classes, as `--class` names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ClassName {
+    /// A share like that of others
+    Normal,
+    /// What others leave: it gives way as soon as a queue grows
+    Background,
+}
+
 /// Options of all verbs that transfer.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Common {
@@ -55,6 +67,9 @@ pub(super) struct Common {
     /// are thousands of bits. A plain number is bytes, as in curl and wget.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     limit: Option<u64>,
+    /// How much of the path to take
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t = ClassName::Normal)]
+    class: ClassName,
     /// Data streams at most; by default the PoP decides
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
@@ -65,7 +80,15 @@ impl Common {
     /// is stopped has some to keep.
     fn max_streams(&self) -> u16 {
         let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
-        self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX))
+        let enough = self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX));
+        if self.class == ClassName::Background { enough.min(BACKGROUND_STREAMS) } else { enough }
+    }
+
+    fn class(&self) -> Class {
+        match self.class {
+            ClassName::Normal => Class::Normal,
+            ClassName::Background => Class::Background,
+        }
     }
 }
 
@@ -109,7 +132,7 @@ impl Job {
             &summary,
             notes,
             started.elapsed(),
-            &run.transfer,
+            (&run.transfer, self.common.class()),
             context,
         )
     }
@@ -280,6 +303,7 @@ impl<'a> Run<'a> {
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
+            class: self.job.common.class(),
             account: Account::own()?,
             side: "client".into(),
             keep: None,
@@ -444,6 +468,7 @@ impl<'a> Run<'a> {
             digests: self.compares_content(),
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
+            class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
         })
     }
@@ -512,6 +537,7 @@ impl<'a> Run<'a> {
             job: self.key(),
             to: self.remote_destination()?,
             choices: plans.iter().filter_map(choice).collect(),
+            class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
         })
     }

@@ -255,13 +255,8 @@ mod tests {
         let line = invitation.to_string();
         assert!(line.starts_with("kek@kek.example:7512,[::1]:7512/"), "{line}");
         assert!(Invitation::from_str(&format!(" {line}\n")).unwrap() == invitation);
-        for damaged in [
-            &line[..line.len() - 1],
-            "kek",
-            "",
-            &line.replace(":7512", ":x"),
-            &format!("{line}0"),
-        ] {
+        for damaged in [&line[..line.len() - 1], "kek", "", &line.replace(":7512", ":x"), &format!("{line}0")]
+        {
             let refused = Invitation::from_str(damaged).err().map(|error| error.code);
             assert_eq!(refused, Some(Code::InvitationRefused), "{damaged}");
         }

@@ -3,6 +3,7 @@
 //! [`dial`] opens sessions, [`walk`] reads the source, [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
 //! buffers, running as the mapped account; they share one lock, taken once per unit of work.
 
+mod background;
 mod block;
 mod commit;
 pub mod descriptors;
@@ -19,6 +20,7 @@ pub mod receive;
 pub mod send;
 #[cfg(test)]
 pub(crate) mod tests;
+mod throttle;
 pub mod walk;
 
 pub use failure::{Registered, Stop};

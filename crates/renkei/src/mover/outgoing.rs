@@ -1,7 +1,7 @@
 //! One sending data stream: takes units and puts them on the wire.
 
 use super::block::BLOCK_BYTES;
-use super::send::{Next, Session};
+use super::send::{Next, SHOW_LIFE_EVERY, Session};
 use super::walk::Root;
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
@@ -15,6 +15,7 @@ use renkei_core::wire::encode;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// File bytes in one raw frame: one write of the stream, and a part of the receiver's block, so that it writes whole and
 /// aligned blocks.
@@ -31,6 +32,8 @@ pub(super) struct Outgoing<'a> {
     session: &'a Session,
     /// Whole frames waiting to be sent together.
     frames: Vec<u8>,
+    /// Content of small files in them.
+    packed_bytes: u64,
     /// Content of a small file, or of one raw frame.
     chunk: Vec<u8>,
     dir: Option<(u32, RelPath, Arc<dyn Dir>)>,
@@ -43,6 +46,7 @@ impl<'a> Outgoing<'a> {
             stream: stream.with_own_records()?,
             session,
             frames: Vec::with_capacity(2 * WRITE_BYTES),
+            packed_bytes: 0,
             chunk: vec![0; CHUNK_BYTES],
             dir: None,
             file: None,
@@ -97,10 +101,28 @@ impl<'a> Outgoing<'a> {
                 Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
-                self.flush()?;
+                self.flush_pack()?;
             }
         }
+        self.flush_pack()
+    }
+
+    fn flush_pack(&mut self) -> Result<(), Error> {
+        let bytes = std::mem::take(&mut self.packed_bytes);
+        self.wait_to_send(bytes)?;
         self.flush()
+    }
+
+    /// Waits until so much content may be sent; what was queued goes out before.
+    fn wait_to_send(&mut self, bytes: u64) -> Result<(), Error> {
+        if bytes == 0 || self.session.may_send(bytes, Duration::ZERO) {
+            return Ok(());
+        }
+        self.stream.flush()?;
+        while !self.session.may_send(bytes, SHOW_LIFE_EVERY) {
+            self.stream.write_all(&frame::IDLE)?;
+        }
+        Ok(())
     }
 
     /// Reads the content of a small file into `chunk`; other entries have none.
@@ -129,6 +151,7 @@ impl<'a> Outgoing<'a> {
         EntryHead { id, entry, digest }.write(&mut self.frames, gathered);
         let payload_bytes = self.frames.len() - start - HEAD_BYTES + apart.len();
         self.frames[start..start + HEAD_BYTES].copy_from_slice(&frame::head(FrameKind::Entry, payload_bytes));
+        self.packed_bytes += content.len() as u64;
         self.session.on_bytes_moved(content.len() as u64);
         if !apart.is_empty() {
             self.stream.queue(&self.frames)?;
@@ -234,10 +257,11 @@ impl<'a> Outgoing<'a> {
                 return Err(Fault::Source(changed(self.session, item, "shrank while it was read")));
             }
             assert!(hasher.update(at, chunk), "ranges of data ascend within the slot");
+            self.wait_to_send(want as u64).map_err(Fault::Stream)?;
             // The head has a record of its own: the content then begins with a record, and each can be opened where it
             // is wanted.
             self.stream.queue(&raw_head(at, want)).map_err(Fault::Stream)?;
-            self.stream.write_all(chunk).map_err(Fault::Stream)?;
+            self.stream.write_all(&self.chunk[..want]).map_err(Fault::Stream)?;
             self.session.on_bytes_moved(want as u64);
             at += want as u64;
         }

@@ -4,10 +4,12 @@
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
 //! writing of a unit happens outside it.
 
+use super::background::{Pace, spawn_pace};
 use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::outgoing::Outgoing;
 use super::progress::Watch;
+use super::throttle::{Shares, Throttle};
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
@@ -15,11 +17,11 @@ use crate::net::socket::{pace, prepare_sending, rtt, sample, spare_rest};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::{Controller, is_far};
+use renkei_core::link::controller::{Controller, Sample, is_far};
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, EntryFailure, Progress, SendDone, Summary};
+use renkei_core::wire::message::{BATCH_ENTRIES, Class, Control, EntryFailure, Progress, SendDone, Summary};
 use renkei_core::wire::parts;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +35,10 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
 
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
-const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+pub(super) const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
+
+/// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
+const LIMIT_ROOM: f64 = 1.04;
 
 /// How long a stream without work lets small entries gather before it takes what is there.
 const GATHER: Duration = Duration::from_millis(5);
@@ -62,6 +67,8 @@ pub struct SendJob {
     pub dry_run: bool,
     /// Bytes per second at most, over all streams.
     pub limit: Option<u64>,
+    /// How much of the path it may take.
+    pub class: Class,
     /// Who reads.
     pub account: Account,
     /// This side's name in errors.
@@ -80,6 +87,8 @@ pub(super) struct Session {
     offers: bool,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
+    /// What holds the streams to a rate, if something does.
+    throttle: Option<Arc<Throttle>>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
@@ -100,8 +109,11 @@ pub fn send(
     let link = control.sender();
     let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
     sockets.iter().for_each(|socket| prepare_sending(socket, is_far(rtt(socket))));
+    let background = (job.class == Class::Background).then(|| Pace::new(sockets.clone(), job.limit));
+    let limit = || job.limit.map(|limit| Arc::new(Throttle::new(limit)));
+    let throttle = background.as_ref().map(Pace::throttle).or_else(limit);
     let known = job.keep.as_ref().and_then(|keep| keep.take_controller());
-    let pacer = Pacer::new(sockets.clone(), job.limit, known);
+    let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known));
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(Sender::new(job.offers, job.dry_run)),
@@ -109,6 +121,7 @@ pub fn send(
         sent_bytes: AtomicU64::new(0),
         offers: job.offers,
         offering: Mutex::default(),
+        throttle,
         failure: Failure::new(link.clone(), sockets),
         control: link,
         side: job.side,
@@ -121,6 +134,9 @@ pub fn send(
     let mut threads = Vec::new();
     let start = || {
         threads.push(spawn_ticker(&session, watch.clone(), pacer)?);
+        if let Some(pace) = background {
+            threads.push(spawn_pace(&session, pace)?);
+        }
         threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests)?);
         spawn_streams(&session, &job.account, streams, &mut threads)
     };
@@ -220,6 +236,12 @@ impl Session {
         }
     }
 
+    /// Waits at most `patience` until `bytes` of content may be sent, or the session is over; false if it took longer.
+    pub(super) fn may_send(&self, bytes: u64, patience: Duration) -> bool {
+        let throttle = self.throttle.as_ref();
+        throttle.is_none_or(|throttle| throttle.take(bytes, patience, || self.failure.is_over()))
+    }
+
     /// Counts content that went out; without the lock, for it comes with every piece.
     pub(super) fn on_bytes_moved(&self, bytes: u64) {
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -298,7 +320,7 @@ impl Session {
     }
 }
 
-type Thread = AccountThread<()>;
+pub(super) type Thread = AccountThread<()>;
 
 fn spawn_walk(
     session: &Arc<Session>,
@@ -357,41 +379,54 @@ struct Pacer {
     started: Instant,
     /// When each stream is spared its next rest; not all at once.
     rests: Vec<Duration>,
+    /// What a limit lets each stream have.
+    limit: Option<(u64, Shares)>,
+    /// When it was last looked which streams are busy.
+    looked: Duration,
 }
 
 impl Pacer {
     /// Goes on with what is `known` of the path from an earlier session on the same streams.
     fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
         let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
-        let paced = limit.is_some() || known.is_some();
-        let controller = match known {
-            Some(known) => known.resume(limit, &samples),
-            None => Controller::new(sockets.len(), limit),
-        };
+        let controller = known.unwrap_or_else(|| Controller::new(sockets.len())).resume(&samples);
         let streams = sockets.len().max(1) as u32;
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
-        let pacer = Pacer { sockets, controller, started: Instant::now(), rests };
-        if paced {
-            pacer.apply();
-        }
+        let limit = limit.map(|limit| (limit, Shares::new(sockets.len(), LIMIT_ROOM)));
+        let (started, looked) = (Instant::now(), Duration::ZERO);
+        let pacer = Pacer { sockets, controller, started, rests, limit, looked };
+        // Streams that were kept still have the pace of the job before.
+        pacer.apply();
         pacer
     }
 
     fn apply(&self) {
         let rates = &self.controller.pacing().rates;
-        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, *rate));
+        let share = self.limit.as_ref().map(|(limit, shares)| shares.of(*limit));
+        let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
+        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
     }
 
     fn tick(&mut self) {
         let now = self.started.elapsed();
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        if self.controller.on_samples(now, &samples) {
+        let shared = self.share_limit(now, &samples);
+        if self.controller.on_samples(now, &samples) || shared {
             self.apply();
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
         if self.controller.is_full() {
             self.spare_rests(now);
         }
+    }
+
+    /// Sees now and then which streams leave their part of a limit to the others; true if that changed.
+    fn share_limit(&mut self, now: Duration, samples: &[Sample]) -> bool {
+        let Some((_, shares)) = self.limit.as_mut().filter(|_| now >= self.looked + PROGRESS_EVERY) else {
+            return false;
+        };
+        self.looked = now;
+        shares.on_samples(samples)
     }
 
     fn spare_rests(&mut self, now: Duration) {
@@ -407,12 +442,17 @@ impl Pacer {
     }
 }
 
-fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Result<Thread, Error> {
+fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         let mut told = Instant::now();
-        while !session.failure.wait_for(pacer.controller.interval()) {
-            pacer.tick();
+        let interval = |pacer: &Option<Pacer>| {
+            pacer.as_ref().map_or(PROGRESS_EVERY, |pacer| pacer.controller.interval())
+        };
+        while !session.failure.wait_for(interval(&pacer)) {
+            if let Some(pacer) = &mut pacer {
+                pacer.tick();
+            }
             if told.elapsed() < PROGRESS_EVERY {
                 continue;
             }
@@ -423,8 +463,9 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Pacer) -> Resul
                 return;
             }
         }
-        if let Some(keep) = &session.keep {
-            keep.put_controller(pacer.controller);
+        // What a limit let through tells little of the path.
+        if let (Some(keep), Some(Pacer { controller, limit: None, .. })) = (&session.keep, pacer) {
+            keep.put_controller(controller);
         }
     })
 }
@@ -516,6 +557,7 @@ mod tests {
             digests: false,
             dry_run: false,
             limit: None,
+            class: Class::Normal,
             account: unusable_account(),
             side: "here".into(),
             keep: None,
@@ -538,6 +580,7 @@ mod tests {
             sent_bytes: AtomicU64::new(0),
             offers: false,
             offering: Mutex::default(),
+            throttle: None,
             failure: Failure::new(control.clone(), Vec::new()),
             control,
             side: "here".into(),

@@ -157,7 +157,7 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
-        let mut entry = running(access, open.transfer, "send", places(open), watch, stop);
+        let mut entry = running(access, open.transfer, "send", places(open), open.class, watch, stop);
         entry.judge = {
             let (judge, to) = (entry.judge, to.clone());
             Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))

@@ -176,14 +176,20 @@ fn stop_soon(stop: Stop, error: Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::wire::message::Progress;
+    use renkei_core::wire::message::{Class, Progress};
     use std::sync::mpsc;
 
     fn run(stop: &Stop) -> Running {
         let text = String::new;
         let progress = Progress::default();
-        let status =
-            TransferStatus { id: text(), principal: text(), direction: text(), place: text(), progress };
+        let status = TransferStatus {
+            id: text(),
+            principal: text(),
+            direction: text(),
+            place: text(),
+            class: Class::Normal,
+            progress,
+        };
         let judge = Arc::new(|_: &_| Ok(()));
         Running { status, watch: Watch::default(), stop: stop.clone(), judge, judged: Judged::default() }
     }

@@ -25,7 +25,7 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
 };
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ pub(super) fn running(
     id: [u8; 16],
     direction: &str,
     place: String,
+    class: Class,
     watch: &Watch,
     stop: &Stop,
 ) -> Running {
@@ -52,6 +53,7 @@ pub(super) fn running(
         principal: access.principal.to_string(),
         direction: direction.into(),
         place,
+        class,
         progress: Progress::default(),
     };
     let judge = {
@@ -96,7 +98,7 @@ impl Site {
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "receive", open.to.to_string(), &watch, &stop);
+        let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
         let _listed = self.transfers.enter(job, entry)?;
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
@@ -188,7 +190,7 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "send", places(&open), &watch, &stop);
+        let entry = running(access, open.transfer, "send", places(&open), open.class, &watch, &stop);
         let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
@@ -339,6 +341,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
         digests: open.digests,
         dry_run: open.dry_run,
         limit: open.limit,
+        class: open.class,
         account,
         side: access.site().into(),
         keep: None,

@@ -337,6 +337,7 @@ fn a_flood_of_requests_is_answered_or_ended() {
         digests: false,
         dry_run: false,
         limit: None,
+        class: renkei_core::wire::message::Class::Normal,
         max_streams: u16::MAX,
     };
     let opened = session.ask_open(Request::OpenSend(send));

@@ -5,7 +5,7 @@ use crate::raw;
 use renkei::identity::credential::Credential;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::{Choice, Existing, Found, OpenFound, ReceiveOptions, Reply, Request};
+use renkei_core::wire::message::{Choice, Class, Existing, Found, OpenFound, ReceiveOptions, Reply, Request};
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -139,6 +139,7 @@ fn ask_for(from: &Site, asker: &Credential, user: &Credential, to: &Site) -> Res
         job: 7,
         to: Place { storage: "data".into(), path: RelPath::root() },
         choices: vec![(Found::Dir, choice)],
+        class: Class::Normal,
         max_streams: 2,
     };
     let chain = user.chain.iter().map(|certificate| certificate.to_vec()).collect();

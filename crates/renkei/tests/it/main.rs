@@ -16,6 +16,7 @@ mod proxy;
 mod raw;
 mod records;
 mod safety;
+mod sharing;
 mod tidy;
 mod tree;
 mod verbs;

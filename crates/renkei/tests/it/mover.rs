@@ -19,7 +19,7 @@ use renkei::store::local::{Access, LocalStore};
 use renkei::store::temp::is_temp_name;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, SiteName};
-use renkei_core::wire::message::{Existing, Progress, ReceiveOptions, Summary};
+use renkei_core::wire::message::{Class, Existing, Progress, ReceiveOptions, Summary};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -107,6 +107,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         digests: false,
         dry_run: false,
         limit: None,
+        class: Class::Normal,
         side: "client".into(),
         account: account.clone(),
         keep: None,

@@ -16,7 +16,7 @@ use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{
-    Control, Existing, Hello, OpenReceive, Opened, ReceiveOptions, Reply, Request,
+    Class, Control, Existing, Hello, OpenReceive, Opened, ReceiveOptions, Reply, Request,
 };
 use renkei_core::wire::{decode, encode};
 use std::path::Path;
@@ -136,6 +136,7 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
         job,
         to: Place { storage: "data".into(), path: RelPath::parse(path.as_bytes()).unwrap() },
         options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+        class: Class::Normal,
         max_streams: 2,
     }
 }

@@ -1,0 +1,385 @@
+//! The rate of a background transfer: what others leave of a path, and all of it if there are none.
+//!
+//! The streams of the session are held in sum to one rate. It rises while the round trip stays near the shortest one,
+//! slower than any single connection would; as soon as a queue grows or packets are lost it falls, gently the first
+//! time, by half if the queue does not become shorter or comes back at once, for then others fill it. So it settles at
+//! what is left within some round trips: at a small floor beside those who take all there is. After a long calm it
+//! rises faster and faster. Now and then it goes back for a moment, so that the shortest round trip is seen anew.
+//!
+//! After LEDBAT (RFC 6817) and LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus), for a rate in place of a window.
+
+use std::time::Duration;
+
+/// A round is at least so long: in shorter ones too few packets come for their round trip to tell anything.
+const SHORTEST_ROUND: Duration = Duration::from_millis(20);
+/// Bytes that must have arrived for a round to be judged, unless it takes [`LONGEST_ROUND`].
+const TELLING_BYTES: u64 = 16 * 1448;
+/// A round is at most so long, or one round trip.
+const LONGEST_ROUND: Duration = Duration::from_millis(500);
+/// The queue that is borne, above the noise of hosts, and as a share of the shortest round trip.
+const TARGET: Duration = Duration::from_millis(2);
+/// See [`TARGET`].
+const TARGET_SHARE: f64 = 0.05;
+/// A receiver acknowledges every second packet, or one after this time at the latest: a stream that sends few packets sees
+/// that wait as a longer round trip.
+const LONGEST_ACK_WAIT: f64 = 0.04;
+/// See [`LONGEST_ACK_WAIT`].
+const ACKNOWLEDGED_BYTES: f64 = 2.0 * 1448.0;
+/// Bytes sent again in a round, of all that arrived, and how many at least, that tell of a full queue; random loss on
+/// research networks is below it.
+const LOSS: f64 = 0.005;
+/// See [`LOSS`].
+const LOST_BYTES: u64 = 8 * 1448;
+/// Growth of a round while the path is opened for the first time.
+const OPENING: f64 = 1.5;
+/// Growth of a round afterwards.
+const GROWTH: f64 = 0.0025;
+/// Rounds without a queue after which growth itself grows: two cycles in which BBR looks for more.
+const CALM_ROUNDS: u32 = 16;
+/// How growth grows then, and where it stops.
+const SPEEDING: f64 = 1.25;
+/// See [`SPEEDING`].
+const FASTEST: f64 = 0.1;
+/// Above this share of the best rate seen growth is at most [`NEAR_GROWTH`], so that a queue begins small.
+const NEAR: f64 = 0.9;
+/// See [`NEAR`].
+const NEAR_GROWTH: f64 = 0.01;
+/// What is left of the rate after the first queue in a long time: as much less as drains the queue in a round,
+/// between these.
+const LEAST_FALL: f64 = 0.95;
+/// See [`LEAST_FALL`]; and what is left when others fill the queue.
+const FALL: f64 = 0.5;
+/// A queue that became so much shorter in a round is being drained.
+const SHORTER: f64 = 0.95;
+/// A source that gives less than this share of the rate has not more to send: that tells nothing of the path.
+const BUSY: f64 = 0.5;
+/// However full the path is, so much is sent, in bytes per second, and this share of the best rate seen.
+const FLOOR: f64 = 64e3;
+/// See [`FLOOR`].
+const FLOOR_SHARE: f64 = 1.0 / 256.0;
+/// After so long without a moment of an empty queue the rate goes back for two rounds.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What all streams of a session did in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Round {
+    /// How long it was.
+    pub elapsed: Duration,
+    /// Bytes that arrived.
+    pub delivered_bytes: u64,
+    /// Bytes sent again.
+    pub resent_bytes: u64,
+    /// Shortest round trip of all busy streams at its end.
+    pub rtt: Duration,
+    /// Shortest round trip known.
+    pub min_rtt: Duration,
+    /// Streams that something of arrived on.
+    pub busy: usize,
+}
+
+impl Round {
+    fn rate(&self) -> f64 {
+        self.delivered_bytes as f64 / self.elapsed.as_secs_f64().max(1e-6)
+    }
+
+    fn queue(&self) -> Duration {
+        self.rtt.saturating_sub(self.min_rtt)
+    }
+
+    fn target(&self) -> Duration {
+        let acks = ACKNOWLEDGED_BYTES * self.busy as f64 / self.rate().max(1.0);
+        TARGET.max(self.min_rtt.mul_f64(TARGET_SHARE)) + Duration::from_secs_f64(acks.min(LONGEST_ACK_WAIT))
+    }
+
+    fn loses(&self) -> bool {
+        self.resent_bytes >= LOST_BYTES && self.resent_bytes as f64 > LOSS * self.delivered_bytes as f64
+    }
+}
+
+/// The rate of one session.
+#[derive(Clone, Debug)]
+pub struct Background {
+    rate: f64,
+    best: f64,
+    /// What came through in the round before.
+    before: f64,
+    opening: bool,
+    /// Rounds since the last fall.
+    calm: u32,
+    growth: f64,
+    /// The queue at the last fall, until there is none.
+    queued: Option<Duration>,
+    /// Whether the rate just fell: what that did is seen a round later.
+    fell: bool,
+    /// Time since the queue was last empty.
+    unseen: Duration,
+    /// Rounds that the look for the shortest round trip still takes, and the rate after it.
+    looking: Option<(u32, f64)>,
+}
+
+impl Background {
+    /// Begins with a rate that cannot harm: that of four connections' first round trip.
+    pub fn new(rtt: Duration) -> Self {
+        let first = 40.0 * 1448.0 / rtt.max(SHORTEST_ROUND).as_secs_f64();
+        Background {
+            rate: first.max(FLOOR),
+            best: 0.0,
+            before: 0.0,
+            opening: true,
+            calm: 0,
+            growth: GROWTH,
+            queued: None,
+            fell: false,
+            unseen: Duration::ZERO,
+            looking: None,
+        }
+    }
+
+    /// How long the next round is on a path with this round trip: what changes is seen no sooner.
+    pub fn round(rtt: Duration) -> Duration {
+        rtt.max(SHORTEST_ROUND)
+    }
+
+    /// Whether a round of this path can be judged, or should go on for some packets more.
+    pub fn is_telling(round: &Round) -> bool {
+        round.delivered_bytes >= TELLING_BYTES || round.elapsed >= LONGEST_ROUND.max(round.rtt)
+    }
+
+    /// Bytes per second for all streams together.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Takes one round; gives the rate of the next.
+    pub fn on_round(&mut self, round: &Round) -> f64 {
+        let next = self.judge(round);
+        (self.before, self.best) = (round.rate(), self.best.max(round.rate()));
+        self.rate = next.max(FLOOR).max(FLOOR_SHARE * self.best);
+        self.rate
+    }
+
+    fn judge(&mut self, round: &Round) -> f64 {
+        let (queue, target) = (round.queue(), round.target());
+        self.unseen = if queue < target / 4 { Duration::ZERO } else { self.unseen + round.elapsed };
+        if std::mem::take(&mut self.fell) {
+            return self.rate;
+        }
+        if round.loses() || queue > target || (self.opening && queue > target / 2) {
+            self.yield_to(round);
+        } else if !self.look(round) {
+            self.grow(round);
+        }
+        self.rate
+    }
+
+    /// Goes down: as far as drains a queue of our own, or by half if that did not help or came back at once.
+    fn yield_to(&mut self, round: &Round) {
+        let queue = round.queue();
+        let before = self.queued.replace(queue);
+        if before.is_some_and(|before| queue < before.mul_f64(SHORTER)) && !round.loses() {
+            return;
+        }
+        let again = !self.opening && self.calm < CALM_ROUNDS;
+        let drains = 1.0 - queue.as_secs_f64() / round.elapsed.as_secs_f64().max(1e-6);
+        let drains = drains.clamp(FALL, LEAST_FALL);
+        let left = if again || (round.loses() && !self.opening) { FALL } else { drains };
+        self.rate = left * self.rate.min(round.rate().max(self.before));
+        self.fell = true;
+        (self.opening, self.calm, self.growth, self.looking) = (false, 0, GROWTH, None);
+    }
+
+    /// Goes back for two rounds if the queue was not empty for long; true while it does.
+    fn look(&mut self, round: &Round) -> bool {
+        self.looking = match self.looking {
+            Some((1, after)) => {
+                self.rate = after;
+                None
+            }
+            Some((left, after)) => Some((left - 1, after)),
+            None if self.unseen >= LOOK_EVERY && round.delivered_bytes > 0 => {
+                let after = self.rate;
+                (self.rate, self.unseen) = (FALL * after, Duration::ZERO);
+                Some((2, after))
+            }
+            None => None,
+        };
+        self.looking.is_some()
+    }
+
+    fn grow(&mut self, round: &Round) {
+        self.queued = None;
+        self.calm += 1;
+        if round.rate() < BUSY * self.rate {
+            return;
+        }
+        if self.opening {
+            self.rate *= OPENING;
+            return;
+        }
+        if self.calm > CALM_ROUNDS {
+            self.growth = (self.growth * SPEEDING).min(FASTEST);
+        }
+        let near_best = self.rate > NEAR * self.best;
+        self.rate *= 1.0 + if near_best { self.growth.min(NEAR_GROWTH) } else { self.growth };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    const STEP: f64 = 0.001;
+
+    /// Who sends beside the background transfer.
+    trait Other {
+        /// Bytes per second now; told the round trip, what came through and whether something was lost.
+        fn send(&mut self, at: f64, rtt: f64, through: f64, lost: bool) -> f64;
+    }
+
+    /// A window that grows until something is lost: CUBIC's curve.
+    struct Cubic {
+        window: f64,
+        most: f64,
+        since: f64,
+        min_rtt: f64,
+    }
+
+    impl Other for Cubic {
+        fn send(&mut self, at: f64, rtt: f64, _: f64, lost: bool) -> f64 {
+            if lost && at - self.since > rtt {
+                (self.most, self.since) = (self.window, at);
+            }
+            let packets = self.most / 1448.0;
+            let curve = 0.4 * (at - self.since - (packets * 0.75).cbrt()).powi(3) + packets;
+            self.window = (curve * 1448.0).max(2.0 * 1448.0);
+            self.window / rtt.max(self.min_rtt)
+        }
+    }
+
+    /// The largest rate of ten round trips, and a quarter more in one of eight.
+    struct Bbr {
+        rates: VecDeque<f64>,
+        min_rtt: f64,
+        round: u32,
+        next: f64,
+        through: f64,
+    }
+
+    impl Other for Bbr {
+        fn send(&mut self, at: f64, rtt: f64, through: f64, _: bool) -> f64 {
+            self.through += through * STEP;
+            if at >= self.next {
+                self.rates.push_back(self.through / self.min_rtt);
+                if self.rates.len() > 10 {
+                    self.rates.pop_front();
+                }
+                (self.through, self.next, self.round) = (0.0, at + self.min_rtt, self.round + 1);
+            }
+            let most = self.rates.iter().copied().fold(1e5, f64::max);
+            let gain = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0][self.round as usize % 8];
+            (gain * most).min(2.0 * most * self.min_rtt / rtt)
+        }
+    }
+
+    /// A bottleneck with its queue, in bytes per second and bytes.
+    struct Path {
+        capacity: f64,
+        queue: f64,
+        min_rtt: f64,
+        /// Share of packets lost by chance.
+        loss: f64,
+    }
+
+    /// Mean rates of the other and of the background transfer between `from` and `to` seconds.
+    fn drive(path: &Path, other: Option<&mut dyn Other>, with_us: bool, from: f64, to: f64) -> (f64, f64) {
+        let mut us = Background::new(Duration::from_secs_f64(path.min_rtt));
+        let mut nobody = Cubic { window: 0.0, most: 0.0, since: 0.0, min_rtt: 1.0 };
+        let alone = other.is_none();
+        let other = other.unwrap_or(&mut nobody);
+        let (mut queued, mut sums, mut seen) = (0.0f64, (0.0, 0.0), VecDeque::new());
+        let (mut round, mut lost, mut theirs) = (Round::default(), false, 0.0);
+        for step in 0..(to / STEP) as u32 {
+            let at = f64::from(step) * STEP;
+            // What is seen now is as old as its way back.
+            seen.push_back(path.min_rtt + queued / path.capacity);
+            let rtt = if seen.len() as f64 * STEP > path.min_rtt { seen.pop_front() } else { None };
+            let rtt = rtt.unwrap_or(path.min_rtt);
+            let sends = if alone { 0.0 } else { other.send(at, rtt, theirs, lost) };
+            let ours = if with_us { us.rate() } else { 0.0 };
+            queued += (sends + ours - path.capacity) * STEP;
+            let over = (queued - path.queue).max(0.0);
+            queued = queued.clamp(0.0, path.queue);
+            lost = over > 0.0;
+            let total = (sends + ours).max(1.0);
+            let busy = if queued > 0.0 { path.capacity } else { total.min(path.capacity) };
+            let share = ours / total;
+            theirs = busy * (1.0 - share);
+            if at > from {
+                sums.0 += theirs * STEP;
+                sums.1 += busy * share * STEP;
+            }
+            round.elapsed += Duration::from_secs_f64(STEP);
+            round.delivered_bytes += (busy * share * STEP) as u64;
+            round.resent_bytes += ((over + path.loss * busy * STEP) * share) as u64;
+            round.rtt = Duration::from_secs_f64(rtt);
+            round.min_rtt = Duration::from_secs_f64(path.min_rtt);
+            if round.elapsed >= Background::round(round.rtt) && Background::is_telling(&round) {
+                us.on_round(&std::mem::take(&mut round));
+            }
+        }
+        (sums.0 / (to - from), sums.1 / (to - from))
+    }
+
+    fn paths() -> impl Iterator<Item = Path> {
+        let path = |(bits, min_rtt, share): (f64, f64, f64)| {
+            let capacity = bits / 8.0;
+            Path { capacity, queue: capacity * min_rtt * share, min_rtt, loss: 0.0 }
+        };
+        let all = [(1e9, 0.02, 1.0), (2e9, 0.1, 1.0), (1e8, 0.01, 4.0), (1e9, 0.35, 0.5), (1e9, 0.05, 0.25)];
+        all.into_iter().map(path)
+    }
+
+    fn cubic(path: &Path) -> Cubic {
+        let window = (path.capacity * path.min_rtt + path.queue) * 0.9;
+        Cubic { window, most: window, since: 0.0, min_rtt: path.min_rtt }
+    }
+
+    fn bbr(path: &Path) -> Bbr {
+        let rates = VecDeque::from([path.capacity]);
+        Bbr { rates, min_rtt: path.min_rtt, round: 0, next: 0.0, through: 0.0 }
+    }
+
+    #[test]
+    fn alone_it_fills_the_path() {
+        for path in paths() {
+            let (_, ours) = drive(&path, None, true, 30.0 * path.min_rtt.max(0.1), 60.0);
+            assert!(ours > 0.9 * path.capacity, "{} of {} at {}", ours, path.capacity, path.min_rtt);
+        }
+    }
+
+    #[test]
+    fn random_loss_does_not_slow_it() {
+        let path = Path { capacity: 250e6, queue: 25e6, min_rtt: 0.1, loss: 1e-3 };
+        let (_, ours) = drive(&path, None, true, 10.0, 60.0);
+        assert!(ours > 0.92 * path.capacity, "{ours}");
+    }
+
+    #[test]
+    fn a_cubic_flow_keeps_its_rate() {
+        for path in paths() {
+            let (alone, _) = drive(&path, Some(&mut cubic(&path)), false, 0.0, 60.0);
+            let (beside, ours) = drive(&path, Some(&mut cubic(&path)), true, 0.0, 60.0);
+            assert!(beside > 0.9 * alone, "{beside} of {alone}, we {ours} at {}", path.min_rtt);
+        }
+    }
+
+    #[test]
+    fn a_bbr_flow_keeps_its_rate() {
+        for path in paths() {
+            let (alone, _) = drive(&path, Some(&mut bbr(&path)), false, 0.0, 60.0);
+            let (beside, ours) = drive(&path, Some(&mut bbr(&path)), true, 0.0, 60.0);
+            assert!(beside > 0.9 * alone, "{beside} of {alone}, we {ours} at {}", path.min_rtt);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The pace of a background transfer: what [`Background`] decides from the kernel's counters.
+
+use super::send::{Session, Thread};
+use super::throttle::{Shares, Throttle};
+use crate::identity::account::Account;
+use crate::net::socket::{rtt, sample};
+use renkei_core::error::Error;
+use renkei_core::link::background::{Background, Round};
+use renkei_core::link::controller::Sample;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
+const ROOM: f64 = 1.25;
+
+/// The streams of a background transfer and what is known of their path.
+pub(super) struct Pace {
+    sockets: Vec<Arc<TcpStream>>,
+    control: Background,
+    limit: u64,
+    throttle: Arc<Throttle>,
+    shares: Shares,
+    /// What the streams had done when the round began.
+    before: Vec<Sample>,
+    since: Instant,
+    rtt: Duration,
+}
+
+impl Pace {
+    /// Begins slowly, and never goes above `limit`.
+    pub(super) fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
+        let rtt = sockets.iter().map(|socket| rtt(socket)).min().unwrap_or_default();
+        let (control, limit) = (Background::new(rtt), limit.unwrap_or(u64::MAX));
+        let rate = (control.rate() as u64).min(limit);
+        let shares = Shares::new(sockets.len(), ROOM);
+        shares.pace(&sockets, rate);
+        let before = sockets.iter().map(|socket| sample(socket)).collect();
+        let throttle = Arc::new(Throttle::new(rate));
+        Pace { sockets, control, limit, throttle, shares, before, since: Instant::now(), rtt }
+    }
+
+    /// What its streams take from.
+    pub(super) fn throttle(&self) -> Arc<Throttle> {
+        self.throttle.clone()
+    }
+
+    /// Ends a round, if enough arrived to tell something.
+    fn tick(&mut self) {
+        let samples: Vec<Sample> = self.sockets.iter().map(|socket| sample(socket)).collect();
+        let round = self.round(&samples);
+        if !Background::is_telling(&round) {
+            return;
+        }
+        self.rtt = round.rtt;
+        self.shares.on_samples(&samples);
+        (self.before, self.since) = (samples, Instant::now());
+        let rate = (self.control.on_round(&round) as u64).min(self.limit);
+        tracing::trace!(?round, rate, "background");
+        self.throttle.set_rate(rate);
+        self.shares.pace(&self.sockets, rate);
+    }
+
+    /// What was done since the round began. A stream that did nothing knows an old round trip.
+    fn round(&self, samples: &[Sample]) -> Round {
+        let both = || samples.iter().zip(&self.before);
+        let busy = || both().filter(|(now, before)| now.delivered_bytes > before.delivered_bytes);
+        let min_rtt = samples.iter().map(|sample| sample.min_rtt).min().unwrap_or_default();
+        let rtt = busy().map(|(now, _)| now.rtt).min().unwrap_or_default();
+        let sum =
+            |of: fn(&Sample) -> u64| both().map(|(now, before)| of(now).saturating_sub(of(before))).sum();
+        Round {
+            elapsed: self.since.elapsed(),
+            delivered_bytes: sum(|sample| sample.delivered_bytes),
+            resent_bytes: sum(|sample| sample.resent_bytes),
+            rtt: rtt.max(min_rtt),
+            min_rtt,
+            busy: busy().count(),
+        }
+    }
+}
+
+/// Paces the session's streams until it ends.
+pub(super) fn spawn_pace(session: &Arc<Session>, mut pace: Pace) -> Result<Thread, Error> {
+    let session = session.clone();
+    Account::own()?.spawn("pace", move || {
+        while !session.failure.wait_for(Background::round(pace.rtt)) {
+            pace.tick();
+        }
+    })
+}
