@@ -54,7 +54,7 @@ const REACH: f64 = 0.05;
 /// Most of it, after steps that found more.
 const LONGEST_REACH: f64 = 1.0;
 /// A round found more if it brought so much more than all before.
-const MORE: f64 = 1.02;
+const MORE: f64 = 1.01;
 /// The larger step of every cycle, for a sum of [`EVEN_RATE`]; smaller sums take larger ones by the square root.
 const STEP: f64 = 0.1;
 /// Bytes per second; see [`STEP`].
