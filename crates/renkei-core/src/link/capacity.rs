@@ -5,7 +5,7 @@
 //! it fills the path:
 //!
 //! 1. **Opening**: the streams are free, for each doubles its rate every round trip. A round trip that becomes longer is
-//!    the first sign of a queue: from then on the sum may only grow slowly, at [`WARY`] of what arrives.
+//!    the first sign of a queue: from then on the sum may only grow slowly, so much above what arrives as `WARY` says.
 //! 2. **Full**: what arrives no longer grows while there is a queue, or much is sent again. From now on the sum is the
 //!    largest rate that came through lately, times a gain: a little above one without a queue, one at the queue that
 //!    is aimed at, less above it.
@@ -126,8 +126,9 @@ impl Span {
     }
 }
 
-fn round(sum: &Sample) -> Duration {
-    sum.min_rtt.max(SHORTEST_ROUND)
+/// The time a rate is measured over on a path with this round trip.
+pub fn round(min_rtt: Duration) -> Duration {
+    min_rtt.max(SHORTEST_ROUND)
 }
 
 fn queue(sum: &Sample) -> Duration {
@@ -162,13 +163,13 @@ impl Capacity {
     /// them free.
     pub fn on_sum(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
         self.past.push_back((now, *sum));
-        let keep = 2 * round(sum);
+        let keep = 2 * round(sum.min_rtt);
         while self.past.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.past.pop_front();
         }
         match &mut self.full {
             Some(full) => {
-                let whole = now >= full.round_start + round(sum);
+                let whole = now >= full.round_start + round(sum.min_rtt);
                 let last = whole.then(|| span(&self.past, full.round_start, now)).flatten();
                 Some(full.on_sum(now, sum, last))
             }
@@ -181,7 +182,7 @@ impl Capacity {
         let part = (sum.min_rtt / OPENING_PARTS).max(SHORTEST_PART);
         let last = span(&self.past, now.checked_sub(part)?, now)?;
         let before = span(&self.past, now.checked_sub(2 * part)?, now - part)?;
-        let whole = span(&self.past, now.checked_sub(round(sum))?, now)?;
+        let whole = span(&self.past, now.checked_sub(round(sum.min_rtt))?, now)?;
         let has_queue = self.queue_tells(now, sum, last.bytes);
         let stalled = has_queue && before.rate > 0.0 && last.rate < STALLED * before.rate;
         if stalled || last.overflows() || whole.overflows() {
@@ -198,7 +199,7 @@ impl Capacity {
             return false;
         }
         let since = *self.queued_since.get_or_insert(now);
-        let stays = now >= since + MEMORY * round(sum);
+        let stays = now >= since + MEMORY * round(sum.min_rtt);
         bytes >= if stays { TELLING_BYTES / 4 } else { TELLING_BYTES }
     }
 }

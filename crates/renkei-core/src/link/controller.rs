@@ -83,6 +83,33 @@ pub struct Controller {
     interval: Duration,
     /// What each stream has of it.
     shared: Option<u64>,
+    busy: Busy,
+}
+
+/// How many streams have something to send: one that has nothing leaves its share to the others.
+struct Busy {
+    count: usize,
+    /// What each had delivered when the round began, and when that was.
+    before: Vec<u64>,
+    since: Duration,
+}
+
+impl Busy {
+    fn new(samples: &[Sample]) -> Self {
+        let before = samples.iter().map(|sample| sample.delivered_bytes).collect();
+        Busy { count: samples.len().max(1), before, since: Duration::ZERO }
+    }
+
+    /// Looks again after each round.
+    fn on_samples(&mut self, now: Duration, round: Duration, samples: &[Sample]) {
+        if now < self.since + round {
+            return;
+        }
+        let busy =
+            samples.iter().zip(&self.before).filter(|(sample, before)| sample.delivered_bytes > **before);
+        let count = busy.count();
+        *self = Busy { count: if count == 0 { self.count } else { count }, since: now, ..Busy::new(samples) };
+    }
 }
 
 impl Controller {
@@ -96,13 +123,15 @@ impl Controller {
             capacity: Capacity::default(),
             interval: NEAR_INTERVAL,
             shared: None,
+            busy: Busy::new(&vec![Sample::default(); streams]),
         }
     }
 
     /// Goes on with the same streams after a pause, from what the kernel counts of them now. What was learnt of the
     /// path stays.
     pub fn resume(self, samples: &[Sample]) -> Self {
-        let fresh = Controller { base: samples.to_vec(), ..Controller::new(samples.len()) };
+        let (base, busy) = (samples.to_vec(), Busy::new(samples));
+        let fresh = Controller { base, busy, ..Controller::new(samples.len()) };
         if samples.len() != self.base.len() || !self.capacity.is_full() {
             return fresh;
         }
@@ -156,7 +185,8 @@ impl Controller {
         }
         self.interval = capacity::interval(sum.min_rtt);
         let total = self.capacity.on_sum(now, &sum);
-        let share = total.map(|total| ((total / samples.len() as f64) as u64).max(1));
+        self.busy.on_samples(now, capacity::round(sum.min_rtt), samples);
+        let share = total.map(|total| ((total / self.busy.count as f64) as u64).max(1));
         let changed = differs(share, self.shared);
         if changed {
             self.shared = share;
@@ -271,6 +301,21 @@ mod tests {
             resumed.on_samples(Duration::from_millis(50 * step), &later);
         }
         assert!(resumed.pacing().rates[0].is_some_and(|rate| rate < 30_000_000), "{:?}", resumed.pacing());
+    }
+
+    #[test]
+    fn streams_with_nothing_to_send_leave_their_share() {
+        let mut controller = Controller::new(4);
+        let round = Duration::from_millis(350);
+        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
+        assert!((0..20).any(|step| controller.on_samples(round / 7 * step, &[lossy(step.into()); 4])));
+        let before = controller.pacing().rates[0].unwrap();
+        let still = sample(20_000_000);
+        for step in 20..60u32 {
+            let one = sample(20_000_000 + 100_000 * u64::from(step));
+            controller.on_samples(round / 7 * step, &[one, still, still, still]);
+        }
+        assert!(controller.pacing().rates[0].unwrap() > before, "{:?}", controller.pacing());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connections between PoPs that stay open for a while after a transfer, so that the next one finds them ready.
 //!
-//! The site that sent keeps the session and its data streams in the [`Lines`]; the one that received keeps its ends of
+//! The site that sent keeps the session and its data streams in the `Lines`; the one that received keeps its ends of
 //! the streams beside the session, in a [`Parked`]. Nothing but the connection is kept: each transfer is authorised
 //! anew, and whoever is no longer trusted loses the connection within seconds, at both ends. What is kept gives way
 //! to transfers that need its memory.
