@@ -79,7 +79,7 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(1000);
 const IDLE: f64 = 0.5;
 /// However bad the path seems, the streams together may have so much, in bytes per second, and this share of the best
 /// rate there was: below it the single connection's own control is enough.
-const FLOOR: f64 = 1e6;
+const FLOOR: f64 = 4e6;
 /// See [`FLOOR`].
 const FLOOR_SHARE: f64 = 1.0 / 8.0;
 

@@ -86,6 +86,9 @@ pub struct Controller {
     busy: Busy,
 }
 
+/// A stream with nothing to send delivers no more than this in a round: signs of life.
+const SIGN_OF_LIFE: u64 = 4096;
+
 /// How many streams have something to send: one that has nothing leaves its share to the others.
 struct Busy {
     count: usize,
@@ -105,8 +108,10 @@ impl Busy {
         if now < self.since + round {
             return;
         }
-        let busy =
-            samples.iter().zip(&self.before).filter(|(sample, before)| sample.delivered_bytes > **before);
+        let busy = samples
+            .iter()
+            .zip(&self.before)
+            .filter(|(sample, before)| sample.delivered_bytes > **before + SIGN_OF_LIFE);
         let count = busy.count();
         *self = Busy { count: if count == 0 { self.count } else { count }, since: now, ..Busy::new(samples) };
     }
