@@ -33,10 +33,11 @@ pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
     match choice {
         EngineChoice::Wire => need_tun().map(|()| chosen(false, "asked for".into())),
         EngineChoice::Kernel => Kernel::probe().map_err(short).map(|()| chosen(true, "asked for".into())),
-        EngineChoice::Auto => match Kernel::probe() {
-            Ok(()) => Ok(chosen(true, "the kernel has netem and htb".into())),
-            Err(error) => {
-                need_tun().map(|()| chosen(false, format!("no kernel engine: {}", short(error).cause)))
+        EngineChoice::Auto => match need_tun() {
+            Ok(()) => Ok(chosen(false, "the default".into())),
+            // A machine without either is told what the usual one needs.
+            Err(no_tun) => {
+                Kernel::probe().map_err(|_| no_tun).map(|()| chosen(true, "no TAP devices".into()))
             }
         },
     }

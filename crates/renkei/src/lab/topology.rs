@@ -41,7 +41,7 @@ pub struct Topology {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineChoice {
-    /// The kernel's where it can be made, else the wire.
+    /// The wire; the kernel's where there are no TAP devices.
     #[default]
     Auto,
     /// netem and htb.
