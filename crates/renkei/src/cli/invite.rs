@@ -70,7 +70,7 @@ fn invite(hours: u32, context: &Context) -> Result<(), Error> {
     let (home, now) = (context.home()?, context.now());
     let trust = Trust::load(&home)?;
     let none = || Error::new(Code::NotInitialised, "invite", home.config_dir().display(), "");
-    let card = trust.own_site().and_then(|site| trust.card(site)).ok_or_else(none)?;
+    let card = trust.own_card().ok_or_else(none)?;
     let (made, open) = invitation::give(&home, card, life, now)?;
     context.output.answer(&Invited {
         site: made.site.clone(),

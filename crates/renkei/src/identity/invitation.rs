@@ -7,6 +7,7 @@
 
 use super::card::SiteCard;
 use super::certificate::{hex, unix_seconds};
+use super::trust::remove_file;
 use crate::config::is_endpoint;
 use crate::home::{Home, file_error, make_private_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
@@ -138,7 +139,7 @@ pub fn list(home: &Home, now: SystemTime) -> Result<Vec<Open>, Error> {
             Some(expires_unix) if expires_unix > unix_seconds(now) => {
                 open.push(Open { id: id_of(&name), expires_unix, used: name.contains('.') });
             }
-            Some(_) => remove(&path)?,
+            Some(_) => remove_file(&path)?,
             None => {}
         }
     }
@@ -150,7 +151,7 @@ pub fn list(home: &Home, now: SystemTime) -> Result<Vec<Open>, Error> {
 pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
     let mut found = false;
     for name in names(home)?.iter().filter(|name| id_of(name) == id) {
-        remove(&folder(home).join(name))?;
+        remove_file(&folder(home).join(name))?;
         found = true;
     }
     Ok(found)
@@ -216,13 +217,6 @@ fn names(home: &Home) -> Result<Vec<String>, Error> {
 
 fn read_expiry(path: &std::path::Path) -> Result<Option<i64>, Error> {
     Ok(read_text(path, 64)?.map(|text| text.trim().parse().unwrap_or(0)))
-}
-
-fn remove(path: &std::path::Path) -> Result<(), Error> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error("remove", path, &error)),
-        _ => Ok(()),
-    }
 }
 
 fn sync(folder: &std::path::Path) -> Result<(), Error> {

@@ -91,6 +91,11 @@ impl Trust {
         self.own.as_ref()
     }
 
+    /// The card of that site.
+    pub fn own_card(&self) -> Option<&SiteCard> {
+        self.card(self.own_site()?)
+    }
+
     /// The cards of all trusted sites, the own one among them, by name.
     pub fn list(&self) -> impl Iterator<Item = &SiteCard> {
         self.cards.values()
@@ -269,7 +274,7 @@ fn read_list(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-fn remove_file(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_file(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error("remove", path, &error)),
         _ => Ok(()),

@@ -31,7 +31,7 @@ impl Site {
     pub fn own_card(&self) -> Result<String, Error> {
         let snapshot = self.snapshot();
         let none = || Error::new(Code::NotInitialised, "give card", &snapshot.site, "");
-        Ok(without_list(snapshot.trust.card(&snapshot.site).ok_or_else(none)?).to_text())
+        Ok(without_list(snapshot.trust.own_card().ok_or_else(none)?).to_text())
     }
 
     /// Trusts the site of `card`, which came with an invitation's secret over a connection with `chain`.
@@ -64,7 +64,7 @@ impl Site {
 pub fn join(home: &Home, invitation: &Invitation, now: SystemTime) -> Result<(SiteCard, Added), Error> {
     let mut trust = Trust::load(home)?;
     let none = || Error::new(Code::NotInitialised, "join", home.config_dir().display(), "");
-    let own = without_list(trust.own_site().and_then(|site| trust.card(site)).ok_or_else(none)?);
+    let own = without_list(trust.own_card().ok_or_else(none)?);
     let credential = Credential::host(home, now)?;
     let mut last = None;
     for endpoint in &invitation.endpoints {
