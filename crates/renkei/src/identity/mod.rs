@@ -10,6 +10,7 @@ pub mod card;
 pub mod certificate;
 pub mod credential;
 pub mod invitation;
+pub mod errand;
 pub mod issued;
 pub mod login;
 pub mod map;

@@ -10,6 +10,8 @@ pub mod files;
 pub mod introduction;
 pub mod kept;
 pub mod push;
+pub mod queue;
+pub mod runner;
 mod running;
 pub mod snapshot;
 pub mod tickets;
@@ -92,6 +94,7 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) queue: Arc<queue::Queue>,
 }
 
 impl Site {
@@ -111,6 +114,7 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            queue: Arc::default(),
         }))
     }
 
@@ -244,6 +248,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
+        self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.lines.close();
     }
