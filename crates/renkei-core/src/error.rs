@@ -351,6 +351,13 @@ codes! {
         "do not trust this site until its administrator explains the certificate";
     SshFailed = "RK-AUTH-16", Unavailable, Later, "the way through ssh to the PoP's machine failed",
         "try `ssh USER@HOST renkei whoami` by hand; RENKEI_SSH names another program than ssh";
+    OutOfScope = "RK-AUTH-17", Permission, Never, "the delegated credential does not allow this",
+        "a transfer's credential is for its own places and operations alone; submit another transfer for what else is \
+         wanted";
+    BadScope = "RK-AUTH-18", Identity, Never, "the scope of a delegated certificate cannot be used",
+        "see the cause; upgrade the older side, or submit the transfer anew";
+    DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
+        "give it a new one from a session of your own; `delegation_days` says how long one is good";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",

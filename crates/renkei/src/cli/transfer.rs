@@ -379,6 +379,7 @@ impl<'a> Run<'a> {
             side: "client".into(),
             root: base.display().to_string(),
             keep: None,
+            within: vec![RelPath::root()],
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| error.at("client"))

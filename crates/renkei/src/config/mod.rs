@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
+/// Longest life of a queued transfer's credential, in days.
+pub const MAX_DELEGATION_DAYS: u64 = 90;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -44,6 +46,9 @@ pub struct Config {
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
+    /// How long the credential of a queued transfer is good, in days.
+    #[serde(deserialize_with = "delegation_days")]
+    pub delegation_days: u64,
     /// Limits that protect the PoP.
     pub limits: Limits,
     /// What is logged and how.
@@ -114,6 +119,7 @@ impl Default for Config {
             endpoints: Vec::new(),
             map_own_users: true,
             stall_timeout_s: 60,
+            delegation_days: 7,
             limits: Limits::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
@@ -184,6 +190,11 @@ impl Config {
     /// How long a silent peer is borne.
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s)
+    }
+
+    /// How long the credential of a queued transfer is good.
+    pub fn delegation_life(&self) -> Duration {
+        Duration::from_secs(self.delegation_days * 24 * 3600)
     }
 }
 
@@ -257,6 +268,13 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     match i64::deserialize(deserializer)? {
         number @ 1.. => Ok(number.unsigned_abs()),
         number => Err(D::Error::custom(format!("{number} is not at least 1"))),
+    }
+}
+
+fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
+        days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
     }
 }
 
