@@ -351,6 +351,13 @@ codes! {
         "do not trust this site until its administrator explains the certificate";
     SshFailed = "RK-AUTH-16", Unavailable, Later, "the way through ssh to the PoP's machine failed",
         "try `ssh USER@HOST renkei whoami` by hand; RENKEI_SSH names another program than ssh";
+    OutOfScope = "RK-AUTH-17", Permission, Never, "the delegated credential does not allow this",
+        "a transfer's credential is for its own places and operations alone; submit another transfer for what else is \
+         wanted";
+    BadScope = "RK-AUTH-18", Identity, Never, "the scope of a delegated certificate cannot be used",
+        "see the cause; upgrade the older side, or submit the transfer anew";
+    DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
+        "`renkei renew ID` gives it a new one; `delegation_days` says how long one is good";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
@@ -412,6 +419,8 @@ codes! {
         "queued transfers go between places at sites; files of this machine: copy them without --detach";
     IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
         "write more of the id";
+    DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
+        "nothing: it runs when that one has ended; `renkei transfers` shows both";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

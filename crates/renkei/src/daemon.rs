@@ -7,11 +7,13 @@ use crate::identity::account::Account;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::mover::descriptors::raise_limit;
+use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
+use renkei_core::wire::encode;
 use renkei_core::wire::message::Status;
 use serde_json::Value;
 use std::sync::Arc;
@@ -89,8 +91,9 @@ fn field<T: serde::de::DeserializeOwned>(request: &Value, name: &str) -> Result<
         .map_err(|error| Error::new(Code::ProtocolViolation, "read request", name, error))
 }
 
-fn plain(value: &impl serde::Serialize) -> Value {
-    serde_json::to_value(value).expect("what is told of transfers is plain data")
+/// What is told of transfers, as it travels between PoPs: names in it need not be text.
+fn told(value: &impl serde::Serialize) -> Value {
+    Value::String(hex(&encode(value)))
 }
 
 /// Answers the local socket.
@@ -119,9 +122,9 @@ impl Local {
         }
         let site = &self.site;
         Ok(match request["op"].as_str().unwrap_or_default() {
-            "transfers" => plain(&site.transfers(None, &field(request, "listed")?)?),
-            "transfer" => plain(&site.transfer(None, &field::<String>(request, "id")?)?),
-            _ => plain(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
+            "transfers" => told(&site.transfers(None, &field(request, "listed")?)?),
+            "transfer" => told(&site.transfer(None, &field::<String>(request, "id")?)?),
+            _ => told(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
         })
     }
 

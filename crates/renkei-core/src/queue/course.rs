@@ -118,6 +118,13 @@ pub enum Event {
     NoCredential(Error),
     /// The PoP stopped or was killed in the middle of the attempt.
     Interrupted,
+    /// It cannot run now, though it is ready: it is looked at again then.
+    Held {
+        /// Why.
+        reason: Error,
+        /// When.
+        next_ms: u64,
+    },
     /// The time it waited for has come.
     Due,
     /// A transfer it waits for is done.
@@ -193,7 +200,12 @@ impl Course {
             Event::Ended { outcome, further } => self.end_attempt(outcome, further, now_ms),
             Event::NoCredential(error) => self.end_running(now_ms, |course| course.wait(error, None)),
             Event::Interrupted => self.end_running(now_ms, Course::queue),
-            Event::Due => self.only_if(self.state == State::Waiting && self.needs == 0, "wake", Course::queue),
+            Event::Held { reason, next_ms } => self.only_if(self.state == State::Queued, "hold", |course| {
+                course.wait(reason, Some(next_ms));
+            }),
+            Event::Due => {
+                self.only_if(self.state == State::Waiting && self.needs == 0, "wake", Course::queue)
+            }
             Event::Released => self.release(),
             Event::Abandoned(error) => self.abandon(error, now_ms),
             Event::Overdue => self.give_up(now_ms),
@@ -489,8 +501,7 @@ mod tests {
             let course = after([Event::Begun, asked(change), ended(Ok(Summary::default()))]);
             assert_eq!(course.state, State::Done, "done is done");
         }
-        let course =
-            after([Event::Begun, asked(Change::Pause), asked(Change::Resume), Event::Interrupted]);
+        let course = after([Event::Begun, asked(Change::Pause), asked(Change::Resume), Event::Interrupted]);
         assert_eq!(course.state, State::Queued);
     }
 

@@ -209,6 +209,8 @@ pub enum Request {
         /// How.
         change: Change,
     },
+    /// Give one of them a fresh credential.
+    Renew(TransferId),
 }
 
 /// Digests a PoP can compute.

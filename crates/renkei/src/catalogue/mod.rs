@@ -35,11 +35,12 @@ pub struct Catalogue {
 
 impl Drop for Catalogue {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        let Some(runtime) = self.runtime.take() else { return };
+        // Whoever drops it may be on a runtime's thread, which must not wait.
+        if tokio::runtime::Handle::try_current().is_err() {
             runtime.block_on(self.pool.close());
-            // Whoever drops it may himself be on a runtime's thread.
-            runtime.shutdown_background();
         }
+        runtime.shutdown_background();
     }
 }
 

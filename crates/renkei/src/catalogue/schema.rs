@@ -24,7 +24,10 @@ pub(super) async fn bring_up_to_date(connection: &mut AnyConnection, lite: bool)
             let statement = if lite { statement.replace("BYTEA", "BLOB") } else { statement };
             connection.execute(AssertSqlSafe(statement)).await?;
         }
-        sqlx::query("INSERT INTO renkei_schema (version) VALUES ($1)").bind(version).execute(&mut *connection).await?;
+        sqlx::query("INSERT INTO renkei_schema (version) VALUES ($1)")
+            .bind(version)
+            .execute(&mut *connection)
+            .await?;
     }
     Ok(())
 }

@@ -49,6 +49,8 @@ pub struct New {
     pub deadline_ms: u64,
     /// What it waits for.
     pub after: Vec<TransferId>,
+    /// What it works with: secret.
+    pub credential: Vec<u8>,
 }
 
 /// What became of a transfer that was put in.
@@ -94,6 +96,15 @@ pub struct Update<'a> {
     pub failures: Option<&'a [EntryFailure]>,
     /// A transfer that it waited for and does not any more.
     pub met: Option<TransferId>,
+    /// A fresh credential.
+    pub credential: Option<&'a [u8]>,
+}
+
+impl<'a> Update<'a> {
+    /// Nothing but the new course.
+    pub fn of(row: &'a Row) -> Self {
+        Update { row, attempt: None, failures: None, met: None, credential: None }
+    }
 }
 
 /// Whose transfers are listed, and which.
@@ -250,6 +261,14 @@ impl Catalogue {
         self.details("SELECT detail FROM failure WHERE transfer = $1 ORDER BY number", id)
     }
 
+    /// The credential of a transfer, if it has one.
+    pub fn credential(&self, id: &TransferId) -> Result<Option<Vec<u8>>, Error> {
+        self.run("read", async {
+            let query = sqlx::query("SELECT detail FROM credential WHERE transfer = $1").bind(hex_id(id));
+            query.fetch_optional(&self.pool).await?.map(|row| row.try_get(0)).transpose()
+        })
+    }
+
     /// How many transfers of a user have not ended.
     pub fn open_of(&self, owner: &str) -> Result<u64, Error> {
         self.run("count", async {
@@ -294,7 +313,8 @@ impl Catalogue {
         self.run("forget", async {
             let mut work = self.pool.begin().await?;
             let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
-            let old = sqlx::query(sql).bind(moment(before_ms)).bind(count(limit)).fetch_all(&mut *work).await?;
+            let old =
+                sqlx::query(sql).bind(moment(before_ms)).bind(count(limit)).fetch_all(&mut *work).await?;
             for row in &old {
                 let id: String = row.try_get(0)?;
                 for sql in FORGET {
@@ -334,7 +354,8 @@ impl Catalogue {
 }
 
 /// What goes with a transfer that is forgotten.
-const FORGET: [&str; 4] = [
+const FORGET: [&str; 5] = [
+    "DELETE FROM credential WHERE transfer = $1",
     "DELETE FROM attempt WHERE transfer = $1",
     "DELETE FROM failure WHERE transfer = $1",
     "DELETE FROM dependency WHERE transfer = $1",
@@ -364,6 +385,9 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
     }
     let course = Course::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
     let inserted = insert(work, &id, new, &course).await?;
+    if inserted {
+        write_credential(work, &id, &new.credential).await?;
+    }
     for other in needs.into_iter().filter(|_| inserted) {
         let sql = "INSERT INTO dependency (transfer, needs) VALUES ($1, $2)";
         sqlx::query(sql).bind(&id).bind(hex_id(other)).execute(&mut *work).await?;
@@ -384,12 +408,13 @@ async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Course) 
 }
 
 async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sqlx::Error> {
-    let Update { row, attempt, failures, met } = update;
+    let Update { row, attempt, failures, met, credential } = update;
     let (id, course) = (hex_id(&row.id), &row.course);
     let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
         revision = $7 WHERE id = $8 AND revision = $9";
     let query = sqlx::query(sql).bind(course.state.name()).bind(course.next_ms.map_or(NEVER, moment));
-    let query = query.bind(moment(course.deadline_ms)).bind(course.ended_ms.map_or(0, moment)).bind(&row.runner);
+    let query =
+        query.bind(moment(course.deadline_ms)).bind(course.ended_ms.map_or(0, moment)).bind(&row.runner);
     let query = query.bind(pack(course)).bind(row.revision + 1).bind(&id).bind(row.revision);
     if query.execute(&mut *work).await?.rows_affected() != 1 {
         return Ok(false);
@@ -400,11 +425,25 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
     if let Some(failures) = failures {
         write_failures(work, &id, failures).await?;
     }
+    if matches!(course.state, State::Done | State::Cancelled) {
+        // Nobody needs it any more, and whoever tries again brings a new one.
+        sqlx::query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
+    }
+    if let Some(secret) = credential {
+        write_credential(work, &id, secret).await?;
+    }
     if let Some(met) = met {
         let sql = "DELETE FROM dependency WHERE transfer = $1 AND needs = $2";
         sqlx::query(sql).bind(&id).bind(hex_id(met)).execute(&mut *work).await?;
     }
     Ok(true)
+}
+
+async fn write_credential(work: &mut AnyConnection, id: &str, secret: &[u8]) -> Result<(), sqlx::Error> {
+    let sql = "INSERT INTO credential (transfer, detail) VALUES ($1, $2) \
+        ON CONFLICT (transfer) DO UPDATE SET detail = excluded.detail";
+    sqlx::query(sql).bind(id).bind(secret.to_vec()).execute(work).await?;
+    Ok(())
 }
 
 async fn write_attempt(work: &mut AnyConnection, id: &str, attempt: &Attempt) -> Result<(), sqlx::Error> {

@@ -4,10 +4,11 @@ use super::connect::{own_site, session, unexpected};
 use super::{Context, login};
 use crate::identity::socket;
 use crate::mover::dial::Session;
-use renkei_core::error::{Code, Error};
+use renkei_core::error::Error;
 use renkei_core::queue::Change;
 use renkei_core::wire::message::{Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
+use renkei_core::wire::{decode, violation};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -61,9 +62,17 @@ impl<'c> Asker<'c> {
     /// Changes one.
     pub(super) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
         if self.all {
-            return self.ask_socket::<Value>(&json!({"op": "change", "id": id, "change": change})).map(drop);
+            return self.ask_socket(&json!({"op": "change", "id": id, "change": change}));
         }
         match self.ask(Request::Change { id, change })? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives one a fresh credential.
+    pub(super) fn renew(&mut self, id: TransferId) -> Result<(), Error> {
+        match self.ask(Request::Renew(id))? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -93,7 +102,9 @@ impl<'c> Asker<'c> {
     fn ask_socket<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Error> {
         let path = login::socket(&self.context.home()?, None);
         let answer = socket::request(&path, request)?;
-        serde_json::from_value(answer)
-            .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", path.display(), error))
+        let text = answer.as_str().unwrap_or_default();
+        let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+        decode("reply", &bytes.ok_or_else(|| violation("reply", "not hexadecimal"))?)
     }
 }

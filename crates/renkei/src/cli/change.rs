@@ -7,6 +7,7 @@ use super::output::Report;
 use crate::catalogue::hex_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::Change;
+use renkei_core::wire::message::TransferId;
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -25,21 +26,44 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Changed {
-    change: Change,
+    change: &'static str,
+    #[serde(skip)]
+    shown: &'static str,
     transfers: Vec<String>,
     failures: Vec<Value>,
 }
 
 pub(super) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, Error> {
-    let (mut many, mut asker, mut transfers) = (Many::new(context), Asker::new(context, args.all), Vec::new());
-    many.each_argument(&args.ids, |_, id| {
+    let (name, shown) = match change {
+        Change::Cancel => ("cancel", "cancelled"),
+        Change::Pause => ("pause", "paused"),
+        Change::Resume => ("resume", "goes on"),
+        Change::Retry => ("retry", "tried again"),
+    };
+    each(&args.ids, args.all, (name, shown), context, |asker, id| asker.change(id, change))
+}
+
+/// `renkei renew ID`: fresh credentials.
+pub(super) fn renew(ids: &[OsString], context: &Context) -> Result<u8, Error> {
+    each(ids, false, ("renew", "renewed"), context, |asker, id| asker.renew(id))
+}
+
+fn each(
+    ids: &[OsString],
+    all: bool,
+    (change, shown): (&'static str, &'static str),
+    context: &Context,
+    work: impl Fn(&mut Asker<'_>, TransferId) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    let (mut many, mut asker, mut transfers) = (Many::new(context), Asker::new(context, all), Vec::new());
+    many.each_argument(ids, |_, id| {
         let digits = id.to_str().unwrap_or_default();
         let found = asker.story(digits).map_err(|error| named(error, id))?.transfer.id;
-        asker.change(found, change)?;
+        work(&mut asker, found)?;
         transfers.push(hex_id(&found));
         Ok(())
     })?;
-    context.output.done(&Changed { change, transfers, failures: many.failures().to_vec() })?;
+    context.output.done(&Changed { change, shown, transfers, failures: many.failures().to_vec() })?;
     Ok(many.status())
 }
 
@@ -53,12 +77,6 @@ fn named(error: Error, id: &OsString) -> Error {
 
 impl Report for Changed {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let what = match self.change {
-            Change::Cancel => "cancelled",
-            Change::Pause => "paused",
-            Change::Resume => "goes on",
-            Change::Retry => "tried again",
-        };
-        self.transfers.iter().try_for_each(|id| writeln!(out, "{what}  {id}"))
+        self.transfers.iter().try_for_each(|id| writeln!(out, "{}  {id}", self.shown))
     }
 }

@@ -30,7 +30,7 @@ enum Compared {
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Detach {
     /// Hand the copy over to your site's PoP, print its id and leave; only between places at sites
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     detach: bool,
     /// Give up after this time: 90s, 30m, 12h, 7d [default: the PoP's, 30 days]
     #[arg(long, requires = "detach", value_name = "TIME", value_parser = parse_time)]

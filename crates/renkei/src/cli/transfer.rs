@@ -1,10 +1,10 @@
 //! Runs one copy or sync: opens the sessions, moves, tries again when the connection is lost, reports.
 
 use super::connect::{self, unexpected};
-use super::detach::{Detach, hand_over, not_between_sites};
 use super::copy_plan::{
     Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
 };
+use super::detach::{Detach, hand_over, not_between_sites};
 use super::intent::Intent;
 use super::progress::Display;
 use super::quantity::parse_rate;
@@ -153,16 +153,24 @@ impl Job {
     pub(super) fn submission(&self, context: &Context) -> Result<Submission, Error> {
         let run = Run::prepare(self, context)?;
         let Direction::Between(from, to) = run.direction.clone() else {
-            let local = run.sources.iter().chain([&run.destination]).find(|spec| matches!(spec, Spec::Local { .. }));
+            let local =
+                run.sources.iter().chain([&run.destination]).find(|spec| matches!(spec, Spec::Local { .. }));
             return Err(not_between_sites(local.map(Spec::shown).unwrap_or_default()));
         };
         let plans = run.plans()?;
-        if let Some((_, Err(error))) = plans.iter().find(|_| plans.iter().all(|(_, plan)| plan.is_err())) {
-            return Err(error.clone());
+        if plans.iter().all(|(_, plan)| plan.is_err()) {
+            return Err(why_nothing(&plans));
         }
         let (send, open) = (run.open_send(false, run.unnamed())?, run.open_found(&plans, true)?);
         Ok(Submission { from, send, to, open, terms: Terms::default() })
     }
+}
+
+/// Why nothing can be opened, whatever the destination is.
+fn why_nothing(plans: &Plans) -> Error {
+    let errors = || plans.iter().filter_map(|(_, plan)| plan.as_ref().err());
+    let plainest = errors().find(|error| error.code == Code::SameFile).or(errors().next());
+    plainest.expect("there is a plan for all that may be found").clone()
 }
 
 /// What the target site granted, the names there, and the marker that is kept meanwhile.
@@ -407,6 +415,7 @@ impl<'a> Run<'a> {
             side: "client".into(),
             root: base.display().to_string(),
             keep: None,
+            within: vec![RelPath::root()],
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| error.at("client"))

@@ -60,7 +60,12 @@ fn wait_for(id: &str, asker: &mut Asker<'_>, deadline: Option<Instant>) -> Resul
             Err(_) => {}
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Err(Error::new(Code::Stalled, "wait", id, "the time of --timeout is over; the transfer goes on"));
+            return Err(Error::new(
+                Code::Stalled,
+                "wait",
+                id,
+                "the time of --timeout is over; the transfer goes on",
+            ));
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -89,7 +89,11 @@ impl Told {
 
     fn write_what_to_do(&self, out: &mut dyn Write) -> io::Result<()> {
         if let Some(rests) = self.raw.link_rests_until_ms {
-            writeln!(out, "  link        nothing was reached over it; it is tried again in {}", span(until(rests)))?;
+            writeln!(
+                out,
+                "  link        nothing was reached over it; it is tried again in {}",
+                span(until(rests))
+            )?;
         }
         let stands = matches!(self.transfer.state, State::Waiting | State::Failed);
         match self.transfer.reason().filter(|_| stands) {

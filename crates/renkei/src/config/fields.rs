@@ -47,6 +47,9 @@ pub const FIELDS: &[Field] = &[
         effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
     Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
         effect: "How long a peer may be silent before the connection is given up." },
+    Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",
+        effect: "How long the credential that a queued transfer works with is good, 1 to 90. When it has expired the \
+                 transfer waits (RK-AUTH-19)." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
         effect: "Sessions open at a time, at most half of them of one principal; one more is refused with RK-WIRE-6." },
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",

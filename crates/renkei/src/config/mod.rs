@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
+/// Longest life of a queued transfer's credential, in days.
+pub const MAX_DELEGATION_DAYS: u64 = 90;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -46,6 +48,9 @@ pub struct Config {
     pub stall_timeout_s: u64,
     /// The database of the catalogue; empty for SQLite in the PoP's directory.
     pub catalogue: String,
+    /// How long the credential of a queued transfer is good, in days.
+    #[serde(deserialize_with = "delegation_days")]
+    pub delegation_days: u64,
     /// Limits that protect the PoP.
     pub limits: Limits,
     /// The queue of transfers.
@@ -143,6 +148,7 @@ impl Default for Config {
             map_own_users: true,
             stall_timeout_s: 60,
             catalogue: String::new(),
+            delegation_days: 7,
             limits: Limits::default(),
             queue: Queue::default(),
             log: Log::default(),
@@ -228,6 +234,11 @@ impl Config {
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s)
     }
+
+    /// How long the credential of a queued transfer is good.
+    pub fn delegation_life(&self) -> Duration {
+        Duration::from_secs(self.delegation_days * 24 * 3600)
+    }
 }
 
 fn announce(address: SocketAddr) -> String {
@@ -300,6 +311,13 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     match i64::deserialize(deserializer)? {
         number @ 1.. => Ok(number.unsigned_abs()),
         number => Err(D::Error::custom(format!("{number} is not at least 1"))),
+    }
+}
+
+fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
+        days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
     }
 }
 

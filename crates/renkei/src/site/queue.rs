@@ -4,22 +4,22 @@
 //! speaks for them at other sites.
 
 use super::Site;
+use super::access::Access;
 use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, hex_id};
+use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
 use crate::mover::progress::Watch;
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
-use renkei_core::path::SiteName;
+use renkei_core::identity::{Permit, Principal, Right, Scope};
+use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
-use renkei_core::wire::message::{BATCH_ENTRIES, TransferId};
-use renkei_core::wire::queue::{
-    Listed, MAX_AFTER, MAX_LABEL_BYTES, Queued, Story, Submission, Terms,
-};
+use renkei_core::wire::message::{BATCH_ENTRIES, Found, TransferId};
+use renkei_core::wire::queue::{Listed, MAX_AFTER, MAX_LABEL_BYTES, Queued, Story, Submission, Terms};
 use renkei_core::wire::{decode, encode};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
 /// Version of the encoded submission.
@@ -30,11 +30,16 @@ const MAX_SOURCES: usize = 1024;
 const PART: usize = 256;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
+/// An answer for each of a batch, and the rows and scopes of those that are good.
+type Screened = (Vec<Result<(), Error>>, Vec<(usize, New, Scope)>);
+
 /// One attempt that runs here.
 #[derive(Clone)]
 pub(super) struct Active {
     pub(super) watch: Watch,
     pub(super) stop: Stop,
+    /// Where it may write.
+    pub(super) writes: Arc<Vec<(SiteName, Place)>>,
 }
 
 /// The queue of a PoP.
@@ -71,6 +76,17 @@ impl Queue {
 
     pub(super) fn active(&self) -> MutexGuard<'_, HashMap<TransferId, Active>> {
         lock(&self.active)
+    }
+
+    /// A transfer that runs and writes to the same places, or around or inside them.
+    pub(super) fn in_the_way(&self, writes: &[(SiteName, Place)]) -> Option<TransferId> {
+        let overlap = |(site, place): &(SiteName, Place), (other_site, other): &(SiteName, Place)| {
+            let within = place.path.starts_with(&other.path) || other.path.starts_with(&place.path);
+            site == other_site && place.storage == other.storage && within
+        };
+        let meets =
+            |active: &Active| active.writes.iter().any(|one| writes.iter().any(|two| overlap(one, two)));
+        self.active().iter().find(|(_, active)| meets(active)).map(|(id, _)| *id)
     }
 
     /// Has the queue looked at soon.
@@ -121,8 +137,8 @@ impl Queue {
             let mut row = catalogue.load(id)?.ok_or_else(|| unknown(&hex_id(id)))?;
             more(&mut row)?;
             row.course.handle(event.clone(), now_ms()).map_err(|error| about(error, &row.id))?;
-            let With { attempt, failures, met } = *with;
-            if catalogue.update(&Update { row: &row, attempt, failures, met })? {
+            let With { attempt, failures, met, credential } = *with;
+            if catalogue.update(&Update { row: &row, attempt, failures, met, credential })? {
                 return Ok(row);
             }
         }
@@ -135,6 +151,7 @@ pub(super) struct With<'a> {
     pub(super) attempt: Option<&'a renkei_core::wire::queue::Attempt>,
     pub(super) failures: Option<&'a [renkei_core::wire::message::EntryFailure]>,
     pub(super) met: Option<TransferId>,
+    pub(super) credential: Option<&'a [u8]>,
 }
 
 /// Names the transfer in an error of its course.
@@ -166,6 +183,21 @@ pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
     }
 }
 
+/// The places that a transfer becomes, by what its destination was found to be, else by all that it may be.
+pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, Place)> {
+    let chosen = spec.open.choices.iter().filter(|(what, _)| found.is_none_or(|found| found == *what));
+    let place = |base: &RelPath, target: &RelPath| {
+        let path = base.join(target).ok()?;
+        Some((spec.to.clone(), Place { storage: spec.open.to.storage.clone(), path }))
+    };
+    // Many files into one directory, which nobody has looked at yet, are not in each other's way.
+    let as_dir = found.is_none() && spec.open.choice(Found::Dir).is_some();
+    let chosen = chosen.filter(|(what, _)| !as_dir || *what == Found::Dir);
+    chosen
+        .flat_map(|(_, choice)| choice.targets.iter().filter_map(|target| place(&choice.base, target)))
+        .collect()
+}
+
 /// The lane of a transfer: its owner and its link.
 fn lane(owner: &str, submission: &Submission) -> String {
     format!("{owner}\n{}\n{}", submission.from, submission.to)
@@ -184,35 +216,46 @@ impl Site {
     ///
     /// # Errors
     /// `NotAllowed` for users of other sites, `CatalogueFailed`.
-    pub fn submit(&self, owner: &Principal, all: Vec<Submission>) -> Result<Vec<Result<(), Error>>, Error> {
+    pub fn submit(&self, access: &Access, all: Vec<Submission>) -> Result<Vec<Result<(), Error>>, Error> {
+        let owner = &access.principal;
         self.is_own_user(owner)?;
-        let (name, snapshot) = (owner.to_string(), self.snapshot());
         let catalogue = self.queue.catalogue()?;
-        let room = snapshot.config.queue.max_queued_user.saturating_sub(catalogue.open_of(&name)?);
-        let in_circle = in_circle(&all);
-        let mut answers: Vec<Result<(), Error>> = Vec::with_capacity(all.len());
-        let mut good = Vec::new();
-        for (at, submission) in all.iter().enumerate() {
-            let checked = match in_circle.contains(&submission.send.transfer) {
-                true => Err(Error::new(Code::DependencyCycle, "submit", short(&submission.send.transfer), "")),
-                false => check(submission, &snapshot.trust).and_then(|()| has_room(good.len(), room, &name)),
-            };
-            match checked {
-                Ok(()) => good.push((at, new_row(&name, submission, snapshot.config.queue.deadline_days))),
-                Err(_) => {}
-            }
-            answers.push(checked);
+        let (mut answers, mut good) = self.screen(&owner.to_string(), &all)?;
+        let scopes: Vec<Scope> = good.iter().map(|(_, _, scope)| scope.clone()).collect();
+        for ((_, row, _), made) in good.iter_mut().zip(self.delegate(&access.proof, &scopes)?) {
+            row.credential = made.to_bytes();
         }
         // What another of the batch waits for goes in first.
-        order(&mut good);
+        let good = in_order(good.into_iter().map(|(at, row, _)| (at, row)).collect());
         let rows: Vec<New> = good.iter().map(|(_, row)| row.clone()).collect();
         for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
             answers[*at] = answer(row, put);
         }
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
-        tracing::info!(target: "audit", principal = name, accepted, refused = all.len() - accepted, "queued");
+        tracing::info!(target: "audit", principal = %owner, accepted, refused = all.len() - accepted, "queued");
         self.queue.ring();
         Ok(answers)
+    }
+
+    /// What is wrong with each of a batch by itself; rows, with their places in it, for those that are good.
+    fn screen(&self, owner: &str, all: &[Submission]) -> Result<Screened, Error> {
+        let snapshot = self.snapshot();
+        let limits = &snapshot.config.queue;
+        let room = limits.max_queued_user.saturating_sub(self.queue.catalogue()?.open_of(owner)?);
+        let in_circle = in_circle(all);
+        let (mut answers, mut good) = (Vec::with_capacity(all.len()), Vec::new());
+        for (at, submission) in all.iter().enumerate() {
+            let id = &submission.send.transfer;
+            let checked = match in_circle.contains(id) {
+                true => Err(Error::new(Code::DependencyCycle, "submit", short(id), "")),
+                false => check(submission, &snapshot.trust).and_then(|()| has_room(good.len(), room, owner)),
+            };
+            let checked = checked.and_then(|()| scope(submission)).map(|scope| {
+                good.push((at, new_row(owner, submission, limits.deadline_days), scope));
+            });
+            answers.push(checked);
+        }
+        Ok((answers, good))
     }
 
     fn is_own_user(&self, owner: &Principal) -> Result<(), Error> {
@@ -259,17 +302,24 @@ impl Site {
     /// `TransferUnknown`; `ChangeRefused` if it does not fit its state.
     pub fn change_transfer(
         &self,
-        who: Option<&Principal>,
+        access: Option<&Access>,
         id: &TransferId,
         change: Change,
     ) -> Result<(), Error> {
+        let who = access.map(|access| &access.principal);
         let deadline_ms = now_ms() + self.snapshot().config.queue.deadline_days * DAY_MS;
         let may = |row: &mut Row| match who {
             Some(who) if row.owner != who.to_string() => Err(unknown(&short(id))),
             _ => Ok(()),
         };
         let event = Event::Asked { change, deadline_ms };
-        let row = self.queue.happen(id, &event, &may, &With::default())?;
+        // Whoever tries again is present and may delegate anew.
+        let fresh = match access.filter(|_| change == Change::Retry) {
+            Some(access) => Some(self.delegate_again(access, id)?),
+            None => None,
+        };
+        let with = With { credential: fresh.as_deref(), ..With::default() };
+        let row = self.queue.happen(id, &event, &may, &with)?;
         tracing::info!(target: "audit", transfer = hex_id(id), owner = row.owner, by = who.map(|who| who.to_string()), ?change, "changed");
         if let Some((_, link)) = read_lane(&row.lane).filter(|_| change == Change::Retry) {
             self.queue.load().wake(&link);
@@ -277,6 +327,27 @@ impl Site {
         self.stop_as_wished(&row);
         self.queue.ring();
         Ok(())
+    }
+
+    /// Gives a transfer a fresh credential; one that waited for it goes on.
+    ///
+    /// # Errors
+    /// `TransferUnknown`; `ChangeRefused` if it has ended.
+    pub fn renew_transfer(&self, access: &Access, id: &TransferId) -> Result<(), Error> {
+        let fresh = self.delegate_again(access, id)?;
+        let with = With { credential: Some(&fresh), ..With::default() };
+        self.queue.happen(id, &Event::Renewed, &|_| Ok(()), &with)?;
+        self.queue.ring();
+        Ok(())
+    }
+
+    /// A fresh credential for the user's own transfer.
+    fn delegate_again(&self, access: &Access, id: &TransferId) -> Result<Vec<u8>, Error> {
+        let row = self.queue.catalogue()?.load(id)?;
+        let row = row.filter(|row| row.owner == access.principal.to_string());
+        let row = row.ok_or_else(|| unknown(&short(id)))?;
+        let made = self.delegate(&access.proof, &[scope(&read_spec(&row)?)?])?;
+        Ok(made.first().map(Delegation::to_bytes).unwrap_or_default())
     }
 
     /// Stops the attempt of a transfer that shall not go on.
@@ -341,11 +412,25 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     match put {
         Put::There => Ok(()),
         Put::Conflict => refused(Code::SubmissionConflict, String::new()),
-        Put::Unknown(other) => refused(Code::TransferUnknown, format!("it shall wait for {}", hex_id(&other))),
+        Put::Unknown(other) => {
+            refused(Code::TransferUnknown, format!("it shall wait for {}", hex_id(&other)))
+        }
         Put::Abandoned(other) => {
             refused(Code::DependencyFailed, format!("{} was given up already", hex_id(&other)))
         }
     }
+}
+
+/// All that a transfer's credential may do: read its sources, write its destination.
+fn scope(submission: &Submission) -> Result<Scope, Error> {
+    let Submission { from, send, to, open, .. } = submission;
+    let read = send.sources.iter().map(|source| Permit {
+        site: from.clone(),
+        place: source.from.clone(),
+        right: Right::Read,
+    });
+    let write = Permit { site: to.clone(), place: open.to.clone(), right: Right::Write };
+    Scope::new(send.transfer, read.chain([write]).collect())
 }
 
 fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
@@ -363,6 +448,7 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
         spec,
         deadline_ms: terms.deadline_ms.unwrap_or(submitted_ms + deadline_days * DAY_MS),
         after: terms.after.clone(),
+        credential: Vec::new(),
     }
 }
 
@@ -421,13 +507,14 @@ fn in_circle(all: &[Submission]) -> HashSet<TransferId> {
 }
 
 /// Puts each after those of the batch that it waits for; there is no circle.
-fn order(batch: &mut Vec<(usize, New)>) {
-    let mut left = std::mem::take(batch);
+fn in_order(mut left: Vec<(usize, New)>) -> Vec<(usize, New)> {
+    let mut ordered = Vec::with_capacity(left.len());
     while !left.is_empty() {
         let ids: HashSet<TransferId> = left.iter().map(|(_, row)| row.id).collect();
         let (later, now): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|(_, row)| row.after.iter().any(|other| ids.contains(other)));
-        batch.extend(now);
+        ordered.extend(now);
         left = later;
     }
+    ordered
 }

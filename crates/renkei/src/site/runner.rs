@@ -7,16 +7,15 @@
 
 use super::Site;
 use super::push::no_choice;
-use super::queue::{Active, With, now_ms, read_lane, read_spec};
+use super::queue::{Active, With, now_ms, read_lane, read_spec, writes};
 use crate::catalogue::{Catalogue, Row, Update, hex_id};
 use crate::home::{read_text, write_file};
-use crate::identity::errand;
+use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
 use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::progress::{Note, Watch};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
-use renkei_core::identity::Principal;
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
 use renkei_core::wire::message::{
@@ -26,7 +25,7 @@ use renkei_core::wire::message::{
 use renkei_core::wire::queue::{Attempt, Submission, Verify};
 use renkei_core::wire::violation;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How often the queue is looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -36,6 +35,8 @@ const BATCH: usize = 256;
 const STORE_EVERY: Duration = Duration::from_secs(1);
 /// How long a PoP that stops waits for its attempts to end.
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
+/// How long one whose destination is busy is held back, in milliseconds.
+const HELD_MS: u64 = 1000;
 /// How often old transfers are forgotten.
 const FORGET_EVERY_MS: u64 = 60 * 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -68,6 +69,7 @@ impl Site {
         if self.queue.is_stopping() {
             return Ok(false);
         }
+        self.stop_what_others_ended(catalogue)?;
         let now = now_ms();
         let overdue = catalogue.overdue(now, BATCH)?;
         for row in &overdue {
@@ -91,6 +93,17 @@ impl Site {
         Ok(met.len() == BATCH || due.len() == BATCH)
     }
 
+    /// Stops attempts that somebody wants stopped who asked another PoP of the site.
+    fn stop_what_others_ended(&self, catalogue: &Catalogue) -> Result<(), Error> {
+        let ids: Vec<TransferId> = self.queue.active().keys().copied().collect();
+        for id in ids {
+            if let Some(row) = catalogue.load(&id)? {
+                self.stop_as_wished(&row);
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the catalogue and takes up what ran when the PoP ended.
     fn open_queue(&self) -> Result<(), Error> {
         if self.queue.catalogue.get().is_some() {
@@ -108,7 +121,7 @@ impl Site {
         for mut row in catalogue.running_at(&runner)? {
             tracing::info!(transfer = hex_id(&row.id), "an attempt was interrupted");
             row.course.handle(Event::Interrupted, now_ms())?;
-            catalogue.update(&Update { row: &row, attempt: None, failures: None, met: None })?;
+            catalogue.update(&Update::of(&row))?;
         }
         tracing::info!(catalogue = catalogue.shown(), "the queue is open");
         let _ = self.queue.runner.set(runner);
@@ -152,7 +165,7 @@ impl Site {
         match self.queue.catalogue().and_then(|catalogue| catalogue.load(id)) {
             Ok(Some(row)) if row.course.state.is_end() || row.course.needs == 0 => {
                 // Nobody waits any more.
-                let with = Update { row: &row, attempt: None, failures: None, met: Some(*needs) };
+                let with = Update { met: Some(*needs), ..Update::of(&row) };
                 let _ = self.queue.catalogue().and_then(|catalogue| catalogue.update(&with));
             }
             Ok(Some(row)) => self.note(&row, &event, Some(*needs)),
@@ -212,6 +225,14 @@ impl Site {
     /// Begins an attempt, if no other PoP has and nobody changed the transfer at this moment.
     fn start(self: &Arc<Self>, catalogue: &Catalogue, id: &TransferId, head: &Head) -> Result<(), Error> {
         let Some(mut row) = catalogue.load(id)? else { return Ok(()) };
+        let writes = writes(&read_spec(&row)?, row.course.found);
+        if let Some(other) = self.queue.in_the_way(&writes) {
+            let cause = format!("{} runs", hex_id(&other));
+            let reason = Error::new(Code::DestinationBusy, "start", hex_id(id), cause);
+            let reason = reason.at(self.name().as_str());
+            self.note(&row, &Event::Held { reason, next_ms: now_ms() + HELD_MS }, None);
+            return Ok(());
+        }
         if row.course.handle(Event::Begun, now_ms()).is_err() {
             return Ok(());
         }
@@ -224,11 +245,14 @@ impl Site {
             files_done: 0,
             error: None,
         };
-        if !catalogue.update(&Update { row: &row, attempt: Some(&attempt), failures: None, met: None })? {
-            return Ok(());
-        }
-        let active = Active { watch: Watch::with_notes(), stop: Stop::default() };
+        // Before it is known to run, so that whoever wants it stopped finds it.
+        let active = Active { watch: Watch::with_notes(), stop: Stop::default(), writes: Arc::new(writes) };
         self.queue.active().insert(row.id, active.clone());
+        let begun = catalogue.update(&Update { attempt: Some(&attempt), ..Update::of(&row) });
+        if !matches!(begun, Ok(true)) {
+            self.queue.active().remove(&row.id);
+            return begun.map(drop);
+        }
         self.queue.load().start(&head.owner, &head.link);
         let (site, link, id) = (self.clone(), head.link.clone(), row.id);
         let work = move || Run { site: &site, row, link, active, attempt }.run();
@@ -262,7 +286,12 @@ struct Run<'a> {
 impl Run<'_> {
     fn run(mut self) {
         let id = hex_id(&self.row.id);
-        let span = tracing::info_span!("queued", transfer = id, owner = self.row.owner, attempt = self.attempt.number);
+        let span = tracing::info_span!(
+            "queued",
+            transfer = id,
+            owner = self.row.owner,
+            attempt = self.attempt.number
+        );
         let _entered = span.enter();
         tracing::info!("begins");
         let before = self.files_before();
@@ -306,10 +335,10 @@ impl Run<'_> {
         let failures = outcome.as_ref().ok().map(|summary| summary.failures.clone());
         let event = match outcome {
             Err(_) if self.site.queue.is_stopping() => Event::Interrupted,
-            Err(error) if error.code == Code::CertificateExpired => Event::NoCredential(error),
+            Err(error) if error.code == Code::DelegationExpired => Event::NoCredential(error),
             outcome => Event::Ended { outcome, further },
         };
-        let with = With { attempt: Some(&self.attempt), failures: failures.as_deref(), met: None };
+        let with = With { attempt: Some(&self.attempt), failures: failures.as_deref(), ..With::default() };
         loop {
             match self.site.queue.happen(&self.row.id, &event, &|_| Ok(()), &with) {
                 Ok(row) => return tracing::info!(state = row.course.state.name(), "stored"),
@@ -325,14 +354,26 @@ impl Run<'_> {
     fn attempt(&mut self) -> Result<Summary, Error> {
         let spec = read_spec(&self.row)?;
         let snapshot = self.site.snapshot();
-        let user = Principal::parse(&self.row.owner)?;
-        let credential = errand::credential(self.site.home(), &user, SystemTime::now())?;
-        let dialler = Dialler::new(&credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?;
-        let here = |error: Error| match error.side.as_str() {
-            "client" => Error { side: snapshot.site.to_string(), ..error },
-            _ => error.at(snapshot.site.as_str()),
+        let delegation = self.delegation()?;
+        let dialler =
+            Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?;
+        let side = snapshot.site.to_string();
+        self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
+            "client" => Error { side, ..error },
+            _ => error.at(&side),
+        })
+    }
+
+    /// What the user delegated, if it is still good.
+    fn delegation(&self) -> Result<Delegation, Error> {
+        let kept = self.site.queue.catalogue()?.credential(&self.row.id)?;
+        let none = || {
+            let cause = "it has none any more; `renkei renew ID` gives it one";
+            Error::new(Code::DelegationExpired, "work for", &self.row.owner, cause)
         };
-        self.transfer(&dialler, &spec).map_err(here)
+        let delegation = Delegation::from_bytes(&kept.ok_or_else(none)?)?;
+        self.site.check_delegation(&delegation)?;
+        Ok(delegation)
     }
 
     fn transfer(&mut self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {

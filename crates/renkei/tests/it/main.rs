@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod catalogue;
 mod docs;
 mod durability;
 mod errors;
@@ -12,6 +13,7 @@ mod join;
 mod kept;
 mod lab;
 mod mover;
+mod postgres;
 mod proxy;
 mod queue;
 mod raw;

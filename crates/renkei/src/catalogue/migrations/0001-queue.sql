@@ -42,6 +42,12 @@ CREATE TABLE attempt (
     PRIMARY KEY (transfer, number)
 );
 
+-- The credential it works with: secret.
+CREATE TABLE credential (
+    transfer TEXT  NOT NULL PRIMARY KEY,
+    detail   BYTEA NOT NULL
+);
+
 -- Files that failed in the last attempt that went to its end.
 CREATE TABLE failure (
     transfer TEXT   NOT NULL,
