@@ -45,14 +45,16 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 pub fn spawn_queue(site: &Arc<Site>) -> Result<(), Error> {
     let (weak, queue) = (Arc::downgrade(site), site.queue.clone());
     let work = move || {
-        let mut forgotten_ms = 0;
+        let (mut forgotten_ms, mut last) = (0, None);
         while let Some(site) = weak.upgrade() {
-            let more = site.look_at_queue(&mut forgotten_ms).unwrap_or_else(|error| {
-                tracing::error!(%error, "the queue waits");
-                false
-            });
+            let looked = site.look_at_queue(&mut forgotten_ms);
             drop(site);
-            if !more {
+            let error = looked.as_ref().err().cloned();
+            if let Some(error) = error.as_ref().filter(|_| error != last) {
+                tracing::error!(%error, "the queue waits");
+            }
+            last = error;
+            if !matches!(looked, Ok(true)) {
                 queue.wait(LOOK_EVERY);
             }
         }
