@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
+/// Longest life of a queued transfer's credential, in days.
+pub const MAX_DELEGATION_DAYS: u64 = 90;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -44,8 +46,15 @@ pub struct Config {
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
+    /// The database of the catalogue; empty for SQLite in the PoP's directory.
+    pub catalogue: String,
+    /// How long the credential of a queued transfer is good, in days.
+    #[serde(deserialize_with = "delegation_days")]
+    pub delegation_days: u64,
     /// Limits that protect the PoP.
     pub limits: Limits,
+    /// The queue of transfers.
+    pub queue: Queue,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -69,6 +78,30 @@ pub struct Limits {
     /// Entries in one request or listing.
     #[serde(deserialize_with = "at_least_one")]
     pub max_entries: u64,
+}
+
+/// The queue of transfers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    /// Transfers that run at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running: u64,
+    /// Of these, one user's.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_user: u64,
+    /// Of these, those from one site to another.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_link: u64,
+    /// Transfers of one user that have not ended.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_queued_user: u64,
+    /// Days after which a transfer without a deadline is given up.
+    #[serde(deserialize_with = "at_least_one")]
+    pub deadline_days: u64,
+    /// Days for which those that ended are remembered.
+    #[serde(deserialize_with = "at_least_one")]
+    pub keep_days: u64,
 }
 
 /// What is logged and how.
@@ -114,7 +147,10 @@ impl Default for Config {
             endpoints: Vec::new(),
             map_own_users: true,
             stall_timeout_s: 60,
+            catalogue: String::new(),
+            delegation_days: 7,
             limits: Limits::default(),
+            queue: Queue::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
         }
@@ -124,6 +160,19 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Self {
         Limits { max_sessions: 256, max_streams: 32, max_memory_mib: 1024, max_entries: 10_000_000 }
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            max_running: 16,
+            max_running_user: 8,
+            max_running_link: 4,
+            max_queued_user: 1_000_000,
+            deadline_days: 30,
+            keep_days: 30,
+        }
     }
 }
 
@@ -184,6 +233,11 @@ impl Config {
     /// How long a silent peer is borne.
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s)
+    }
+
+    /// How long the credential of a queued transfer is good.
+    pub fn delegation_life(&self) -> Duration {
+        Duration::from_secs(self.delegation_days * 24 * 3600)
     }
 }
 
@@ -257,6 +311,13 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     match i64::deserialize(deserializer)? {
         number @ 1.. => Ok(number.unsigned_abs()),
         number => Err(D::Error::custom(format!("{number} is not at least 1"))),
+    }
+}
+
+fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
+        days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
     }
 }
 

@@ -17,6 +17,8 @@ const MODE_MEANWHILE: u32 = 0o700;
 pub(super) struct Places {
     base: Arc<dyn Dir>,
     job: u64,
+    /// What may be found and made; the root for all.
+    within: Arc<[RelPath]>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
 
@@ -27,8 +29,15 @@ pub(super) struct Place<'p> {
 }
 
 impl Places {
-    pub(super) fn new(base: Arc<dyn Dir>, job: u64) -> Self {
-        Places { base, job, last: None }
+    pub(super) fn new(base: Arc<dyn Dir>, job: u64, within: Arc<[RelPath]>) -> Self {
+        Places { base, job, within, last: None }
+    }
+
+    fn check(&self, path: &RelPath) -> Result<(), Error> {
+        if self.within.iter().any(|within| path.starts_with(within)) {
+            return Ok(());
+        }
+        Err(Error::new(Code::OutOfScope, "receive", path, "it is not among the places of the transfer"))
     }
 
     /// The temporary name for `path`, the same in every run of the job.
@@ -57,6 +66,7 @@ impl Places {
         path: &'p RelPath,
         open: impl FnOnce(&mut Self, &RelPath) -> Result<Arc<dyn Dir>, Error>,
     ) -> Result<Place<'p>, Error> {
+        self.check(path)?;
         let Some((parent, name)) = path.split() else {
             return Err(Error::new(Code::IsADirectory, "receive", path, "the destination itself"));
         };
@@ -73,6 +83,7 @@ impl Places {
 
     /// Opens the directory of an entry, making it and those above it if they are missing, and unlocks it.
     pub(super) fn make_dir(&mut self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+        self.check(path)?;
         let dir = self.make_parent(path)?;
         if path.is_root() {
             unlock(&*dir)?;
@@ -154,7 +165,11 @@ mod tests {
         let give = |path: &Path| std::os::unix::fs::lchown(path, Some(nobody.uid), Some(nobody.gid)).unwrap();
         ["", "a", "a/b", "a/b/c"].iter().for_each(|name| give(&top.join(name)));
         let base = LocalStore::open(top, Access::ReadWrite).unwrap().root().unwrap();
-        nobody.spawn("nobody", move || work(Places::new(base, 1))).unwrap().join().unwrap();
+        nobody
+            .spawn("nobody", move || work(Places::new(base, 1, [RelPath::root()].into())))
+            .unwrap()
+            .join()
+            .unwrap();
         true
     }
 

@@ -207,7 +207,8 @@ mod tests {
         let (home, _) = site(dir);
         let now = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();
         let chain = now.credential.chain.clone().into();
-        let proof = Proof { principal: Principal::Host(now.site.clone()), chain, at: SystemTime::now() };
+        let proof =
+            Proof { principal: Principal::Host(now.site.clone()), scope: None, chain, at: SystemTime::now() };
         (now, proof)
     }
 

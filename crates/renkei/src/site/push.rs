@@ -116,7 +116,7 @@ impl Opening<'_> {
     }
 }
 
-fn no_choice(found: Found) -> Error {
+pub(super) fn no_choice(found: Found) -> Error {
     let cause = match found {
         Found::Dir => "the destination is a directory",
         Found::Other => "the destination is a file",
@@ -263,7 +263,8 @@ impl Site {
         let user = self.authenticate(&chain)?;
         may_speak_for(&peer.proof.principal, &user.principal)?;
         let access = Access { via: Some(peer.clone()), ..self.authorise(&user)? };
-        tracing::info!(target: "audit", principal = %user.principal, via = %peer.proof.principal, "asked for");
+        let (principal, transfer) = (&user.principal, user.transfer());
+        tracing::info!(target: "audit", %principal, transfer, via = %peer.proof.principal, "asked for");
         Ok(access)
     }
 }

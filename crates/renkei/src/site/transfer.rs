@@ -92,7 +92,7 @@ impl Site {
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
-        let place = access.open(&open.to, true)?;
+        let (place, within) = access.open_base(&open)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
@@ -129,6 +129,7 @@ impl Site {
             side: access.site().into(),
             root: format!("/{storage}"),
             keep: keep.clone(),
+            within,
         };
         let ended = receive(job, control, streams, &watch, &stop);
         if let (Ok(_), Some(parked), Some(keep)) = (&ended, parked, keep) {
@@ -203,8 +204,9 @@ impl Site {
 
     /// Lets another site send here on the asker's behalf, once and only what `open` says.
     pub fn grant(&self, access: &Access, open: OpenReceive, peer: SiteName) -> Result<Ticket, Error> {
-        access.open(&open.to, true)?;
-        tracing::info!(target: "audit", principal = %access.principal, %peer, to = %open.to, "granted");
+        access.open_base(&open)?;
+        let (principal, transfer) = (&access.principal, access.proof.transfer());
+        tracing::info!(target: "audit", %principal, transfer, %peer, to = %open.to, "granted");
         self.grants.give(access.clone(), open, peer)
     }
 

@@ -24,6 +24,7 @@ mod listing;
 pub mod local;
 mod metadata;
 pub mod names;
+pub mod narrowed;
 pub mod temp;
 pub mod tree;
 

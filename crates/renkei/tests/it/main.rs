@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod catalogue;
 mod docs;
 mod durability;
 mod errors;
@@ -12,7 +13,9 @@ mod join;
 mod kept;
 mod lab;
 mod mover;
+mod postgres;
 mod proxy;
+mod queue;
 mod raw;
 mod records;
 mod safety;

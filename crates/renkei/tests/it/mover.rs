@@ -123,6 +123,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         account: account.clone(),
         side: "kek".into(),
         keep: None,
+        within: vec![RelPath::root()],
     };
     let watch = Watch::default();
     std::thread::scope(|scope| {

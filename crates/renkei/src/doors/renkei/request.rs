@@ -32,7 +32,7 @@ pub(super) fn handle(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let proof = &peer.proof;
-    let outcome = match request {
+    let outcome = site.admit(proof, &request).and_then(|()| match request {
         Request::Redeem(grant) => site
             .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
@@ -42,7 +42,7 @@ pub(super) fn handle(
         // Needs no account here.
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
-    };
+    });
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
         Ok(Outcome::Answered) => return Ok(()),
@@ -112,6 +112,11 @@ fn operate(
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Renew(id) => done(site.renew_transfer(access, &id)?),
+        Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }

@@ -1,0 +1,343 @@
+//! What a delegated credential may do: the places of one transfer, each to be read or to be written, and no others.
+//!
+//! A path is covered by whole components: `run7` covers `run7` and `run7/a`, not `run70`. Only what is written in the
+//! scope counts; that a link leads from one place to another is the business of the store (docs/design/0012).
+
+use crate::error::{Code, Error};
+use crate::path::{Place, RelPath, SiteName};
+use crate::wire::message::TransferId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Largest encoded scope. A client that resumes a TLS session shows its certificate within its first message, of which
+/// a PoP takes 16 KiB.
+pub const MAX_SCOPE_BYTES: usize = 8 << 10;
+
+/// First byte of an encoded scope.
+const VERSION: u8 = 1;
+
+/// What may be done with a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Right {
+    /// Its content may be read.
+    Read,
+    /// It may be made and changed.
+    Write,
+}
+
+/// What a request needs to do with a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// See what is there, its metadata and digest; either right suffices.
+    Look,
+    /// Read content.
+    Read,
+    /// Make or change it.
+    Write,
+}
+
+/// One right to one place and all below it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Permit {
+    /// Where.
+    pub site: SiteName,
+    /// The place there.
+    pub place: Place,
+    /// What may be done.
+    pub right: Right,
+}
+
+/// All that one delegated credential may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scope {
+    transfer: TransferId,
+    permits: Vec<Permit>,
+}
+
+impl Scope {
+    /// The scope of a transfer. The order of the permits means nothing; what another one covers is left out.
+    ///
+    /// # Errors
+    /// `TooManyEntries` if it does not fit a certificate, `UsageInvalid` without any permit.
+    pub fn new(transfer: TransferId, permits: Vec<Permit>) -> Result<Self, Error> {
+        let mut kept: Vec<Permit> = Vec::new();
+        for permit in permits {
+            if kept.iter().all(|other| !other.implies(&permit)) {
+                kept.retain(|other| !permit.implies(other));
+                kept.push(permit);
+            }
+        }
+        let scope = Scope { transfer, permits: kept };
+        let bytes = scope.encode().len();
+        if bytes > MAX_SCOPE_BYTES {
+            let cause = format!(
+                "the names of its places take {bytes} bytes, {MAX_SCOPE_BYTES} at most: name a directory that holds \
+                 the sources, or make several transfers of it"
+            );
+            return Err(Error::new(Code::TooManyEntries, "delegate", "transfer", cause));
+        }
+        match scope.permits.is_empty() {
+            false => Ok(scope),
+            true => Err(Error::new(Code::UsageInvalid, "delegate", "transfer", "it names no place")),
+        }
+    }
+
+    /// The transfer it is for.
+    pub fn transfer(&self) -> &TransferId {
+        &self.transfer
+    }
+
+    /// What it allows.
+    pub fn permits(&self) -> &[Permit] {
+        &self.permits
+    }
+
+    /// Whether a place may be used so.
+    pub fn covers(&self, site: &SiteName, place: &Place, need: Need) -> bool {
+        self.paths(site, &place.storage, need).any(|path| place.path.starts_with(path))
+    }
+
+    /// Whether anything at a site may be used so.
+    pub fn names(&self, site: &SiteName, right: Right) -> bool {
+        self.permits.iter().any(|permit| permit.site == *site && permit.right == right)
+    }
+
+    /// The paths that may be used so in a storage, each with all below it.
+    pub fn paths(&self, site: &SiteName, storage: &str, need: Need) -> impl Iterator<Item = &RelPath> {
+        let here = move |permit: &&Permit| permit.site == *site && permit.place.storage == storage;
+        let suffices = move |permit: &&Permit| need.is_met_by(permit.right);
+        self.permits.iter().filter(here).filter(suffices).map(|permit| &permit.place.path)
+    }
+
+    /// What may be written by a transfer whose paths are relative to `base`: the root for all, a single name for a
+    /// place that lies in `base`. Nothing further down: what is on the way there would have to be made.
+    pub fn writable_in(&self, site: &SiteName, base: &Place) -> Vec<RelPath> {
+        if self.covers(site, base, Need::Write) {
+            return vec![RelPath::root()];
+        }
+        let in_base = |path: &&RelPath| path.parent().as_ref() == Some(&base.path);
+        let paths = self.paths(site, &base.storage, Need::Write).filter(in_base);
+        paths.filter_map(|path| RelPath::parse(path.name()?).ok()).collect()
+    }
+
+    /// The form that stands in a certificate.
+    pub fn encode(&self) -> Vec<u8> {
+        [vec![VERSION], crate::wire::encode(self)].concat()
+    }
+
+    /// Reads what [`Scope::encode`] gave.
+    ///
+    /// # Errors
+    /// `BadScope` for anything else, also for what [`Scope::new`] would refuse.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bad = |cause: String| Error::new(Code::BadScope, "read scope", "certificate", cause);
+        if bytes.len() > MAX_SCOPE_BYTES {
+            return Err(bad(format!("{} bytes, at most {MAX_SCOPE_BYTES}", bytes.len())));
+        }
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => {
+                let raw: Scope = crate::wire::decode("scope", rest).map_err(|error| bad(error.cause))?;
+                let scope = Scope::new(raw.transfer, raw.permits).map_err(|error| bad(error.cause))?;
+                if scope.encode() == bytes { Ok(scope) } else { Err(bad("it is not in its one form".into())) }
+            }
+            Some((version, _)) => Err(bad(format!("version {version}, this side knows {VERSION}"))),
+            None => Err(bad("it is empty".into())),
+        }
+    }
+}
+
+impl Permit {
+    /// Whether it allows all that `other` allows.
+    fn implies(&self, other: &Permit) -> bool {
+        (&self.site, self.right, &self.place.storage) == (&other.site, other.right, &other.place.storage)
+            && other.place.path.starts_with(&self.place.path)
+    }
+}
+
+impl Need {
+    fn is_met_by(self, right: Right) -> bool {
+        match self {
+            Need::Look => true,
+            Need::Read => right == Right::Read,
+            Need::Write => right == Right::Write,
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Need::Look => "look at",
+            Need::Read => "read",
+            Need::Write => "write",
+        })
+    }
+}
+
+impl fmt::Display for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let right = if self.right == Right::Read { "read" } else { "write" };
+        write!(f, "{right} {}:{}", self.site, self.place)
+    }
+}
+
+/// The first permits, for a person to read.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        for (index, permit) in self.permits.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{permit}", if index == 0 { "" } else { ", " })?;
+        }
+        match self.permits.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn site(name: &str) -> SiteName {
+        SiteName::parse(name).unwrap()
+    }
+
+    fn place(text: &str) -> Place {
+        Place::parse(text.as_bytes()).unwrap().unwrap()
+    }
+
+    fn permit(at: &str, text: &str, right: Right) -> Permit {
+        Permit { site: site(at), place: place(text), right }
+    }
+
+    fn scope() -> Scope {
+        let permits =
+            vec![permit("kek", "/raw/run7", Right::Read), permit("titech", "/data/in/run7", Right::Write)];
+        Scope::new([7; 16], permits).unwrap()
+    }
+
+    fn may(at: &str, text: &str, need: Need) -> bool {
+        scope().covers(&site(at), &place(text), need)
+    }
+
+    #[test]
+    fn a_place_covers_what_is_below_it_by_whole_components() {
+        for good in ["/raw/run7", "/raw/run7/a", "/raw/run7/a/b"] {
+            assert!(may("kek", good, Need::Read) && may("kek", good, Need::Look), "{good}");
+        }
+        for bad in ["/raw", "/raw/run70", "/raw/run", "/raw/other", "/raw/x/run7", "/data/run7"] {
+            assert!(!may("kek", bad, Need::Read) && !may("kek", bad, Need::Look), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rights_and_sites_are_apart() {
+        assert!(!may("kek", "/raw/run7", Need::Write));
+        assert!(!may("titech", "/raw/run7", Need::Look));
+        assert!(may("titech", "/data/in/run7/f", Need::Write));
+        assert!(!may("titech", "/data/in/run7/f", Need::Read));
+        assert!(may("titech", "/data/in/run7/f", Need::Look));
+        assert!(scope().names(&site("kek"), Right::Read) && !scope().names(&site("kek"), Right::Write));
+        assert!(!scope().names(&site("osaka"), Right::Read));
+    }
+
+    #[test]
+    fn the_root_of_a_storage_covers_it_and_no_other() {
+        let all = Scope::new([0; 16], vec![permit("kek", "/raw", Right::Write)]).unwrap();
+        let covers = |text: &str| all.covers(&site("kek"), &place(text), Need::Write);
+        assert!(covers("/raw") && covers("/raw/a/b") && !covers("/rawx") && !covers("/data/raw"));
+    }
+
+    #[test]
+    fn dots_never_come_so_far() {
+        for text in ["/raw/run7/../x", "/raw/run7/..", "/raw/.."] {
+            assert!(Place::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let bytes = scope().encode();
+        let at = bytes.windows(4).position(|part| part == b"run7").unwrap();
+        for name in [b"../x", b"a//b", b"\0abc", b"run/"] {
+            let mut forged = bytes.clone();
+            forged[at..at + 4].copy_from_slice(name);
+            assert_eq!(Scope::decode(&forged).unwrap_err().code, Code::BadScope, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_base_shows_what_of_it_may_be_written() {
+        let within = |text: &str| scope().writable_in(&site("titech"), &place(text));
+        assert_eq!(within("/data/in/run7"), [RelPath::root()]);
+        assert_eq!(within("/data/in/run7/sub"), [RelPath::root()]);
+        assert_eq!(within("/data/in"), [RelPath::parse(b"run7").unwrap()]);
+        assert!(within("/data").is_empty() && within("/raw").is_empty() && within("/data/in/run").is_empty());
+        assert!(scope().writable_in(&site("kek"), &place("/raw")).is_empty());
+    }
+
+    #[test]
+    fn what_is_covered_twice_is_kept_once() {
+        let permits = ["/raw/a/b", "/raw/a", "/raw/a/c", "/raw/ab"];
+        let scope = Scope::new([1; 16], permits.map(|text| permit("kek", text, Right::Read)).into()).unwrap();
+        assert_eq!(scope.to_string(), "read kek:/raw/a, read kek:/raw/ab");
+        let twice = Scope { permits: vec![scope.permits[0].clone(); 2], ..scope };
+        assert_eq!(Scope::decode(&twice.encode()).unwrap_err().code, Code::BadScope);
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_certificate_is_refused() {
+        let name = |n: usize| permit("kek", &format!("/raw/{n:0>200}"), Right::Read);
+        let refused = |permits| Scope::new([0; 16], permits).unwrap_err().code;
+        assert_eq!(refused((0..100).map(name).collect()), Code::TooManyEntries);
+        assert_eq!(refused(Vec::new()), Code::UsageInvalid);
+        let large = Scope { transfer: [0; 16], permits: (0..100).map(name).collect() };
+        assert_eq!(Scope::decode(&large.encode()).unwrap_err().code, Code::BadScope);
+        for bad in [&b""[..], b"\x02", b"\x01", &[1; 17]] {
+            assert_eq!(Scope::decode(bad).unwrap_err().code, Code::BadScope, "{bad:?}");
+        }
+        let surplus = [scope().encode(), vec![0]].concat();
+        assert_eq!(Scope::decode(&surplus).unwrap_err().code, Code::BadScope);
+    }
+
+    fn permits() -> impl Strategy<Value = Vec<Permit>> {
+        let path = "[ab]{1,2}(/[ab]{1,2}){0,3}";
+        let one = (0..2_usize, 0..2_usize, path, any::<bool>()).prop_map(|(at, storage, path, write)| {
+            let text = format!("/{}/{path}", ["raw", "data"][storage]);
+            permit(["kek", "titech"][at], &text, if write { Right::Write } else { Right::Read })
+        });
+        proptest::collection::vec(one, 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn leaving_out_what_is_covered_changes_nothing(all in permits(), asked in permits()) {
+            let scope = Scope::new([3; 16], all.clone()).unwrap();
+            prop_assert_eq!(&Scope::decode(&scope.encode()).unwrap(), &scope);
+            for Permit { site, place, right } in &asked {
+                let need = if *right == Right::Read { Need::Read } else { Need::Write };
+                let by_one = all.iter().any(|permit| {
+                    let text = format!("{}/", permit.place);
+                    (&permit.site, permit.right) == (site, *right) && format!("{place}/").starts_with(&text)
+                });
+                prop_assert_eq!(scope.covers(site, place, need), by_one);
+            }
+        }
+
+        #[test]
+        fn a_base_allows_no_more_than_the_scope(all in permits(), base in permits(), name in "[ab]{1,2}(/[ab]{1,2})?") {
+            let scope = Scope::new([3; 16], all).unwrap();
+            let (at, base) = (&base[0].site, &base[0].place);
+            let path = RelPath::parse(name.as_bytes()).unwrap();
+            let whole = Place { path: base.path.join(&path).unwrap(), ..base.clone() };
+            if scope.writable_in(at, base).iter().any(|below| path.starts_with(below)) {
+                prop_assert!(scope.covers(at, &whole, Need::Write));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_scope_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(scope) = Scope::decode(&bytes) {
+                prop_assert_eq!(scope.encode(), bytes);
+            }
+        }
+    }
+}
