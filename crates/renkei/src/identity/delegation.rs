@@ -379,8 +379,8 @@ mod tests {
         {
             assert_eq!(kek.judge(delegated, scopes), Err(Code::BadScope), "{scopes:?}");
         }
-        assert_eq!(kek.judge(plain, &[good.clone()]), Err(Code::BadScope));
-        assert_eq!(kek.judge("renkei://kek/host", &[good.clone()]), Err(Code::BadScope));
+        assert_eq!(kek.judge(plain, std::slice::from_ref(&good)), Err(Code::BadScope));
+        assert_eq!(kek.judge("renkei://kek/host", std::slice::from_ref(&good)), Err(Code::BadScope));
         let foreign = Careless::new("titech").judge(delegated, &[good]);
         assert_eq!(foreign, Err(Code::ForeignName));
     }
