@@ -263,6 +263,7 @@ mod tests {
         assert_eq!(facts.names, ["renkei://kek/delegated/alice"]);
         assert!(Principal::parse_uri(&facts.names[0]).is_err());
         assert_eq!(made.credential.principal().unwrap_err().code, Code::BadCertificate);
+        assert_eq!(made.credential.holder().unwrap(), alice().user);
     }
 
     #[test]

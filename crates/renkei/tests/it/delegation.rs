@@ -395,6 +395,26 @@ fn a_push_in_the_users_name_keeps_the_scope() {
     assert!(asked, "the audit names the transfer\n{log}");
 }
 
+/// A copy into a storage or directory: what it is may be seen, what else is in it not.
+#[test]
+fn a_destination_directory_shows_nothing_else() {
+    let three = &Three::start();
+    let permits = [
+        ("kek", "/data/run7", Right::Read),
+        ("osaka", "/data", Right::Look),
+        ("osaka", "/data/run7", Right::Write),
+    ];
+    let with = &three.delegate(&permits);
+    let root = || Some(place("/data"));
+    three.ask(with, &three.osaka, Request::StatDir(root())).unwrap();
+    three.ask(with, &three.osaka, grant("/data", &three.kek)).unwrap();
+    let refused = |request| assert_eq!(three.refusal(with, &three.osaka, request), Code::OutOfScope);
+    refused(Request::List(root()));
+    refused(Request::Usage(place("/data")));
+    refused(Request::Stat(Some(place("/data/in"))));
+    refused(Request::OpenSend(send_from("/data", "x")));
+}
+
 #[test]
 fn clocks_and_expiry() {
     let three = &Three::start();
