@@ -37,6 +37,8 @@ mod report;
 mod revoke;
 mod rm;
 mod row;
+mod rule;
+mod rule;
 mod serve;
 mod source;
 mod stat;
@@ -91,6 +93,7 @@ enum Command {
     Init(init::Args),
     Serve(serve::Args),
     Storage(storage::Args),
+    Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
     Join(join::Args),
@@ -122,6 +125,7 @@ impl Command {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
             Command::Join(args) => join::run(args, context),
