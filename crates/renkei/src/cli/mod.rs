@@ -38,7 +38,6 @@ mod revoke;
 mod rm;
 mod row;
 mod rule;
-mod rule;
 mod serve;
 mod source;
 mod stat;
