@@ -353,6 +353,8 @@ pub struct Source {
     pub from: Place,
     /// What it becomes; the root itself if the path is empty.
     pub to: RelPath,
+    /// A directory without what is in it; asks for no descent.
+    pub alone: bool,
 }
 
 /// Answers to requests.

@@ -25,7 +25,7 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,
 };
 use std::sync::Arc;
 
@@ -331,7 +331,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
         }
         account = Some(place.account.clone());
-        roots.push(open_root(place, &source.from, source.to.clone())?);
+        roots.push(open_root(place, source)?);
     }
     let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
@@ -349,7 +349,8 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
 }
 
 /// Opens the directory a source lies in; links on the way are followed as far as they stay in the storage.
-fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<Root, Error> {
+fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Error> {
+    let Source { from, to, alone } = source.clone();
     let below = match from.path.name() {
         Some(name) => RelPath::parse(name)?,
         None => RelPath::root(),
@@ -358,5 +359,5 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
         store.dir(&path.parent().unwrap_or_default())
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
-    Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
+    Ok(Root { dir, from: below, to, alone, shown: format!("/{}", from.storage) })
 }
