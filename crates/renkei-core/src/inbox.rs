@@ -127,6 +127,11 @@ impl Inbox {
         });
     }
 
+    /// It is not known what became of these: they are handed on again.
+    pub fn again<'a>(&mut self, files: impl IntoIterator<Item = &'a Seen>) {
+        self.step(files, |_| Step::Settling { since_ms: 0 });
+    }
+
     /// Notes a step of files that still are in the state they were in.
     fn step<'a>(
         &mut self,

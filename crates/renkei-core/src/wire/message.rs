@@ -255,6 +255,9 @@ pub struct OpenReceive {
     pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 /// What the destination of a copy is.
@@ -302,6 +305,9 @@ pub struct OpenFound {
     pub choices: Vec<(Found, Choice)>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// As in [`OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 impl OpenFound {
@@ -319,6 +325,7 @@ impl OpenFound {
             options: choice.options.clone(),
             class: self.class,
             max_streams: self.max_streams,
+            rules: self.rules.clone(),
         }
     }
 }

@@ -539,6 +539,7 @@ impl<'a> Run<'a> {
             choices: plans.iter().filter_map(choice).collect(),
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
+            rules: Vec::new(),
         })
     }
 

@@ -10,7 +10,7 @@ mod rule;
 
 pub use edit::{add_rule, add_storage, remove_rule, remove_storage, template};
 pub use fields::{FIELDS, Field, markdown, nearest};
-pub use rule::{Rule, SETTLE_S, Then};
+pub use rule::{Rule, SETTLE_S, Then, is_within};
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};

@@ -117,11 +117,15 @@ fn place(path: &EndpointPath) -> &Place {
     path.place.as_ref().expect("what is read as a rule names a storage")
 }
 
-/// Whether one of two folders is the other or in it.
+/// Whether one of two folders at sites is the other or in it.
 fn overlap(one: &EndpointPath, other: &EndpointPath) -> bool {
-    let (a, b) = (place(one), place(other));
-    let nested = a.path.starts_with(&b.path) || b.path.starts_with(&a.path);
-    one.site == other.site && a.storage == b.storage && nested
+    one.site == other.site && is_within(place(one), place(other))
+}
+
+/// Whether one of two folders is the other or in it.
+pub fn is_within(one: &Place, other: &Place) -> bool {
+    let nested = one.path.starts_with(&other.path) || other.path.starts_with(&one.path);
+    one.storage == other.storage && nested
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod files;
 pub mod introduction;
 pub mod kept;
 pub mod push;
+pub mod rules;
 mod running;
 pub mod snapshot;
 pub mod tickets;
@@ -92,6 +93,7 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
 }
 
 impl Site {
@@ -111,6 +113,7 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
         }))
     }
 

@@ -93,6 +93,7 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let place = access.open(&open.to, true)?;
+        self.arrives_by_rules(access, &open.to, &open.rules)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;

@@ -15,6 +15,7 @@ mod mover;
 mod proxy;
 mod raw;
 mod records;
+mod rule;
 mod safety;
 mod sharing;
 mod tidy;
