@@ -393,6 +393,28 @@ codes! {
     LabNameUnknown = "RK-LAB-8", NotFound, Never, "the lab has no such site or link",
         "`renkei lab show` lists both; a link is written SITE..SITE, SITE->SITE or SITE..SITE/PATH";
 
+    // QUE: the queue of durable transfers.
+    TransferUnknown = "RK-QUE-1", NotFound, Never, "no such transfer",
+        "`renkei transfers` lists yours; what ended is forgotten after `queue.keep_days`";
+    SubmissionConflict = "RK-QUE-2", Exists, Never, "another transfer has that id",
+        "let renkei choose the id; the same id means the same transfer, handed in again";
+    DependencyCycle = "RK-QUE-3", Invalid, Never, "transfers wait for each other in a circle",
+        "leave out one --after";
+    DeadlinePassed = "RK-QUE-4", Limit, Never, "the deadline passed before the transfer was done",
+        "`renkei why ID` shows what it waited for; `renkei retry ID` tries again and resumes";
+    DependencyFailed = "RK-QUE-5", Interrupted, Never, "a transfer it waits for was given up",
+        "mend that one, then `renkei retry` both";
+    ChangeRefused = "RK-QUE-6", Invalid, Never, "the transfer cannot be changed so now",
+        "`renkei status ID` shows its state; a done one stays done, a running one need not be retried";
+    CatalogueFailed = "RK-QUE-7", Unavailable, Later, "the catalogue database cannot be used",
+        "see the cause; the administrator should check the disk of the PoP or the server that `catalogue` names";
+    QueueFull = "RK-QUE-8", Limit, Never, "the user has too many transfers in the queue",
+        "wait until some have ended, or let the administrator raise `queue.max_queued_user`";
+    NotQueueable = "RK-QUE-9", Invalid, Never, "this transfer cannot be queued",
+        "queued transfers go between places at sites; files of this machine: copy them without --detach";
+    IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
+        "write more of the id";
+
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
         "report it with the log of both sides";

@@ -9,6 +9,8 @@ use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::mover::descriptors::raise_limit;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::rules::spawn_rules;
+use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Status;
@@ -31,6 +33,8 @@ pub fn run(
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
+    spawn_queue(&site)?;
+    spawn_rules(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -81,6 +85,16 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     Ok(())
 }
 
+/// A field of a request.
+fn field<T: serde::de::DeserializeOwned>(request: &Value, name: &str) -> Result<T, Error> {
+    serde_json::from_value(request[name].clone())
+        .map_err(|error| Error::new(Code::ProtocolViolation, "read request", name, error))
+}
+
+fn plain(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).expect("what is told of transfers is plain data")
+}
+
 /// Answers the local socket.
 struct Local {
     site: Arc<Site>,
@@ -91,12 +105,28 @@ impl Handler for Local {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
+            "transfers" | "transfer" | "change" => self.queue(peer, request),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
 }
 
 impl Local {
+    /// The administrator sees and changes everybody's transfers; all others ask over the network, where their
+    /// certificate says who they are.
+    fn queue(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+            let cause = "only the administrator sees all transfers; leave out --all";
+            return Err(Error::new(Code::NotAllowed, "answer", "local socket", cause));
+        }
+        let site = &self.site;
+        Ok(match request["op"].as_str().unwrap_or_default() {
+            "transfers" => plain(&site.transfers(None, &field(request, "listed")?)?),
+            "transfer" => plain(&site.transfer(None, &field::<String>(request, "id")?)?),
+            _ => plain(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
+        })
+    }
+
     /// The administrator sees all transfers, everybody else their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
         let mut status = self.site.status(None);

@@ -1,9 +1,11 @@
 //! Control messages: greeting, requests and replies, and the conversation of one transfer.
 
 use super::data::{EntryId, Ticket};
+use super::queue::{Listed, Queued, Story, Submission};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::path::{Place, RelPath, SiteName};
+use crate::queue::Change;
 use serde::{Deserialize, Serialize};
 
 /// Identity of one transfer, chosen by the client, in the logs of every side.
@@ -193,6 +195,19 @@ pub enum Request {
         chain: Vec<Vec<u8>>,
         /// What the user asks.
         open: OpenFound,
+    },
+    /// Queue these transfers; each may be handed in again, which changes nothing.
+    Submit(#[serde(deserialize_with = "batch")] Vec<Submission>),
+    /// A part of the asker's queued transfers.
+    Transfers(Listed),
+    /// All about one of them, by the first digits of its id.
+    Transfer(String),
+    /// Change one of them.
+    Change {
+        /// Which.
+        id: TransferId,
+        /// How.
+        change: Change,
     },
 }
 
@@ -399,6 +414,12 @@ pub enum Reply {
     Card(String),
     /// To `OpenFound` and `ForUser`: what is there; `Opened` follows if that was chosen.
     Found(Found),
+    /// To `Submit`, in its order: that it is in the queue, or why not.
+    Submitted(#[serde(deserialize_with = "batch")] Vec<Result<(), Error>>),
+    /// To `Transfers`: newest first; fewer than asked for if there are no more.
+    Transfers(#[serde(deserialize_with = "batch")] Vec<Queued>),
+    /// To `Transfer`.
+    Transfer(Box<Story>),
 }
 
 /// Who the asker is at a PoP.
@@ -599,7 +620,7 @@ pub struct Summary {
 }
 
 /// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
-fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(super) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

@@ -10,6 +10,7 @@
 pub mod data;
 pub mod frame;
 pub mod message;
+pub mod queue;
 
 use crate::error::{Code, Error};
 

@@ -46,8 +46,12 @@ pub struct Config {
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
+    /// The database of the catalogue; empty for SQLite in the PoP's directory.
+    pub catalogue: String,
     /// Limits that protect the PoP.
     pub limits: Limits,
+    /// The queue of transfers.
+    pub queue: Queue,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -74,6 +78,30 @@ pub struct Limits {
     /// Entries in one request or listing.
     #[serde(deserialize_with = "at_least_one")]
     pub max_entries: u64,
+}
+
+/// The queue of transfers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    /// Transfers that run at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running: u64,
+    /// Of these, one user's.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_user: u64,
+    /// Of these, those from one site to another.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_link: u64,
+    /// Transfers of one user that have not ended.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_queued_user: u64,
+    /// Days after which a transfer without a deadline is given up.
+    #[serde(deserialize_with = "at_least_one")]
+    pub deadline_days: u64,
+    /// Days for which those that ended are remembered.
+    #[serde(deserialize_with = "at_least_one")]
+    pub keep_days: u64,
 }
 
 /// What is logged and how.
@@ -119,7 +147,9 @@ impl Default for Config {
             endpoints: Vec::new(),
             map_own_users: true,
             stall_timeout_s: 60,
+            catalogue: String::new(),
             limits: Limits::default(),
+            queue: Queue::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),
@@ -130,6 +160,19 @@ impl Default for Config {
 impl Default for Limits {
     fn default() -> Self {
         Limits { max_sessions: 256, max_streams: 32, max_memory_mib: 1024, max_entries: 10_000_000 }
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            max_running: 16,
+            max_running_user: 8,
+            max_running_link: 4,
+            max_queued_user: 1_000_000,
+            deadline_days: 30,
+            keep_days: 30,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod authority;
 pub mod card;
 pub mod certificate;
 pub mod credential;
+pub mod errand;
 pub mod invitation;
 pub mod issued;
 pub mod login;

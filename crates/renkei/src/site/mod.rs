@@ -10,7 +10,9 @@ pub mod files;
 pub mod introduction;
 pub mod kept;
 pub mod push;
+pub mod queue;
 pub mod rules;
+pub mod runner;
 mod running;
 pub mod snapshot;
 pub mod tickets;
@@ -94,6 +96,7 @@ pub struct Site {
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
     pub(crate) arrivals: rules::Arrivals,
+    pub(crate) queue: Arc<queue::Queue>,
 }
 
 impl Site {
@@ -114,6 +117,7 @@ impl Site {
             lines: Lines::default(),
             parking: Parking::default(),
             arrivals: rules::Arrivals::default(),
+            queue: Arc::default(),
         }))
     }
 
@@ -247,6 +251,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
+        self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.lines.close();
     }

@@ -116,7 +116,7 @@ impl Opening<'_> {
     }
 }
 
-fn no_choice(found: Found) -> Error {
+pub(super) fn no_choice(found: Found) -> Error {
     let cause = match found {
         Found::Dir => "the destination is a directory",
         Found::Other => "the destination is a file",

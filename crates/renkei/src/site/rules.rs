@@ -65,7 +65,7 @@ impl Arrivals {
     }
 
     /// The rules through which files came into a folder.
-    fn into(&self, folder: &Place) -> BTreeSet<String> {
+    fn come_into(&self, folder: &Place) -> BTreeSet<String> {
         let all = self.lock();
         all.iter().filter(|(to, _)| is_within(to, folder)).flat_map(|(_, rules)| rules.clone()).collect()
     }
@@ -284,7 +284,7 @@ impl Site {
             if watched.sent.len() >= UNDER_WAY {
                 break;
             }
-            let mut rules = self.arrivals.into(watched.from());
+            let mut rules = self.arrivals.come_into(watched.from());
             rules.insert(full_name(&watched.rule.from.site, name));
             let submission = submission(name, &watched.rule, part, rules)?;
             let id = submission.send.transfer;

@@ -22,7 +22,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,

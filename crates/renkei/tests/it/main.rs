@@ -13,6 +13,7 @@ mod kept;
 mod lab;
 mod mover;
 mod proxy;
+mod queue;
 mod raw;
 mod records;
 mod rule;

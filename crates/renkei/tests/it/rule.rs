@@ -128,7 +128,7 @@ fn what_scp_sftp_and_rsync_put_there_arrives() {
     wait_until("the name that is not UTF-8", || has(&raw.join(&odd), b"odd"));
     let stamp = |path: &Path| path.metadata().map(|metadata| (metadata.mtime(), metadata.mode())).unwrap();
     assert_eq!(stamp(&raw.join("run7/a/b/c.dat")), stamp(&drop.join("run7/a/b/c.dat")));
-    let (_, listed) = federation.titech.json(&["transfers", "--all"]);
+    let (_, listed) = federation.titech.json(&["transfers", "--all", "--ended"]);
     let labels: Vec<_> =
         listed["transfers"].as_array().unwrap().iter().map(|one| one["label"].clone()).collect();
     assert!(!labels.is_empty() && labels.iter().all(|label| label == "rule raw"), "{labels:?}");
@@ -191,7 +191,7 @@ fn files_are_forwarded_with_the_rights_of_their_owners() {
     wait_until("daemon's", || has(&raw.join("of-daemon"), b"daemon"));
     assert_eq!(raw.join("of-daemon").metadata().unwrap().uid(), 1);
     wait_until("games' transfer says why", || {
-        let (_, listed) = titech.json(&["transfers", "--all"]);
+        let (_, listed) = titech.json(&["transfers", "--all", "--ended"]);
         listed["transfers"]
             .as_array()
             .unwrap()
@@ -220,11 +220,11 @@ fn rules_of_two_sites_that_go_in_a_circle_end_at_its_beginning() {
     kek.ok(&["rule", "add", "back", "kek:/data/raw", "titech:/data/drop", "--settle", "1", "--remove"]);
     std::fs::write(drop.join("a"), "a").unwrap();
     wait_until("kek's transfer says why", || {
-        let (_, listed) = kek.json(&["transfers", "--all"]);
+        let (_, listed) = kek.json(&["transfers", "--all", "--ended"]);
         let circle = |one: &serde_json::Value| one["reason"]["code"] == "RK-CONF-10";
         listed["transfers"].as_array().unwrap().iter().any(circle)
     });
     assert!(has(&raw.join("a"), b"a") && !drop.join("a").exists());
-    let (_, listed) = titech.json(&["transfers", "--all"]);
+    let (_, listed) = titech.json(&["transfers", "--all", "--ended"]);
     assert_eq!(listed["transfers"].as_array().unwrap().len(), 1, "{listed}");
 }

@@ -112,6 +112,10 @@ fn operate(
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Submit(all) => Reply::Submitted(site.submit(&access.principal, all)?),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Change { id, change } => done(site.change_transfer(Some(&access.principal), &id, change)?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }
