@@ -378,6 +378,8 @@ codes! {
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
     InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
         "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
+    RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
+        "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",

@@ -10,6 +10,7 @@ use crate::mover::descriptors::raise_limit;
 use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
@@ -35,6 +36,7 @@ pub fn run(
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
     spawn_queue(&site)?;
+    spawn_rules(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());

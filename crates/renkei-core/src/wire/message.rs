@@ -272,6 +272,9 @@ pub struct OpenReceive {
     pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 /// What the destination of a copy is.
@@ -319,6 +322,9 @@ pub struct OpenFound {
     pub choices: Vec<(Found, Choice)>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// As in [`OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 impl OpenFound {
@@ -336,6 +342,7 @@ impl OpenFound {
             options: choice.options.clone(),
             class: self.class,
             max_streams: self.max_streams,
+            rules: self.rules.clone(),
         }
     }
 }
@@ -370,6 +377,8 @@ pub struct Source {
     pub from: Place,
     /// What it becomes; the root itself if the path is empty.
     pub to: RelPath,
+    /// A directory without what is in it; asks for no descent.
+    pub alone: bool,
 }
 
 /// Answers to requests.

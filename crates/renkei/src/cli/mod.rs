@@ -11,9 +11,9 @@ mod checksum;
 mod connect;
 mod copy_plan;
 mod cp;
+mod detach;
 mod df;
 mod docs;
-mod detach;
 mod doctor;
 mod doctor_site;
 mod done;
@@ -41,6 +41,7 @@ mod report;
 mod revoke;
 mod rm;
 mod row;
+mod rule;
 mod serve;
 mod source;
 mod stat;
@@ -99,6 +100,7 @@ enum Command {
     Init(init::Args),
     Serve(serve::Args),
     Storage(storage::Args),
+    Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
     Join(join::Args),
@@ -141,6 +143,7 @@ impl Command {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
             Command::Join(args) => join::run(args, context),

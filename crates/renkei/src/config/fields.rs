@@ -85,6 +85,16 @@ pub const FIELDS: &[Field] = &[
         effect: "Refuse every change in this storage." },
     Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
         effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
+    Field { key: "rule.NAME.from", kind: Type::Text, default: "", env: "",
+        effect: "The drop folder of rule NAME, `SITE:/STORAGE/PATH` at this site: what ordinary tools put there is forwarded." },
+    Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
+        effect: "Where it is forwarded to, `SITE:/STORAGE/PATH`: the same tree of folders, made as needed." },
+    Field { key: "rule.NAME.settle_s", kind: Type::Number("seconds"), default: "10", env: "",
+        effect: "How long a file must stay as it is, with nobody writing, to count as complete." },
+    Field { key: "rule.NAME.then", kind: Type::Text, default: "keep", env: "",
+        effect: "`keep`: a file that arrived stays in the drop folder. `remove`: it is removed there if it did not change." },
+    Field { key: "rule.NAME.class", kind: Type::Text, default: "normal", env: "",
+        effect: "How much of the path the rule's transfers take: `normal`, or `background` for what others leave." },
 ];
 
 /// The field of a key that the code names.

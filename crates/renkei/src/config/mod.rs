@@ -6,9 +6,11 @@
 
 mod edit;
 mod fields;
+mod rule;
 
-pub use edit::{add_storage, remove_storage, template};
+pub use edit::{add_rule, add_storage, remove_rule, remove_storage, template};
 pub use fields::{FIELDS, Field, markdown, nearest};
+pub use rule::{Rule, SETTLE_S, Then, is_within};
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
@@ -58,8 +60,11 @@ pub struct Config {
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
-    #[serde(deserialize_with = "storages")]
+    #[serde(deserialize_with = "labelled")]
     pub storage: BTreeMap<String, Storage>,
+    /// The drop folders.
+    #[serde(deserialize_with = "labelled")]
+    pub rule: BTreeMap<String, Rule>,
 }
 
 /// Limits that protect the PoP.
@@ -153,6 +158,7 @@ impl Default for Config {
             queue: Queue::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
+            rule: BTreeMap::new(),
         }
     }
 }
@@ -329,11 +335,14 @@ fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, 
     Err(D::Error::custom(format!("`{}` is not an absolute path", path.display())))
 }
 
-fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
-    let storages = BTreeMap::<String, Storage>::deserialize(deserializer)?;
-    match storages.keys().find(|name| !is_label(name)) {
-        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a storage's name: {LABEL_RULE}"))),
-        None => Ok(storages),
+/// Tables by name.
+fn labelled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let tables = BTreeMap::<String, T>::deserialize(deserializer)?;
+    match tables.keys().find(|name| !is_label(name)) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a good name: {LABEL_RULE}"))),
+        None => Ok(tables),
     }
 }
 
@@ -343,6 +352,7 @@ pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::wire::message::Class;
 
     fn parse(text: &str) -> Result<Config, Error> {
         Config::parse(text, Path::new("/etc/renkei/config.toml"))
@@ -360,12 +370,16 @@ mod tests {
     fn every_part_is_read() {
         let text = "site = 'kek'\nlisten = ['127.0.0.1:1', '[::1]:2']\nendpoints = 'pop.kek.jp:7512'\n\
                     [limits]\nmax_streams = 4\n[log]\nformat = 'json'\n\
-                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n";
+                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n\
+                    [rule.raw]\nfrom = 'kek:/data/drop'\nto = 'titech:/raw'\nthen = 'remove'\n";
         let config = parse(text).unwrap();
         assert_eq!(config.listen.len(), 2);
         assert_eq!(config.endpoints, ["pop.kek.jp:7512"]);
         assert_eq!((config.limits.max_streams, config.log.format), (4, LogFormat::Json));
         assert_eq!(config.storage["data"].account.as_deref(), Some("guest"));
+        let rule = &config.rule["raw"];
+        assert_eq!((rule.to.to_string().as_str(), rule.settle_s), ("titech:/raw", SETTLE_S));
+        assert_eq!((rule.then, rule.class), (Then::Remove, Class::Normal));
     }
 
     #[test]
@@ -392,6 +406,8 @@ mod tests {
             ("[storage.data]\npath = 'x'", 2),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
+            ("[rule.a]\nfrom = 'kek:/data'\nto = '/local'", 3),
+            ("[rule.a]\nfrom = 'kek:/'\nto = 'titech:/raw'", 2),
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.code, Code::ConfigInvalid, "{bad}");

@@ -11,6 +11,7 @@ pub mod introduction;
 pub mod kept;
 pub mod push;
 pub mod queue;
+pub mod rules;
 pub mod runner;
 mod running;
 pub mod scope;
@@ -95,6 +96,7 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
     pub(crate) queue: Arc<queue::Queue>,
 }
 
@@ -115,6 +117,7 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
             queue: Arc::default(),
         }))
     }

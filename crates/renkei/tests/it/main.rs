@@ -19,6 +19,7 @@ mod proxy;
 mod queue;
 mod raw;
 mod records;
+mod rule;
 mod safety;
 mod sharing;
 mod tidy;
