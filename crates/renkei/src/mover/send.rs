@@ -414,7 +414,8 @@ impl Pacer {
             self.apply();
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
-        if self.controller.is_full() {
+        // A rest of all streams would be missing from the limit, and what is missing is not made up for.
+        if self.controller.is_full() || self.limit.is_some() {
             self.spare_rests(now);
         }
     }
