@@ -53,6 +53,8 @@ const FALL: f64 = 0.5;
 const SHORTER: f64 = 0.95;
 /// A source that gives less than this share of the rate has not more to send: that tells nothing of the path.
 const BUSY: f64 = 0.5;
+/// What is taken from a source at once, in bytes: so much may be missing from a round and come in the next.
+const PIECE: f64 = 262_144.0;
 /// However full the path is, so much is sent, in bytes per second, and this share of the best rate seen.
 const FLOOR: f64 = 64e3;
 /// See [`FLOOR`].
@@ -236,7 +238,8 @@ impl Background {
     fn grow(&mut self, round: &Round) {
         self.queued = None;
         self.calm += 1;
-        if round.rate() < BUSY * self.rate {
+        let allowed = self.rate * round.elapsed.as_secs_f64();
+        if round.delivered_bytes as f64 + PIECE < BUSY * allowed {
             return;
         }
         if self.opening {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
-const ROOM: f64 = 1.25;
+const ROOM: f64 = 1.1;
 
 /// The streams of a background transfer and what is known of their path.
 pub(super) struct Pace {
