@@ -1,7 +1,7 @@
 //! The rules and state machines of renkei, without clock, randomness, sockets, files or database.
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
-//! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`identity`] the rules
+//! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`route`] the ways to a site, [`identity`] the rules
 //! that turn a principal into an account, [`lab`] what an emulated link does to a frame, and [`sim`] runs the
 //! transfer on a virtual clock.
 
@@ -12,5 +12,6 @@ pub mod lab;
 pub mod link;
 pub mod mover;
 pub mod path;
+pub mod route;
 pub mod sim;
 pub mod wire;

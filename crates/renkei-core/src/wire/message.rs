@@ -74,6 +74,8 @@ pub enum Control {
     Introduced,
     /// A PoP that moves for a client: what the destination was found to be.
     Found(Found),
+    /// Over a line: dial my port and open a circuit with this ticket.
+    Call(Ticket),
 }
 
 /// The dialling side's greeting.
@@ -193,6 +195,20 @@ pub enum Request {
         chain: Vec<Vec<u8>>,
         /// What the user asks.
         open: OpenFound,
+    },
+    /// A PoP that cannot be dialled keeps this session as its line: over it, it is called.
+    Line,
+    /// Let circuits to another site pass. The session is kept for it; a circuit that fails later is told by one more
+    /// reply with an error.
+    Through {
+        /// The site they lead to.
+        site: SiteName,
+        /// What the circuits' tickets are made of ([`super::circuit::ticket`]).
+        seed: Ticket,
+        /// How many circuits at most.
+        count: u16,
+        /// Through how many more PoPs they may lead.
+        further: u8,
     },
 }
 
@@ -444,6 +460,34 @@ pub struct Status {
     pub sessions: u32,
     /// Transfers running now, those the asker may see.
     pub transfers: Vec<TransferStatus>,
+    /// Lines between this PoP and others.
+    pub lines: Vec<LineStatus>,
+    /// For whom circuits pass through this PoP, those the asker may see.
+    pub relayed: Vec<RelayedStatus>,
+}
+
+/// A line that is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineStatus {
+    /// The site at the other end.
+    pub site: SiteName,
+    /// Whether this PoP keeps it, because it cannot be dialled; else the other does.
+    pub kept_here: bool,
+    /// Seconds since it is up.
+    pub up_s: u64,
+}
+
+/// Circuits that pass through.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayedStatus {
+    /// For whom.
+    pub principal: String,
+    /// Where they lead.
+    pub to: SiteName,
+    /// Open now.
+    pub circuits: u32,
+    /// Bytes passed, both ways.
+    pub bytes: u64,
 }
 
 /// One running transfer.

@@ -174,7 +174,7 @@ fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
         match TcpStream::connect_timeout(&reachable(*address), ANSWER_WITHIN) {
             Ok(_) => checks.ok(&what, "somebody listens"),
             Err(error) => {
-                let error = crate::mover::dial::unreachable(&error);
+                let error = crate::mover::reach::unreachable(&error);
                 checks.error(&what, &Error { subject: address.to_string(), ..error }.at("client"));
             }
         }

@@ -10,7 +10,8 @@ use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Ahead, Dialler, Session, resolve, unreachable};
+use crate::mover::dial::{Ahead, Dialler, Session};
+use crate::mover::reach::{Reach, resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
@@ -103,7 +104,7 @@ fn check_address(
     checks: &mut Checks,
 ) -> Option<Session> {
     let what = |step: &str| format!("{address} {step}");
-    let chain = match dialler.secure(site, address) {
+    let chain = match dialler.secure(site, &Reach::Direct(address)) {
         Ok(stream) => stream.peer_chain(),
         Err(error) => {
             checks.error(&what("TLS"), &error);
@@ -117,7 +118,7 @@ fn check_address(
         None => {}
     }
     let asked = SystemTime::now();
-    let session = match dialler.open(site, address, &Ahead::default()) {
+    let session = match dialler.open(site, &Reach::Direct(address), &Ahead::default()) {
         Ok(session) => session,
         Err(error) => {
             checks.error(&what("greeting"), &error);

@@ -112,7 +112,8 @@ fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> 
         let mut trust = Trust::load(&home(site))?;
         for (_, other) in sites.iter().filter(|(_, other)| other.name != site.name) {
             let card = Trust::load(&home(other))?.export(&other.name);
-            trust.add(card.expect("a PoP that was just made has its own card"))?;
+            let card = card.expect("a PoP that was just made has its own card");
+            trust.add(card.for_others())?;
             map::add(&home(site), &format!("{user}@{}", other.name), &account)?;
         }
     }

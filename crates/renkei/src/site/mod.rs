@@ -5,10 +5,12 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod circuits;
 pub mod cleanup;
 pub mod files;
 pub mod introduction;
 pub mod kept;
+pub mod lines;
 pub mod push;
 mod running;
 pub mod snapshot;
@@ -19,7 +21,9 @@ pub mod watch;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_peer;
+use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
+use crate::net::switchboard::Switchboard;
 use access::{Access, Peer, Proof};
 use kept::{Lines, Parking};
 use renkei_core::error::{Code, Error};
@@ -60,6 +64,12 @@ pub struct Counters {
     pub bytes_total: AtomicU64,
     /// Transfers received on data streams that were kept from the one before.
     pub kept_total: AtomicU64,
+    /// Circuits passed on since the start.
+    pub circuits_total: AtomicU64,
+    /// Bytes passed on between other sites.
+    pub relayed_bytes_total: AtomicU64,
+    /// Connections with a ticket that nobody spoke for.
+    pub tickets_refused_total: AtomicU64,
 }
 
 impl Counters {
@@ -92,6 +102,11 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) circuits: circuits::Circuits,
+    pub(crate) switchboard: Arc<Switchboard>,
+    pub(crate) memory: Memory,
+    pub(crate) held: lines::Held,
+    pub(crate) kept: lines::Kept,
 }
 
 impl Site {
@@ -111,6 +126,11 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            circuits: circuits::Circuits::default(),
+            switchboard: Arc::default(),
+            memory: Memory::default(),
+            held: lines::Held::default(),
+            kept: lines::Kept::default(),
         }))
     }
 
@@ -218,6 +238,10 @@ impl Site {
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
+            lines: self.line_status(),
+            relayed: self
+                .circuits
+                .list(|principal| access.is_none_or(|access| access.principal == *principal)),
         }
     }
 
@@ -237,6 +261,10 @@ impl Site {
         self.transfers.judge(now);
         self.lines.look(now);
         self.parking.look(now);
+        self.held.look(now);
+        let trusted = |site: &SiteName| now.trust.card(site).is_some();
+        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
     /// Stops every transfer; each can be resumed.
