@@ -11,7 +11,7 @@ use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Ahead, Dialler, Session};
-use crate::mover::reach::{Reach, resolve, unreachable};
+use crate::mover::reach::{resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
@@ -104,7 +104,7 @@ fn check_address(
     checks: &mut Checks,
 ) -> Option<Session> {
     let what = |step: &str| format!("{address} {step}");
-    let chain = match dialler.secure(site, &Reach::Direct(address)) {
+    let chain = match dialler.secure(site, address) {
         Ok(stream) => stream.peer_chain(),
         Err(error) => {
             checks.error(&what("TLS"), &error);
@@ -118,7 +118,7 @@ fn check_address(
         None => {}
     }
     let asked = SystemTime::now();
-    let session = match dialler.open(site, &Reach::Direct(address), &Ahead::default()) {
+    let session = match dialler.open(site, address, &Ahead::default()) {
         Ok(session) => session,
         Err(error) => {
             checks.error(&what("greeting"), &error);

@@ -24,7 +24,7 @@ use renkei_core::wire::{VERSIONS, encode, violation};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use std::collections::VecDeque;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
@@ -129,9 +129,9 @@ impl Dialler {
         self.connect_ahead(site, &Ahead::default())
     }
 
-    /// Opens a session in one way.
-    pub fn open(&self, site: &SiteName, reach: &Reach, ahead: &Ahead) -> Result<Session, Error> {
-        self.open_noting(site, reach, ahead, &mut false)
+    /// Opens a session at one address.
+    pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
+        self.open_noting(site, &Reach::Direct(address), ahead, &mut false)
     }
 
     /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
@@ -173,8 +173,9 @@ impl Dialler {
     }
 
     /// Connects and shakes hands; the peer is the site it should be.
-    pub fn secure(&self, site: &SiteName, reach: &Reach) -> Result<TlsStream, Error> {
-        self.shake(site, reach, reach.connect(site)?)
+    pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
+        let reach = Reach::Direct(address);
+        self.shake(site, &reach, reach.connect(site)?)
     }
 
     fn shake(&self, site: &SiteName, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {

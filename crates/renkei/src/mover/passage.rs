@@ -6,7 +6,7 @@
 //! cannot be reached from there) is the true reason when a circuit fails.
 
 use super::dial::{Ahead, Dialler, Session};
-use super::reach::{Reach, dial, random_ticket};
+use super::reach::{dial, random_ticket};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
@@ -140,7 +140,7 @@ impl Passage {
 /// Opens the session and listens on it until it ends.
 fn talk(dialler: &Dialler, relay: &SiteName, address: SocketAddr, request: Request, word: &Word) {
     let ahead = Ahead { request: Some(request.clone()), ..Ahead::default() };
-    let outcome = dialler.open(relay, &Reach::Direct(address), &ahead).and_then(|session| listen(session, request, word));
+    let outcome = dialler.open(relay, address, &ahead).and_then(|session| listen(session, request, word));
     if let Err(error) = outcome {
         word.say(|state| state.error = Some(error));
     }

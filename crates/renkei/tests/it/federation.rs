@@ -75,6 +75,22 @@ impl Site {
         site
     }
 
+    /// Makes a site that names no endpoint and keeps a line to `hub`, and starts its PoP.
+    pub fn start_private(parent: &Path, name: &str, hub: &Site) -> Site {
+        let dir = parent.join(name);
+        let root = parent.join(format!("{name}-data"));
+        std::fs::create_dir_all(&root).unwrap();
+        let address = free_address();
+        let mut site = Site { name: name.into(), address, dir, root, process: None };
+        let (line, storage) = (hub.ok(&["invite"]), format!("data={}", site.root.display()));
+        let listen = address.to_string();
+        let init = ["init", "--site", name, "--listen", &listen, "--storage", &storage, "--reverse", line.trim()];
+        site.ok(&init);
+        site.restart();
+        site.ok(&["login"]);
+        site
+    }
+
     /// Trusts another site by the card it exports now.
     pub fn take_card(&self, other: &Site) {
         let card = self.dir.join(format!("{}.card", other.name));

@@ -12,6 +12,7 @@ mod join;
 mod kept;
 mod lab;
 mod mover;
+mod private;
 mod proxy;
 mod raw;
 mod records;
