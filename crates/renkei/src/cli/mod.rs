@@ -36,6 +36,7 @@ mod renew;
 mod report;
 mod revoke;
 mod rm;
+mod route;
 mod row;
 mod serve;
 mod source;
@@ -109,6 +110,7 @@ enum Command {
     Whoami(whoami::Args),
     Status(status::Args),
     Doctor(doctor::Args),
+    Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     Lab(lab::Args),
@@ -139,6 +141,7 @@ impl Command {
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
+            Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),

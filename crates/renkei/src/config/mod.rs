@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
 /// Most sites that lines are kept to; a card has room for them.
-const MAX_REVERSE: usize = 8;
+pub const MAX_REVERSE: usize = 8;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 

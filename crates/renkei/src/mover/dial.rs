@@ -17,13 +17,14 @@ use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
+use renkei_core::route::Rule;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
 use renkei_core::wire::message::{Control, Found, Hello, Opened, Reply, Request, Welcome};
 use renkei_core::wire::{VERSIONS, encode, violation};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -116,6 +117,17 @@ impl Dialler {
         Dialler { ways, ..self }
     }
 
+    /// The same with the administrator's word on some sites.
+    pub fn with_rules(mut self, rules: BTreeMap<SiteName, Rule>) -> Self {
+        self.ways.rules = rules;
+        self
+    }
+
+    /// The sites it knows, to keep.
+    pub fn trust_shared(&self) -> Arc<Trust> {
+        self.trust.clone()
+    }
+
     /// The sites it knows.
     pub fn trust(&self) -> &Trust {
         &self.trust
@@ -131,7 +143,7 @@ impl Dialler {
 
     /// Opens a session at one address.
     pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
-        self.open_noting(site, &Reach::Direct(address), ahead, &mut false)
+        self.open_noting(site, &Reach::Direct(address, CONNECT_TIMEOUT), ahead, &mut false)
     }
 
     /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
@@ -174,7 +186,7 @@ impl Dialler {
 
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
-        let reach = Reach::Direct(address);
+        let reach = Reach::Direct(address, CONNECT_TIMEOUT);
         self.shake(site, &reach, reach.connect(site)?)
     }
 
@@ -431,7 +443,7 @@ impl Session {
     /// Where the site was reached: an address, or by whom.
     pub fn place(&self) -> String {
         match &self.reach {
-            Reach::Direct(address) => address.to_string(),
+            Reach::Direct(address, _) => address.to_string(),
             Reach::Line(_) => "its line".into(),
             Reach::Through(passage) => format!("through {}", passage.relay()),
         }

@@ -7,6 +7,7 @@
 
 use super::dial::{Ahead, Dialler, Session};
 use super::reach::{dial, random_ticket};
+use crate::net::CONNECT_TIMEOUT;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
@@ -104,7 +105,7 @@ impl Passage {
             return Err(Error::new(Code::CircuitLimit, "connect", &self.relay, cause));
         }
         let place = |error: Error| Error { subject: format!("{} at {}", self.relay, self.address), ..error };
-        let mut sock = dial(self.address).map_err(place)?;
+        let mut sock = dial(self.address, CONNECT_TIMEOUT).map_err(place)?;
         let sent = sock.write_all(&preface(&ticket(&self.seed, index)));
         sent.map_err(|error| place(crate::net::tls::lost("send", &error)))?;
         Ok(sock)

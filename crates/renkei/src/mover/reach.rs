@@ -4,7 +4,6 @@
 
 use super::dial::named;
 use super::passage::Passage;
-use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
 use crate::net::tls::{changed_through, lost};
 use aws_lc_rs::rand;
@@ -15,12 +14,13 @@ use renkei_core::wire::data::Ticket;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A way that was chosen, with what is needed to go it.
 #[derive(Clone)]
 pub enum Reach {
-    /// Dial this address.
-    Direct(SocketAddr),
+    /// Dial this address, and wait so long for the host's answer.
+    Direct(SocketAddr, Duration),
     /// Call over the line.
     Line(Arc<Switchboard>),
     /// Have it passed on.
@@ -31,7 +31,9 @@ impl Reach {
     /// A connection to `site`, on which nothing was said yet that it hears.
     pub fn connect(&self, site: &SiteName) -> Result<TcpStream, Error> {
         match self {
-            Reach::Direct(address) => dial(*address).map_err(|error| named(error, site, self)),
+            Reach::Direct(address, within) => {
+                dial(*address, *within).map_err(|error| named(error, site, self))
+            }
             Reach::Line(switchboard) => switchboard.call(site, random_ticket()?),
             Reach::Through(passage) => passage.connect(),
         }
@@ -40,7 +42,7 @@ impl Reach {
     /// Which way it is.
     pub fn way(&self) -> Way {
         match self {
-            Reach::Direct(_) => Way::Direct,
+            Reach::Direct(..) => Way::Direct,
             Reach::Line(_) => Way::Line,
             Reach::Through(passage) => Way::Through(passage.relay().clone()),
         }
@@ -50,7 +52,7 @@ impl Reach {
     pub fn explain(&self, error: Error) -> Error {
         match self {
             Reach::Through(passage) => passage.explain(error),
-            Reach::Direct(_) | Reach::Line(_) => error,
+            Reach::Direct(..) | Reach::Line(_) => error,
         }
     }
 
@@ -58,14 +60,14 @@ impl Reach {
     pub fn blame(&self, error: Error) -> Error {
         match self {
             Reach::Through(passage) => changed_through(error, Some(passage.relay())),
-            Reach::Direct(_) | Reach::Line(_) => error,
+            Reach::Direct(..) | Reach::Line(_) => error,
         }
     }
 
     /// Where a site is reached, for messages.
     pub fn place(&self, site: &SiteName) -> String {
         match self {
-            Reach::Direct(address) => format!("{site} at {address}"),
+            Reach::Direct(address, _) => format!("{site} at {address}"),
             Reach::Line(_) => format!("{site} by its line"),
             Reach::Through(passage) => format!("{site} through {}", passage.relay()),
         }
@@ -73,8 +75,8 @@ impl Reach {
 }
 
 /// Connects to an address.
-pub fn dial(address: SocketAddr) -> Result<TcpStream, Error> {
-    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(|error| unreachable(&error))
+pub fn dial(address: SocketAddr, within: Duration) -> Result<TcpStream, Error> {
+    TcpStream::connect_timeout(&address, within).map_err(|error| unreachable(&error))
 }
 
 /// The addresses behind an endpoint `HOST:PORT`.

@@ -6,6 +6,8 @@
 use super::dial::{Ahead, Dialler, Session, is_network};
 use super::passage::Passage;
 use super::reach::{Reach, resolve};
+use crate::identity::trust::Trust;
+use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -16,6 +18,9 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// How long a host may take to answer as long as there are other ways: three tries of the kernel.
+const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
 
 /// What failed a moment ago, shared by all who dial in a process.
 #[derive(Clone)]
@@ -79,31 +84,26 @@ struct Missed {
     last: bool,
 }
 
+/// The ways from the PoP of one site to another site, as far as cards tell: a line to a PoP is up if the card says so.
+pub fn plan_of_pop(
+    from: &SiteName,
+    to: &SiteName,
+    trust: &Trust,
+    rules: &BTreeMap<SiteName, Rule>,
+) -> Result<Vec<Step>, Error> {
+    let has_line = trust.card(to).is_some_and(|card| card.via.contains(from));
+    let ways = Ways { rules: rules.clone(), ..Ways::of(&Principal::Host(from.clone())) };
+    plan(to, trust, &ways, has_line)
+}
+
 impl Dialler {
     /// The ways to a site, best first.
     ///
     /// # Errors
     /// `SiteUnknown`.
     pub fn plan(&self, site: &SiteName) -> Result<Vec<Step>, Error> {
-        let trust = self.trust();
-        let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
-        let card = trust.card(site).ok_or_else(unknown)?;
-        let ways = &self.ways;
-        let own = ways.here.as_ref().or(ways.home.as_ref()).and_then(|own| trust.card(own));
-        let now = ways.now();
-        Ok(route::plan(&Facts {
-            to: site,
-            has_endpoints: !card.endpoints.is_empty(),
-            via: &card.via,
-            has_line: ways.switchboard.as_ref().is_some_and(|board| board.has_line(site)),
-            here: ways.here.as_ref(),
-            home: ways.home.as_ref(),
-            own_via: own.map(|card| &card.via[..]).unwrap_or_default(),
-            further: ways.further,
-            can_dial: &|relay| trust.card(relay).is_some_and(|card| !card.endpoints.is_empty()),
-            rule: ways.rules.get(site).unwrap_or(&Rule::default()),
-            failed: &|way| ways.failures().since(site, way, now),
-        }))
+        let has_line = self.ways.switchboard.as_ref().is_some_and(|board| board.has_line(site));
+        plan(site, self.trust(), &self.ways, has_line)
     }
 
     /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
@@ -138,8 +138,10 @@ impl Dialler {
     ) -> Result<T, Error> {
         let steps = self.plan(site)?;
         let mut failures = Vec::new();
-        for step in steps.iter().filter(|step| step.against.is_none()) {
-            match self.by_way(site, &step.way, &mut work) {
+        let mut open = steps.iter().filter(|step| step.against.is_none()).peekable();
+        while let Some(step) = open.next() {
+            let within = if open.peek().is_some() { WITH_OTHERS_LEFT } else { CONNECT_TIMEOUT };
+            match self.by_way(site, &step.way, within, &mut work) {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
                     return Ok(done);
@@ -158,10 +160,11 @@ impl Dialler {
         &self,
         site: &SiteName,
         way: &Way,
+        within: Duration,
         work: &mut impl FnMut(&Reach) -> Result<T, Missed>,
     ) -> Result<T, Missed> {
         match (way, &self.ways.switchboard) {
-            (Way::Direct, _) => self.by_addresses(site, |address| work(&Reach::Direct(address))),
+            (Way::Direct, _) => self.by_addresses(site, |address| work(&Reach::Direct(address, within))),
             (Way::Line, Some(board)) => work(&Reach::Line(board.clone())),
             (Way::Line, None) => {
                 let error = Error::new(Code::NoLine, "connect", site, "no lines lead here");
@@ -225,6 +228,26 @@ impl Dialler {
     }
 }
 
+fn plan(site: &SiteName, trust: &Trust, ways: &Ways, has_line: bool) -> Result<Vec<Step>, Error> {
+    let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
+    let card = trust.card(site).ok_or_else(unknown)?;
+    let own = ways.here.as_ref().or(ways.home.as_ref()).and_then(|own| trust.card(own));
+    let now = ways.now();
+    Ok(route::plan(&Facts {
+        to: site,
+        has_endpoints: !card.endpoints.is_empty(),
+        via: &card.via,
+        has_line,
+        here: ways.here.as_ref(),
+        home: ways.home.as_ref(),
+        own_via: own.map(|card| &card.via[..]).unwrap_or_default(),
+        further: ways.further,
+        can_dial: &|relay| trust.card(relay).is_some_and(|card| !card.endpoints.is_empty()),
+        rule: ways.rules.get(site).unwrap_or(&Rule::default()),
+        failed: &|way| ways.failures().since(site, way, now),
+    }))
+}
+
 /// The relay may know better why a connection failed that should have been passed on.
 fn explained(reach: &Reach, missed: Missed) -> Missed {
     let silent = is_network(missed.error.code) || matches!(missed.error.code, Code::NotRenkei | Code::TlsFailed);
@@ -250,8 +273,10 @@ fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>) -> E
     let told = |(way, error): &(Way, Error)| format!("{way}: {error}");
     match &failures[..] {
         [(Way::Direct, error), others @ ..] => {
-            let others: Vec<String> = others.iter().map(told).collect();
-            Error { cause: format!("{}; {}", error.cause, others.join("; ")), ..error.clone() }
+            // That it is the same from elsewhere says nothing new.
+            let others = others.iter().filter(|(_, other)| other.code != error.code).map(told);
+            let causes: Vec<String> = std::iter::once(error.cause.clone()).chain(others).collect();
+            Error { cause: causes.join("; "), ..error.clone() }
         }
         all => {
             let all: Vec<String> = all.iter().map(told).collect();

@@ -98,7 +98,7 @@ fn go(
             last = Some(error);
             Vec::new()
         }) {
-            match ask(home, credential, invitation, own, trust, &Reach::Direct(address)) {
+            match ask(home, credential, invitation, own, trust, &Reach::Direct(address, CONNECT_TIMEOUT)) {
                 Ok(card) => return trust.add(card.clone()).map(|added| (card, added)),
                 Err(error) if error.retry() == Retry::Later => last = Some(error),
                 Err(error) => return Err(error),

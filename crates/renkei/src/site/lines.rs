@@ -121,7 +121,7 @@ impl Site {
         ways.further = 0;
         ways.switchboard = None;
         let mut session = self.dialler(&snapshot)?.with_ways(ways).connect(hub)?;
-        let Reach::Direct(address) = session.reach else {
+        let Reach::Direct(address, _) = session.reach else {
             let cause = format!("{} is not dialled", Way::Direct);
             return Err(Error::new(Code::NoRoute, "keep line", hub, cause));
         };
