@@ -1,7 +1,8 @@
 //! A PoP at work: the only place that wires port, doors, local socket, site and signals together.
 
 use crate::config::Config;
-use crate::doors::port;
+use crate::doors::line::spawn_lines;
+use crate::doors::port::{self, Door};
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
@@ -65,11 +66,13 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
+    let door = Door::new(&site);
     for address in &site.last_snapshot().config.listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
-        tokio::spawn(port::accept(listener, site.clone()));
+        tokio::spawn(door.clone().accept(listener));
     }
+    spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     loop {

@@ -40,6 +40,7 @@ mod renew;
 mod report;
 mod revoke;
 mod rm;
+mod route;
 mod row;
 mod rule;
 mod serve;
@@ -130,6 +131,7 @@ enum Command {
     /// Try queued transfers again now, also those that failed or were cancelled
     Retry(change::Args),
     Wait(wait::Args),
+    Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     Lab(lab::Args),
@@ -168,6 +170,7 @@ impl Command {
             Command::Resume(args) => change::run(Change::Resume, args, context),
             Command::Retry(args) => change::run(Change::Retry, args, context),
             Command::Wait(args) => wait::run(args, context),
+            Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),

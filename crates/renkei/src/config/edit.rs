@@ -94,6 +94,25 @@ fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
     Err(Error::new(Code::UsageInvalid, op, text, "config.toml can only hold a path in UTF-8"))
 }
 
+/// Adds a site to those that lines are kept to.
+pub fn add_reverse(home: &Home, site: &SiteName) -> Result<(), Error> {
+    change(home, |document| {
+        let before = document.get("reverse").cloned();
+        let mut sites: Vec<String> = match &before {
+            Some(item) => item.as_array().map_or_else(
+                || item.as_str().map(str::to_owned).into_iter().collect(),
+                |list| list.iter().filter_map(|site| site.as_str().map(str::to_owned)).collect(),
+            ),
+            None => Vec::new(),
+        };
+        if !sites.iter().any(|known| known == site.as_str()) {
+            sites.push(site.to_string());
+        }
+        document["reverse"] = value(sites.into_iter().collect::<toml_edit::Array>());
+        Ok(())
+    })
+}
+
 fn to_table(storage: &Storage) -> Result<Table, Error> {
     let path = storage.path.to_str().ok_or_else(|| {
         let cause = "config.toml can only hold a path in UTF-8";

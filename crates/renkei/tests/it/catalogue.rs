@@ -210,8 +210,7 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
 /// in; `RENKEI_QUEUED=100000` measures with as many.
 #[test]
 fn many_queued_transfers_are_no_burden() {
-    let queued: u32 =
-        std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
+    let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
     on_both(|open| {
         let catalogue = open();
         let lane = |n: u32| format!("user{}@kek\nkek\nsite{}", n % 10, n % 7);

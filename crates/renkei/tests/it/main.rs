@@ -15,6 +15,7 @@ mod kept;
 mod lab;
 mod mover;
 mod postgres;
+mod private;
 mod proxy;
 mod queue;
 mod raw;
