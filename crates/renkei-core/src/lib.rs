@@ -2,8 +2,8 @@
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`identity`] the rules
-//! that turn a principal into an account, [`lab`] what an emulated link does to a frame, and [`sim`] runs the
-//! transfer on a virtual clock.
+//! that turn a principal into an account, [`units`] sizes and rates as people read them, [`lab`] what an emulated
+//! link does to a frame, and [`sim`] runs the transfer on a virtual clock.
 
 pub mod entry;
 pub mod error;
@@ -13,4 +13,5 @@ pub mod link;
 pub mod mover;
 pub mod path;
 pub mod sim;
+pub mod units;
 pub mod wire;

@@ -194,6 +194,8 @@ pub enum Request {
         /// What the user asks.
         open: OpenFound,
     },
+    /// A one-time link to the PoP's web page.
+    Console,
 }
 
 /// Digests a PoP can compute.
@@ -390,6 +392,8 @@ pub enum Reply {
     Card(String),
     /// To `OpenFound` and `ForUser`: what is there; `Opened` follows if that was chosen.
     Found(Found),
+    /// To `Console`: what the link has to show.
+    Console(String),
 }
 
 /// Who the asker is at a PoP.

@@ -7,6 +7,7 @@
 mod check;
 mod checksum;
 mod connect;
+mod console;
 mod copy_plan;
 mod cp;
 mod df;
@@ -108,6 +109,7 @@ enum Command {
     Checksum(checksum::Args),
     Whoami(whoami::Args),
     Status(status::Args),
+    Console(console::Args),
     Doctor(doctor::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
@@ -138,6 +140,7 @@ impl Command {
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),
+            Command::Console(args) => console::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),

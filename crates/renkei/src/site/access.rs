@@ -8,7 +8,7 @@ use crate::store::Store;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::identity::{OwnUsers, Why};
-use renkei_core::path::{Place, RelPath};
+use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::Identity;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -82,6 +82,12 @@ impl Access {
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
+    }
+
+    /// The site whose PoP works for the principal, if one does.
+    pub(super) fn via_site(&self) -> Option<SiteName> {
+        let via = &self.via.as_ref()?.proof.principal;
+        matches!(via, Principal::Host(_)).then(|| via.site().clone())
     }
 
     /// The certificates that proved the principal, leaf first.

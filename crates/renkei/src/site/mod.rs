@@ -6,14 +6,18 @@
 
 pub mod access;
 pub mod cleanup;
+pub mod console;
 pub mod files;
+pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod push;
+pub mod rooms;
 mod running;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod view;
 pub mod watch;
 
 use crate::config::Config;
@@ -92,6 +96,8 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    console: console::Console,
+    rooms: rooms::Rooms,
 }
 
 impl Site {
@@ -111,6 +117,8 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            console: console::Console::default(),
+            rooms: rooms::Rooms::default(),
         }))
     }
 

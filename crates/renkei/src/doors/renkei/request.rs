@@ -112,6 +112,7 @@ fn operate(
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }
