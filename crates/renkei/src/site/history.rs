@@ -5,6 +5,7 @@
 
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
+use renkei_core::units::human;
 use renkei_core::wire::message::{Progress, Summary, TransferStatus};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -116,7 +117,7 @@ impl Trace {
         }
         if progress.walk_done && !self.last.walk_done {
             let text =
-                format!("all is found: {} files, {} bytes", progress.files_found, progress.bytes_found);
+                format!("all is found: {} in {} files", human(progress.bytes_found), progress.files_found);
             self.tell(now, text);
         }
         self.rates.push_back((moved as f64 / seconds) as u64);
@@ -127,8 +128,8 @@ impl Trace {
     }
 
     /// What is told of it.
-    pub(super) fn story(&self, number: u64, status: TransferStatus, now: Instant) -> Story {
-        Story {
+    pub(super) fn run(&self, number: u64, status: TransferStatus, now: Instant) -> Run {
+        Run {
             number,
             status,
             peer: self.peer.clone(),
@@ -143,7 +144,7 @@ impl Trace {
 
 /// All that is told of one transfer.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct Run {
     /// Tells apart transfers of the same identity.
     pub number: u64,
     /// What it is and how far.
@@ -162,7 +163,7 @@ pub struct Story {
     pub outcome: Outcome,
 }
 
-impl Story {
+impl Run {
     /// Bytes per second now: the mean of the last three looks.
     pub fn rate(&self) -> u64 {
         let newest = &self.rates[self.rates.len().saturating_sub(3)..];
@@ -210,7 +211,7 @@ pub struct Way {
 /// What ended, and what it told.
 #[derive(Default)]
 pub(super) struct History {
-    past: VecDeque<Story>,
+    past: VecDeque<Run>,
     ways: BTreeMap<SiteName, Way>,
 }
 
@@ -222,23 +223,23 @@ impl History {
         if trace.rates.is_empty() || now - trace.looked > SHORTEST_LOOK {
             trace.look(now, status.progress);
         }
-        let story = Story { outcome: Outcome::Ended, ..trace.story(number, status, now) };
+        let run = Run { outcome: Outcome::Ended, ..trace.run(number, status, now) };
         if let Some(peer) = trace.peer {
             let way = self.ways.entry(peer).or_default();
             way.round_trip = trace.round_trip.or(way.round_trip);
         }
-        self.past.push_front(story);
+        self.past.push_front(run);
         self.past.truncate(MAX_PAST);
     }
 
     /// Notes how the newest transfer of this identity and direction ended.
     pub(super) fn ended(&mut self, id: &str, direction: &str, result: &Result<Summary, Error>) {
-        let is_it = |story: &&mut Story| {
-            story.status.id == id && story.status.direction == direction && story.outcome == Outcome::Ended
+        let is_it = |run: &&mut Run| {
+            run.status.id == id && run.status.direction == direction && run.outcome == Outcome::Ended
         };
-        let Some(story) = self.past.iter_mut().find(is_it) else { return };
-        story.outcome = Outcome::of(result);
-        let progress = &mut story.status.progress;
+        let Some(run) = self.past.iter_mut().find(is_it) else { return };
+        run.outcome = Outcome::of(result);
+        let progress = &mut run.status.progress;
         if let Ok(summary) = result {
             // The last look may have been a while before the end.
             progress.bytes_moved = summary.bytes_moved;
@@ -248,16 +249,15 @@ impl History {
             progress.walk_done = true;
         }
         let bytes = progress.bytes_moved;
-        let seen = Seen { rate: story.mean_rate(), bytes, ended: Instant::now() };
-        if let Some(way) = story.peer.as_ref().filter(|_| bytes > 0).and_then(|peer| self.ways.get_mut(peer))
-        {
+        let seen = Seen { rate: run.mean_rate(), bytes, ended: Instant::now() };
+        if let Some(way) = run.peer.as_ref().filter(|_| bytes > 0).and_then(|peer| self.ways.get_mut(peer)) {
             let last = if direction == "send" { &mut way.out } else { &mut way.back };
             *last = Some(seen);
         }
     }
 
     /// Those that ended, the newest first.
-    pub(super) fn past(&self) -> impl Iterator<Item = &Story> {
+    pub(super) fn past(&self) -> impl Iterator<Item = &Run> {
         self.past.iter()
     }
 
@@ -295,11 +295,11 @@ mod tests {
         }
         let mut status = status("a", 100_000);
         (status.progress.bytes_found, status.progress.walk_done) = (200_000, true);
-        let story = trace.story(1, status, at(100));
-        assert_eq!((story.rates.len(), story.rate(), story.mean_rate()), (RATES, 1000, 1000));
-        assert_eq!(story.left(), Some(Duration::from_secs(100)));
-        assert_eq!(story.facts.len(), 2, "{:?}", story.facts);
-        assert_eq!(story.facts[1].after, Duration::from_secs(4));
+        let run = trace.run(1, status, at(100));
+        assert_eq!((run.rates.len(), run.rate(), run.mean_rate()), (RATES, 1000, 1000));
+        assert_eq!(run.left(), Some(Duration::from_secs(100)));
+        assert_eq!(run.facts.len(), 2, "{:?}", run.facts);
+        assert_eq!(run.facts[1].after, Duration::from_secs(4));
     }
 
     #[test]

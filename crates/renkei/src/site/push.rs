@@ -209,7 +209,7 @@ impl Site {
         }
         let how = if opened.kept { "kept from the transfer before" } else { "open" };
         let round_trip = socket::rtt(line.session.control.sender().socket());
-        listed.tell(format!("{} data streams {how}", streams.len()), round_trip);
+        listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(line.controller.take())));
         let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
         let summary = send(job, &mut line.session.control, streams, watch, stop)?;

@@ -3,7 +3,7 @@
 //! One of a job at a time: a new run takes over from the older ones. No lock is held while a peer is told, or while a
 //! transfer is judged.
 
-use super::history::{History, Story, Trace, Way};
+use super::history::{History, Run, Trace, Way};
 use super::snapshot::Snapshot;
 use crate::mover::Stop;
 use crate::mover::progress::Watch;
@@ -156,16 +156,15 @@ impl Transfers {
     }
 
     /// What runs and what ended, as far as `visible` says, the newest first.
-    pub(super) fn stories(&self, visible: impl Fn(&TransferStatus) -> bool) -> Vec<Story> {
+    pub(super) fn runs(&self, visible: impl Fn(&TransferStatus) -> bool) -> Vec<Run> {
         let now = Instant::now();
         let all = self.lock();
         let running = all.values().filter(|(_, running)| visible(&running.status));
-        let story =
-            |(number, running): &(u64, Running)| running.trace.story(*number, running.status_now(), now);
-        let mut stories: Vec<_> = running.map(story).collect();
-        stories.sort_by_key(|story| std::cmp::Reverse(story.number));
-        stories.extend(self.history().past().filter(|story| visible(&story.status)).cloned());
-        stories
+        let run = |(number, running): &(u64, Running)| running.trace.run(*number, running.status_now(), now);
+        let mut runs: Vec<_> = running.map(run).collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+        runs.extend(self.history().past().filter(|run| visible(&run.status)).cloned());
+        runs
     }
 
     /// Notes how a transfer ended that is not in the list any more.

@@ -3,7 +3,7 @@
 use super::Site;
 use super::access::Access;
 use super::console::Visitor;
-use super::history::{Outcome, Story, Way};
+use super::history::{Outcome, Run, Way};
 use super::snapshot::Snapshot;
 use crate::identity::certificate::utc;
 use renkei_core::identity::Principal;
@@ -153,7 +153,7 @@ impl Site {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.access().map(|access| access.principal.site());
-        let running: Vec<_> = self.stories(visitor);
+        let running: Vec<_> = self.runs(visitor);
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
         let seen = cards.filter(|card| knows_all || own == Some(&card.site));
         let neighbour = |card: &crate::identity::card::SiteCard| Neighbour {
@@ -167,18 +167,18 @@ impl Site {
     }
 
     /// The transfers that run and those that ended, the newest first.
-    pub fn stories(&self, visitor: &Visitor) -> Vec<Story> {
-        self.transfers.stories(|status: &TransferStatus| visitor.sees(&status.principal))
+    pub fn runs(&self, visitor: &Visitor) -> Vec<Run> {
+        self.transfers.runs(|status: &TransferStatus| visitor.sees(&status.principal))
     }
 }
 
-fn rate(stories: &[Story], site: &SiteName, direction: &str) -> u64 {
-    let on_it = |story: &&Story| {
-        story.outcome == Outcome::Running
-            && story.peer.as_ref() == Some(site)
-            && story.status.direction == direction
+fn rate(runs: &[Run], site: &SiteName, direction: &str) -> u64 {
+    let on_it = |run: &&Run| {
+        run.outcome == Outcome::Running
+            && run.peer.as_ref() == Some(site)
+            && run.status.direction == direction
     };
-    stories.iter().filter(on_it).map(Story::rate).sum()
+    runs.iter().filter(on_it).map(Run::rate).sum()
 }
 
 fn end_warning(snapshot: &Snapshot, now: SystemTime) -> Option<Warning> {

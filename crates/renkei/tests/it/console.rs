@@ -132,11 +132,11 @@ fn user(at: &Site, of: &Site) -> String {
 }
 
 /// A transfer that takes long, until it is dropped.
-struct Running(Child);
+pub struct Running(Child);
 
 impl Running {
     /// From `of`'s user into a new directory of that name at `at`, slowly.
-    fn start(of: &Site, at: &Site, name: &str) -> Running {
+    pub fn start(of: &Site, at: &Site, name: &str) -> Running {
         let folder = of.dir().join("slow");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("file"), vec![7; 64 << 20]).unwrap();

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod browser;
 mod console;
+mod console_pages;
 mod docs;
 mod durability;
 mod errors;

@@ -51,11 +51,19 @@ pub(super) fn map(own: &SiteName, neighbours: &[Neighbour]) -> Html {
     }
     html.add(site_box(4, middle, own, "here"));
     for (index, neighbour) in neighbours.iter().enumerate() {
-        let trip = neighbour.way.round_trip.map_or("no transfer yet".into(), milliseconds);
-        html.add(site_box(LINE.1, ROW * index + ROW / 2, &neighbour.site, &trip));
+        html.add(site_box(LINE.1, ROW * index + ROW / 2, &neighbour.site, &now(neighbour)));
     }
     html.put("</svg>", &[]);
     html
+}
+
+/// The round trip, and what moves now.
+fn now(neighbour: &Neighbour) -> String {
+    let trip = neighbour.way.round_trip.map_or("no transfer yet".into(), milliseconds);
+    match neighbour.rates.0 + neighbour.rates.1 {
+        0 => trip,
+        rates => format!("{trip}, {}", rate(rates)),
+    }
 }
 
 fn site_box(x: usize, middle: usize, site: &SiteName, below: &str) -> Html {
@@ -72,22 +80,17 @@ fn site_box(x: usize, middle: usize, site: &SiteName, below: &str) -> Html {
     )
 }
 
-/// The line to a neighbour, as thick as what moves on it, and the rate beside it.
+/// The line to a neighbour, as thick as what moves on it.
 fn line(from: usize, to: usize, neighbour: &Neighbour) -> Html {
     let rates = neighbour.rates.0 + neighbour.rates.1;
-    // From 1.5 at rest to 6 at 10 Gbit/s, by the logarithm.
+    // From 1.5 at rest to 6 at 10 Gbit/s, by the logarithm of bits per second.
     let width = 1.5 + if rates == 0 { 0.0 } else { (rates as f64 * 8.0).log10() / 10.0 * 4.5 };
     let class = if rates == 0 { "rest" } else { "busy" };
     let bend = (LINE.0 + LINE.1) / 2;
-    let mut html = Html::of(
+    Html::of(
         "<path class=\"{}\" stroke-width=\"{}\" d=\"M{} {} C{} {} {} {} {} {}\"/>",
         &[&class, &format!("{width:.1}"), &LINE.0, &from, &bend, &from, &bend, &to, &LINE.1, &to],
-    );
-    if rates > 0 {
-        let y = (from + to) / 2 - 6;
-        html.put("<text class=\"small flow\" x=\"{}\" y=\"{}\">{}</text>", &[&bend, &y, &rate(rates)]);
-    }
-    html
+    )
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Makes it.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let overview = site.overview(visitor);
-    let stories = site.stories(visitor);
-    let running: Vec<_> = stories.iter().filter(|story| story.outcome == Outcome::Running).collect();
-    let rate: u64 = running.iter().map(|story| story.rate()).sum();
+    let runs = site.runs(visitor);
+    let running: Vec<_> = runs.iter().filter(|run| run.outcome == Outcome::Running).collect();
+    let rate: u64 = running.iter().map(|run| run.rate()).sum();
     let mut page = Page::new(Tab::Overview, format!("PoP of {}", overview.site));
     if !overview.warnings.is_empty() {
         page = page.part("warnings", "Look at this", warnings(&overview.warnings));

@@ -5,7 +5,7 @@ use super::html::{Html, Table};
 use super::page::{Page, Tab};
 use crate::site::Site;
 use crate::site::console::Visitor;
-use crate::site::history::{Outcome, Story};
+use crate::site::history::{Outcome, Run};
 use crate::site::view::moment;
 use renkei_core::error::Error;
 use renkei_core::units::{human, span};
@@ -17,8 +17,8 @@ const MAX_ROWS: usize = 100;
 
 /// Makes the page of all.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    let stories = site.stories(visitor);
-    let (now, past): (Vec<_>, Vec<_>) = stories.iter().partition(|story| story.outcome == Outcome::Running);
+    let runs = site.runs(visitor);
+    let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
     Page::new(Tab::Transfers, "Transfers").part("running", "Running", running(&now, visitor)).part(
         "ended",
         "Ended",
@@ -27,57 +27,57 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
 }
 
 /// The table of those that run.
-pub(super) fn running(stories: &[&Story], visitor: &Visitor) -> Html {
+pub(super) fn running(runs: &[&Run], visitor: &Visitor) -> Html {
     let mut table = Table::new(&["Transfer", "What", "Done", "Rate", "Left"]);
-    for story in stories {
-        let mut speed = Html::of("<span class=\"rate\">{}</span>", &[&chart::rate(story.rate())]);
-        speed.add(chart::curve(&story.rates, "spark"));
-        let left = story.left().map_or("not known yet".into(), span);
-        let cells = vec![link(story), what(story, visitor), progress(&story.status.progress), speed];
+    for run in runs {
+        let mut speed = Html::of("<span class=\"rate\">{}</span>", &[&chart::rate(run.rate())]);
+        speed.add(chart::curve(&run.rates, "spark"));
+        let left = run.left().map_or("not known yet".into(), span);
+        let cells = vec![link(run), what(run, visitor), progress(&run.status.progress), speed];
         table.row([cells, vec![Html::of("{}", &[&left])]].concat());
     }
     table.finish("Transfers that run now", "No transfer runs.")
 }
 
-fn ended(stories: &[&Story], visitor: &Visitor) -> Html {
+fn ended(runs: &[&Run], visitor: &Visitor) -> Html {
     let mut table = Table::new(&["Transfer", "What", "Began", "Took", "Moved", "Rate", "End"]);
-    for story in stories.iter().take(MAX_ROWS) {
+    for run in runs.iter().take(MAX_ROWS) {
         let text = |text: String| Html::of("{}", &[&text]);
         table.row(vec![
-            link(story),
-            what(story, visitor),
-            text(moment(story.began)),
-            text(took(story)),
-            text(human(story.status.progress.bytes_moved)),
-            text(chart::rate(story.mean_rate())),
-            end(&story.outcome),
+            link(run),
+            what(run, visitor),
+            text(moment(run.began)),
+            text(took(run)),
+            text(human(run.status.progress.bytes_moved)),
+            text(chart::rate(run.mean_rate())),
+            end(&run.outcome),
         ]);
     }
     table.finish("Transfers since the PoP's start, the newest first", "None has ended since the PoP's start.")
 }
 
-fn took(story: &Story) -> String {
-    match story.lasted.as_secs() {
-        0 => format!("{:.1} s", story.lasted.as_secs_f64()),
-        _ => span(story.lasted),
+fn took(run: &Run) -> String {
+    match run.lasted.as_secs() {
+        0 => format!("{:.1} s", run.lasted.as_secs_f64()),
+        _ => span(run.lasted),
     }
 }
 
 /// What names a transfer in a link.
-fn key(story: &Story) -> String {
-    format!("{}-{}", story.status.id, story.number)
+fn key(run: &Run) -> String {
+    format!("{}-{}", run.status.id, run.number)
 }
 
-fn link(story: &Story) -> Html {
-    let (key, short) = (key(story), story.status.id.get(..8).unwrap_or(&story.status.id));
+fn link(run: &Run) -> Html {
+    let (key, short) = (key(run), run.status.id.get(..8).unwrap_or(&run.status.id));
     Html::of("<a id=\"t-{}\" href=\"/console/transfers/{}\"><code>{}</code></a>", &[&key, &key, &short])
 }
 
 /// Direction, place, the other side, and for the administrator whose it is.
-fn what(story: &Story, visitor: &Visitor) -> Html {
-    let status = &story.status;
+fn what(run: &Run, visitor: &Visitor) -> Html {
+    let status = &run.status;
     let to_or_from = if status.direction == "send" { "to" } else { "from" };
-    let other = story.peer.as_ref().map_or("a client".into(), |site| site.to_string());
+    let other = run.peer.as_ref().map_or("a client".into(), |site| site.to_string());
     let mut html = Html::of(
         "{} <bdi class=\"path\">{}</bdi> {} {}",
         &[&status.direction, &status.place, &to_or_from, &other],
@@ -129,22 +129,22 @@ fn end(outcome: &Outcome) -> Html {
 
 /// Makes the page of one, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<Page> {
-    let story = site.stories(visitor).into_iter().find(|story| key(story) == wanted)?;
-    let short = story.status.id.get(..8).unwrap_or(&story.status.id);
+    let run = site.runs(visitor).into_iter().find(|run| key(run) == wanted)?;
+    let short = run.status.id.get(..8).unwrap_or(&run.status.id);
     Some(
         Page::new(Tab::Transfers, format!("Transfer {short}"))
-            .part("how", "How it stands", stands(&story))
-            .part("facts", "What it is", facts(&story, visitor))
-            .part("why", "Its story", story_list(&story)),
+            .part("how", "How it stands", stands(&run))
+            .part("facts", "What it is", facts(&run, visitor))
+            .part("why", "Its story", happenings(&run)),
     )
 }
 
-fn stands(story: &Story) -> Html {
-    let mut html = progress(&story.status.progress);
-    let left = story.left().map(|left| format!(", {} left", span(left))).unwrap_or_default();
-    match &story.outcome {
+fn stands(run: &Run) -> Html {
+    let mut html = progress(&run.status.progress);
+    let left = run.left().map(|left| format!(", {} left", span(left))).unwrap_or_default();
+    match &run.outcome {
         Outcome::Running => {
-            html.put("<p class=\"rate\">{}{}</p>", &[&chart::rate(story.rate()), &left]);
+            html.put("<p class=\"rate\">{}{}</p>", &[&chart::rate(run.rate()), &left]);
         }
         Outcome::Ended => {
             html.put("<p>It has ended.</p>", &[]);
@@ -156,8 +156,8 @@ fn stands(story: &Story) -> Html {
             html.add(failed(error));
         }
     }
-    let most = story.rates.iter().copied().max().unwrap_or(0);
-    html.put("<figure>", &[]).add(chart::curve(&story.rates, "curve")).put(
+    let most = run.rates.iter().copied().max().unwrap_or(0);
+    html.put("<figure>", &[]).add(chart::curve(&run.rates, "curve")).put(
         "<figcaption>Rate of the last minute it ran, at most {}</figcaption></figure>",
         &[&chart::rate(most)],
     );
@@ -190,30 +190,30 @@ fn failed(error: &Error) -> Html {
     )
 }
 
-fn facts(story: &Story, visitor: &Visitor) -> Html {
+fn facts(run: &Run, visitor: &Visitor) -> Html {
     let mut html = Html::of("<dl class=\"facts\"><div><dt>What</dt><dd>", &[]);
-    html.add(what(story, visitor)).put("</dd></div>", &[]);
+    html.add(what(run, visitor)).put("</dd></div>", &[]);
     let mut fact = |name: &str, value: &dyn std::fmt::Display| {
         html.put("<div><dt>{}</dt><dd>{}</dd></div>", &[&name, value]);
     };
-    fact("Identity", &story.status.id);
-    fact("Began", &moment(story.began));
-    fact("Lasted", &took(story));
-    fact("Moved", &human(story.status.progress.bytes_moved));
-    fact("Mean rate", &chart::rate(story.mean_rate()));
+    fact("Identity", &run.status.id);
+    fact("Began", &moment(run.began));
+    fact("Lasted", &took(run));
+    fact("Moved", &human(run.status.progress.bytes_moved));
+    fact("Mean rate", &chart::rate(run.mean_rate()));
     html.put("</dl>", &[]);
     html
 }
 
-fn story_list(story: &Story) -> Html {
-    let mut html = Html::of("<ol class=\"story\"><li><b>{}</b> it began</li>", &[&moment(story.began)]);
-    for fact in &story.facts {
+fn happenings(run: &Run) -> Html {
+    let mut html = Html::of("<ol class=\"story\"><li><b>{}</b> it began</li>", &[&moment(run.began)]);
+    for fact in &run.facts {
         html.put("<li><b>after {} s</b> {}</li>", &[&format!("{:.1}", fact.after.as_secs_f64()), &fact.text]);
     }
-    let after = format!("{:.1}", story.lasted.as_secs_f64());
-    match &story.outcome {
+    let after = format!("{:.1}", run.lasted.as_secs_f64());
+    match &run.outcome {
         Outcome::Running => {
-            let quiet = story.rates.iter().rev().take_while(|rate| **rate == 0).count();
+            let quiet = run.rates.iter().rev().take_while(|rate| **rate == 0).count();
             if quiet >= 5 {
                 html.put("<li><b>now</b> nothing has moved for {} s</li>", &[&quiet]);
             }
