@@ -51,7 +51,9 @@ impl Browser {
         let target = browser.tell("Target.createTarget", json!({"url": "about:blank"}))["targetId"].clone();
         let attached = browser.tell("Target.attachToTarget", json!({"targetId": target, "flatten": true}));
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
-        ["Page", "Runtime", "Log"].map(|area| browser.tell(&format!("{area}.enable"), json!({})));
+        for area in ["Page", "Runtime", "Log"] {
+            browser.tell(&format!("{area}.enable"), json!({}));
+        }
         browser
     }
 
