@@ -5,7 +5,7 @@
 
 use crate::error::{Code, Error};
 use crate::path::{Place, RelPath, SiteName};
-use crate::wire::message::TransferId;
+use crate::wire::message::{OpenFound, OpenSend, TransferId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -19,6 +19,8 @@ const VERSION: u8 = 1;
 /// What may be done with a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Right {
+    /// What it is may be seen: of this place alone, of none below it.
+    Look,
     /// Its content may be read.
     Read,
     /// It may be made and changed.
@@ -28,15 +30,17 @@ pub enum Right {
 /// What a request needs to do with a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// See what is there, its metadata and digest; either right suffices.
+    /// See what it is; any right suffices.
     Look,
+    /// See what is in it, its size and digest; to read or to write it suffices.
+    Examine,
     /// Read content.
     Read,
     /// Make or change it.
     Write,
 }
 
-/// One right to one place and all below it.
+/// One right to one place, and but for [`Right::Look`] to all below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Permit {
     /// Where.
@@ -92,9 +96,40 @@ impl Scope {
         &self.permits
     }
 
+    /// The scope of a transfer as it is asked for: its sources to be read, and to be written what they become, whatever
+    /// the destination is found to be.
+    pub fn of_transfer(
+        from: &SiteName,
+        send: &OpenSend,
+        to: &SiteName,
+        open: &OpenFound,
+    ) -> Result<Self, Error> {
+        let there = |path: RelPath| Place { storage: open.to.storage.clone(), path };
+        let permit = |site: &SiteName, place, right| Permit { site: site.clone(), place, right };
+        let mut permits = vec![permit(to, open.to.clone(), Right::Look)];
+        permits.extend(send.sources.iter().map(|source| permit(from, source.from.clone(), Right::Read)));
+        for (_, choice) in &open.choices {
+            // A storage's root is there and need not be made.
+            if choice.make && !open.to.path.is_root() {
+                permits.push(permit(to, open.to.clone(), Right::Write));
+            }
+            if choice.targets.is_empty() {
+                permits.push(permit(to, there(choice.base.clone()), Right::Write));
+            }
+            for target in &choice.targets {
+                permits.push(permit(to, there(choice.base.join(target)?), Right::Write));
+            }
+        }
+        Scope::new(send.transfer, permits)
+    }
+
     /// Whether a place may be used so.
     pub fn covers(&self, site: &SiteName, place: &Place, need: Need) -> bool {
-        self.paths(site, &place.storage, need).any(|path| place.path.starts_with(path))
+        self.permits.iter().any(|permit| {
+            let below = permit.right != Right::Look && place.path.starts_with(&permit.place.path);
+            let here = permit.site == *site && permit.place.storage == place.storage;
+            here && need.is_met_by(permit.right) && (below || permit.place.path == place.path)
+        })
     }
 
     /// Whether anything at a site may be used so.
@@ -102,7 +137,7 @@ impl Scope {
         self.permits.iter().any(|permit| permit.site == *site && permit.right == right)
     }
 
-    /// The paths that may be used so in a storage, each with all below it.
+    /// The paths that may be used so in a storage.
     pub fn paths(&self, site: &SiteName, storage: &str, need: Need) -> impl Iterator<Item = &RelPath> {
         let here = move |permit: &&Permit| permit.site == *site && permit.place.storage == storage;
         let suffices = move |permit: &&Permit| need.is_met_by(permit.right);
@@ -149,8 +184,12 @@ impl Scope {
 impl Permit {
     /// Whether it allows all that `other` allows.
     fn implies(&self, other: &Permit) -> bool {
-        (&self.site, self.right, &self.place.storage) == (&other.site, other.right, &other.place.storage)
-            && other.place.path.starts_with(&self.place.path)
+        let (path, inner) = (&self.place.path, &other.place.path);
+        let covers = match (self.right, other.right) {
+            (Right::Look, right) => right == Right::Look && path == inner,
+            (mine, right) => (right == Right::Look || right == mine) && inner.starts_with(path),
+        };
+        covers && (&self.site, &self.place.storage) == (&other.site, &other.place.storage)
     }
 }
 
@@ -158,6 +197,7 @@ impl Need {
     fn is_met_by(self, right: Right) -> bool {
         match self {
             Need::Look => true,
+            Need::Examine => right != Right::Look,
             Need::Read => right == Right::Read,
             Need::Write => right == Right::Write,
         }
@@ -168,6 +208,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Need::Look => "look at",
+            Need::Examine => "examine",
             Need::Read => "read",
             Need::Write => "write",
         })
@@ -176,7 +217,11 @@ impl fmt::Display for Need {
 
 impl fmt::Display for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let right = if self.right == Right::Read { "read" } else { "write" };
+        let right = match self.right {
+            Right::Look => "look at",
+            Right::Read => "read",
+            Right::Write => "write",
+        };
         write!(f, "{right} {}:{}", self.site, self.place)
     }
 }
@@ -198,6 +243,7 @@ impl fmt::Display for Scope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::message::{Choice, Class, Existing, Found, ReceiveOptions, Source};
     use proptest::prelude::*;
 
     fn site(name: &str) -> SiteName {
@@ -296,6 +342,66 @@ mod tests {
         }
         let surplus = [scope().encode(), vec![0]].concat();
         assert_eq!(Scope::decode(&surplus).unwrap_err().code, Code::BadScope);
+    }
+
+    #[test]
+    fn to_look_at_a_place_shows_nothing_below_it() {
+        let permits = vec![permit("kek", "/raw/d", Right::Look), permit("kek", "/raw/d/x", Right::Write)];
+        let scope = Scope::new([0; 16], permits).unwrap();
+        let may = |text: &str, need| scope.covers(&site("kek"), &place(text), need);
+        assert!(may("/raw/d", Need::Look) && !may("/raw/d", Need::Examine) && !may("/raw/d", Need::Write));
+        assert!(
+            !may("/raw/d/y", Need::Look) && may("/raw/d/x/y", Need::Look) && may("/raw/d/x", Need::Examine)
+        );
+        assert_eq!(scope.writable_in(&site("kek"), &place("/raw/d")), [RelPath::parse(b"x").unwrap()]);
+    }
+
+    fn asked(to: &str, choices: Vec<(Found, bool, &str, &[&str])>) -> String {
+        let rel = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
+        let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+        let choice = |(found, make, base, targets): (Found, bool, &str, &[&str])| {
+            let targets = targets.iter().map(|text| rel(text)).collect();
+            (found, Choice { base: rel(base), make, options: options.clone(), targets })
+        };
+        let sources = ["/raw/a", "/raw/b"].map(|text| Source { from: place(text), to: RelPath::root() });
+        let send = OpenSend {
+            transfer: [5; 16],
+            sources: sources.into(),
+            recursive: true,
+            offers: false,
+            digests: false,
+            dry_run: false,
+            limit: None,
+            class: Class::Normal,
+            max_streams: 1,
+        };
+        let open = OpenFound {
+            transfer: [5; 16],
+            job: 0,
+            to: place(to),
+            class: Class::Normal,
+            choices: choices.into_iter().map(choice).collect(),
+            max_streams: 1,
+        };
+        let scope = Scope::of_transfer(&site("kek"), &send, &site("titech"), &open).unwrap();
+        assert_eq!(scope.transfer(), &[5; 16]);
+        let there = scope.permits().iter().filter(|permit| permit.site == site("titech"));
+        assert!(scope.permits().iter().filter(|permit| permit.right == Right::Read).count() == 2);
+        there.map(Permit::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_transfer_writes_what_its_sources_become_and_no_more() {
+        let two: &[&str] = &["a", "b"];
+        let into_root = asked("/data", Found::ALL.map(|found| (found, true, "", two)).into());
+        assert_eq!(into_root, "look at titech:/data, write titech:/data/a, write titech:/data/b");
+        let into_dir = asked("/data/in", vec![(Found::Dir, false, "in", two)]);
+        assert_eq!(into_dir, "look at titech:/data/in, write titech:/data/in/a, write titech:/data/in/b");
+        let made = asked("/data/in", vec![(Found::Dir, false, "in", two), (Found::Nothing, true, "in", two)]);
+        assert_eq!(made, "write titech:/data/in");
+        let becomes: &[&str] = &["in"];
+        assert_eq!(asked("/data/in", vec![(Found::Nothing, false, "", becomes)]), "write titech:/data/in");
+        assert_eq!(asked("/data/in", vec![(Found::Dir, false, "in", &[])]), "write titech:/data/in");
     }
 
     fn permits() -> impl Strategy<Value = Vec<Permit>> {

@@ -73,6 +73,11 @@ impl Credential {
         self.facts()?.principal()
     }
 
+    /// Whom the leaf names, also in a delegated certificate.
+    pub fn holder(&self) -> Result<Principal, Error> {
+        self.facts()?.holder().map(|(principal, _)| principal)
+    }
+
     fn checked(self, now: SystemTime) -> Result<Self, Error> {
         let facts = self.facts()?;
         let who = self.principal()?;

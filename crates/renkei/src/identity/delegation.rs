@@ -263,6 +263,7 @@ mod tests {
         assert_eq!(facts.names, ["renkei://kek/delegated/alice"]);
         assert!(Principal::parse_uri(&facts.names[0]).is_err());
         assert_eq!(made.credential.principal().unwrap_err().code, Code::BadCertificate);
+        assert_eq!(made.credential.holder().unwrap(), alice().user);
     }
 
     #[test]
@@ -379,8 +380,8 @@ mod tests {
         {
             assert_eq!(kek.judge(delegated, scopes), Err(Code::BadScope), "{scopes:?}");
         }
-        assert_eq!(kek.judge(plain, &[good.clone()]), Err(Code::BadScope));
-        assert_eq!(kek.judge("renkei://kek/host", &[good.clone()]), Err(Code::BadScope));
+        assert_eq!(kek.judge(plain, std::slice::from_ref(&good)), Err(Code::BadScope));
+        assert_eq!(kek.judge("renkei://kek/host", std::slice::from_ref(&good)), Err(Code::BadScope));
         let foreign = Careless::new("titech").judge(delegated, &[good]);
         assert_eq!(foreign, Err(Code::ForeignName));
     }

@@ -180,6 +180,26 @@ mod tests {
     }
 
     #[test]
+    fn nothing_beside_what_is_allowed_is_found_or_made() {
+        let top = tree();
+        let base = LocalStore::open(top.path(), Access::ReadWrite).unwrap().root().unwrap();
+        let mut places = Places::new(base, 1, [path("a/b"), path("new")].into());
+        let code = |result: Result<(), Error>| result.unwrap_err().code;
+        for bad in ["", "a", "a/x", "a/bb", "newer", "c"] {
+            let bad = path(bad);
+            assert_eq!(code(places.find(&bad).map(drop)), Code::OutOfScope);
+            assert_eq!(code(places.make(&bad).map(drop)), Code::OutOfScope);
+            assert_eq!(code(places.make_dir(&bad).map(drop)), Code::OutOfScope);
+        }
+        places.find(&path("a/b/c")).unwrap();
+        // The directory found last is remembered, and its other names are refused all the same.
+        places.make(&path("new")).unwrap();
+        assert_eq!(code(places.find(&path("c")).map(drop)), Code::OutOfScope);
+        places.make_dir(&path("new/sub")).unwrap();
+        assert!(top.path().join("new/sub").is_dir());
+    }
+
+    #[test]
     fn directories_of_the_transfer_are_unlocked_and_no_others() {
         let top = tree();
         let at = |name: &str| top.path().join(name);

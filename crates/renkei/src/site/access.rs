@@ -122,7 +122,13 @@ impl Access {
         self.enter(place, need)
     }
 
-    /// Opens the storage of a place to see what is there.
+    /// Opens the storage of a place to see what is in it.
+    pub(super) fn examine(&self, place: &Place) -> Result<Opened, Error> {
+        self.check(place, Need::Examine)?;
+        self.enter(place, Need::Examine)
+    }
+
+    /// Opens the storage of a place to see what it is.
     pub(super) fn look(&self, place: &Place) -> Result<Opened, Error> {
         self.check(place, Need::Look)?;
         self.enter(place, Need::Look)

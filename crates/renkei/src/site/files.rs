@@ -54,7 +54,11 @@ impl Site {
         on_part: impl FnMut(Vec<Entry>) -> Result<(), Error> + Send + 'static,
     ) -> Result<(), Error> {
         let Some(place) = place else { return list_storages(access, on_part) };
-        at(access, &place, access.look(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)))
+        at(
+            access,
+            &place,
+            access.examine(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
+        )
     }
 
     /// Makes a directory.
@@ -88,7 +92,7 @@ impl Site {
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| usage(store, path, &stop);
-        at(access, place, access.look(place)?.run("usage", work))
+        at(access, place, access.examine(place)?.run("usage", work))
     }
 
     /// Space of the file system below a place.
@@ -118,7 +122,7 @@ impl Site {
             let (dir, name) = parent(store, path)?;
             checksum(&*dir.open_read(name)?, algorithm, &stop)
         };
-        at(access, place, access.look(place)?.run("checksum", work))
+        at(access, place, access.examine(place)?.run("checksum", work))
     }
 }
 

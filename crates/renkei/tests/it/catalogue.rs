@@ -202,7 +202,6 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
         assert_eq!(catalogue.forget(50, 9).unwrap(), 0);
         assert_eq!(catalogue.forget(51, 9).unwrap(), 1);
         assert!(catalogue.load(&id(1)).unwrap().is_none());
-        assert_eq!(catalogue.totals().unwrap()[&State::Queued], 9);
     });
 }
 
@@ -210,8 +209,7 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
 /// in; `RENKEI_QUEUED=100000` measures with as many.
 #[test]
 fn many_queued_transfers_are_no_burden() {
-    let queued: u32 =
-        std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
+    let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
     on_both(|open| {
         let catalogue = open();
         let lane = |n: u32| format!("user{}@kek\nkek\nsite{}", n % 10, n % 7);

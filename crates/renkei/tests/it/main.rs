@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod catalogue;
+mod delegation;
 mod docs;
 mod durability;
 mod errors;

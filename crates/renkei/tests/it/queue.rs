@@ -395,8 +395,7 @@ fn two_to_one_destination_take_turns() {
 /// Many are taken and run. Prints how fast; `RENKEI_QUEUED=100000` measures with as many queued.
 #[test]
 fn many_are_taken_and_run() {
-    let queued: u32 =
-        std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
+    let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
     let mut federation = Federation::two();
     fs::write(federation.titech.root().join("f"), "content").unwrap();
     let mut open = session(&federation.titech);

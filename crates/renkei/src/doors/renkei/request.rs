@@ -32,7 +32,10 @@ pub(super) fn handle(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let proof = &peer.proof;
-    let outcome = site.admit(proof, &request).and_then(|()| match request {
+    if let Err(refused) = site.admit(proof, &request) {
+        return control.sender().send(&Control::Reply { id, reply: Err(refused) });
+    }
+    let outcome = match request {
         Request::Redeem(grant) => site
             .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
@@ -42,7 +45,7 @@ pub(super) fn handle(
         // Needs no account here.
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
-    });
+    };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
         Ok(Outcome::Answered) => return Ok(()),
