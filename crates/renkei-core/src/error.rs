@@ -302,6 +302,22 @@ codes! {
     PopStopping = "RK-NET-8", Unavailable, Later, "the PoP is stopping",
         "when the PoP runs again give the same command: it resumes";
 
+    // ROUTE: connections by way of others.
+    NoRoute = "RK-ROUTE-1", Unavailable, Later, "no way leads to the site now",
+        "`renkei route` shows the ways and what is wrong with each; a private site needs its line to one of the PoPs named";
+    NoLine = "RK-ROUTE-2", Unavailable, Later, "the site has no line to this PoP now",
+        "start the PoP of that site, or check there that it can dial this one: `renkei status`, `renkei doctor SITE`";
+    CallUnanswered = "RK-ROUTE-3", Unavailable, Later, "the site was called over its line and did not dial back",
+        "check at the called site that connections to this PoP's port are let out";
+    RelayRefused = "RK-ROUTE-4", Permission, Never, "the PoP does not pass circuits on for this principal",
+        "ask its administrator; `relay` in config.toml says for whom it does";
+    CircuitLimit = "RK-ROUTE-5", Limit, Later, "the PoP passes on as many circuits as it allows",
+        "wait for other transfers to end, or let the administrator raise `limits.max_circuits`";
+    ChangedOnTheWay = "RK-ROUTE-6", Integrity, Later, "bytes were changed on the way through another PoP",
+        "nothing false was stored; check memory and network of the named PoP, or forbid it in `route`";
+    RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator forbids every way to the site",
+        "see `route` in config.toml";
+
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
         "check that both sides run renkei; report it if they do";
@@ -378,6 +394,8 @@ codes! {
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
     InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
         "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
+    RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
+        "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",

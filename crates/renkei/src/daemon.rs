@@ -1,7 +1,8 @@
 //! A PoP at work: the only place that wires port, doors, local socket, site and signals together.
 
 use crate::config::Config;
-use crate::doors::port;
+use crate::doors::line::spawn_lines;
+use crate::doors::port::{self, Door};
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
@@ -10,6 +11,7 @@ use crate::mover::descriptors::raise_limit;
 use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
@@ -35,6 +37,7 @@ pub fn run(
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
     spawn_queue(&site)?;
+    spawn_rules(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -63,11 +66,13 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
+    let door = Door::new(&site);
     for address in &site.last_snapshot().config.listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
-        tokio::spawn(port::accept(listener, site.clone()));
+        tokio::spawn(door.clone().accept(listener));
     }
+    spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     loop {

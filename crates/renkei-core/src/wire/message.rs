@@ -76,6 +76,8 @@ pub enum Control {
     Introduced,
     /// A PoP that moves for a client: what the destination was found to be.
     Found(Found),
+    /// Over a line: dial my port and open a circuit with this ticket.
+    Call(Ticket),
 }
 
 /// The dialling side's greeting.
@@ -211,6 +213,20 @@ pub enum Request {
     },
     /// Give one of them a fresh credential.
     Renew(TransferId),
+    /// A PoP that cannot be dialled keeps this session as its line: over it, it is called.
+    Line,
+    /// Let circuits to another site pass. The session is kept for it; a circuit that fails later is told by one more
+    /// reply with an error.
+    Through {
+        /// The site they lead to.
+        site: SiteName,
+        /// What the circuits' tickets are made of ([`super::circuit::ticket`]).
+        seed: Ticket,
+        /// How many circuits at most.
+        count: u16,
+        /// Through how many more PoPs they may lead.
+        further: u8,
+    },
 }
 
 /// Digests a PoP can compute.
@@ -272,6 +288,9 @@ pub struct OpenReceive {
     pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 /// What the destination of a copy is.
@@ -319,6 +338,9 @@ pub struct OpenFound {
     pub choices: Vec<(Found, Choice)>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// As in [`OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 impl OpenFound {
@@ -336,6 +358,7 @@ impl OpenFound {
             options: choice.options.clone(),
             class: self.class,
             max_streams: self.max_streams,
+            rules: self.rules.clone(),
         }
     }
 }
@@ -370,6 +393,8 @@ pub struct Source {
     pub from: Place,
     /// What it becomes; the root itself if the path is empty.
     pub to: RelPath,
+    /// A directory without what is in it; asks for no descent.
+    pub alone: bool,
 }
 
 /// Answers to requests.
@@ -467,6 +492,34 @@ pub struct Status {
     pub sessions: u32,
     /// Transfers running now, those the asker may see.
     pub transfers: Vec<TransferStatus>,
+    /// Lines between this PoP and others.
+    pub lines: Vec<LineStatus>,
+    /// For whom circuits pass through this PoP, those the asker may see.
+    pub relayed: Vec<RelayedStatus>,
+}
+
+/// A line that is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineStatus {
+    /// The site at the other end.
+    pub site: SiteName,
+    /// Whether this PoP keeps it, because it cannot be dialled; else the other does.
+    pub kept_here: bool,
+    /// Seconds since it is up.
+    pub up_s: u64,
+}
+
+/// Circuits that pass through.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayedStatus {
+    /// For whom.
+    pub principal: String,
+    /// Where they lead.
+    pub to: SiteName,
+    /// Open now.
+    pub circuits: u32,
+    /// Bytes passed, both ways.
+    pub bytes: u64,
 }
 
 /// One running transfer.

@@ -40,7 +40,9 @@ mod renew;
 mod report;
 mod revoke;
 mod rm;
+mod route;
 mod row;
+mod rule;
 mod serve;
 mod source;
 mod stat;
@@ -99,6 +101,7 @@ enum Command {
     Init(init::Args),
     Serve(serve::Args),
     Storage(storage::Args),
+    Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
     Join(join::Args),
@@ -128,6 +131,7 @@ enum Command {
     /// Try queued transfers again now, also those that failed or were cancelled
     Retry(change::Args),
     Wait(wait::Args),
+    Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     Lab(lab::Args),
@@ -141,6 +145,7 @@ impl Command {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
             Command::Join(args) => join::run(args, context),
@@ -165,6 +170,7 @@ impl Command {
             Command::Resume(args) => change::run(Change::Resume, args, context),
             Command::Retry(args) => change::run(Change::Retry, args, context),
             Command::Wait(args) => wait::run(args, context),
+            Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),

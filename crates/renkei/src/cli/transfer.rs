@@ -492,7 +492,7 @@ impl<'a> Run<'a> {
 
     fn open_send(&self, offers: bool, targets: Vec<RelPath>) -> Result<OpenSend, Error> {
         let source = |(spec, to): (&Spec, RelPath)| match spec {
-            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to }),
+            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to, alone: false }),
             Spec::Local { .. } => {
                 Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a place at a site"))
             }
@@ -576,6 +576,7 @@ impl<'a> Run<'a> {
             choices: plans.iter().filter_map(choice).collect(),
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
+            rules: Vec::new(),
         })
     }
 

@@ -4,6 +4,7 @@
 //! [`crate::site::Site`] and back. A door decides nothing itself.
 
 pub mod http;
+pub mod line;
 pub mod port;
 pub mod renkei;
 pub(crate) mod strangers;

@@ -214,7 +214,7 @@ impl Access {
 }
 
 /// The account a principal is mapped to, and the rule that says so.
-fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
+pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
     let own = match snapshot.config.map_own_users {
         true => OwnUsers::SameName(&snapshot.site),
         false => OwnUsers::NeedRule,

@@ -5,12 +5,15 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod circuits;
 pub mod cleanup;
 pub mod files;
 pub mod introduction;
 pub mod kept;
+pub mod lines;
 pub mod push;
 pub mod queue;
+pub mod rules;
 pub mod runner;
 mod running;
 pub mod scope;
@@ -22,7 +25,9 @@ pub mod watch;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_holder;
+use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
+use crate::net::switchboard::Switchboard;
 use access::{Access, Peer, Proof};
 use kept::{Lines, Parking};
 use renkei_core::error::{Code, Error};
@@ -63,6 +68,12 @@ pub struct Counters {
     pub bytes_total: AtomicU64,
     /// Transfers received on data streams that were kept from the one before.
     pub kept_total: AtomicU64,
+    /// Circuits passed on since the start.
+    pub circuits_total: AtomicU64,
+    /// Bytes passed on between other sites.
+    pub relayed_bytes_total: AtomicU64,
+    /// Connections with a ticket that nobody spoke for.
+    pub tickets_refused_total: AtomicU64,
 }
 
 impl Counters {
@@ -95,7 +106,13 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
     pub(crate) queue: Arc<queue::Queue>,
+    pub(crate) circuits: circuits::Circuits,
+    pub(crate) switchboard: Arc<Switchboard>,
+    pub(crate) memory: Memory,
+    pub(crate) held: lines::Held,
+    pub(crate) kept: lines::Kept,
 }
 
 impl Site {
@@ -115,7 +132,13 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
             queue: Arc::default(),
+            circuits: circuits::Circuits::default(),
+            switchboard: Arc::default(),
+            memory: Memory::default(),
+            held: lines::Held::default(),
+            kept: lines::Kept::default(),
         }))
     }
 
@@ -224,6 +247,10 @@ impl Site {
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
+            lines: self.line_status(),
+            relayed: self
+                .circuits
+                .list(|principal| access.is_none_or(|access| access.principal == *principal)),
         }
     }
 
@@ -243,6 +270,10 @@ impl Site {
         self.transfers.judge(now);
         self.lines.look(now);
         self.parking.look(now);
+        self.held.look(now);
+        let trusted = |site: &SiteName| now.trust.card(site).is_some();
+        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
     /// Stops every transfer; each can be resumed.

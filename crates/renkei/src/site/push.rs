@@ -188,8 +188,7 @@ impl Site {
         stop: &Stop,
     ) -> Result<Summary, Error> {
         let snapshot = self.snapshot();
-        let silence = snapshot.config.stall_timeout();
-        let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
+        let dialler = self.dialler(&snapshot)?;
         let kept = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
         let (mut line, opened) = match kept {
             Some(kept) => kept,
@@ -205,7 +204,9 @@ impl Site {
         }
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(line.controller.take())));
         let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
-        let summary = send(job, &mut line.session.control, streams, watch, stop)?;
+        let reach = line.session.reach.clone();
+        let summary =
+            send(job, &mut line.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
         if let Some(line) = line.after(&keep, count) {
             self.lines.put(line, self.max_kept(access));
         }

@@ -22,10 +22,10 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,
 };
 use std::sync::Arc;
 
@@ -93,6 +93,7 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let (place, within) = access.open_base(&open)?;
+        self.arrives_by_rules(access, &open.to, &open.rules)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
@@ -333,7 +334,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
         }
         account = Some(place.account.clone());
-        roots.push(open_root(place, &source.from, source.to.clone())?);
+        roots.push(open_root(place, source)?);
     }
     let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
@@ -351,7 +352,8 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
 }
 
 /// Opens the directory a source lies in; links on the way are followed as far as they stay in the storage.
-fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<Root, Error> {
+fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Error> {
+    let Source { from, to, alone } = source.clone();
     let below = match from.path.name() {
         Some(name) => RelPath::parse(name)?,
         None => RelPath::root(),
@@ -360,5 +362,5 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
         store.dir(&path.parent().unwrap_or_default())
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
-    Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
+    Ok(Root { dir, from: below, to, alone, shown: format!("/{}", from.storage) })
 }

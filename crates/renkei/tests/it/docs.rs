@@ -193,6 +193,9 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("storage add", &["storage", "add", "more", folder]);
     see("storage list", &["storage", "list"]);
     see("storage add", &["storage", "remove", "more"]);
+    see("rule add", &["rule", "add", "raw", "titech:/data/drop", "kek:/data/raw"]);
+    see("rule list", &["rule", "list"]);
+    see("rule add", &["rule", "remove", "raw"]);
     see("trust export", &["trust", "export"]);
     see("trust add", &["trust", "add", "--yes", titech.dir().join("kek.card").to_str().unwrap()]);
     see("trust list", &["trust", "list"]);
