@@ -112,6 +112,7 @@ impl Handler for Local {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
             "transfers" | "transfer" | "change" => self.queue(peer, request),
+            "console" => self.console(peer).map(Value::from),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
@@ -136,11 +137,25 @@ impl Local {
     /// The administrator sees all transfers, everybody else their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
         let mut status = self.site.status(None);
-        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+        if !is_administrator(peer) {
             let account = Account::lookup_uid(peer.uid)?;
             let own = format!("{}@{}", account.name, self.site.name());
             status.transfers.retain(|transfer| transfer.principal == own);
         }
         Ok(status)
     }
+
+    /// What a link to the console has to show: the administrator's, for whoever else comes with a certificate.
+    fn console(&self, peer: Peer) -> Result<String, Error> {
+        if is_administrator(peer) {
+            return self.site.console_link(None);
+        }
+        let cause = "not the account of the PoP; with a certificate, give your site: renkei console SITE";
+        Err(Error::new(Code::PermissionDenied, "open console", format!("uid {}", peer.uid), cause))
+    }
+}
+
+/// Whether the caller is the account of the PoP, or root.
+fn is_administrator(peer: Peer) -> bool {
+    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }

@@ -227,6 +227,8 @@ pub enum Request {
         /// Through how many more PoPs they may lead.
         further: u8,
     },
+    /// A one-time link to the PoP's web page.
+    Console,
 }
 
 /// Digests a PoP can compute.
@@ -438,6 +440,8 @@ pub enum Reply {
     Transfers(#[serde(deserialize_with = "batch")] Vec<Queued>),
     /// To `Transfer`.
     Transfer(Box<Story>),
+    /// To `Console`: what the link has to show.
+    Console(String),
 }
 
 /// Who the asker is at a PoP.

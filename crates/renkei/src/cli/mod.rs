@@ -9,6 +9,7 @@ mod change;
 mod check;
 mod checksum;
 mod connect;
+mod console;
 mod copy_plan;
 mod cp;
 mod detach;
@@ -119,6 +120,7 @@ enum Command {
     Checksum(checksum::Args),
     Whoami(whoami::Args),
     Status(status::Args),
+    Console(console::Args),
     Doctor(doctor::Args),
     Transfers(transfers::Args),
     Why(why::Args),
@@ -162,6 +164,7 @@ impl Command {
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),
+            Command::Console(args) => console::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
             Command::Transfers(args) => transfers::run(args, context),
             Command::Why(args) => why::run(args, context),

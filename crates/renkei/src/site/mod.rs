@@ -7,12 +7,15 @@
 pub mod access;
 pub mod circuits;
 pub mod cleanup;
+pub mod console;
 pub mod files;
+pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
 pub mod push;
 pub mod queue;
+pub mod rooms;
 pub mod rules;
 pub mod runner;
 mod running;
@@ -20,6 +23,7 @@ pub mod scope;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod view;
 pub mod watch;
 
 use crate::config::Config;
@@ -113,6 +117,8 @@ pub struct Site {
     pub(crate) memory: Memory,
     pub(crate) held: lines::Held,
     pub(crate) kept: lines::Kept,
+    console: console::Console,
+    rooms: rooms::Rooms,
 }
 
 impl Site {
@@ -139,6 +145,8 @@ impl Site {
             memory: Memory::default(),
             held: lines::Held::default(),
             kept: lines::Kept::default(),
+            console: console::Console::default(),
+            rooms: rooms::Rooms::default(),
         }))
     }
 

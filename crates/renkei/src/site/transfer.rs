@@ -1,6 +1,7 @@
 //! Transfers a PoP takes part in: receiving from and sending to whoever has a session. To other sites: [`super::push`].
 
 use super::access::{Access, Peer};
+use super::history::Trace;
 use super::running::{Judged, Running};
 use super::snapshot::Snapshot;
 use super::tickets::Waiting;
@@ -60,7 +61,8 @@ pub(super) fn running(
         let access = access.clone();
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
-    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
+    let (watch, judged, trace) = (watch.clone(), Judged::default(), Trace::begin(access.via_site()));
+    Running { status, watch, stop: stop.clone(), judge, judged, trace }
 }
 
 impl Site {
@@ -81,7 +83,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_receive(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&ended);
+        self.note_end(&id, "receive", &ended);
         Ok(ended)
     }
 
@@ -100,7 +102,7 @@ impl Site {
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
-        let _listed = self.transfers.enter(job, entry)?;
+        let listed = self.transfers.enter(job, entry)?;
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
@@ -119,6 +121,8 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
+        let resumed = if kept { "resumed, " } else { "" };
+        listed.tell(format!("{resumed}data streams open: {count}"), socket::rtt(control.sender().socket()));
         let job = ReceiveJob {
             base,
             job,
@@ -180,7 +184,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_send(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&ended);
+        self.note_end(&id, "send", &ended);
         Ok(ended)
     }
 
@@ -193,14 +197,18 @@ impl Site {
     ) -> Result<Result<Summary, Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "send", places(&open), open.class, &watch, &stop);
-        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
         let wanted = self.stream_count(access, open.max_streams, None, control);
         let waiting = self.issue_streams(access, wanted)?;
         offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
-        Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
+        Ok(streams.and_then(|streams| {
+            let round_trip = socket::rtt(control.sender().socket());
+            listed.tell(format!("data streams open: {}", streams.len()), round_trip);
+            send(job, control, streams, &watch, &stop)
+        }))
     }
 
     /// Lets another site send here on the asker's behalf, once and only what `open` says.
@@ -275,7 +283,8 @@ impl Site {
         self.max_streams(access) / 2
     }
 
-    pub(super) fn note_end(&self, result: &Result<Summary, Error>) {
+    pub(super) fn note_end(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
+        self.transfers.ended(id, direction, result);
         let counters = &self.counters;
         match result {
             Ok(summary) => {

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod browser;
 mod catalogue;
+mod console;
+mod console_pages;
 mod delegation;
 mod docs;
 mod durability;
