@@ -180,7 +180,7 @@ impl Dialler {
 
     fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
         let further = self.ways.further.saturating_sub(1);
-        let passage = Passage::ask(self, relay, address, site, further);
+        let passage = Passage::ask(&self.asker(), relay, address, site, further);
         passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
     }
 

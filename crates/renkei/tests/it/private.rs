@@ -99,6 +99,21 @@ fn data_goes_both_ways_over_a_line() {
 }
 
 #[test]
+fn a_queued_copy_goes_between_sites_without_a_port() {
+    let sites = Sites::start();
+    let Sites { left, right, .. } = &sites;
+    let content = noise(7, 5 << 20);
+    fs::write(left.root().join("one"), &content).unwrap();
+    for home in [left, right] {
+        let to = format!("by-{}", home.name);
+        let id = home.ok(&["cp", "--detach", &left.place("one"), &right.place(&to)]);
+        let ended = home.renkei(&["wait", "--timeout", "60", id.trim()]);
+        assert!(ended.status.success(), "{}", home.ok(&["why", id.trim()]));
+        assert!(fs::read(right.root().join(to)).unwrap() == content);
+    }
+}
+
+#[test]
 fn two_sites_without_a_port_exchange_data() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
