@@ -192,7 +192,11 @@ fn check_lines(status: &serde_json::Value, config: &Config, checks: &mut Checks)
         let what = format!("line to {hub}");
         match lines.iter().find(|line| line.kept_here && line.site == *hub) {
             Some(line) => checks.ok(&what, format!("up {}", span(Duration::from_secs(line.up_s)))),
-            None => checks.fail(&what, "down: others do not reach this PoP over it", format!("`renkei doctor {hub}`")),
+            None => checks.fail(
+                &what,
+                "down: others do not reach this PoP over it",
+                format!("`renkei doctor {hub}`"),
+            ),
         }
     }
 }

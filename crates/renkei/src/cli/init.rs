@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let site = SiteName::parse(&args.site)?;
     // What is wrong with it shows before anything is made.
-    let invitation = args.reverse.as_deref().map(|text| join::line(text)?.parse::<Invitation>()).transpose()?;
+    let invitation =
+        args.reverse.as_deref().map(|text| join::line(text)?.parse::<Invitation>()).transpose()?;
     make(&home, &site, args, context)?;
     args.storage.iter().try_for_each(|storage| storage::add_named(storage, context))?;
     if let Some(invitation) = invitation {

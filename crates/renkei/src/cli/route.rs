@@ -147,10 +147,7 @@ mod tests {
         let (kek, hub) = (SiteName::parse("kek").unwrap(), SiteName::parse("hub").unwrap());
         assert_eq!(hops("titech", &kek, &Way::Direct), ["titech dials kek"]);
         assert_eq!(hops("hub", &kek, &Way::Line), ["kek dials hub when it is called over its line"]);
-        assert_eq!(
-            hops("titech", &kek, &Way::Through(hub)),
-            ["titech dials hub", "hub passes on to kek"]
-        );
+        assert_eq!(hops("titech", &kek, &Way::Through(hub)), ["titech dials hub", "hub passes on to kek"]);
     }
 
     #[test]

@@ -6,9 +6,7 @@ use super::quantity::{human, span};
 use super::{Context, login};
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::{
-    Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus,
-};
+use renkei_core::wire::message::{Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus};
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::OsString;

@@ -450,7 +450,9 @@ mod tests {
         assert_eq!((config.reverse.len(), config.relay), (1, Relay::Own));
         let rule = &config.route_rules()[&SiteName::parse("kek").unwrap()];
         assert_eq!((rule.pin.clone(), &rule.forbid[..]), (Way::parse("hub"), &[Way::Direct, Way::Line][..]));
-        for bad in ["reverse = 'A B'", "relay = 'all'", "[route.kek]\npin = 'A B'", "[route.kek]\nvia = 'hub'"] {
+        for bad in
+            ["reverse = 'A B'", "relay = 'all'", "[route.kek]\npin = 'A B'", "[route.kek]\nvia = 'hub'"]
+        {
             assert_eq!(parse(bad).unwrap_err().code, Code::ConfigInvalid, "{bad}");
         }
     }

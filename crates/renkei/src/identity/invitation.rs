@@ -95,7 +95,8 @@ impl FromStr for Invitation {
 fn split(text: &str) -> Option<Invitation> {
     let (site, rest) = text.split_once('@')?;
     let (endpoints, proof) = rest.rsplit_once('/')?;
-    let (endpoints, via): (Vec<&str>, Vec<&str>) = endpoints.split(',').partition(|place| place.contains(':'));
+    let (endpoints, via): (Vec<&str>, Vec<&str>) =
+        endpoints.split(',').partition(|place| place.contains(':'));
     let via: Option<Vec<SiteName>> = via.into_iter().map(|site| SiteName::parse(site).ok()).collect();
     let endpoints: Vec<String> = endpoints.into_iter().map(str::to_owned).collect();
     let proof = unhex(proof)?;

@@ -4,12 +4,12 @@
 //! is still being agreed on, all at once, and the first request travels with the greeting. How a connection to the
 //! site is got, [`super::reach`] says; [`super::routes`] tries the ways one after the other.
 
+use super::reach::Reach;
+use super::routes::Ways;
 use crate::identity::credential::Credential;
 use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::Trust;
 use crate::identity::verify::{expect_site, verify_peer};
-use super::reach::Reach;
-use super::routes::Ways;
 use crate::net::control::{ControlReceiver, split};
 use crate::net::socket;
 use crate::net::tls::TlsStream;

@@ -205,8 +205,8 @@ impl Site {
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(line.controller.take())));
         let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
         let reach = line.session.reach.clone();
-        let summary = send(job, &mut line.session.control, streams, watch, stop)
-            .map_err(|error| reach.blame(error))?;
+        let summary =
+            send(job, &mut line.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
         if let Some(line) = line.after(&keep, count) {
             self.lines.put(line, self.max_kept(access));
         }

@@ -95,7 +95,8 @@ impl Site {
         let mut site = Site { name: name.into(), address, dir, root, process: None, listens: false };
         let (line, storage) = (hub.ok(&["invite"]), format!("data={}", site.root.display()));
         let listen = address.to_string();
-        let init = ["init", "--site", name, "--listen", &listen, "--storage", &storage, "--reverse", line.trim()];
+        let init =
+            ["init", "--site", name, "--listen", &listen, "--storage", &storage, "--reverse", line.trim()];
         site.ok(&init);
         site.restart();
         site.ok(&["login"]);

