@@ -11,6 +11,7 @@ pub mod circuit;
 pub mod data;
 pub mod frame;
 pub mod message;
+pub mod queue;
 
 use crate::error::{Code, Error};
 

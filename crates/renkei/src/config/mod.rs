@@ -6,14 +6,16 @@
 
 mod edit;
 mod fields;
+mod rule;
 
-pub use edit::{add_reverse, add_storage, remove_storage, template};
+pub use edit::{add_reverse, add_rule, add_storage, remove_rule, remove_storage, template};
 pub use fields::{FIELDS, Field, markdown, nearest};
+pub use rule::{Rule, SETTLE_S, Then, is_within};
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
-use renkei_core::route::{Rule, Way};
+use renkei_core::route::{self, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
+/// Longest life of a queued transfer's credential, in days.
+pub const MAX_DELEGATION_DAYS: u64 = 90;
 /// Most sites that lines are kept to; a card has room for them.
 pub const MAX_REVERSE: usize = 8;
 /// Largest configuration file accepted.
@@ -52,13 +56,23 @@ pub struct Config {
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
+    /// The database of the catalogue; empty for SQLite in the PoP's directory.
+    pub catalogue: String,
+    /// How long the credential of a queued transfer is good, in days.
+    #[serde(deserialize_with = "delegation_days")]
+    pub delegation_days: u64,
     /// Limits that protect the PoP.
     pub limits: Limits,
+    /// The queue of transfers.
+    pub queue: Queue,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
-    #[serde(deserialize_with = "storages")]
+    #[serde(deserialize_with = "labelled")]
     pub storage: BTreeMap<String, Storage>,
+    /// The drop folders.
+    #[serde(deserialize_with = "labelled")]
+    pub rule: BTreeMap<String, Rule>,
     /// Rules on the ways to sites, by the site's name.
     pub route: BTreeMap<SiteName, Route>,
 }
@@ -89,9 +103,9 @@ pub struct Route {
 
 impl Route {
     /// For the planner.
-    pub fn rule(&self) -> Rule {
+    pub fn rule(&self) -> route::Rule {
         let forbid = self.forbid.iter().filter_map(|way| Way::parse(way)).collect();
-        Rule { pin: self.pin.as_deref().and_then(Way::parse), forbid }
+        route::Rule { pin: self.pin.as_deref().and_then(Way::parse), forbid }
     }
 }
 
@@ -114,6 +128,30 @@ pub struct Limits {
     /// Circuits passed on at a time.
     #[serde(deserialize_with = "at_least_one")]
     pub max_circuits: u64,
+}
+
+/// The queue of transfers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    /// Transfers that run at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running: u64,
+    /// Of these, one user's.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_user: u64,
+    /// Of these, those from one site to another.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_link: u64,
+    /// Transfers of one user that have not ended.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_queued_user: u64,
+    /// Days after which a transfer without a deadline is given up.
+    #[serde(deserialize_with = "at_least_one")]
+    pub deadline_days: u64,
+    /// Days for which those that ended are remembered.
+    #[serde(deserialize_with = "at_least_one")]
+    pub keep_days: u64,
 }
 
 /// What is logged and how.
@@ -161,9 +199,13 @@ impl Default for Config {
             relay: Relay::Trusted,
             map_own_users: true,
             stall_timeout_s: 60,
+            catalogue: String::new(),
+            delegation_days: 7,
             limits: Limits::default(),
+            queue: Queue::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
+            rule: BTreeMap::new(),
             route: BTreeMap::new(),
         }
     }
@@ -177,6 +219,19 @@ impl Default for Limits {
             max_memory_mib: 1024,
             max_entries: 10_000_000,
             max_circuits: 256,
+        }
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            max_running: 16,
+            max_running_user: 8,
+            max_running_link: 4,
+            max_queued_user: 1_000_000,
+            deadline_days: 30,
+            keep_days: 30,
         }
     }
 }
@@ -236,13 +291,18 @@ impl Config {
     }
 
     /// The rules on the ways to sites.
-    pub fn route_rules(&self) -> BTreeMap<SiteName, Rule> {
+    pub fn route_rules(&self) -> BTreeMap<SiteName, route::Rule> {
         self.route.iter().map(|(site, route)| (site.clone(), route.rule())).collect()
     }
 
     /// How long a silent peer is borne.
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s)
+    }
+
+    /// How long the credential of a queued transfer is good.
+    pub fn delegation_life(&self) -> Duration {
+        Duration::from_secs(self.delegation_days * 24 * 3600)
     }
 }
 
@@ -343,6 +403,13 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     }
 }
 
+fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
+        days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
+    }
+}
+
 fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(deserializer)?;
     if path.is_absolute() {
@@ -351,11 +418,14 @@ fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, 
     Err(D::Error::custom(format!("`{}` is not an absolute path", path.display())))
 }
 
-fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
-    let storages = BTreeMap::<String, Storage>::deserialize(deserializer)?;
-    match storages.keys().find(|name| !is_label(name)) {
-        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a storage's name: {LABEL_RULE}"))),
-        None => Ok(storages),
+/// Tables by name.
+fn labelled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let tables = BTreeMap::<String, T>::deserialize(deserializer)?;
+    match tables.keys().find(|name| !is_label(name)) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a good name: {LABEL_RULE}"))),
+        None => Ok(tables),
     }
 }
 
@@ -365,6 +435,7 @@ pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::wire::message::Class;
 
     fn parse(text: &str) -> Result<Config, Error> {
         Config::parse(text, Path::new("/etc/renkei/config.toml"))
@@ -382,12 +453,16 @@ mod tests {
     fn every_part_is_read() {
         let text = "site = 'kek'\nlisten = ['127.0.0.1:1', '[::1]:2']\nendpoints = 'pop.kek.jp:7512'\n\
                     [limits]\nmax_streams = 4\n[log]\nformat = 'json'\n\
-                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n";
+                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n\
+                    [rule.raw]\nfrom = 'kek:/data/drop'\nto = 'titech:/raw'\nthen = 'remove'\n";
         let config = parse(text).unwrap();
         assert_eq!(config.listen.len(), 2);
         assert_eq!(config.endpoints, ["pop.kek.jp:7512"]);
         assert_eq!((config.limits.max_streams, config.log.format), (4, LogFormat::Json));
         assert_eq!(config.storage["data"].account.as_deref(), Some("guest"));
+        let rule = &config.rule["raw"];
+        assert_eq!((rule.to.to_string().as_str(), rule.settle_s), ("titech:/raw", SETTLE_S));
+        assert_eq!((rule.then, rule.class), (Then::Remove, Class::Normal));
     }
 
     #[test]
@@ -414,6 +489,8 @@ mod tests {
             ("[storage.data]\npath = 'x'", 2),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
+            ("[rule.a]\nfrom = 'kek:/data'\nto = '/local'", 3),
+            ("[rule.a]\nfrom = 'kek:/'\nto = 'titech:/raw'", 2),
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.code, Code::ConfigInvalid, "{bad}");

@@ -270,7 +270,10 @@ proptest! {
 }
 
 /// Lets two connections talk until both are done with the handshake and its tickets.
-fn shake(client: &mut ClientConnection, server: &mut ServerConnection) -> Result<(), rustls::Error> {
+pub(super) fn shake(
+    client: &mut ClientConnection,
+    server: &mut ServerConnection,
+) -> Result<(), rustls::Error> {
     for _ in 0..10 {
         let mut wire = Vec::new();
         while client.wants_write() {

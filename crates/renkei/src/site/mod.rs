@@ -7,20 +7,28 @@
 pub mod access;
 pub mod circuits;
 pub mod cleanup;
+pub mod console;
 pub mod files;
+pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
 pub mod push;
+pub mod queue;
+pub mod rooms;
+pub mod rules;
+pub mod runner;
 mod running;
+pub mod scope;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod view;
 pub mod watch;
 
 use crate::config::Config;
 use crate::home::Home;
-use crate::identity::verify::verify_peer;
+use crate::identity::verify::verify_holder;
 use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
 use crate::net::switchboard::Switchboard;
@@ -102,11 +110,15 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
+    pub(crate) queue: Arc<queue::Queue>,
     pub(crate) circuits: circuits::Circuits,
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) memory: Memory,
     pub(crate) held: lines::Held,
     pub(crate) kept: lines::Kept,
+    console: console::Console,
+    rooms: rooms::Rooms,
 }
 
 impl Site {
@@ -126,11 +138,15 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
+            queue: Arc::default(),
             circuits: circuits::Circuits::default(),
             switchboard: Arc::default(),
             memory: Memory::default(),
             held: lines::Held::default(),
             kept: lines::Kept::default(),
+            console: console::Console::default(),
+            rooms: rooms::Rooms::default(),
         }))
     }
 
@@ -192,9 +208,9 @@ impl Site {
     /// Who shows this chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
-        let principal = verify_peer(chain, &snapshot.trust, at);
-        let principal = principal.map_err(|error| error.at(snapshot.site.as_str()))?;
-        Ok(Proof { principal, chain: chain.into(), at })
+        let holder = verify_holder(chain, &snapshot.trust, at);
+        let (principal, scope) = holder.map_err(|error| error.at(snapshot.site.as_str()))?;
+        Ok(Proof { principal, scope: scope.map(Arc::new), chain: chain.into(), at })
     }
 
     /// The card of a trusted site, for a user of this one, who trusts whom the site trusts.
@@ -219,11 +235,12 @@ impl Site {
         let snapshot = self.snapshot();
         let (side, principal) = (snapshot.site.clone(), &proof.principal);
         let access = Access::new(proof, snapshot).map_err(|error| error.at(side.as_str()));
+        let transfer = proof.transfer();
         match &access {
             Ok(access) => {
-                tracing::info!(target: "audit", %principal, account = access.account.name, "authorised");
+                tracing::info!(target: "audit", %principal, transfer, account = access.account.name, "authorised");
             }
-            Err(error) => tracing::warn!(target: "audit", %principal, %error, "refused"),
+            Err(error) => tracing::warn!(target: "audit", %principal, transfer, %error, "refused"),
         }
         access
     }
@@ -272,6 +289,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
+        self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.lines.close();
     }

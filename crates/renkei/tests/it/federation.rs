@@ -173,6 +173,11 @@ impl Site {
         format!("{}:/data/{path}", self.name)
     }
 
+    /// Its storage `data` itself, as commands name it.
+    pub fn root_place(&self) -> String {
+        format!("{}:/data", self.name)
+    }
+
     /// Process id of its PoP.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the PoP runs").id()

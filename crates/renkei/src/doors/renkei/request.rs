@@ -34,6 +34,9 @@ pub(super) fn handle(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let proof = &peer.proof;
+    if let Err(refused) = site.admit(proof, &request) {
+        return control.sender().send(&Control::Reply { id, reply: Err(refused) });
+    }
     let outcome = match request {
         Request::Redeem(grant) => site
             .redeem(peer, &grant)
@@ -162,6 +165,12 @@ fn operate(
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Renew(id) => done(site.renew_transfer(access, &id)?),
+        Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }
