@@ -108,7 +108,7 @@ const PADDING_BYTES: usize = 30 * 1440;
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
-        let ways = Ways::of(&credential.principal()?);
+        let ways = Ways::of(&credential.holder()?);
         Ok(Dialler { config: client_config(credential)?, trust, silence, ways })
     }
 
@@ -437,6 +437,14 @@ impl Session {
                 Ok(other) => return Err(violation("opening", format_args!("{other:?}"))),
                 Err(error) => return Ok(Err(error)),
             }
+        }
+    }
+
+    /// The site's address, if it was dialled.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.reach {
+            Reach::Direct(address, _) => Some(address),
+            Reach::Line(_) | Reach::Through(_) => None,
         }
     }
 

@@ -359,6 +359,7 @@ impl Run<'_> {
         let delegation = self.delegation()?;
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?;
+        let dialler = dialler.with_ways(self.site.ways(&snapshot));
         let side = snapshot.site.to_string();
         self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
             "client" => Error { side, ..error },
