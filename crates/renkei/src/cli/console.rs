@@ -9,7 +9,7 @@ use crate::identity::credential::Credential;
 use crate::identity::socket;
 use crate::identity::trust::Trust;
 use crate::mover::dial::Session;
-use crate::mover::reach::resolve;
+use crate::mover::reach::{Reach, resolve};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
@@ -78,11 +78,14 @@ fn of_user(site: &SiteName, context: &Context) -> Result<Link, Error> {
 /// The name under which the site was reached, else its address.
 fn endpoint(session: &Session, context: &Context) -> Result<String, Error> {
     let trust = Trust::load(&context.home()?)?;
-    let endpoints = trust.endpoints(session.site())?;
-    // One that is not dialled is reached from inside its site alone.
-    let Some(address) = session.address() else { return Ok(endpoints.first().cloned().unwrap_or_default()) };
+    let Reach::Direct(address, _) = session.reach else {
+        let cause =
+            "a browser cannot reach its PoP, which takes no connections; use one on the PoP's machine";
+        return Err(Error::new(Code::NoRoute, "make link", session.site(), cause));
+    };
     let reached = |endpoint: &&String| resolve(endpoint).is_ok_and(|all| all.contains(&address));
-    Ok(endpoints.iter().find(reached).cloned().unwrap_or_else(|| address.to_string()))
+    let named = trust.endpoints(session.site())?.iter().find(reached).cloned();
+    Ok(named.unwrap_or_else(|| address.to_string()))
 }
 
 impl Link {

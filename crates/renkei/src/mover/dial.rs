@@ -440,14 +440,6 @@ impl Session {
         }
     }
 
-    /// The site's address, if it was dialled.
-    pub fn address(&self) -> Option<SocketAddr> {
-        match self.reach {
-            Reach::Direct(address, _) => Some(address),
-            Reach::Line(_) | Reach::Through(_) => None,
-        }
-    }
-
     /// Where the site was reached: an address, or by whom.
     pub fn place(&self) -> String {
         match &self.reach {
