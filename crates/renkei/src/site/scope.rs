@@ -86,6 +86,7 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         | Request::OpenFound(_) => Ok(()),
         Request::Grant { peer, .. } => has(peer, Right::Read),
         Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
+        Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         _ => Err("it is for a transfer, which needs nothing of the kind".into()),
     }
 }

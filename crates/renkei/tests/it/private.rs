@@ -172,7 +172,7 @@ fn a_line_that_is_lost_comes_back_and_a_stopped_site_is_named() {
     let (status, report) = sites.left.json(&["cp", "--retry-for", "0", &file, &to]);
     assert_eq!(
         (status, code(&report), &report["error"]["side"]),
-        (8, "RK-ROUTE-1", &"hub".into()),
+        (8, "RK-ROUTE-2", &"hub".into()),
         "{report}"
     );
     sites.right.restart();
