@@ -248,5 +248,5 @@ pub(super) fn change(site: &Site, visitor: &Visitor, id: &str, wanted: &str) -> 
     let button = BUTTONS.iter().find(|(_, name, ..)| *name == wanted);
     let unknown = || Error::new(Code::TransferUnknown, "change", wanted, "no such change");
     let (change, ..) = button.ok_or_else(unknown)?;
-    site.change_transfer(who, &transfer.id, *change)
+    site.change_transfer(visitor.access(), &transfer.id, *change)
 }
