@@ -19,11 +19,11 @@ const MAX_ROWS: usize = 100;
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let runs = site.runs(visitor);
     let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
-    Page::new(Tab::Transfers, "Transfers").part("running", "Running", running(&now, visitor)).part(
-        "ended",
-        "Ended",
-        ended(&past, visitor),
-    )
+    Page::new(Tab::Transfers, "Transfers")
+        .part("queue", "Queue", queued::table(site, visitor, false))
+        .part("running", "Running", running(&now, visitor))
+        .part("done", "Ended in the queue", queued::table(site, visitor, true))
+        .part("ended", "Ended since the start", ended(&past, visitor))
 }
 
 /// The table of those that run.
