@@ -315,7 +315,7 @@ fn what_ended_is_told_with_its_cause() {
 
 /// Hands a copy to a site's queue; gives its id.
 fn hand_in(site: &Site, arguments: &[&str]) -> String {
-    site.ok(&[&["cp", "--detach"], arguments].concat()).trim().to_owned()
+    site.ok(&[&["cp", "--detach"][..], arguments].concat()).trim().to_owned()
 }
 
 #[test]
