@@ -12,9 +12,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The streams' paces together, as a multiple of the rate: the pace only smooths what the throttle lets through. After a queue
-/// the rate comes back with 5 % less, and what the streams took meanwhile must then fit the path too.
-const ROOM: f64 = 1.04;
+/// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
+const ROOM: f64 = 1.1;
 
 /// The streams of a background transfer and what is known of their path.
 pub(super) struct Pace {
