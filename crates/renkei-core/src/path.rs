@@ -98,6 +98,12 @@ impl RelPath {
         self.0.split(|&b| b == b'/').filter(|name| !name.is_empty())
     }
 
+    /// The path from `other` to this, if this is `other` or lies below it.
+    pub fn below(&self, other: &RelPath) -> Option<RelPath> {
+        let rest = self.0.get(other.0.len()..).filter(|_| self.starts_with(other))?;
+        Some(RelPath(rest.strip_prefix(b"/").unwrap_or(rest).to_vec()))
+    }
+
     /// Whether this is `other` or lies below it.
     pub fn starts_with(&self, other: &RelPath) -> bool {
         other.is_root()

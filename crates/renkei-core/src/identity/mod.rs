@@ -1,10 +1,12 @@
-//! Rules of identity: who a principal is and which account it becomes.
+//! Rules of identity: who a principal is, which account it becomes, and what it may delegate.
 //!
 //! Pure rules only. Certificates, files and the operating system's accounts are the `identity` area of the
 //! `renkei` crate.
 
 mod mapping;
 mod principal;
+mod scope;
 
 pub use mapping::{AccountRule, Mapping, OwnUsers, Pattern, Rule, Verdict, Why};
 pub use principal::{MAX_USER_BYTES, Principal, is_user_name};
+pub use scope::{MAX_SCOPE_BYTES, Need, Permit, Right, Scope};

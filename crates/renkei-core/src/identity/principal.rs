@@ -55,6 +55,21 @@ impl Principal {
         }
     }
 
+    /// Parses the name in a delegated certificate: `renkei://titech/delegated/alice`. Whoever knows no delegation
+    /// refuses it as no name at all.
+    pub fn parse_delegated_uri(uri: &str) -> Result<Self, Error> {
+        let parts: Vec<&str> = uri.strip_prefix(URI_SCHEME).unwrap_or_default().split('/').collect();
+        match parts[..] {
+            [site, "delegated", name] => Principal::user(&SiteName::parse(site)?, name),
+            _ => Err(bad_principal(uri, "a delegated certificate's name is renkei://SITE/delegated/NAME")),
+        }
+    }
+
+    /// The name as delegated certificates carry it; `None` for a PoP, which delegates nothing.
+    pub fn to_delegated_uri(&self) -> Option<String> {
+        self.user_name().map(|name| format!("{URI_SCHEME}{}/delegated/{name}", self.site()))
+    }
+
     /// Whether `uri` claims to name a principal, well formed or not.
     pub fn is_uri(uri: &str) -> bool {
         uri.starts_with(URI_SCHEME)
@@ -144,6 +159,19 @@ mod tests {
             assert!(Principal::parse(bad).is_err(), "{bad}");
         }
         assert!(Principal::parse(&format!("{}@kek", "a".repeat(64))).is_ok());
+    }
+
+    #[test]
+    fn delegated_names_are_no_plain_ones() {
+        let alice = Principal::parse("alice@kek").unwrap();
+        let uri = alice.to_delegated_uri().unwrap();
+        assert_eq!(Principal::parse_delegated_uri(&uri).unwrap(), alice);
+        assert!(Principal::is_uri(&uri) && Principal::parse_uri(&uri).is_err());
+        assert_eq!(Principal::parse("kek").unwrap().to_delegated_uri(), None);
+        for bad in [&alice.to_uri(), "renkei://kek/delegated", "renkei://kek/delegated/", "renkei://kek/host"]
+        {
+            assert!(Principal::parse_delegated_uri(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -8,10 +8,11 @@
 
 use super::certificate::{Facts, parse_chain, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
+use super::delegation;
 use super::issued::{self, Revoked};
 use super::secret;
 use super::trust::list_number;
-use crate::config::Config;
+use crate::config::{Config, MAX_DELEGATION_DAYS};
 use crate::home::{Home, file_error, make_private_dir, write_file};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
@@ -19,7 +20,7 @@ use rcgen::{
     RevokedCertParams, SanType, SerialNumber,
 };
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::SiteName;
 use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
@@ -58,6 +59,14 @@ pub struct Issued {
     pub principal: Principal,
     /// Until when it is valid.
     pub not_after: SystemTime,
+}
+
+/// What a certificate calls its holder.
+struct Names {
+    /// By this it is judged.
+    uri: String,
+    /// For people.
+    common: String,
 }
 
 impl Authority {
@@ -133,7 +142,9 @@ impl Authority {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.subject_alt_names = hosts.iter().filter_map(|host| host_name(host)).collect();
-        self.issue(Principal::Host(self.site.clone()), params, key, now, HOST_LIFE)
+        let host = Principal::Host(self.site.clone());
+        let names = Names { uri: host.to_uri(), common: host.to_string() };
+        self.issue(host, names, params, key, now, HOST_LIFE)
     }
 
     /// Names a user of this site. `request` is a PEM certificate request, which proves that its sender has the key.
@@ -152,20 +163,51 @@ impl Authority {
         let key = parse_request(request)?.public_key;
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue(principal, params, &key, now, HOUR * hours)
+        let names = Names { uri: principal.to_uri(), common: principal.to_string() };
+        self.issue(principal, names, params, &key, now, HOUR * hours)
+    }
+
+    /// Names a user of this site for one transfer and no more than `scope` says.
+    ///
+    /// # Errors
+    /// `NotAllowed` for anybody but a user of this site, `UsageInvalid` for a life of nothing or over
+    /// [`MAX_DELEGATION_DAYS`] days.
+    pub fn issue_delegated(
+        &self,
+        user: &Principal,
+        scope: &Scope,
+        key: &impl PublicKeyData,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued, Error> {
+        let own = if *user.site() == self.site { user.to_delegated_uri() } else { None };
+        let uri = own.ok_or_else(|| {
+            let cause = format!("the authority of {} vouches for its own users alone", self.site);
+            Error::new(Code::NotAllowed, "delegate", user, cause)
+        })?;
+        if life.is_zero() || life.as_secs() > DAY.as_secs() * MAX_DELEGATION_DAYS {
+            let cause = format!("the life of a delegated credential is 1 to {MAX_DELEGATION_DAYS} days");
+            return Err(Error::new(Code::UsageInvalid, "delegate", user, cause));
+        }
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.custom_extensions = vec![delegation::extension(scope)];
+        let names = Names { uri, common: format!("{user}, delegated") };
+        self.issue(user.clone(), names, params, key, now, life)
     }
 
     fn issue(
         &self,
         principal: Principal,
+        names: Names,
         mut params: CertificateParams,
         key: &impl PublicKeyData,
         now: SystemTime,
         life: Duration,
     ) -> Result<Issued, Error> {
-        let uri = principal.to_uri().try_into().map_err(defect)?;
+        let uri = names.uri.try_into().map_err(defect)?;
         params.subject_alt_names.insert(0, SanType::URI(uri));
-        params.distinguished_name = named(&principal.to_string());
+        params.distinguished_name = named(&names.common);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(random_serial());

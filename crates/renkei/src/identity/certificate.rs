@@ -1,7 +1,8 @@
 //! What a certificate says: names, dates, serial. Reads only; nothing here is a judgement of trust.
 
+use super::delegation;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+use renkei_core::identity::{Principal, Scope};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,6 +23,8 @@ pub struct Facts {
     pub not_after: SystemTime,
     /// Whether it may sign other certificates.
     pub is_authority: bool,
+    /// What it is restricted to, if it is a delegated one.
+    pub scope: Option<Scope>,
 }
 
 impl Facts {
@@ -35,13 +38,33 @@ impl Facts {
             not_before: to_system_time(certificate.validity().not_before),
             not_after: to_system_time(certificate.validity().not_after),
             is_authority: certificate.is_ca(),
+            scope: delegation::read_scope(&certificate)?,
         })
     }
 
-    /// The one principal the certificate names.
+    /// The one principal the certificate names; a delegated certificate, which is not for every use, is refused.
     pub fn principal(&self) -> Result<Principal, Error> {
+        let principal = Principal::parse_uri(self.name()?).map_err(|error| bad(error.cause))?;
+        match self.scope {
+            None => Ok(principal),
+            Some(_) => Err(delegation::bad_scope("it has a scope and the name of a certificate without one")),
+        }
+    }
+
+    /// The one principal the certificate names, and what it is restricted to if it is a delegated one.
+    pub fn holder(&self) -> Result<(Principal, Option<&Scope>), Error> {
+        let Ok(principal) = Principal::parse_delegated_uri(self.name()?) else {
+            return Ok((self.principal()?, None));
+        };
+        match &self.scope {
+            Some(scope) => Ok((principal, Some(scope))),
+            None => Err(delegation::bad_scope("it has none")),
+        }
+    }
+
+    fn name(&self) -> Result<&str, Error> {
         match &self.names[..] {
-            [name] => Principal::parse_uri(name).map_err(|error| bad(error.cause)),
+            [name] => Ok(name),
             [] => Err(bad("it names no renkei principal")),
             _ => Err(bad("it names more than one renkei principal")),
         }
@@ -90,7 +113,7 @@ pub fn serial_text(bytes: &[u8]) -> String {
 }
 
 /// Bytes as lower-case hexadecimal with `separator` between them.
-pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
+pub fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(separator)
 }
 

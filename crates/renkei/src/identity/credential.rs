@@ -48,8 +48,18 @@ impl Credential {
             |cause: String| Error::new(Code::BadCertificate, "read credential", origin.display(), cause);
         let chain = parse_chain(chain).map_err(|error| bad(error.cause))?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| bad(error.to_string()))?;
-        CertifiedKey::from_der(chain.clone(), key.clone_key(), &tls::provider())
-            .map_err(|error| bad(format!("key and certificate do not belong together: {error}")))?;
+        Self::paired(chain, key).map_err(|error| bad(error.cause))
+    }
+
+    /// Takes a chain and a key that must belong together.
+    pub(super) fn paired(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, Error> {
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &tls::provider()).map_err(|error| {
+            let cause = format!("key and certificate do not belong together: {error}");
+            Error::new(Code::BadCertificate, "read credential", "", cause)
+        })?;
         Ok(Credential { chain, key })
     }
 
@@ -61,6 +71,11 @@ impl Credential {
     /// Whom the leaf names.
     pub fn principal(&self) -> Result<Principal, Error> {
         self.facts()?.principal()
+    }
+
+    /// Whom the leaf names, also in a delegated certificate.
+    pub fn holder(&self) -> Result<Principal, Error> {
+        self.facts()?.holder().map(|(principal, _)| principal)
     }
 
     fn checked(self, now: SystemTime) -> Result<Self, Error> {

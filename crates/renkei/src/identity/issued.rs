@@ -1,7 +1,8 @@
 //! What the site's authority issued and what it took back: two text files of one line per certificate.
 //!
-//! `issued`: `SERIAL PRINCIPAL EXPIRY`; `revoked`: `SERIAL MOMENT`, times in seconds since 1970. Both only grow;
-//! a line is one write in append mode, so that the daemon and a command may write at the same time. The file of
+//! `issued`: `SERIAL PRINCIPAL EXPIRY`, and for a delegated certificate also the serial of the one by which its user
+//! asked for it, so that taking back the one takes back the other; `revoked`: `SERIAL MOMENT`, times in seconds since
+//! 1970. Both only grow; a line is one write in append mode, so that the daemon and a command may write at the same time. The file of
 //! issued certificates is the audit trail of who could act when.
 
 use super::authority::Issued;
@@ -24,6 +25,8 @@ pub struct Entry {
     pub principal: Principal,
     /// Until when it is valid.
     pub not_after: SystemTime,
+    /// Serial of the certificate by which it was asked for, if it is a delegated one.
+    pub parent: Option<String>,
 }
 
 /// One certificate that was taken back.
@@ -41,10 +44,22 @@ pub fn note(home: &Home, issued: &Issued) -> Result<(), Error> {
     append(&home.issued_file(), &line)
 }
 
-/// The certificates that may still be valid at `now` and are meant by `what`: a principal or a serial.
+/// Notes certificates that `parent`'s holder delegates, before the first is used; one write for all.
+pub fn note_delegated(home: &Home, issued: &[&Issued], parent: &str) -> Result<(), Error> {
+    let line = |issued: &&Issued| {
+        format!("{} {} {} {parent}\n", issued.serial, issued.principal, unix_seconds(issued.not_after))
+    };
+    append(&home.issued_file(), &issued.iter().map(line).collect::<String>())
+}
+
+/// The certificates that may still be valid at `now` and are meant by `what`: a principal, or a serial with what was
+/// delegated by it.
 pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<Entry>, Error> {
     let serial = what.replace(':', "").to_ascii_lowercase();
-    let meant = |entry: &Entry| entry.serial == serial || entry.principal.to_string() == what;
+    let meant = |entry: &Entry| {
+        let of_serial = entry.serial == serial || entry.parent.as_deref() == Some(&serial);
+        of_serial || entry.principal.to_string() == what
+    };
     let mut found = Vec::new();
     each_line(&home.issued_file(), |words| {
         found.extend(parse_entry(words).filter(|entry| entry.not_after >= now && meant(entry)));
@@ -72,9 +87,12 @@ pub fn revoked(home: &Home) -> Result<Vec<Revoked>, Error> {
 }
 
 fn parse_entry(words: &[&str]) -> Option<Entry> {
-    let [serial, principal, not_after] = words else { return None };
+    let ([serial, principal, not_after], parent) = match words {
+        [own @ .., parent] if own.len() == 3 => (own.first_chunk()?, Some((*parent).to_owned())),
+        own => (own.first_chunk().filter(|_| own.len() == 3)?, None),
+    };
     let principal = Principal::parse(principal).ok()?;
-    Some(Entry { serial: (*serial).to_owned(), principal, not_after: parse_time(not_after)? })
+    Some(Entry { serial: (*serial).to_owned(), principal, not_after: parse_time(not_after)?, parent })
 }
 
 fn parse_time(text: &str) -> Option<SystemTime> {
@@ -142,6 +160,28 @@ mod tests {
         assert_eq!(serials("alice@kek"), ["0b"]);
         assert_eq!(serials("0C"), ["0c"]);
         assert_eq!(serials("kek"), ["0d"]);
+    }
+
+    #[test]
+    fn what_was_delegated_goes_with_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        let delegated = ["0c", "0d"].map(|serial| issued(serial, "alice@kek", 900));
+        note(&home, &issued("0a", "alice@kek", 200)).unwrap();
+        note(&home, &issued("0b", "alice@kek", 200)).unwrap();
+        note_delegated(&home, &delegated.each_ref(), "0a").unwrap();
+        let serials = |what, at: u64| -> Vec<String> {
+            let found = find(&home, what, UNIX_EPOCH + Duration::from_secs(at)).unwrap();
+            found.into_iter().map(|entry| entry.serial).collect()
+        };
+        assert_eq!(serials("0a", 100), ["0a", "0c", "0d"]);
+        assert_eq!(serials("0A", 500), ["0c", "0d"]);
+        assert_eq!(serials("0b", 100), ["0b"]);
+        assert_eq!(serials("0c", 100), ["0c"]);
+        assert_eq!(serials("alice@kek", 100), ["0a", "0b", "0c", "0d"]);
+        append(&home.issued_file(), "0e alice@kek 900 0a more\n").unwrap();
+        assert_eq!(find(&home, "0a", now).unwrap().len(), 3);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
 //! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
-//! as it, and [`login`] hands certificates to local users. The rules of mapping are in `renkei_core::identity`.
+//! as it, [`login`] hands certificates to local users, and [`delegation`] makes those that transfers work with. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
 pub mod authority;
 pub mod card;
 pub mod certificate;
 pub mod credential;
+pub mod delegation;
 pub mod invitation;
 pub mod issued;
 pub mod login;

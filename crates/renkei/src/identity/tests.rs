@@ -38,6 +38,7 @@ pub(crate) fn card(authority: &Authority) -> SiteCard {
     SiteCard {
         site: authority.site().clone(),
         endpoints: vec![format!("{}.example:7512", authority.site())],
+        via: Vec::new(),
         authority: authority.certificate().clone(),
         revocation_list: None,
     }
@@ -269,7 +270,10 @@ proptest! {
 }
 
 /// Lets two connections talk until both are done with the handshake and its tickets.
-fn shake(client: &mut ClientConnection, server: &mut ServerConnection) -> Result<(), rustls::Error> {
+pub(super) fn shake(
+    client: &mut ClientConnection,
+    server: &mut ServerConnection,
+) -> Result<(), rustls::Error> {
     for _ in 0..10 {
         let mut wire = Vec::new();
         while client.wants_write() {

@@ -9,7 +9,7 @@ use super::card::SiteCard;
 use super::certificate::{Facts, utc};
 use super::trust::Trust;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::SiteName;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,12 +21,31 @@ use webpki::{
 const MAX_CHAIN: usize = 4;
 const OP: &str = "verify certificate";
 
-/// Who the peer is, if the chain proves it.
+/// Who the peer is, if the chain proves it. Delegated certificates are refused: this is for whoever does not look at
+/// their scope.
 ///
 /// # Errors
 /// `UnknownAuthority`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`, `CertificateRevoked`, or
 /// `BadCertificate` for all else; none goes away by trying again.
 pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime) -> Result<Principal, Error> {
+    match verify_holder(chain, trust, now)? {
+        (principal, None) => Ok(principal),
+        (principal, Some(_)) => {
+            let cause = "a delegated certificate is good for its transfer alone";
+            Err(Error::new(Code::OutOfScope, OP, principal, cause))
+        }
+    }
+}
+
+/// Who the peer is, if the chain proves it, and what it is restricted to if its certificate is a delegated one.
+///
+/// # Errors
+/// As [`verify_peer`]; `BadScope` if the scope cannot be read, `DelegationExpired` in place of `CertificateExpired`.
+pub fn verify_holder(
+    chain: &[CertificateDer<'_>],
+    trust: &Trust,
+    now: SystemTime,
+) -> Result<(Principal, Option<Scope>), Error> {
     let [leaf, intermediates @ ..] = chain else {
         return Err(Error::new(Code::BadCertificate, OP, "", "the peer showed no certificate"));
     };
@@ -39,10 +58,11 @@ pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime)
         ));
     }
     let facts = Facts::read(leaf)?;
-    let principal = facts.principal()?;
+    let (principal, scope) = facts.holder()?;
     let judge = Judge { leaf, intermediates, facts: &facts, principal: &principal, now };
     judge.decide(trust)?;
-    Ok(principal)
+    let scope = scope.cloned();
+    Ok((principal, scope))
 }
 
 /// Checks that the peer, a server, is the PoP of `site` and not merely somebody of that site.
@@ -134,7 +154,8 @@ impl Judge<'_> {
         match error {
             webpki::Error::CertExpired { .. } => {
                 let cause = format!("it expired on {}; here it is {now}", utc(self.facts.not_after));
-                self.error(Code::CertificateExpired, cause)
+                let delegated = self.facts.scope.is_some();
+                self.error(if delegated { Code::DelegationExpired } else { Code::CertificateExpired }, cause)
             }
             webpki::Error::CertNotValidYet { .. } => {
                 let cause = format!("it is valid from {}; here it is {now}", utc(self.facts.not_before));

@@ -17,6 +17,8 @@ const MODE_MEANWHILE: u32 = 0o700;
 pub(super) struct Places {
     base: Arc<dyn Dir>,
     job: u64,
+    /// What may be found and made; the root for all.
+    within: Arc<[RelPath]>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
 
@@ -27,8 +29,15 @@ pub(super) struct Place<'p> {
 }
 
 impl Places {
-    pub(super) fn new(base: Arc<dyn Dir>, job: u64) -> Self {
-        Places { base, job, last: None }
+    pub(super) fn new(base: Arc<dyn Dir>, job: u64, within: Arc<[RelPath]>) -> Self {
+        Places { base, job, within, last: None }
+    }
+
+    fn check(&self, path: &RelPath) -> Result<(), Error> {
+        if self.within.iter().any(|within| path.starts_with(within)) {
+            return Ok(());
+        }
+        Err(Error::new(Code::OutOfScope, "receive", path, "it is not among the places of the transfer"))
     }
 
     /// The temporary name for `path`, the same in every run of the job.
@@ -57,6 +66,7 @@ impl Places {
         path: &'p RelPath,
         open: impl FnOnce(&mut Self, &RelPath) -> Result<Arc<dyn Dir>, Error>,
     ) -> Result<Place<'p>, Error> {
+        self.check(path)?;
         let Some((parent, name)) = path.split() else {
             return Err(Error::new(Code::IsADirectory, "receive", path, "the destination itself"));
         };
@@ -73,6 +83,7 @@ impl Places {
 
     /// Opens the directory of an entry, making it and those above it if they are missing, and unlocks it.
     pub(super) fn make_dir(&mut self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+        self.check(path)?;
         let dir = self.make_parent(path)?;
         if path.is_root() {
             unlock(&*dir)?;
@@ -154,7 +165,11 @@ mod tests {
         let give = |path: &Path| std::os::unix::fs::lchown(path, Some(nobody.uid), Some(nobody.gid)).unwrap();
         ["", "a", "a/b", "a/b/c"].iter().for_each(|name| give(&top.join(name)));
         let base = LocalStore::open(top, Access::ReadWrite).unwrap().root().unwrap();
-        nobody.spawn("nobody", move || work(Places::new(base, 1))).unwrap().join().unwrap();
+        nobody
+            .spawn("nobody", move || work(Places::new(base, 1, [RelPath::root()].into())))
+            .unwrap()
+            .join()
+            .unwrap();
         true
     }
 
@@ -162,6 +177,26 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         create_dir_all(top.path().join("a/b/c")).unwrap();
         top
+    }
+
+    #[test]
+    fn nothing_beside_what_is_allowed_is_found_or_made() {
+        let top = tree();
+        let base = LocalStore::open(top.path(), Access::ReadWrite).unwrap().root().unwrap();
+        let mut places = Places::new(base, 1, [path("a/b"), path("new")].into());
+        let code = |result: Result<(), Error>| result.unwrap_err().code;
+        for bad in ["", "a", "a/x", "a/bb", "newer", "c"] {
+            let bad = path(bad);
+            assert_eq!(code(places.find(&bad).map(drop)), Code::OutOfScope);
+            assert_eq!(code(places.make(&bad).map(drop)), Code::OutOfScope);
+            assert_eq!(code(places.make_dir(&bad).map(drop)), Code::OutOfScope);
+        }
+        places.find(&path("a/b/c")).unwrap();
+        // The directory found last is remembered, and its other names are refused all the same.
+        places.make(&path("new")).unwrap();
+        assert_eq!(code(places.find(&path("c")).map(drop)), Code::OutOfScope);
+        places.make_dir(&path("new/sub")).unwrap();
+        assert!(top.path().join("new/sub").is_dir());
     }
 
     #[test]

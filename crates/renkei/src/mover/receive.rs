@@ -75,6 +75,8 @@ pub struct ReceiveJob {
     pub root: String,
     /// Takes the streams when it ended well.
     pub keep: Option<Arc<Keep>>,
+    /// What may be written, relative to the base; the root for all.
+    pub within: Vec<RelPath>,
 }
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
@@ -156,6 +158,7 @@ pub(super) struct Session {
     pub(super) control: Arc<ControlSender>,
     journal: Mutex<Option<Journal>>,
     keep: Option<Arc<Keep>>,
+    within: Arc<[RelPath]>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -201,6 +204,7 @@ pub fn receive(
         control: link,
         journal: Mutex::new(journal),
         keep: job.keep,
+        within: job.within.into(),
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
@@ -291,7 +295,7 @@ impl Session {
     }
 
     pub(super) fn places(&self) -> Places {
-        Places::new(self.base.clone(), self.job)
+        Places::new(self.base.clone(), self.job, self.within.clone())
     }
 
     /// The directory `path` lies in, made if it is missing, and its name there.
@@ -677,6 +681,7 @@ mod tests {
             side: "here".into(),
             root: String::new(),
             keep: None,
+            within: vec![RelPath::root()],
         };
         let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");

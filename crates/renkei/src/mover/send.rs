@@ -527,7 +527,7 @@ mod tests {
 
     fn root(folder: &Path) -> Root {
         let dir = LocalStore::open(folder, Access::ReadOnly).unwrap().root().unwrap();
-        Root { dir, from: RelPath::root(), to: RelPath::root(), shown: String::new() }
+        Root { dir, from: RelPath::root(), to: RelPath::root(), alone: false, shown: String::new() }
     }
 
     fn file() -> (Origin, Entry) {

@@ -40,6 +40,16 @@ pub fn give_up_after(sock: &TcpStream, silence: Option<Duration>) {
     set(sock, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms);
 }
 
+/// Asks a peer that says nothing for long whether it is there, so that one that vanished is noticed within two minutes.
+pub fn keep_alive(sock: &TcpStream) {
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(15))
+        .with_retries(4);
+    // Without it, the limit on idle circuits does the same later.
+    let _ = socket2::SockRef::from(sock).set_tcp_keepalive(&probes);
+}
+
 fn tcp_info(sock: &TcpStream) -> libc::tcp_info {
     // SAFETY: tcp_info is plain numbers, for which all zeros is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

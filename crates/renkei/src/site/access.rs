@@ -3,13 +3,15 @@
 use super::kept::Parked;
 use super::snapshot::{Root, Snapshot};
 use crate::identity::account::Account;
-use crate::identity::verify::verify_peer;
+use crate::identity::certificate::Facts;
+use crate::identity::verify::verify_holder;
+use crate::mover::hex;
 use crate::store::Store;
+use crate::store::narrowed::Narrowed;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
-use renkei_core::identity::{OwnUsers, Why};
-use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::Identity;
+use renkei_core::identity::{Need, OwnUsers, Permit, Principal, Right, Scope, Why};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::message::{Identity, OpenReceive};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,6 +21,8 @@ use std::time::SystemTime;
 pub struct Proof {
     /// Who it is.
     pub principal: Principal,
+    /// What it is held to, if its certificate is a delegated one.
+    pub scope: Option<Arc<Scope>>,
     pub(super) chain: Arc<[CertificateDer<'static>]>,
     pub(super) at: SystemTime,
 }
@@ -56,6 +60,20 @@ pub struct Opened {
     pub account: Account,
 }
 
+impl Proof {
+    /// The transfer that a delegated certificate is for, as logs have it.
+    pub(super) fn transfer(&self) -> Option<String> {
+        self.scope.as_ref().map(|scope| hex(scope.transfer()))
+    }
+
+    /// Serial of the certificate.
+    pub(super) fn serial(&self) -> Result<String, Error> {
+        let none =
+            || Error::new(Code::BadCertificate, "delegate", &self.principal, "no certificate was shown");
+        Ok(Facts::read(self.chain.first().ok_or_else(none)?)?.serial)
+    }
+}
+
 impl Access {
     pub(super) fn new(proof: &Proof, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
         let (name, rule) = account_name(&proof.principal, &snapshot)?;
@@ -73,7 +91,7 @@ impl Access {
 
     fn hold_against(&self, now: &Snapshot) -> Result<(), Error> {
         for proof in [Some(&self.proof), self.via.as_ref().map(|peer| &peer.proof)].into_iter().flatten() {
-            verify_peer(&proof.chain, &now.trust, proof.at)?;
+            verify_holder(&proof.chain, &now.trust, proof.at)?;
         }
         match account_name(&self.principal, now)?.0 {
             name if name == self.account.name => Ok(()),
@@ -82,6 +100,12 @@ impl Access {
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
+    }
+
+    /// The site whose PoP works for the principal, if one does.
+    pub(super) fn via_site(&self) -> Option<SiteName> {
+        let via = &self.via.as_ref()?.proof.principal;
+        matches!(via, Principal::Host(_)).then(|| via.site().clone())
     }
 
     /// The certificates that proved the principal, leaf first.
@@ -95,13 +119,68 @@ impl Access {
     }
 
     /// Opens the storage of a place for reading or writing.
+    ///
+    /// # Errors
+    /// `OutOfScope`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`.
     pub fn open(&self, place: &Place, write: bool) -> Result<Opened, Error> {
+        let need = if write { Need::Write } else { Need::Read };
+        self.check(place, need)?;
+        self.enter(place, need)
+    }
+
+    /// Opens the storage of a place to see what is in it.
+    pub(super) fn examine(&self, place: &Place) -> Result<Opened, Error> {
+        self.check(place, Need::Examine)?;
+        self.enter(place, Need::Examine)
+    }
+
+    /// Opens the storage of a place to see what it is.
+    pub(super) fn look(&self, place: &Place) -> Result<Opened, Error> {
+        self.check(place, Need::Look)?;
+        self.enter(place, Need::Look)
+    }
+
+    /// Opens the base of a transfer that is received, and tells what may be written in it.
+    pub(super) fn open_base(&self, open: &OpenReceive) -> Result<(Opened, Vec<RelPath>), Error> {
+        let within = match &self.proof.scope {
+            None => vec![RelPath::root()],
+            Some(scope) => scope.writable_in(&self.snapshot.site, &open.to),
+        };
+        let all = within.iter().any(RelPath::is_root);
+        if within.is_empty() || (open.options.delete && !all) {
+            return Err(self.refused(&open.to, Need::Write));
+        }
+        Ok((self.enter(&open.to, Need::Write)?, within))
+    }
+
+    fn check(&self, place: &Place, need: Need) -> Result<(), Error> {
+        match &self.proof.scope {
+            Some(scope) if !scope.covers(&self.snapshot.site, place, need) => Err(self.refused(place, need)),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self, place: &Place, need: Need) -> Error {
+        let scope = self.proof.scope.as_ref().map(|scope| scope.to_string()).unwrap_or_default();
+        let error =
+            Error::new(Code::OutOfScope, "open", place, format!("to {need} it; the scope is: {scope}"));
+        let (principal, transfer) = (&self.principal, self.proof.transfer());
+        tracing::warn!(target: "audit", %principal, transfer, %error, "refused");
+        error.at(self.site())
+    }
+
+    /// Opens a storage; a scope's places in it are all that can be reached through it.
+    fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
         let root = self.snapshot.storage(&place.storage)?;
-        if write && root.storage.read_only {
+        if need == Need::Write && root.storage.read_only {
             let cause = "added with --read-only";
             return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
         }
-        let store = root.store().map_err(|error| error.at(self.site()))?;
+        let mut store = root.store().map_err(|error| error.at(self.site()))?;
+        if let Some(scope) = &self.proof.scope {
+            let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
+            store = Arc::new(Narrowed::new(store, allowed));
+        }
         let account = match &root.storage.account {
             Some(name) => Account::lookup(name)?,
             None => self.account.clone(),
@@ -109,21 +188,39 @@ impl Access {
         Ok(Opened { store, path: place.path.clone(), account })
     }
 
-    /// Who the principal is here.
+    /// Who the principal is here, and what it may use.
     pub fn identity(&self) -> Identity {
-        let storage = |(name, root): (&String, &Arc<Root>)| (name.clone(), !root.storage.read_only);
+        let storages = self.snapshot.storages.iter().filter_map(|(name, root)| self.use_of(name, root));
+        let rule = match &self.proof.scope {
+            None => self.rule.clone(),
+            Some(scope) => format!("{}, for transfer {}: {scope}", self.rule, hex(scope.transfer())),
+        };
         Identity {
             principal: self.principal.to_string(),
             site: self.snapshot.site.clone(),
             account: self.account.name.clone(),
-            rule: self.rule.clone(),
-            storages: self.snapshot.storages.iter().map(storage).collect(),
+            rule,
+            storages: storages.collect(),
+        }
+    }
+
+    /// A storage that may be used, and whether it may be written.
+    fn use_of(&self, name: &str, root: &Root) -> Option<(String, bool)> {
+        let rights = self.proof.scope.as_ref().map(|scope| {
+            let here = |permit: &&Permit| permit.site == self.snapshot.site && permit.place.storage == name;
+            scope.permits().iter().filter(here).map(|permit| permit.right).collect::<Vec<_>>()
+        });
+        let writable = !root.storage.read_only;
+        match rights {
+            None => Some((name.into(), writable)),
+            Some(rights) if rights.is_empty() => None,
+            Some(rights) => Some((name.into(), writable && rights.contains(&Right::Write))),
         }
     }
 }
 
 /// The account a principal is mapped to, and the rule that says so.
-fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
+pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
     let own = match snapshot.config.map_own_users {
         true => OwnUsers::SameName(&snapshot.site),
         false => OwnUsers::NeedRule,

@@ -19,14 +19,14 @@ impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        at(access, &place, access.open(&place, false)?.run("stat", |store, path| stat(store, path)))
+        at(access, &place, access.look(&place)?.run("stat", |store, path| stat(store, path)))
     }
 
     /// The directory a place leads to, links inside the storage followed.
     pub fn stat_dir(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
         let work = |store: &dyn Store, path: &RelPath| Ok(store.dir(path)?.self_entry(Detail::Full)?.0);
-        at(access, &place, access.open(&place, false)?.run("stat", work))
+        at(access, &place, access.look(&place)?.run("stat", work))
     }
 
     /// What the destination of a copy is, and what was chosen to open then; a directory that is missing is made if
@@ -57,7 +57,7 @@ impl Site {
         at(
             access,
             &place,
-            access.open(&place, false)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
+            access.examine(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
         )
     }
 
@@ -92,7 +92,7 @@ impl Site {
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| usage(store, path, &stop);
-        at(access, place, access.open(place, false)?.run("usage", work))
+        at(access, place, access.examine(place)?.run("usage", work))
     }
 
     /// Space of the file system below a place.
@@ -106,7 +106,7 @@ impl Site {
                 free_files: space.files_free,
             })
         };
-        at(access, place, access.open(place, false)?.run("space", work))
+        at(access, place, access.look(place)?.run("space", work))
     }
 
     /// Digest of a file as the disk has it now; ends early when it is stopped.
@@ -122,7 +122,7 @@ impl Site {
             let (dir, name) = parent(store, path)?;
             checksum(&*dir.open_read(name)?, algorithm, &stop)
         };
-        at(access, place, access.open(place, false)?.run("checksum", work))
+        at(access, place, access.examine(place)?.run("checksum", work))
     }
 }
 
@@ -132,8 +132,8 @@ fn at<T>(access: &Access, place: &Place, result: Result<T, Error>) -> Result<T, 
 }
 
 fn audit(access: &Access, op: &str, place: &Place) {
-    let (principal, account) = (&access.principal, &access.account.name);
-    tracing::info!(target: "audit", %principal, account, op, %place, "file operation");
+    let (principal, account, transfer) = (&access.principal, &access.account.name, access.proof.transfer());
+    tracing::info!(target: "audit", %principal, transfer, account, op, %place, "file operation");
 }
 
 /// The directory a path lies in, and its name there.

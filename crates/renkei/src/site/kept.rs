@@ -105,6 +105,12 @@ impl Lines {
         lock(&self.0).retain(|line| line.is_good(now) && alive(line));
     }
 
+    /// Data streams that are kept to this site.
+    pub(super) fn streams(&self, site: &SiteName) -> usize {
+        let lines = lock(&self.0);
+        lines.iter().filter(|line| line.session.site() == site).map(|line| line.streams.len()).sum()
+    }
+
     /// Closes all.
     pub(super) fn close(&self) {
         lock(&self.0).clear();
@@ -171,6 +177,12 @@ impl Parking {
         }
     }
 
+    /// Data streams that are kept from this site.
+    pub(super) fn streams(&self, site: &SiteName) -> usize {
+        let places = self.held();
+        places.iter().filter(|place| place.proof.principal.site() == site).map(|place| place.count()).sum()
+    }
+
     /// Closes the oldest until at most so many are kept.
     pub(super) fn give_way(&self, most: usize) {
         let mut places = self.held();
@@ -207,7 +219,8 @@ mod tests {
         let (home, _) = site(dir);
         let now = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();
         let chain = now.credential.chain.clone().into();
-        let proof = Proof { principal: Principal::Host(now.site.clone()), chain, at: SystemTime::now() };
+        let proof =
+            Proof { principal: Principal::Host(now.site.clone()), scope: None, chain, at: SystemTime::now() };
         (now, proof)
     }
 

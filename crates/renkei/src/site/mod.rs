@@ -5,21 +5,33 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod circuits;
 pub mod cleanup;
+pub mod console;
 pub mod files;
+pub mod history;
 pub mod introduction;
 pub mod kept;
+pub mod lines;
 pub mod push;
+pub mod queue;
+pub mod rooms;
+pub mod rules;
+pub mod runner;
 mod running;
+pub mod scope;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod view;
 pub mod watch;
 
 use crate::config::Config;
 use crate::home::Home;
-use crate::identity::verify::verify_peer;
+use crate::identity::verify::verify_holder;
+use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
+use crate::net::switchboard::Switchboard;
 use access::{Access, Peer, Proof};
 use kept::{Lines, Parking};
 use renkei_core::error::{Code, Error};
@@ -60,6 +72,12 @@ pub struct Counters {
     pub bytes_total: AtomicU64,
     /// Transfers received on data streams that were kept from the one before.
     pub kept_total: AtomicU64,
+    /// Circuits passed on since the start.
+    pub circuits_total: AtomicU64,
+    /// Bytes passed on between other sites.
+    pub relayed_bytes_total: AtomicU64,
+    /// Connections with a ticket that nobody spoke for.
+    pub tickets_refused_total: AtomicU64,
 }
 
 impl Counters {
@@ -92,6 +110,15 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
+    pub(crate) queue: Arc<queue::Queue>,
+    pub(crate) circuits: circuits::Circuits,
+    pub(crate) switchboard: Arc<Switchboard>,
+    pub(crate) memory: Memory,
+    pub(crate) held: lines::Held,
+    pub(crate) kept: lines::Kept,
+    console: console::Console,
+    rooms: rooms::Rooms,
 }
 
 impl Site {
@@ -111,6 +138,15 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
+            queue: Arc::default(),
+            circuits: circuits::Circuits::default(),
+            switchboard: Arc::default(),
+            memory: Memory::default(),
+            held: lines::Held::default(),
+            kept: lines::Kept::default(),
+            console: console::Console::default(),
+            rooms: rooms::Rooms::default(),
         }))
     }
 
@@ -172,9 +208,9 @@ impl Site {
     /// Who shows this chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
-        let principal = verify_peer(chain, &snapshot.trust, at);
-        let principal = principal.map_err(|error| error.at(snapshot.site.as_str()))?;
-        Ok(Proof { principal, chain: chain.into(), at })
+        let holder = verify_holder(chain, &snapshot.trust, at);
+        let (principal, scope) = holder.map_err(|error| error.at(snapshot.site.as_str()))?;
+        Ok(Proof { principal, scope: scope.map(Arc::new), chain: chain.into(), at })
     }
 
     /// The card of a trusted site, for a user of this one, who trusts whom the site trusts.
@@ -199,11 +235,12 @@ impl Site {
         let snapshot = self.snapshot();
         let (side, principal) = (snapshot.site.clone(), &proof.principal);
         let access = Access::new(proof, snapshot).map_err(|error| error.at(side.as_str()));
+        let transfer = proof.transfer();
         match &access {
             Ok(access) => {
-                tracing::info!(target: "audit", %principal, account = access.account.name, "authorised");
+                tracing::info!(target: "audit", %principal, transfer, account = access.account.name, "authorised");
             }
-            Err(error) => tracing::warn!(target: "audit", %principal, %error, "refused"),
+            Err(error) => tracing::warn!(target: "audit", %principal, transfer, %error, "refused"),
         }
         access
     }
@@ -218,6 +255,10 @@ impl Site {
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
+            lines: self.line_status(),
+            relayed: self
+                .circuits
+                .list(|principal| access.is_none_or(|access| access.principal == *principal)),
         }
     }
 
@@ -237,6 +278,10 @@ impl Site {
         self.transfers.judge(now);
         self.lines.look(now);
         self.parking.look(now);
+        self.held.look(now);
+        let trusted = |site: &SiteName| now.trust.card(site).is_some();
+        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
     /// Stops every transfer; each can be resumed.
@@ -244,6 +289,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
+        self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.lines.close();
     }

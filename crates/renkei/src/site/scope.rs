@@ -1,0 +1,130 @@
+//! What a delegated credential may ask, and how one is made.
+//!
+//! A session that such a credential opened is held to what transfers need: everything else is refused here, also
+//! requests that are added one day and not named here. What has a place is then held to the scope's places where it is
+//! opened ([`super::access`]), because others may ask in its name.
+
+use super::Site;
+use super::access::Proof;
+use crate::identity::authority::Authority;
+use crate::identity::delegation::{Delegation, Delegator, issue};
+use crate::identity::verify::verify_holder;
+use crate::mover::hex;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Right, Scope};
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Request;
+use std::time::SystemTime;
+
+impl Site {
+    /// Whether this may be asked by whoever has this proof; places are looked at later.
+    ///
+    /// # Errors
+    /// `OutOfScope`.
+    pub fn admit(&self, proof: &Proof, request: &Request) -> Result<(), Error> {
+        let Some(scope) = &proof.scope else { return Ok(()) };
+        check(scope, request).map_err(|cause| {
+            let error = Error::new(Code::OutOfScope, "ask", &proof.principal, cause).at(self.name().as_str());
+            let transfer = hex(scope.transfer());
+            tracing::warn!(target: "audit", principal = %proof.principal, transfer, %error, "refused");
+            error
+        })
+    }
+
+    /// Makes a credential for each transfer that a user of this site leaves to the PoP, or a fresh one for a transfer
+    /// whose old one expired. The user is present: `proof` is that of an own session.
+    ///
+    /// # Errors
+    /// `OutOfScope` if that session is a delegated one itself, `NotAllowed` for users of other sites, and what
+    /// [`Site::authorise`] finds.
+    pub fn delegate(&self, proof: &Proof, scopes: &[Scope]) -> Result<Vec<Delegation>, Error> {
+        if proof.scope.is_some() {
+            let cause = "a delegated credential delegates nothing";
+            return Err(Error::new(Code::OutOfScope, "delegate", &proof.principal, cause));
+        }
+        let access = self.authorise(proof)?;
+        let authority = Authority::load(self.home())?;
+        let by = Delegator { user: proof.principal.clone(), serial: proof.serial()? };
+        let life = access.snapshot.config.delegation_life();
+        let made = issue(self.home(), &authority, &by, scopes, SystemTime::now(), life)?;
+        for delegation in &made {
+            let (transfer, serial) = (hex(delegation.scope.transfer()), &delegation.serial);
+            tracing::info!(target: "audit", principal = %by.user, transfer, serial, scope = %delegation.scope, "delegated");
+        }
+        Ok(made)
+    }
+
+    /// Whether a delegated credential is still good by the files of now, here. The account its user is mapped to is
+    /// each site's to judge when it is used there.
+    ///
+    /// # Errors
+    /// `DelegationExpired`, `CertificateRevoked`.
+    pub fn check_delegation(&self, delegation: &Delegation) -> Result<(), Error> {
+        let snapshot = self.snapshot();
+        let good = verify_holder(&delegation.credential.chain, &snapshot.trust, SystemTime::now());
+        good.map(drop).map_err(|error| error.at(snapshot.site.as_str()))
+    }
+}
+
+/// What transfers ask for; the other site of one must be one of its own.
+fn check(scope: &Scope, request: &Request) -> Result<(), String> {
+    let has = |site: &SiteName, right| match scope.names(site, right) {
+        true => Ok(()),
+        false => Err(format!("{site} has no such part in the transfer")),
+    };
+    match request {
+        Request::Whoami
+        | Request::Stat(Some(_))
+        | Request::StatDir(Some(_))
+        | Request::List(Some(_))
+        | Request::Mkdir { parents: false, .. }
+        | Request::Usage(_)
+        | Request::Space(_)
+        | Request::Checksum { .. }
+        | Request::OpenReceive(_)
+        | Request::OpenSend(_)
+        | Request::OpenFound(_) => Ok(()),
+        Request::Grant { peer, .. } => has(peer, Right::Read),
+        Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
+        _ => Err("it is for a transfer, which needs nothing of the kind".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::identity::Permit;
+    use renkei_core::path::Place;
+
+    fn place(text: &str) -> Place {
+        Place::parse(text.as_bytes()).unwrap().unwrap()
+    }
+
+    fn scope() -> Scope {
+        let permit =
+            |at, text, right| Permit { site: SiteName::parse(at).unwrap(), place: place(text), right };
+        let permits =
+            vec![permit("kek", "/raw/run7", Right::Read), permit("titech", "/data/run7", Right::Write)];
+        Scope::new([7; 16], permits).unwrap()
+    }
+
+    #[test]
+    fn what_no_transfer_needs_is_refused() {
+        let refused = [
+            Request::Stat(None),
+            Request::StatDir(None),
+            Request::List(None),
+            Request::Mkdir { place: place("/data/run7"), parents: true },
+            Request::Remove { place: place("/data/run7"), recursive: true },
+            Request::Rename { from: place("/raw/run7"), to: place("/raw/run7/x") },
+            Request::Status,
+            Request::Redeem([0; 32]),
+            Request::Card(SiteName::parse("kek").unwrap()),
+        ];
+        for request in refused {
+            assert!(check(&scope(), &request).is_err(), "{request:?}");
+        }
+        check(&scope(), &Request::Whoami).unwrap();
+        check(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
+    }
+}
