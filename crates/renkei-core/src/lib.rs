@@ -2,9 +2,10 @@
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`identity`] the rules
-//! that turn a principal into an account, [`lab`] what an emulated link does to a frame, and [`sim`] runs the
-//! transfer on a virtual clock.
+//! that turn a principal into an account, [`buffer`] the room in a relay's buffer, [`lab`] what an emulated link does
+//! to a frame, and [`sim`] runs the transfer on a virtual clock.
 
+pub mod buffer;
 pub mod entry;
 pub mod error;
 pub mod identity;
