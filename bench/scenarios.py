@@ -198,7 +198,8 @@ def rows():
                                   cap=cap * M, trace=True))
     found.append(Scenario("limit-100m-10-tiny", "rate limit", Path(2 * G, 10), TINY, ["renkei"], kind="limit", cap=100 * M,
                           trace=True))
-    found.append(Scenario("cooperative", "eight streams with CUBIC", far, EIGHT, ["renkei-8"], kind="cooperative"))
+    found += [Scenario(name, "eight streams with CUBIC", path, EIGHT, ["renkei-8"], kind="cooperative")
+              for name, path in (("cooperative", far), ("cooperative-shallow", Path(2 * G, 350, queue="0.1 BDP")))]
     return found
 
 

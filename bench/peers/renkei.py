@@ -13,7 +13,7 @@ PORT = 17512  # and the ports after it; not 7512, where a lab's own PoPs may be
 # Takes from root the right to choose what the machine does not allow: with it gone, BBR cannot be picked if forbidden.
 CUBIC_ONLY = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
 # Ends all pacing in the process that has it in its environment; for measuring what pacing does.
-UNPACED = "RK_UNPACED"
+UNPACED = "RENKEI_UNPACED"
 
 
 @functools.cache

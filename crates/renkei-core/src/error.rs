@@ -306,6 +306,22 @@ codes! {
     PopStopping = "RK-NET-8", Unavailable, Later, "the PoP is stopping",
         "when the PoP runs again give the same command: it resumes";
 
+    // ROUTE: connections by way of others.
+    NoRoute = "RK-ROUTE-1", Unavailable, Later, "no way leads to the site now",
+        "`renkei route` shows the ways and what is wrong with each; a private site needs its line to one of the PoPs named";
+    NoLine = "RK-ROUTE-2", Unavailable, Later, "the site has no line to this PoP now",
+        "start the PoP of that site, or check there that it can dial this one: `renkei status`, `renkei doctor SITE`";
+    CallUnanswered = "RK-ROUTE-3", Unavailable, Later, "the site was called over its line and did not dial back",
+        "check at the called site that connections to this PoP's port are let out";
+    RelayRefused = "RK-ROUTE-4", Permission, Never, "the PoP does not pass circuits on for this principal",
+        "ask its administrator; `relay` in config.toml says for whom it does";
+    CircuitLimit = "RK-ROUTE-5", Limit, Later, "the PoP passes on as many circuits as it allows",
+        "wait for other transfers to end, or let the administrator raise `limits.max_circuits`";
+    ChangedOnTheWay = "RK-ROUTE-6", Integrity, Later, "bytes were changed on the way through another PoP",
+        "nothing false was stored; check memory and network of the named PoP, or forbid it in `route`";
+    RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator forbids every way to the site",
+        "see `route` in config.toml";
+
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
         "check that both sides run renkei; report it if they do";
@@ -361,7 +377,7 @@ codes! {
     BadScope = "RK-AUTH-18", Identity, Never, "the scope of a delegated certificate cannot be used",
         "see the cause; upgrade the older side, or submit the transfer anew";
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
-        "give it a new one from a session of your own; `delegation_days` says how long one is good";
+        "`renkei renew ID` gives it a new one; `delegation_days` says how long one is good";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
@@ -382,6 +398,8 @@ codes! {
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
     InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
         "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
+    RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
+        "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",
@@ -401,6 +419,30 @@ codes! {
          `bridge`, sch_netem and sch_htb, which `--engine wire` does without";
     LabNameUnknown = "RK-LAB-8", NotFound, Never, "the lab has no such site or link",
         "`renkei lab show` lists both; a link is written SITE..SITE, SITE->SITE or SITE..SITE/PATH";
+
+    // QUE: the queue of durable transfers.
+    TransferUnknown = "RK-QUE-1", NotFound, Never, "no such transfer",
+        "`renkei transfers` lists yours; what ended is forgotten after `queue.keep_days`";
+    SubmissionConflict = "RK-QUE-2", Exists, Never, "another transfer has that id",
+        "let renkei choose the id; the same id means the same transfer, handed in again";
+    DependencyCycle = "RK-QUE-3", Invalid, Never, "transfers wait for each other in a circle",
+        "leave out one --after";
+    DeadlinePassed = "RK-QUE-4", Limit, Never, "the deadline passed before the transfer was done",
+        "`renkei why ID` shows what it waited for; `renkei retry ID` tries again and resumes";
+    DependencyFailed = "RK-QUE-5", Interrupted, Never, "a transfer it waits for was given up",
+        "mend that one, then `renkei retry` both";
+    ChangeRefused = "RK-QUE-6", Invalid, Never, "the transfer cannot be changed so now",
+        "`renkei status ID` shows its state; a done one stays done, a running one need not be retried";
+    CatalogueFailed = "RK-QUE-7", Unavailable, Later, "the catalogue database cannot be used",
+        "see the cause; the administrator should check the disk of the PoP or the server that `catalogue` names";
+    QueueFull = "RK-QUE-8", Limit, Never, "the user has too many transfers in the queue",
+        "wait until some have ended, or let the administrator raise `queue.max_queued_user`";
+    NotQueueable = "RK-QUE-9", Invalid, Never, "this transfer cannot be queued",
+        "queued transfers go between places at sites; files of this machine: copy them without --detach";
+    IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
+        "write more of the id";
+    DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
+        "nothing: it runs when that one has ended; `renkei transfers` shows both";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -1,16 +1,21 @@
 //! A PoP at work: the only place that wires port, doors, local socket, site and signals together.
 
 use crate::config::Config;
-use crate::doors::port;
+use crate::doors::line::spawn_lines;
+use crate::doors::port::{self, Door};
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::mover::descriptors::raise_limit;
+use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::rules::spawn_rules;
+use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
 use renkei_core::error::{Code, Error};
+use renkei_core::wire::encode;
 use renkei_core::wire::message::Status;
 use serde_json::Value;
 use std::sync::Arc;
@@ -31,6 +36,8 @@ pub fn run(
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
+    spawn_queue(&site)?;
+    spawn_rules(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -59,11 +66,13 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
+    let door = Door::new(&site);
     for address in &site.last_snapshot().config.listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
-        tokio::spawn(port::accept(listener, site.clone()));
+        tokio::spawn(door.clone().accept(listener));
     }
+    spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -81,6 +90,17 @@ async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketA
     Ok(())
 }
 
+/// A field of a request.
+fn field<T: serde::de::DeserializeOwned>(request: &Value, name: &str) -> Result<T, Error> {
+    serde_json::from_value(request[name].clone())
+        .map_err(|error| Error::new(Code::ProtocolViolation, "read request", name, error))
+}
+
+/// What is told of transfers, as it travels between PoPs: names in it need not be text.
+fn told(value: &impl serde::Serialize) -> Value {
+    Value::String(hex(&encode(value)))
+}
+
 /// Answers the local socket.
 struct Local {
     site: Arc<Site>,
@@ -91,20 +111,51 @@ impl Handler for Local {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
+            "transfers" | "transfer" | "change" => self.queue(peer, request),
+            "console" => self.console(peer).map(Value::from),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
 }
 
 impl Local {
+    /// The administrator sees and changes everybody's transfers; all others ask over the network, where their
+    /// certificate says who they are.
+    fn queue(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+            let cause = "only the administrator sees all transfers; leave out --all";
+            return Err(Error::new(Code::NotAllowed, "answer", "local socket", cause));
+        }
+        let site = &self.site;
+        Ok(match request["op"].as_str().unwrap_or_default() {
+            "transfers" => told(&site.transfers(None, &field(request, "listed")?)?),
+            "transfer" => told(&site.transfer(None, &field::<String>(request, "id")?)?),
+            _ => told(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
+        })
+    }
+
     /// The administrator sees all transfers, everybody else their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
         let mut status = self.site.status(None);
-        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+        if !is_administrator(peer) {
             let account = Account::lookup_uid(peer.uid)?;
             let own = format!("{}@{}", account.name, self.site.name());
             status.transfers.retain(|transfer| transfer.principal == own);
         }
         Ok(status)
     }
+
+    /// What a link to the console has to show: the administrator's, for whoever else comes with a certificate.
+    fn console(&self, peer: Peer) -> Result<String, Error> {
+        if is_administrator(peer) {
+            return self.site.console_link(None);
+        }
+        let cause = "not the account of the PoP; with a certificate, give your site: renkei console SITE";
+        Err(Error::new(Code::PermissionDenied, "open console", format!("uid {}", peer.uid), cause))
+    }
+}
+
+/// Whether the caller is the account of the PoP, or root.
+fn is_administrator(peer: Peer) -> bool {
+    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }

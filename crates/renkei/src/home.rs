@@ -142,6 +142,11 @@ impl Home {
         self.state.join("issued")
     }
 
+    /// The name of this PoP among those that share a catalogue.
+    pub fn runner_file(&self) -> PathBuf {
+        self.state.join("runner")
+    }
+
     /// Journals of transfers.
     pub fn journal_dir(&self) -> PathBuf {
         self.state.join("journal")

@@ -350,7 +350,9 @@ mod tests {
         let scope = Scope::new([0; 16], permits).unwrap();
         let may = |text: &str, need| scope.covers(&site("kek"), &place(text), need);
         assert!(may("/raw/d", Need::Look) && !may("/raw/d", Need::Examine) && !may("/raw/d", Need::Write));
-        assert!(!may("/raw/d/y", Need::Look) && may("/raw/d/x/y", Need::Look) && may("/raw/d/x", Need::Examine));
+        assert!(
+            !may("/raw/d/y", Need::Look) && may("/raw/d/x/y", Need::Look) && may("/raw/d/x", Need::Examine)
+        );
         assert_eq!(scope.writable_in(&site("kek"), &place("/raw/d")), [RelPath::parse(b"x").unwrap()]);
     }
 

@@ -44,15 +44,17 @@ const FASTEST: f64 = 0.1;
 const NEAR: f64 = 0.9;
 /// See [`NEAR`].
 const NEAR_GROWTH: f64 = 0.01;
-/// What is left of the rate after the first queue in a long time: as much less as drains the queue in a round,
-/// between these.
+/// What is left of the rate after the first queue in a long time. Before that, for the time of its draining, as much less as
+/// drains it in a round, down to [`FALL`].
 const LEAST_FALL: f64 = 0.95;
-/// See [`LEAST_FALL`]; and what is left when others fill the queue.
+/// What is left when others fill the queue.
 const FALL: f64 = 0.5;
 /// A queue that became so much shorter in a round is being drained.
 const SHORTER: f64 = 0.95;
 /// A source that gives less than this share of the rate has not more to send: that tells nothing of the path.
 const BUSY: f64 = 0.5;
+/// What is taken from a source at once, in bytes: so much may be missing from a round and come in the next.
+const PIECE: f64 = 262_144.0;
 /// However full the path is, so much is sent, in bytes per second, and this share of the best rate seen.
 const FLOOR: f64 = 64e3;
 /// See [`FLOOR`].
@@ -107,8 +109,12 @@ pub struct Background {
     /// Rounds since the last fall.
     calm: u32,
     growth: f64,
-    /// The queue at the last fall, until there is none.
+    /// Whether the last round showed a queue: one round alone may be a late moment of a host.
+    suspected: bool,
+    /// The longest queue since the last fall, until there is none.
     queued: Option<Duration>,
+    /// The rate after a queue was drained that seems our own.
+    drained: Option<f64>,
     /// Whether the rate just fell: what that did is seen a round later.
     fell: bool,
     /// Time since the queue was last empty.
@@ -128,7 +134,9 @@ impl Background {
             opening: true,
             calm: 0,
             growth: GROWTH,
+            suspected: false,
             queued: None,
+            drained: None,
             fell: false,
             unseen: Duration::ZERO,
             looking: None,
@@ -162,28 +170,49 @@ impl Background {
         let (queue, target) = (round.queue(), round.target());
         self.unseen = if queue < target / 4 { Duration::ZERO } else { self.unseen + round.elapsed };
         if std::mem::take(&mut self.fell) {
-            return self.rate;
-        }
-        if round.loses() || queue > target || (self.opening && queue > target / 2) {
-            self.yield_to(round);
-        } else if !self.look(round) {
-            self.grow(round);
+            self.queued = self.queued.map(|before| before.max(queue));
+        } else if round.loses() || queue > if self.opening { target / 2 } else { target } {
+            self.on_queue(round);
+        } else {
+            self.on_calm(round);
         }
         self.rate
     }
 
-    /// Goes down: as far as drains a queue of our own, or by half if that did not help or came back at once.
+    /// A queue, or losses: believed at once if something was lost, else when it is still there a round later.
+    fn on_queue(&mut self, round: &Round) {
+        if std::mem::replace(&mut self.suspected, true) || round.loses() {
+            self.yield_to(round);
+        } else if self.opening {
+            // The last step was too much, if it is one.
+            self.rate = self.rate.min(round.rate().max(self.before));
+            self.fell = true;
+        }
+    }
+
+    fn on_calm(&mut self, round: &Round) {
+        self.suspected = false;
+        if let Some(rate) = self.drained.take() {
+            self.rate = rate;
+        }
+        if !self.look(round) {
+            self.grow(round);
+        }
+    }
+
+    /// Goes down: until the queue is drained that may be our own, or by half if that did not help or it came back at once.
     fn yield_to(&mut self, round: &Round) {
         let queue = round.queue();
         let before = self.queued.replace(queue);
         if before.is_some_and(|before| queue < before.mul_f64(SHORTER)) && !round.loses() {
             return;
         }
-        let again = !self.opening && self.calm < CALM_ROUNDS;
+        let again = before.is_some() || (!self.opening && self.calm < CALM_ROUNDS);
+        let came = self.rate.min(round.rate().max(self.before));
         let drains = 1.0 - queue.as_secs_f64() / round.elapsed.as_secs_f64().max(1e-6);
-        let drains = drains.clamp(FALL, LEAST_FALL);
-        let left = if again || (round.loses() && !self.opening) { FALL } else { drains };
-        self.rate = left * self.rate.min(round.rate().max(self.before));
+        let is_own = !again && (self.opening || !round.loses());
+        self.drained = is_own.then_some(LEAST_FALL * came);
+        self.rate = came * if is_own { drains.clamp(FALL, LEAST_FALL) } else { FALL };
         self.fell = true;
         (self.opening, self.calm, self.growth, self.looking) = (false, 0, GROWTH, None);
     }
@@ -209,7 +238,8 @@ impl Background {
     fn grow(&mut self, round: &Round) {
         self.queued = None;
         self.calm += 1;
-        if round.rate() < BUSY * self.rate {
+        let allowed = self.rate * round.elapsed.as_secs_f64();
+        if round.delivered_bytes as f64 + PIECE < BUSY * allowed {
             return;
         }
         if self.opening {
@@ -289,7 +319,12 @@ mod tests {
         min_rtt: f64,
         /// Share of packets lost by chance.
         loss: f64,
+        /// A late moment of a host comes so often, in seconds: the round trip then seems longer.
+        late_every: f64,
     }
+
+    /// How much longer, and for how long: one round sees it.
+    const LATE: (f64, f64) = (0.008, 0.025);
 
     /// Mean rates of the other and of the background transfer between `from` and `to` seconds.
     fn drive(path: &Path, other: Option<&mut dyn Other>, with_us: bool, from: f64, to: f64) -> (f64, f64) {
@@ -304,7 +339,8 @@ mod tests {
             // What is seen now is as old as its way back.
             seen.push_back(path.min_rtt + queued / path.capacity);
             let rtt = if seen.len() as f64 * STEP > path.min_rtt { seen.pop_front() } else { None };
-            let rtt = rtt.unwrap_or(path.min_rtt);
+            let late = if at % path.late_every > path.late_every - LATE.1 { LATE.0 } else { 0.0 };
+            let rtt = rtt.unwrap_or(path.min_rtt) + late;
             let sends = if alone { 0.0 } else { other.send(at, rtt, theirs, lost) };
             let ours = if with_us { us.rate() } else { 0.0 };
             queued += (sends + ours - path.capacity) * STEP;
@@ -334,10 +370,20 @@ mod tests {
     fn paths() -> impl Iterator<Item = Path> {
         let path = |(bits, min_rtt, share): (f64, f64, f64)| {
             let capacity = bits / 8.0;
-            Path { capacity, queue: capacity * min_rtt * share, min_rtt, loss: 0.0 }
+            Path {
+                capacity,
+                queue: capacity * min_rtt * share,
+                min_rtt,
+                loss: 0.0,
+                late_every: f64::INFINITY,
+            }
         };
         let all = [(1e9, 0.02, 1.0), (2e9, 0.1, 1.0), (1e8, 0.01, 4.0), (1e9, 0.35, 0.5), (1e9, 0.05, 0.25)];
         all.into_iter().map(path)
+    }
+
+    fn far() -> Path {
+        paths().nth(1).expect("there are five")
     }
 
     fn cubic(path: &Path) -> Cubic {
@@ -359,8 +405,28 @@ mod tests {
     }
 
     #[test]
+    fn alone_it_opens_as_soon_as_a_connection_does() {
+        for path in paths() {
+            // 1.5 times a round from the first rate on, and some rounds for the queue it makes in the end.
+            let first = Background::new(Duration::from_secs_f64(path.min_rtt)).rate();
+            let rounds = (path.capacity / first).ln() / OPENING.ln() + 8.0;
+            let open = rounds * path.min_rtt.max(0.02);
+            let (_, ours) = drive(&path, None, true, open, open + 4.0);
+            assert!(ours > 0.9 * path.capacity, "{} of {} at {}", ours, path.capacity, path.min_rtt);
+        }
+    }
+
+    #[test]
+    fn late_moments_of_a_host_do_not_slow_it() {
+        for path in paths().map(|path| Path { late_every: 0.3, ..path }) {
+            let (_, ours) = drive(&path, None, true, 10.0, 60.0);
+            assert!(ours > 0.9 * path.capacity, "{} of {} at {}", ours, path.capacity, path.min_rtt);
+        }
+    }
+
+    #[test]
     fn random_loss_does_not_slow_it() {
-        let path = Path { capacity: 250e6, queue: 25e6, min_rtt: 0.1, loss: 1e-3 };
+        let path = Path { loss: 1e-3, ..far() };
         let (_, ours) = drive(&path, None, true, 10.0, 60.0);
         assert!(ours > 0.92 * path.capacity, "{ours}");
     }

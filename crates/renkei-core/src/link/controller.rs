@@ -5,6 +5,7 @@
 //! the median are held to it for a while, so that the slow ones can catch up (the cooperative window of Data
 //! Reservoir: slowing the fast ones raises the total on a long path).
 
+use super::busy::Busy;
 use super::capacity::{self, Capacity};
 use std::time::Duration;
 
@@ -86,37 +87,6 @@ pub struct Controller {
     busy: Busy,
 }
 
-/// A stream with nothing to send delivers no more than this in a round: signs of life.
-const SIGN_OF_LIFE: u64 = 4096;
-
-/// How many streams have something to send: one that has nothing leaves its share to the others.
-struct Busy {
-    count: usize,
-    /// What each had delivered when the round began, and when that was.
-    before: Vec<u64>,
-    since: Duration,
-}
-
-impl Busy {
-    fn new(samples: &[Sample]) -> Self {
-        let before = samples.iter().map(|sample| sample.delivered_bytes).collect();
-        Busy { count: samples.len().max(1), before, since: Duration::ZERO }
-    }
-
-    /// Looks again after each round.
-    fn on_samples(&mut self, now: Duration, round: Duration, samples: &[Sample]) {
-        if now < self.since + round {
-            return;
-        }
-        let busy = samples
-            .iter()
-            .zip(&self.before)
-            .filter(|(sample, before)| sample.delivered_bytes > **before + SIGN_OF_LIFE);
-        let count = busy.count();
-        *self = Busy { count: if count == 0 { self.count } else { count }, since: now, ..Busy::new(samples) };
-    }
-}
-
 impl Controller {
     /// For so many streams.
     pub fn new(streams: usize) -> Self {
@@ -191,7 +161,7 @@ impl Controller {
         self.interval = capacity::interval(sum.min_rtt);
         let total = self.capacity.on_sum(now, &sum);
         self.busy.on_samples(now, capacity::round(sum.min_rtt), samples);
-        let share = total.map(|total| ((total / self.busy.count as f64) as u64).max(1));
+        let share = total.map(|total| self.busy.share(total));
         let changed = differs(share, self.shared);
         if changed {
             self.shared = share;
@@ -250,18 +220,27 @@ fn sum_of(samples: &[Sample]) -> Sample {
 mod tests {
     use super::*;
 
+    /// Between two looks at the streams.
+    const LOOK: Duration = Duration::from_millis(50);
+
     fn sample(delivered_bytes: u64) -> Sample {
         let rtt = Duration::from_millis(350);
         Sample { delivered_bytes, resent_bytes: 0, rtt, min_rtt: rtt }
     }
 
+    /// A controller of so many streams on a path that was found full, for every stream lost a tenth of what it sent.
+    fn on_full_path(streams: usize) -> Controller {
+        let mut controller = Controller::new(streams);
+        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
+        let mut look = |step: u64| controller.on_samples(LOOK * step as u32, &vec![lossy(step); streams]);
+        assert!((0..20).any(&mut look));
+        assert!(controller.is_full());
+        controller
+    }
+
     #[test]
     fn a_full_path_is_shared_evenly() {
-        let mut controller = Controller::new(2);
-        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
-        let look = |step: u64| controller.on_samples(Duration::from_millis(50 * step), &[lossy(step); 2]);
-        assert!((0..20).any(look));
-        assert!(controller.is_full());
+        let controller = on_full_path(2);
         let rates = &controller.pacing().rates;
         let carried = 19_000_000..21_500_000;
         assert!(rates[0] == rates[1] && rates[0].is_some_and(|rate| carried.contains(&rate)), "{rates:?}");
@@ -290,35 +269,27 @@ mod tests {
 
     #[test]
     fn a_path_that_was_full_is_known_after_a_pause() {
-        let full = || {
-            let mut controller = Controller::new(2);
-            let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
-            let look = |step: u64| controller.on_samples(Duration::from_millis(50 * step), &[lossy(step); 2]);
-            assert!((0..20).any(look));
-            controller
-        };
+        let full = on_full_path(2);
+        let pacing = full.pacing().clone();
         let now = [sample(70_000_000), sample(80_000_000)];
-        let mut resumed = full().resume(&now);
-        assert!(resumed.is_full() && resumed.pacing() == full().pacing());
+        let mut resumed = full.resume(&now);
+        assert!(resumed.is_full() && *resumed.pacing() == pacing);
         // What arrived before the pause is not taken for a rate.
         for step in 1..=40 {
             let later = now.map(|before| sample(before.delivered_bytes + step * 1_000_000));
-            resumed.on_samples(Duration::from_millis(50 * step), &later);
+            resumed.on_samples(LOOK * step as u32, &later);
         }
         assert!(resumed.pacing().rates[0].is_some_and(|rate| rate < 30_000_000), "{:?}", resumed.pacing());
     }
 
     #[test]
     fn streams_with_nothing_to_send_leave_their_share() {
-        let mut controller = Controller::new(4);
-        let round = Duration::from_millis(350);
-        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
-        assert!((0..20).any(|step| controller.on_samples(round / 7 * step, &[lossy(step.into()); 4])));
+        let mut controller = on_full_path(4);
         let before = controller.pacing().rates[0].unwrap();
         let still = sample(20_000_000);
         for step in 20..60u32 {
             let one = sample(20_000_000 + 100_000 * u64::from(step));
-            controller.on_samples(round / 7 * step, &[one, still, still, still]);
+            controller.on_samples(LOOK * step, &[one, still, still, still]);
         }
         assert!(controller.pacing().rates[0].unwrap() > before, "{:?}", controller.pacing());
     }

@@ -2,5 +2,6 @@
 
 pub mod background;
 pub mod bucket;
+pub mod busy;
 pub mod capacity;
 pub mod controller;

@@ -1,9 +1,11 @@
 //! Control messages: greeting, requests and replies, and the conversation of one transfer.
 
 use super::data::{EntryId, Ticket};
+use super::queue::{Listed, Queued, Story, Submission};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::path::{Place, RelPath, SiteName};
+use crate::queue::Change;
 use serde::{Deserialize, Serialize};
 
 /// Identity of one transfer, chosen by the client, in the logs of every side.
@@ -74,6 +76,8 @@ pub enum Control {
     Introduced,
     /// A PoP that moves for a client: what the destination was found to be.
     Found(Found),
+    /// Over a line: dial my port and open a circuit with this ticket.
+    Call(Ticket),
 }
 
 /// The dialling side's greeting.
@@ -194,6 +198,37 @@ pub enum Request {
         /// What the user asks.
         open: OpenFound,
     },
+    /// Queue these transfers; each may be handed in again, which changes nothing.
+    Submit(#[serde(deserialize_with = "batch")] Vec<Submission>),
+    /// A part of the asker's queued transfers.
+    Transfers(Listed),
+    /// All about one of them, by the first digits of its id.
+    Transfer(String),
+    /// Change one of them.
+    Change {
+        /// Which.
+        id: TransferId,
+        /// How.
+        change: Change,
+    },
+    /// Give one of them a fresh credential.
+    Renew(TransferId),
+    /// A PoP that cannot be dialled keeps this session as its line: over it, it is called.
+    Line,
+    /// Let circuits to another site pass. The session is kept for it; a circuit that fails later is told by one more
+    /// reply with an error.
+    Through {
+        /// The site they lead to.
+        site: SiteName,
+        /// What the circuits' tickets are made of ([`super::circuit::ticket`]).
+        seed: Ticket,
+        /// How many circuits at most.
+        count: u16,
+        /// Through how many more PoPs they may lead.
+        further: u8,
+    },
+    /// A one-time link to the PoP's web page.
+    Console,
 }
 
 /// Digests a PoP can compute.
@@ -255,6 +290,9 @@ pub struct OpenReceive {
     pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 /// What the destination of a copy is.
@@ -302,6 +340,9 @@ pub struct OpenFound {
     pub choices: Vec<(Found, Choice)>,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// As in [`OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
 }
 
 impl OpenFound {
@@ -319,6 +360,7 @@ impl OpenFound {
             options: choice.options.clone(),
             class: self.class,
             max_streams: self.max_streams,
+            rules: self.rules.clone(),
         }
     }
 }
@@ -353,6 +395,8 @@ pub struct Source {
     pub from: Place,
     /// What it becomes; the root itself if the path is empty.
     pub to: RelPath,
+    /// A directory without what is in it; asks for no descent.
+    pub alone: bool,
 }
 
 /// Answers to requests.
@@ -390,6 +434,14 @@ pub enum Reply {
     Card(String),
     /// To `OpenFound` and `ForUser`: what is there; `Opened` follows if that was chosen.
     Found(Found),
+    /// To `Submit`, in its order: that it is in the queue, or why not.
+    Submitted(#[serde(deserialize_with = "batch")] Vec<Result<(), Error>>),
+    /// To `Transfers`: newest first; fewer than asked for if there are no more.
+    Transfers(#[serde(deserialize_with = "batch")] Vec<Queued>),
+    /// To `Transfer`.
+    Transfer(Box<Story>),
+    /// To `Console`: what the link has to show.
+    Console(String),
 }
 
 /// Who the asker is at a PoP.
@@ -444,6 +496,34 @@ pub struct Status {
     pub sessions: u32,
     /// Transfers running now, those the asker may see.
     pub transfers: Vec<TransferStatus>,
+    /// Lines between this PoP and others.
+    pub lines: Vec<LineStatus>,
+    /// For whom circuits pass through this PoP, those the asker may see.
+    pub relayed: Vec<RelayedStatus>,
+}
+
+/// A line that is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineStatus {
+    /// The site at the other end.
+    pub site: SiteName,
+    /// Whether this PoP keeps it, because it cannot be dialled; else the other does.
+    pub kept_here: bool,
+    /// Seconds since it is up.
+    pub up_s: u64,
+}
+
+/// Circuits that pass through.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayedStatus {
+    /// For whom.
+    pub principal: String,
+    /// Where they lead.
+    pub to: SiteName,
+    /// Open now.
+    pub circuits: u32,
+    /// Bytes passed, both ways.
+    pub bytes: u64,
 }
 
 /// One running transfer.
@@ -590,7 +670,7 @@ pub struct Summary {
 }
 
 /// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
-fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(super) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

@@ -7,9 +7,11 @@
 //! Every decoder here takes any bytes and answers with a value or an error; none allocates more than the frame
 //! it was handed.
 
+pub mod circuit;
 pub mod data;
 pub mod frame;
 pub mod message;
+pub mod queue;
 
 use crate::error::{Code, Error};
 

@@ -4,5 +4,6 @@
 
 mod hostile;
 mod mover;
+mod queue;
 mod seeds;
 mod tree;

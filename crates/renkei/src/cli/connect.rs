@@ -20,14 +20,15 @@ use std::time::Duration;
 pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
     let home = context.home()?;
     let credential = Credential::user(&home, context.now())?;
-    let silence = Config::load(&home)?.stall_timeout();
+    let config = Config::load(&home)?;
+    let silence = config.stall_timeout();
     let mut trust = Trust::load(&home)?;
     for site in sites {
         if trust.card(site).is_none() {
             trust = learn(&home, &credential, silence, site)?;
         }
     }
-    Dialler::new(&credential, Arc::new(trust), silence)
+    Ok(Dialler::new(&credential, Arc::new(trust), silence)?.with_rules(config.route_rules()))
 }
 
 /// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.

@@ -141,6 +141,9 @@ const CLI_EXAMPLES: &str = "\
 renkei cp -r ./run7 kek:/data/alice/          # up, as kek:/data/alice/run7
 renkei cp kek:/data/alice/run7/a.dat .        # down
 renkei cp -r titech:/data/a kek:/data/b       # from site to site, past this machine
+renkei cp --detach titech:/data/a kek:/data/b # the same, by your PoP, when you have left; prints an id
+renkei transfers                              # what was handed over and has not ended
+renkei why 3f2a9c                             # what it waits for, and what was tried
 renkei sync --delete --dry-run ./run7 kek:/data/run7
 renkei ls -lh kek:/data                       # as ls -lh
 renkei ls -U kek:/data/million                # entries as they arrive

@@ -15,6 +15,7 @@ use crate::store::local::{Access, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
+use renkei_core::wire::message::LineStatus;
 use rustix::fs::StatVfsMountFlags;
 use serde_json::json;
 use std::ffi::OsString;
@@ -166,7 +167,10 @@ fn may_write(path: &Path) -> bool {
 
 fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
     match socket::request(&home.socket(), &json!({"op": "status"})) {
-        Ok(_) => checks.ok("PoP", format!("answers at {}", home.socket().display())),
+        Ok(status) => {
+            checks.ok("PoP", format!("answers at {}", home.socket().display()));
+            check_lines(&status, config, checks);
+        }
         Err(error) => checks.error("PoP", &error),
     }
     for address in &config.listen {
@@ -174,9 +178,25 @@ fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
         match TcpStream::connect_timeout(&reachable(*address), ANSWER_WITHIN) {
             Ok(_) => checks.ok(&what, "somebody listens"),
             Err(error) => {
-                let error = crate::mover::dial::unreachable(&error);
+                let error = crate::mover::reach::unreachable(&error);
                 checks.error(&what, &Error { subject: address.to_string(), ..error }.at("client"));
             }
+        }
+    }
+}
+
+/// Whether the lines are up over which this PoP is reached.
+fn check_lines(status: &serde_json::Value, config: &Config, checks: &mut Checks) {
+    let lines: Vec<LineStatus> = serde_json::from_value(status["lines"].clone()).unwrap_or_default();
+    for hub in &config.reverse {
+        let what = format!("line to {hub}");
+        match lines.iter().find(|line| line.kept_here && line.site == *hub) {
+            Some(line) => checks.ok(&what, format!("up {}", span(Duration::from_secs(line.up_s)))),
+            None => checks.fail(
+                &what,
+                "down: others do not reach this PoP over it",
+                format!("`renkei doctor {hub}`"),
+            ),
         }
     }
 }

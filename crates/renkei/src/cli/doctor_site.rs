@@ -10,7 +10,8 @@ use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Ahead, Dialler, Session, resolve, unreachable};
+use crate::mover::dial::{Ahead, Dialler, Session};
+use crate::mover::reach::{resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::entry::EntryKind;
@@ -41,7 +42,7 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
     }
     let Some(card) = trust.card(site) else { return Ok(()) };
     checks.ok("trust", format!("the card of {site} is here, fingerprint {}", card.fingerprint()));
-    let endpoints = card.endpoints.clone();
+    let (endpoints, via) = (card.endpoints.clone(), card.via.clone());
     let dialler = match check_login(&home, context, checks) {
         Some(credential) => Some(Dialler::new(&credential, Arc::new(trust), silence)?),
         None => None,
@@ -51,6 +52,9 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
         let opened = check_endpoint(site, endpoint, dialler.as_ref(), checks);
         session = session.or(opened);
     }
+    if endpoints.is_empty() {
+        session = check_circuit(site, &via, dialler.as_ref(), checks);
+    }
     match session {
         Some(mut session) => {
             keep_revocations(&home, &session);
@@ -59,6 +63,27 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
         None => checks.fail("session", format!("{site} cannot be worked with"), "mend what failed above"),
     }
     Ok(())
+}
+
+/// A site that cannot be dialled: which PoPs lead to it, and whether one does now.
+fn check_circuit(
+    site: &SiteName,
+    via: &[SiteName],
+    dialler: Option<&Dialler>,
+    checks: &mut Checks,
+) -> Option<Session> {
+    let names: Vec<&str> = via.iter().map(SiteName::as_str).collect();
+    checks.ok("route", format!("{site} cannot be dialled and keeps lines to {}", names.join(", ")));
+    match dialler?.connect(site) {
+        Ok(session) => {
+            checks.ok("circuit", format!("{site} answers {}", session.place()));
+            Some(session)
+        }
+        Err(error) => {
+            checks.error("circuit", &error);
+            None
+        }
+    }
 }
 
 fn check_endpoint(

@@ -1,12 +1,14 @@
 //! `renkei init`: makes a PoP.
 
-use super::Context;
 use super::output::Report;
+use super::{Context, join, storage};
 use crate::config::{Config, template};
 use crate::home::{Home, make_dir, make_private_dir, write_file};
 use crate::identity::authority::{Authority, renew_host};
+use crate::identity::invitation::Invitation;
 use crate::identity::map;
 use crate::identity::trust::Trust;
+use crate::site::introduction;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;
@@ -25,6 +27,12 @@ pub struct Args {
     /// HOST:PORT under which other sites reach the PoP; repeatable [default: derived from --listen]
     #[arg(long, value_name = "HOST:PORT")]
     endpoint: Vec<String>,
+    /// Share a directory under a name; repeatable
+    #[arg(long, value_name = "NAME=PATH")]
+    storage: Vec<String>,
+    /// This PoP cannot be dialled from outside: take up the invitation of a site that can, and keep a line to it
+    #[arg(long, value_name = "LINE")]
+    reverse: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -37,6 +45,8 @@ struct Made {
     /// Whether the endpoints are a guess.
     #[serde(skip)]
     derived: bool,
+    #[serde(skip)]
+    places: String,
     /// The option that selects this directory again; empty for the default one.
     #[serde(skip)]
     option: String,
@@ -45,13 +55,22 @@ struct Made {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let site = SiteName::parse(&args.site)?;
-    let config = make(&home, &site, args, context)?;
+    // What is wrong with it shows before anything is made.
+    let invitation =
+        args.reverse.as_deref().map(|text| join::line(text)?.parse::<Invitation>()).transpose()?;
+    make(&home, &site, args, context)?;
+    args.storage.iter().try_for_each(|storage| storage::add_named(storage, context))?;
+    if let Some(invitation) = invitation {
+        introduction::join(&home, &invitation, true, context.now()).map_err(|error| error.at("client"))?;
+    }
+    let config = Config::load(&home)?;
     let trust = Trust::load(&home)?;
     let card = trust.card(&site).ok_or_else(|| Error::new(Code::Internal, "init", &site, "no own card"))?;
     let option = context.dir.as_ref().map(|dir| format!(" --dir {}", dir.display())).unwrap_or_default();
     context.output.done(&Made {
         dir: home.config_dir().display().to_string(),
-        derived: config.endpoints.is_empty(),
+        derived: config.endpoints.is_empty() && config.reverse.is_empty(),
+        places: card.places(),
         listen: config.listen,
         endpoints: card.endpoints.clone(),
         fingerprint: card.fingerprint(),
@@ -87,7 +106,7 @@ impl Report for Made {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let (site, option) = (&self.site, &self.option);
         writeln!(out, "The PoP of site {site} is ready in {}.", self.dir)?;
-        writeln!(out, "  reached at   {}", self.endpoints.join(", "))?;
+        writeln!(out, "  reached at   {}", self.places)?;
         if self.derived {
             writeln!(
                 out,

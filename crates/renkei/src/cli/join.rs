@@ -20,6 +20,9 @@ use std::io::{self, Read, Write};
 pub struct Args {
     /// The line that `renkei invite` printed at the other site, or - to read it from standard input
     line: String,
+    /// This PoP cannot be dialled from outside: keep a line to that site, over which others reach it
+    #[arg(long)]
+    reverse: bool,
 }
 
 #[derive(Serialize)]
@@ -32,7 +35,7 @@ struct Joined {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let invitation: Invitation = line(&args.line)?.parse()?;
-    let joined = introduction::join(&context.home()?, &invitation, context.now());
+    let joined = introduction::join(&context.home()?, &invitation, args.reverse, context.now());
     let (card, added) = joined.map_err(|error| error.at("client"))?;
     context.output.answer(&Joined {
         fingerprint: card.fingerprint(),
@@ -44,7 +47,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// The line as it was given. Arguments can be seen by all users of a machine; standard input cannot.
-fn line(argument: &str) -> Result<String, Error> {
+pub(super) fn line(argument: &str) -> Result<String, Error> {
     if argument != "-" {
         return Ok(argument.into());
     }

@@ -4,11 +4,15 @@
 //! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
+mod asker;
+mod change;
 mod check;
 mod checksum;
 mod connect;
+mod console;
 mod copy_plan;
 mod cp;
+mod detach;
 mod df;
 mod docs;
 mod doctor;
@@ -32,11 +36,14 @@ mod mv;
 pub mod output;
 mod progress;
 mod quantity;
+mod queued;
 mod renew;
 mod report;
 mod revoke;
 mod rm;
+mod route;
 mod row;
+mod rule;
 mod serve;
 mod source;
 mod stat;
@@ -45,14 +52,18 @@ mod storage;
 mod sync;
 mod time;
 mod transfer;
+mod transfers;
 mod trust;
+mod wait;
 mod whoami;
+mod why;
 
 use crate::home::Home;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;
 use renkei_core::error::{Code, Error};
+use renkei_core::queue::Change;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -91,6 +102,7 @@ enum Command {
     Init(init::Args),
     Serve(serve::Args),
     Storage(storage::Args),
+    Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
     Join(join::Args),
@@ -108,7 +120,20 @@ enum Command {
     Checksum(checksum::Args),
     Whoami(whoami::Args),
     Status(status::Args),
+    Console(console::Args),
     Doctor(doctor::Args),
+    Transfers(transfers::Args),
+    Why(why::Args),
+    /// Give queued transfers up; one that runs is stopped
+    Cancel(change::Args),
+    /// Hold queued transfers back; one that runs is stopped and resumes at the block
+    Pause(change::Args),
+    /// Let transfers that were paused go on
+    Resume(change::Args),
+    /// Try queued transfers again now, also those that failed or were cancelled
+    Retry(change::Args),
+    Wait(wait::Args),
+    Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
     Lab(lab::Args),
@@ -122,6 +147,7 @@ impl Command {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
             Command::Join(args) => join::run(args, context),
@@ -138,7 +164,16 @@ impl Command {
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),
+            Command::Console(args) => console::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
+            Command::Transfers(args) => transfers::run(args, context),
+            Command::Why(args) => why::run(args, context),
+            Command::Cancel(args) => change::run(Change::Cancel, args, context),
+            Command::Pause(args) => change::run(Change::Pause, args, context),
+            Command::Resume(args) => change::run(Change::Resume, args, context),
+            Command::Retry(args) => change::run(Change::Retry, args, context),
+            Command::Wait(args) => wait::run(args, context),
+            Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),

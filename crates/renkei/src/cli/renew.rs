@@ -1,20 +1,27 @@
 //! `renkei renew`: a fresh certificate for the PoP.
 
-use super::Context;
 use super::output::Report;
+use super::{Context, change};
 use crate::config::Config;
 use crate::identity::authority::{Authority, renew_host};
 use crate::identity::certificate::{unix_seconds, utc};
 use renkei_core::error::Error;
 use renkei_core::identity::Principal;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// Give the PoP a fresh certificate for a year
+/// Give the PoP a fresh certificate for a year, or queued transfers a fresh credential
+///
+/// Without ID: the PoP in this directory. With ID: your queued transfer, which works with a credential of its own for
+/// some days (`delegation_days`); one that waits because it has expired goes on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Queued transfers, by the first digits of their ids
+    #[arg(value_name = "ID")]
+    ids: Vec<OsString>,
     /// Make a new key too
-    #[arg(long)]
+    #[arg(long, conflicts_with = "ids")]
     new_key: bool,
 }
 
@@ -27,6 +34,9 @@ struct Renewed {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    if !args.ids.is_empty() {
+        return change::renew(&args.ids, context);
+    }
     let home = context.home()?;
     let authority = Authority::load(&home)?;
     let endpoints = Config::load(&home)?.announced_endpoints();

@@ -30,7 +30,7 @@ impl Sources {
     ) -> Result<Root, Error> {
         if contents {
             let shown = printable(path.as_os_str().as_bytes());
-            return Ok(Root { dir: self.open(path)?, from: RelPath::root(), to, shown });
+            return Ok(Root { dir: self.open(path)?, from: RelPath::root(), to, alone: false, shown });
         }
         let resolved = match recursive {
             true => path.to_path_buf(),
@@ -39,7 +39,7 @@ impl Sources {
         let (parent, name) = split_local(&resolved);
         let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
         let shown = shown_parent(path, &resolved);
-        Ok(Root { dir: self.open(&parent)?, from, to, shown })
+        Ok(Root { dir: self.open(&parent)?, from, to, alone: false, shown })
     }
 
     fn open(&mut self, path: &Path) -> Result<Arc<dyn Dir>, Error> {

@@ -3,22 +3,24 @@
 use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
 use super::quantity::{human, span};
-use super::{Context, login};
+use super::{Context, login, why};
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::{Class, Progress, Reply, Request, Status, TransferStatus};
+use renkei_core::wire::message::{Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus};
 use serde::Serialize;
 use serde_json::json;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::time::Duration;
 
 /// Show what a PoP is doing: sessions and running transfers
 ///
-/// Without SITE: the PoP of this machine, with everybody's transfers. With SITE: that site's, with yours.
+/// Without SITE: the PoP of this machine, with everybody's transfers. With SITE: that site's, with yours. With the id
+/// of a queued transfer: how that stands.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The site to ask [default: the PoP of this machine]
+    /// The site to ask, or the first digits (6 at least) of a queued transfer's id [default: the PoP of this machine]
+    #[arg(value_name = "SITE|ID")]
     site: Option<OsString>,
 }
 
@@ -30,6 +32,9 @@ struct Shown {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    if let Some(id) = args.site.as_deref().and_then(OsStr::to_str).filter(|text| is_id(text)) {
+        return why::tell(id, false, false, context);
+    }
     let shown = match &args.site {
         None => local(context)?,
         Some(site) => {
@@ -44,6 +49,13 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// Whether an argument is the beginning of a transfer's id; the names of sites are words.
+fn is_id(text: &str) -> bool {
+    (6..=32).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && (text.len() == 32 || text.bytes().any(|byte| byte.is_ascii_digit()))
+}
+
 fn local(context: &Context) -> Result<Shown, Error> {
     let home = context.home()?;
     let path = login::socket(&home, None);
@@ -56,10 +68,18 @@ fn local(context: &Context) -> Result<Shown, Error> {
 
 impl Report for Shown {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status { software, uptime_s, sessions, transfers } = &self.status;
+        let Status { software, uptime_s, sessions, transfers, lines, relayed } = &self.status;
         let site = self.site.as_ref().map(|site| format!("{site}  ")).unwrap_or_default();
         let up = span(Duration::from_secs(*uptime_s));
         writeln!(out, "{site}{software}  up {up}  sessions {sessions}  transfers {}", transfers.len())?;
+        for line in lines {
+            let to = if line.kept_here { "kept to" } else { "from" };
+            writeln!(out, "  line {to} {}  up {}", line.site, span(Duration::from_secs(line.up_s)))?;
+        }
+        for passing in relayed {
+            let RelayedStatus { principal, to, circuits, bytes } = passing;
+            writeln!(out, "  passed on  {principal}  to {to}  connections {circuits}  {}", human(*bytes))?;
+        }
         transfers.iter().try_for_each(|transfer| writeln!(out, "  {}", line(transfer)))
     }
 }

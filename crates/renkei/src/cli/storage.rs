@@ -75,6 +75,15 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
 }
 
+/// Adds `NAME=PATH`, as it is given to `init`.
+pub(super) fn add_named(argument: &str, context: &Context) -> Result<(), Error> {
+    let (name, path) = argument.split_once('=').ok_or_else(|| {
+        Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
+    })?;
+    let storage = Storage { path: root(Path::new(path))?, read_only: false, account: None };
+    add_storage(&context.home()?, name, &storage)
+}
+
 fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
     if let Some(account) = &storage.account {
         Account::lookup(account)?;

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     delete: bool,
     /// Only say what would be sent and removed
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, conflicts_with = "detach")]
     dry_run: bool,
     /// Compare content (BLAKE3) instead of size and time
     #[arg(short, long)]

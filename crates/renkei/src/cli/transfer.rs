@@ -4,6 +4,7 @@ use super::connect::{self, unexpected};
 use super::copy_plan::{
     Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
 };
+use super::detach::{Detach, hand_over, not_between_sites};
 use super::intent::Intent;
 use super::progress::Display;
 use super::quantity::parse_rate;
@@ -31,6 +32,7 @@ use renkei_core::wire::message::{
     Choice, Class, Control, Existing, OpenFound, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions,
     Reply, Request, Source, Summary, TransferId,
 };
+use renkei_core::wire::queue::{Submission, Terms};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -73,6 +75,8 @@ pub(super) struct Common {
     /// Data streams at most; by default the PoP decides
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
+    #[command(flatten)]
+    detach: Detach,
 }
 
 impl Common {
@@ -115,6 +119,9 @@ pub(super) struct Job {
 impl Job {
     /// Runs it to its end and reports; the exit status says how it went.
     pub(super) fn run(&self, context: &Context) -> Result<u8, Error> {
+        if self.common.detach.is_wanted() {
+            return hand_over(self, &self.common.detach, context);
+        }
         let run = Run::prepare(self, context)?;
         let started = Instant::now();
         let display = Display::start(&context.output, run.watch.clone());
@@ -136,6 +143,34 @@ impl Job {
             context,
         )
     }
+}
+
+impl Job {
+    /// What a PoP needs to run it when nobody is there; its terms are those by default.
+    ///
+    /// # Errors
+    /// `NotQueueable` if one side is this machine; why nothing can be opened, whatever the destination is.
+    pub(super) fn submission(&self, context: &Context) -> Result<Submission, Error> {
+        let run = Run::prepare(self, context)?;
+        let Direction::Between(from, to) = run.direction.clone() else {
+            let local =
+                run.sources.iter().chain([&run.destination]).find(|spec| matches!(spec, Spec::Local { .. }));
+            return Err(not_between_sites(local.map(Spec::shown).unwrap_or_default()));
+        };
+        let plans = run.plans()?;
+        if plans.iter().all(|(_, plan)| plan.is_err()) {
+            return Err(why_nothing(&plans));
+        }
+        let (send, open) = (run.open_send(false, run.unnamed())?, run.open_found(&plans, true)?);
+        Ok(Submission { from, send, to, open, terms: Terms::default() })
+    }
+}
+
+/// Why nothing can be opened, whatever the destination is.
+fn why_nothing(plans: &Plans) -> Error {
+    let errors = || plans.iter().filter_map(|(_, plan)| plan.as_ref().err());
+    let plainest = errors().find(|error| error.code == Code::SameFile).or(errors().next());
+    plainest.expect("there is a plan for all that may be found").clone()
 }
 
 /// What the target site granted, the names there, and the marker that is kept meanwhile.
@@ -180,6 +215,7 @@ impl<'a> Run<'a> {
         let mut transfer = TransferId::default();
         let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
         rand::fill(&mut transfer).map_err(random)?;
+        let transfer = job.common.detach.id().unwrap_or(transfer);
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
         let dialler = connect::dialler(context, &direction.sites())?;
@@ -456,7 +492,7 @@ impl<'a> Run<'a> {
 
     fn open_send(&self, offers: bool, targets: Vec<RelPath>) -> Result<OpenSend, Error> {
         let source = |(spec, to): (&Spec, RelPath)| match spec {
-            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to }),
+            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to, alone: false }),
             Spec::Local { .. } => {
                 Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a place at a site"))
             }
@@ -540,6 +576,7 @@ impl<'a> Run<'a> {
             choices: plans.iter().filter_map(choice).collect(),
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
+            rules: Vec::new(),
         })
     }
 

@@ -51,6 +51,9 @@ struct Row {
     site: SiteName,
     own: bool,
     endpoints: Vec<String>,
+    via: Vec<SiteName>,
+    #[serde(skip)]
+    places: String,
     fingerprint: String,
     revocation_list: Option<u64>,
 }
@@ -99,7 +102,7 @@ fn export(trust: &Trust, site: Option<&str>, context: &Context) -> Result<u8, Er
     };
     let card = trust.export(&site).ok_or_else(|| Error::new(Code::SiteUnknown, "export card", &site, ""))?;
     let fingerprint = card.fingerprint();
-    context.output.answer(&Exported { site, fingerprint, card: card.to_text() })?;
+    context.output.answer(&Exported { site, fingerprint, card: card.for_others().to_text() })?;
     Ok(0)
 }
 
@@ -142,7 +145,7 @@ fn read_card(file: &Path) -> Result<String, Error> {
 fn confirm(card: &SiteCard, file: &Path) -> Result<(), Error> {
     let refuse = |cause: &str| Err(Error::new(Code::UsageInvalid, "add site card", &card.site, cause));
     eprintln!("site         {}", card.site);
-    eprintln!("endpoints    {}", card.endpoints.join(", "));
+    eprintln!("reached at   {}", card.places());
     eprintln!("fingerprint  {}", card.fingerprint());
     if file == Path::new("-") || !io::stdin().is_terminal() {
         return refuse("no terminal to ask on; compare the fingerprint with the site, then give --yes");
@@ -161,6 +164,8 @@ fn list(trust: &Trust, context: &Context) -> Result<u8, Error> {
         site: card.site.clone(),
         own: trust.own_site() == Some(&card.site),
         endpoints: card.endpoints.clone(),
+        via: card.via.clone(),
+        places: card.places(),
         fingerprint: card.fingerprint(),
         revocation_list: trust.revocation_list(&card.site).map(|(number, _)| number),
     };
@@ -172,7 +177,7 @@ impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for row in &self.sites {
             let own = if row.own { "  (this site)" } else { "" };
-            writeln!(out, "{:<16} {}{own}", row.site.as_str(), row.endpoints.join(", "))?;
+            writeln!(out, "{:<16} {}{own}", row.site.as_str(), row.places)?;
             writeln!(out, "  {}", row.fingerprint)?;
         }
         Ok(())

@@ -91,7 +91,7 @@ fn ask(site: &OsStr, context: &Context) -> Result<Mapped, Error> {
         account: identity.account,
         rule: identity.rule,
         storages: identity.storages.into_iter().map(storage).collect(),
-        endpoint: session.endpoint.to_string(),
+        endpoint: session.place(),
         software: session.welcome.software.clone(),
     })
 }

@@ -1,9 +1,10 @@
 //! Changes config.toml by command, keeping its comments, order and blank lines.
 
-use super::{Config, LABEL_RULE, Storage};
+use super::{Config, LABEL_RULE, Rule, Storage, Then};
 use crate::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{SiteName, is_label};
+use renkei_core::path::{EndpointPath, SiteName, is_label};
+use renkei_core::wire::message::Class;
 use std::net::SocketAddr;
 use toml_edit::{DocumentMut, Item, Table, value};
 
@@ -31,24 +32,84 @@ pub fn template(site: &SiteName, listen: &[SocketAddr], endpoints: &[String]) ->
 
 /// Adds a storage to the file of `home`.
 pub fn add_storage(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
-    if !is_label(name) {
-        return Err(Error::new(Code::UsageInvalid, "add storage", name, LABEL_RULE));
-    }
-    change(home, |document| {
-        let storages = storage_table(document)?;
-        if storages.contains_key(name) {
-            return Err(Error::new(Code::PathExists, "add storage", name, "there is a storage of that name"));
-        }
-        storages.insert(name, Item::Table(to_table(storage)?));
-        Ok(())
-    })
+    add(home, "storage", name, to_table(storage)?)
 }
 
 /// Removes a storage from the file of `home`; its data are not touched.
 pub fn remove_storage(home: &Home, name: &str) -> Result<(), Error> {
-    change(home, |document| match storage_table(document)?.remove(name) {
+    let unknown = Error::new(Code::StorageUnknown, "remove storage", name, "not in config.toml");
+    remove(home, "storage", name, unknown)
+}
+
+/// Adds a rule to the file of `home`.
+pub fn add_rule(home: &Home, name: &str, rule: &Rule) -> Result<(), Error> {
+    let mut table = Table::new();
+    table.insert("from", value(in_utf8("add rule", &rule.from)?));
+    table.insert("to", value(in_utf8("add rule", &rule.to)?));
+    table.insert("settle_s", value(i64::try_from(rule.settle_s).unwrap_or(i64::MAX)));
+    if rule.then == Then::Remove {
+        table.insert("then", value("remove"));
+    }
+    if rule.class == Class::Background {
+        table.insert("class", value("background"));
+    }
+    add(home, "rule", name, table)
+}
+
+/// Removes a rule from the file of `home`.
+pub fn remove_rule(home: &Home, name: &str) -> Result<(), Error> {
+    let unknown = Error::new(Code::PathNotFound, "remove rule", name, "config.toml has no rule of that name");
+    remove(home, "rule", name, unknown)
+}
+
+/// Adds the table `[KIND.NAME]`.
+fn add(home: &Home, kind: &str, name: &str, table: Table) -> Result<(), Error> {
+    let op = format!("add {kind}");
+    if !is_label(name) {
+        return Err(Error::new(Code::UsageInvalid, &op, name, LABEL_RULE));
+    }
+    change(home, |document| {
+        let named = tables(document, kind)?;
+        if named.contains_key(name) {
+            return Err(Error::new(Code::PathExists, &op, name, format!("there is a {kind} of that name")));
+        }
+        named.insert(name, Item::Table(table));
+        Ok(())
+    })
+}
+
+fn remove(home: &Home, kind: &str, name: &str, unknown: Error) -> Result<(), Error> {
+    change(home, |document| match tables(document, kind)?.remove(name) {
         Some(_) => Ok(()),
-        None => Err(Error::new(Code::StorageUnknown, "remove storage", name, "not in config.toml")),
+        None => Err(unknown),
+    })
+}
+
+fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
+    let text = place.to_string();
+    // What is not UTF-8 is shown with marks that would not be read back.
+    if EndpointPath::parse(text.as_bytes()).ok().flatten().as_ref() == Some(place) {
+        return Ok(text);
+    }
+    Err(Error::new(Code::UsageInvalid, op, text, "config.toml can only hold a path in UTF-8"))
+}
+
+/// Adds a site to those that lines are kept to.
+pub fn add_reverse(home: &Home, site: &SiteName) -> Result<(), Error> {
+    change(home, |document| {
+        let before = document.get("reverse").cloned();
+        let mut sites: Vec<String> = match &before {
+            Some(item) => item.as_array().map_or_else(
+                || item.as_str().map(str::to_owned).into_iter().collect(),
+                |list| list.iter().filter_map(|site| site.as_str().map(str::to_owned)).collect(),
+            ),
+            None => Vec::new(),
+        };
+        if !sites.iter().any(|known| known == site.as_str()) {
+            sites.push(site.to_string());
+        }
+        document["reverse"] = value(sites.into_iter().collect::<toml_edit::Array>());
+        Ok(())
     })
 }
 
@@ -68,12 +129,13 @@ fn to_table(storage: &Storage) -> Result<Table, Error> {
     Ok(table)
 }
 
-fn storage_table(document: &mut DocumentMut) -> Result<&mut Table, Error> {
+/// The tables of one kind, as `[storage.NAME]`.
+fn tables<'a>(document: &'a mut DocumentMut, kind: &str) -> Result<&'a mut Table, Error> {
     let mut implicit = Table::new();
     implicit.set_implicit(true);
-    document.entry("storage").or_insert(Item::Table(implicit)).as_table_mut().ok_or_else(|| {
-        let cause = "write storages as tables: [storage.NAME]";
-        Error::new(Code::ConfigInvalid, "edit configuration", "storage", cause)
+    document.entry(kind).or_insert(Item::Table(implicit)).as_table_mut().ok_or_else(|| {
+        let cause = format!("write each as a table: [{kind}.NAME]");
+        Error::new(Code::ConfigInvalid, "edit configuration", kind, cause)
     })
 }
 

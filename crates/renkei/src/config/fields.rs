@@ -43,6 +43,13 @@ pub const FIELDS: &[Field] = &[
         effect: "`HOST:PORT` under which other sites reach the PoP, as the site card announces them. Empty: the listen \
                  address if it is one address, else the machine's name and the port. After a change: `renkei renew`, and a new site card \
                  for the partners." },
+    Field { key: "reverse", kind: Type::List, default: "[]", env: "RENKEI_REVERSE",
+        effect: "Sites whose PoPs this one keeps a line to, because it cannot be dialled from outside: its site card names them \
+                 in place of `endpoints`, which then only users of this site are told. After a change: a new site card for \
+                 the partners." },
+    Field { key: "relay", kind: Type::Text, default: "trusted", env: "RENKEI_RELAY",
+        effect: "For whom connections to other sites pass through this PoP: `trusted` (users and PoPs of all trusted sites), \
+                 `own` (users of this site), `none`. They lead to trusted sites alone, and are encrypted from end to end." },
     Field { key: "map_own_users", kind: Type::Bool, default: "true", env: "RENKEI_MAP_OWN_USERS",
         effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
     Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
@@ -60,6 +67,23 @@ pub const FIELDS: &[Field] = &[
                  alone needs more is refused with RK-WIRE-7, one that must wait for others with RK-SYS-3." },
     Field { key: "limits.max_entries", kind: Type::Number("entries"), default: "10000000", env: "RENKEI_LIMITS_MAX_ENTRIES",
         effect: "Entries in one request or listing; more are refused with RK-WIRE-7." },
+    Field { key: "catalogue", kind: Type::Text, default: "", env: "RENKEI_CATALOGUE",
+        effect: "The database of queued transfers: empty for SQLite in the PoP's directory, or `postgres://USER@HOST/DATABASE` \
+                 (a socket: `postgres:///DATABASE?host=/run/postgresql&user=USER`; passwords: `~/.pgpass`). Read when the PoP starts." },
+    Field { key: "queue.max_running", kind: Type::Number("transfers"), default: "16", env: "RENKEI_QUEUE_MAX_RUNNING",
+        effect: "Queued transfers that run at a time." },
+    Field { key: "queue.max_running_user", kind: Type::Number("transfers"), default: "8", env: "RENKEI_QUEUE_MAX_RUNNING_USER",
+        effect: "Of these, one user's." },
+    Field { key: "queue.max_running_link", kind: Type::Number("transfers"), default: "4", env: "RENKEI_QUEUE_MAX_RUNNING_LINK",
+        effect: "Of these, those from one site to one other." },
+    Field { key: "queue.max_queued_user", kind: Type::Number("transfers"), default: "1000000", env: "RENKEI_QUEUE_MAX_QUEUED_USER",
+        effect: "Transfers of one user that have not ended; more are refused with RK-QUE-8." },
+    Field { key: "queue.deadline_days", kind: Type::Number("days"), default: "30", env: "RENKEI_QUEUE_DEADLINE_DAYS",
+        effect: "After so many days a transfer without `--deadline` is given up." },
+    Field { key: "queue.keep_days", kind: Type::Number("days"), default: "30", env: "RENKEI_QUEUE_KEEP_DAYS",
+        effect: "For so many days a transfer that ended is remembered." },
+    Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
+        effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",
         effect: "Which events are logged, as `info` or `renkei::mover=debug,info`." },
     Field { key: "log.format", kind: Type::Text, default: "text", env: "RENKEI_LOG_FORMAT",
@@ -70,6 +94,21 @@ pub const FIELDS: &[Field] = &[
         effect: "Refuse every change in this storage." },
     Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
         effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
+    Field { key: "rule.NAME.from", kind: Type::Text, default: "", env: "",
+        effect: "The drop folder of rule NAME, `SITE:/STORAGE/PATH` at this site: what ordinary tools put there is forwarded." },
+    Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
+        effect: "Where it is forwarded to, `SITE:/STORAGE/PATH`: the same tree of folders, made as needed." },
+    Field { key: "rule.NAME.settle_s", kind: Type::Number("seconds"), default: "10", env: "",
+        effect: "How long a file must stay as it is, with nobody writing, to count as complete." },
+    Field { key: "rule.NAME.then", kind: Type::Text, default: "keep", env: "",
+        effect: "`keep`: a file that arrived stays in the drop folder. `remove`: it is removed there if it did not change." },
+    Field { key: "rule.NAME.class", kind: Type::Text, default: "normal", env: "",
+        effect: "How much of the path the rule's transfers take: `normal`, or `background` for what others leave." },
+    Field { key: "route.NAME.pin", kind: Type::Text, default: "", env: "",
+        effect: "The only way to take to site NAME: `direct`, `line` (it is called over its line to this PoP), or the name of a \
+                 site whose PoP passes the connection on." },
+    Field { key: "route.NAME.forbid", kind: Type::List, default: "[]", env: "",
+        effect: "Ways to site NAME that are not taken, named as in `pin`." },
 ];
 
 /// The field of a key that the code names.
@@ -210,15 +249,17 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Storage;
+    use crate::config::{Route, Storage};
     use std::collections::BTreeSet;
 
     /// A configuration in which every field is set, so that its serialised form shows all keys.
     fn full() -> Config {
         let storage = Storage { path: "/x".into(), read_only: false, account: Some("a".into()) };
+        let route = Route { pin: Some("direct".into()), forbid: Vec::new() };
         Config {
             site: Some(renkei_core::path::SiteName::parse("kek").unwrap()),
             storage: [("NAME".to_owned(), storage)].into(),
+            route: [(renkei_core::path::SiteName::parse("name").unwrap(), route)].into(),
             ..Config::default()
         }
     }
@@ -238,6 +279,8 @@ mod tests {
     fn the_table_and_the_types_agree() {
         let mut of_types = BTreeSet::new();
         keys("", &toml::Table::try_from(full()).unwrap(), &mut of_types);
+        let of_types: BTreeSet<String> =
+            of_types.iter().map(|key| key.replace("route.name.", "route.NAME.")).collect();
         let of_table: BTreeSet<String> = FIELDS.iter().map(|field| field.key.to_owned()).collect();
         assert_eq!(of_types, of_table);
     }
@@ -245,7 +288,7 @@ mod tests {
     #[test]
     fn the_documented_defaults_are_the_real_ones() {
         let tree = toml::Table::try_from(Config::default()).unwrap();
-        for field in FIELDS.iter().filter(|field| !field.key.starts_with("storage") && field.key != "site") {
+        for field in FIELDS.iter().filter(|field| !field.key.contains("NAME") && field.key != "site") {
             let mut value = &toml::Value::Table(tree.clone());
             for part in field.key.split('.') {
                 value = &value[part];

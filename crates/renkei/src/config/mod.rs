@@ -6,13 +6,16 @@
 
 mod edit;
 mod fields;
+mod rule;
 
-pub use edit::{add_storage, remove_storage, template};
+pub use edit::{add_reverse, add_rule, add_storage, remove_rule, remove_storage, template};
 pub use fields::{FIELDS, Field, markdown, nearest};
+pub use rule::{Rule, SETTLE_S, Then, is_within};
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
+use renkei_core::route::{self, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +28,8 @@ use std::time::Duration;
 pub const DEFAULT_PORT: u16 = 7512;
 /// Longest life of a queued transfer's credential, in days.
 pub const MAX_DELEGATION_DAYS: u64 = 90;
+/// Most sites that lines are kept to; a card has room for them.
+pub const MAX_REVERSE: usize = 8;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -41,21 +46,67 @@ pub struct Config {
     /// `host:port` under which others reach the PoP; empty means derived, see [`Config::announced_endpoints`].
     #[serde(deserialize_with = "endpoints")]
     pub endpoints: Vec<String>,
+    /// Sites whose PoPs this one keeps lines to, because it cannot be dialled.
+    #[serde(deserialize_with = "sites")]
+    pub reverse: Vec<SiteName>,
+    /// For whom circuits to other sites pass through here.
+    pub relay: Relay,
     /// Whether users of the own site become the account of the same name without a rule.
     pub map_own_users: bool,
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
+    /// The database of the catalogue; empty for SQLite in the PoP's directory.
+    pub catalogue: String,
     /// How long the credential of a queued transfer is good, in days.
     #[serde(deserialize_with = "delegation_days")]
     pub delegation_days: u64,
     /// Limits that protect the PoP.
     pub limits: Limits,
+    /// The queue of transfers.
+    pub queue: Queue,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
-    #[serde(deserialize_with = "storages")]
+    #[serde(deserialize_with = "labelled")]
     pub storage: BTreeMap<String, Storage>,
+    /// The drop folders.
+    #[serde(deserialize_with = "labelled")]
+    pub rule: BTreeMap<String, Rule>,
+    /// Rules on the ways to sites, by the site's name.
+    pub route: BTreeMap<SiteName, Route>,
+}
+
+/// For whom circuits pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relay {
+    /// Nobody.
+    None,
+    /// Users of the own site.
+    Own,
+    /// Users and PoPs of all trusted sites.
+    Trusted,
+}
+
+/// What the administrator says of the ways to a site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// The only way: `direct`, `line`, or a site it leads through.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "way")]
+    pub pin: Option<String>,
+    /// Ways not to take.
+    #[serde(default, deserialize_with = "ways")]
+    pub forbid: Vec<String>,
+}
+
+impl Route {
+    /// For the planner.
+    pub fn rule(&self) -> route::Rule {
+        let forbid = self.forbid.iter().filter_map(|way| Way::parse(way)).collect();
+        route::Rule { pin: self.pin.as_deref().and_then(Way::parse), forbid }
+    }
 }
 
 /// Limits that protect the PoP.
@@ -74,6 +125,33 @@ pub struct Limits {
     /// Entries in one request or listing.
     #[serde(deserialize_with = "at_least_one")]
     pub max_entries: u64,
+    /// Circuits passed on at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_circuits: u64,
+}
+
+/// The queue of transfers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Queue {
+    /// Transfers that run at a time.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running: u64,
+    /// Of these, one user's.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_user: u64,
+    /// Of these, those from one site to another.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_running_link: u64,
+    /// Transfers of one user that have not ended.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_queued_user: u64,
+    /// Days after which a transfer without a deadline is given up.
+    #[serde(deserialize_with = "at_least_one")]
+    pub deadline_days: u64,
+    /// Days for which those that ended are remembered.
+    #[serde(deserialize_with = "at_least_one")]
+    pub keep_days: u64,
 }
 
 /// What is logged and how.
@@ -117,19 +195,44 @@ impl Default for Config {
             site: None,
             listen: vec![SocketAddr::from(([0, 0, 0, 0], DEFAULT_PORT))],
             endpoints: Vec::new(),
+            reverse: Vec::new(),
+            relay: Relay::Trusted,
             map_own_users: true,
             stall_timeout_s: 60,
+            catalogue: String::new(),
             delegation_days: 7,
             limits: Limits::default(),
+            queue: Queue::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
+            rule: BTreeMap::new(),
+            route: BTreeMap::new(),
         }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_sessions: 256, max_streams: 32, max_memory_mib: 1024, max_entries: 10_000_000 }
+        Limits {
+            max_sessions: 256,
+            max_streams: 32,
+            max_memory_mib: 1024,
+            max_entries: 10_000_000,
+            max_circuits: 256,
+        }
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue {
+            max_running: 16,
+            max_running_user: 8,
+            max_running_link: 4,
+            max_queued_user: 1_000_000,
+            deadline_days: 30,
+            keep_days: 30,
+        }
     }
 }
 
@@ -185,6 +288,11 @@ impl Config {
         let mut announced: Vec<String> = self.listen.iter().map(|address| announce(*address)).collect();
         announced.dedup();
         announced
+    }
+
+    /// The rules on the ways to sites.
+    pub fn route_rules(&self) -> BTreeMap<SiteName, route::Rule> {
+        self.route.iter().map(|(site, route)| (site.clone(), route.rule())).collect()
     }
 
     /// How long a silent peer is borne.
@@ -264,6 +372,30 @@ fn endpoints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, 
     }
 }
 
+fn sites<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SiteName>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"SITE\"")?;
+    if texts.len() > MAX_REVERSE {
+        return Err(D::Error::custom(format!("at most {MAX_REVERSE} sites")));
+    }
+    let parse = |text: &String| SiteName::parse(text).map_err(|error| D::Error::custom(error.cause));
+    texts.iter().map(parse).collect()
+}
+
+fn way<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(deserializer).and_then(|text| known_way(text).map(Some))
+}
+
+fn ways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    OneOrMany::read(deserializer, "\"WAY\"")?.into_iter().map(known_way).collect()
+}
+
+fn known_way<E: serde::de::Error>(text: String) -> Result<String, E> {
+    match Way::parse(&text) {
+        Some(_) => Ok(text),
+        None => Err(E::custom(format!("`{text}` is not `direct`, `line` or a site"))),
+    }
+}
+
 fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     match i64::deserialize(deserializer)? {
         number @ 1.. => Ok(number.unsigned_abs()),
@@ -286,11 +418,14 @@ fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, 
     Err(D::Error::custom(format!("`{}` is not an absolute path", path.display())))
 }
 
-fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
-    let storages = BTreeMap::<String, Storage>::deserialize(deserializer)?;
-    match storages.keys().find(|name| !is_label(name)) {
-        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a storage's name: {LABEL_RULE}"))),
-        None => Ok(storages),
+/// Tables by name.
+fn labelled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let tables = BTreeMap::<String, T>::deserialize(deserializer)?;
+    match tables.keys().find(|name| !is_label(name)) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a good name: {LABEL_RULE}"))),
+        None => Ok(tables),
     }
 }
 
@@ -300,6 +435,7 @@ pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::wire::message::Class;
 
     fn parse(text: &str) -> Result<Config, Error> {
         Config::parse(text, Path::new("/etc/renkei/config.toml"))
@@ -317,12 +453,16 @@ mod tests {
     fn every_part_is_read() {
         let text = "site = 'kek'\nlisten = ['127.0.0.1:1', '[::1]:2']\nendpoints = 'pop.kek.jp:7512'\n\
                     [limits]\nmax_streams = 4\n[log]\nformat = 'json'\n\
-                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n";
+                    [storage.data]\npath = '/data'\nread_only = true\naccount = 'guest'\n\
+                    [rule.raw]\nfrom = 'kek:/data/drop'\nto = 'titech:/raw'\nthen = 'remove'\n";
         let config = parse(text).unwrap();
         assert_eq!(config.listen.len(), 2);
         assert_eq!(config.endpoints, ["pop.kek.jp:7512"]);
         assert_eq!((config.limits.max_streams, config.log.format), (4, LogFormat::Json));
         assert_eq!(config.storage["data"].account.as_deref(), Some("guest"));
+        let rule = &config.rule["raw"];
+        assert_eq!((rule.to.to_string().as_str(), rule.settle_s), ("titech:/raw", SETTLE_S));
+        assert_eq!((rule.then, rule.class), (Then::Remove, Class::Normal));
     }
 
     #[test]
@@ -349,6 +489,8 @@ mod tests {
             ("[storage.data]\npath = 'x'", 2),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
+            ("[rule.a]\nfrom = 'kek:/data'\nto = '/local'", 3),
+            ("[rule.a]\nfrom = 'kek:/'\nto = 'titech:/raw'", 2),
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.code, Code::ConfigInvalid, "{bad}");
@@ -376,6 +518,20 @@ mod tests {
         let environment = fields::from_environment(&|name| (name == "RENKEI_SITE").then(|| "A B".into()));
         let error = fields::apply(Config::default(), environment.into_iter()).unwrap_err();
         assert_eq!((error.code, error.subject.as_str()), (Code::ConfigInvalid, "RENKEI_SITE"));
+    }
+
+    #[test]
+    fn ways_are_read() {
+        let text = "reverse = 'hub'\nrelay = 'own'\n[route.kek]\npin = 'hub'\nforbid = ['direct', 'line']\n";
+        let config = parse(text).unwrap();
+        assert_eq!((config.reverse.len(), config.relay), (1, Relay::Own));
+        let rule = &config.route_rules()[&SiteName::parse("kek").unwrap()];
+        assert_eq!((rule.pin.clone(), &rule.forbid[..]), (Way::parse("hub"), &[Way::Direct, Way::Line][..]));
+        for bad in
+            ["reverse = 'A B'", "relay = 'all'", "[route.kek]\npin = 'A B'", "[route.kek]\nvia = 'hub'"]
+        {
+            assert_eq!(parse(bad).unwrap_err().code, Code::ConfigInvalid, "{bad}");
+        }
     }
 
     #[test]

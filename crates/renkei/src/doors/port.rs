@@ -1,20 +1,25 @@
 //! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
 //!
-//! `renkei/1` connections get an OS thread of their own, HTTP ones a task. Whoever sends no TLS gets one line of
-//! plain text that says so. A peer that dawdles before its handshake is dropped after 10 s. The tasks here wait for no
+//! `renkei/1` connections get an OS thread of their own, HTTP ones a task. A connection that begins with a preface is a
+//! circuit, for the site to deal with. Whoever sends no TLS gets one line of plain text that says so. A peer that dawdles before its handshake is dropped after 10 s. The tasks here wait for no
 //! disk: a file system that hangs must not keep connections out.
 
 use super::strangers::{Guest, Strangers};
 use super::{http, renkei};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use renkei_core::wire::ALPN;
+use renkei_core::wire::circuit::{self, PREFACE_BYTES};
+use renkei_core::wire::data::Ticket;
 use rustls::server::Acceptor;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// How long a peer may take for its first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -36,29 +41,75 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     })
 }
 
-/// Accepts connections until the task is dropped.
-pub async fn accept(listener: TcpListener, site: Arc<Site>) {
-    let strangers = Strangers::new();
-    loop {
-        let Some(room) = strangers.room().await else { return };
-        match listener.accept().await {
-            Ok((sock, peer)) => match strangers.let_in(peer.ip(), room) {
-                Some(guest) => drop(tokio::spawn(greet(sock, peer, site.clone(), guest))),
-                None => Counters::add(&site.counters.over_share_total, 1),
-            },
-            Err(error) => {
-                // Out of descriptors, mostly: others must end before the next can come.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+/// Where connections come in: by the listener, or because this PoP dialled when it was called.
+#[derive(Clone)]
+pub struct Door {
+    site: Arc<Site>,
+    strangers: Strangers,
+    runtime: Handle,
+}
+
+/// A connection and where it comes from.
+struct Caller {
+    sock: TcpStream,
+    peer: SocketAddr,
+    /// The site whose PoP called this one for it.
+    through: Option<SiteName>,
+}
+
+impl Door {
+    /// The door of a PoP, on the runtime that this is called on.
+    pub fn new(site: &Arc<Site>) -> Self {
+        Door { site: site.clone(), strangers: Strangers::new(), runtime: Handle::current() }
+    }
+
+    /// The PoP.
+    pub fn site(&self) -> &Arc<Site> {
+        &self.site
+    }
+
+    /// Accepts connections until the task is dropped.
+    pub async fn accept(self, listener: TcpListener) {
+        loop {
+            let Some(room) = self.strangers.room().await else { return };
+            match listener.accept().await {
+                Ok((sock, peer)) => self.let_in(Caller { sock, peer, through: None }, room),
+                Err(error) => {
+                    // Out of descriptors, mostly: others must end before the next can come.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
             }
+        }
+    }
+
+    /// Serves a connection that was dialled here because the PoP of `through` called, as if it had come to the port.
+    pub fn adopt(&self, sock: std::net::TcpStream, peer: SocketAddr, through: SiteName) {
+        let door = self.clone();
+        drop(self.runtime.spawn(async move {
+            let sock = sock.set_nonblocking(true).and_then(|()| TcpStream::from_std(sock));
+            match (sock, door.strangers.room().await) {
+                (Ok(sock), Some(room)) => door.let_in(Caller { sock, peer, through: Some(through) }, room),
+                (Err(error), _) => tracing::warn!(%peer, %error, "cannot take a connection over"),
+                (_, None) => {}
+            }
+        }));
+    }
+
+    fn let_in(&self, caller: Caller, room: OwnedSemaphorePermit) {
+        match self.strangers.let_in(caller.peer.ip(), room) {
+            Some(guest) => drop(self.runtime.spawn(greet(caller, self.site.clone(), guest))),
+            None => Counters::add(&self.site.counters.over_share_total, 1),
         }
     }
 }
 
-async fn greet(mut sock: TcpStream, peer: SocketAddr, site: Arc<Site>, guest: Guest) {
-    let hello = tokio::time::timeout(HELLO_WITHIN, read_hello(&mut sock)).await;
+async fn greet(mut caller: Caller, site: Arc<Site>, guest: Guest) {
+    let (peer, sock) = (caller.peer, &mut caller.sock);
+    let hello = tokio::time::timeout(HELLO_WITHIN, read_first(sock)).await;
     match hello {
-        Ok(Ok(Some(hello))) => dispatch(sock, peer, hello, site, guest).await,
+        Ok(Ok(Some(First::Hello(hello)))) => dispatch(caller, hello, site, guest).await,
+        Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, guest).await,
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
             Counters::add(&site.counters.refused_total, 1);
@@ -84,8 +135,16 @@ struct ClientHello {
     renkei: bool,
 }
 
+/// How a connection begins.
+enum First {
+    /// With TLS.
+    Hello(ClientHello),
+    /// With the preface of a circuit; what came after it.
+    Circuit(Ticket, Vec<u8>),
+}
+
 /// Reads until the first message is whole; `None` if the peer left without a word, as port checks do.
-async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> {
+async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
     let mut bytes = Vec::with_capacity(4096);
     let mut acceptor = Acceptor::default();
     loop {
@@ -94,6 +153,12 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
         let count = count.map_err(|error| crate::net::tls::lost("receive", &error))?;
         if count == 0 {
             return Ok(None);
+        }
+        if circuit::is_preface(bytes[0]) {
+            match circuit::parse(&bytes).map_err(not_renkei)? {
+                Some(ticket) => return Ok(Some(First::Circuit(ticket, bytes.split_off(PREFACE_BYTES)))),
+                None => continue,
+            }
         }
         if bytes[0] != TLS_HANDSHAKE {
             return Err(Error::new(Code::NotRenkei, "handshake", "peer", "it sent something other than TLS"));
@@ -107,7 +172,8 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
         match acceptor.accept() {
             Ok(Some(accepted)) => {
                 let mut offered = accepted.client_hello().alpn().into_iter().flatten();
-                return Ok(Some(ClientHello { renkei: offered.any(|alpn| alpn == ALPN), bytes }));
+                let renkei = offered.any(|alpn| alpn == ALPN);
+                return Ok(Some(First::Hello(ClientHello { renkei, bytes })));
             }
             Ok(None) if bytes.len() > MAX_HELLO_BYTES => {
                 return Err(Error::new(
@@ -128,16 +194,39 @@ async fn read_hello(sock: &mut TcpStream) -> Result<Option<ClientHello>, Error> 
     }
 }
 
-async fn dispatch(sock: TcpStream, peer: SocketAddr, hello: ClientHello, site: Arc<Site>, guest: Guest) {
+/// Gives a circuit to the site; it keeps a stranger's place until somebody spoke for it.
+async fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, guest: Guest) {
+    let peer = caller.peer;
+    let Ok(Some(seat)) = tokio::time::timeout(HELLO_WITHIN, guest.seat(true)).await else {
+        Counters::add(&site.counters.refused_total, 1);
+        return tracing::warn!(%peer, "dropped: too many connections of strangers");
+    };
+    match blocking(caller.sock) {
+        Ok(sock) => site.circuit_came(ticket, sock, rest, Box::new(seat)),
+        Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
+    }
+}
+
+fn blocking(sock: TcpStream) -> std::io::Result<std::net::TcpStream> {
+    sock.into_std().and_then(|sock| sock.set_nonblocking(false).map(|()| sock))
+}
+
+/// What begins like a preface and is none is what any other service's client may send.
+fn not_renkei(error: Error) -> Error {
+    Error { code: Code::NotRenkei, ..error }
+}
+
+async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, guest: Guest) {
+    let Caller { sock, peer, through } = caller;
     let Ok(Some(seat)) = tokio::time::timeout(HELLO_WITHIN, guest.seat(hello.renkei)).await else {
         Counters::add(&site.counters.refused_total, 1);
         return tracing::warn!(%peer, "dropped: too many connections of strangers");
     };
     let snapshot = site.last_snapshot();
     if hello.renkei {
-        let sock = sock.into_std().and_then(|sock| sock.set_nonblocking(false).map(|()| sock));
-        match sock {
-            Ok(sock) => renkei::spawn(sock, hello.bytes, snapshot.renkei_tls.clone(), peer, site, seat),
+        let accepted = |sock| renkei::Accepted { sock, received: hello.bytes, peer, through };
+        match blocking(sock) {
+            Ok(sock) => renkei::spawn(accepted(sock), snapshot.renkei_tls.clone(), site, seat),
             Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
         }
     } else {

@@ -26,8 +26,10 @@ const MAX_ENDPOINTS: usize = 16;
 pub struct SiteCard {
     /// The site.
     pub site: SiteName,
-    /// `host:port` of its PoPs, in the order to try them.
+    /// `host:port` of its PoPs, in the order to try them; of a site with `via`, known to its own users alone.
     pub endpoints: Vec<String>,
+    /// Sites whose PoPs it keeps lines to, because it cannot be dialled.
+    pub via: Vec<SiteName>,
     /// Certificate of its authority.
     pub authority: CertificateDer<'static>,
     /// Its revocation list, DER; not checked here.
@@ -41,6 +43,8 @@ struct CardText {
     site: SiteName,
     fingerprint: String,
     endpoints: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    via: Vec<SiteName>,
     ca: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     crl: Option<String>,
@@ -67,6 +71,7 @@ impl SiteCard {
             site: self.site.clone(),
             fingerprint: self.fingerprint(),
             endpoints: self.endpoints.clone(),
+            via: self.via.clone(),
             ca: to_pem("CERTIFICATE", &self.authority),
             crl: self.revocation_list.as_ref().map(|der| to_pem("X509 CRL", der)),
         };
@@ -79,6 +84,18 @@ impl SiteCard {
         )
     }
 
+    /// The card as other sites get it: they cannot dial a site that keeps lines.
+    pub fn for_others(&self) -> SiteCard {
+        let endpoints = if self.via.is_empty() { self.endpoints.clone() } else { Vec::new() };
+        SiteCard { endpoints, ..self.clone() }
+    }
+
+    /// Where the site is reached, for people.
+    pub fn places(&self) -> String {
+        let through = self.via.iter().map(|site| format!("through {site}"));
+        self.endpoints.iter().cloned().chain(through).collect::<Vec<_>>().join(", ")
+    }
+
     /// SHA-256 of the authority's certificate: `SHA256:ab:cd:...`.
     pub fn fingerprint(&self) -> String {
         format!("SHA256:{}", hex(&Sha256::digest(&self.authority), ":"))
@@ -89,15 +106,17 @@ impl CardText {
     fn into_card(self) -> Result<SiteCard, Error> {
         let site = self.site;
         let bad = |cause: &str| invalid(site.as_str(), cause);
-        let endpoints_good = (1..=MAX_ENDPOINTS).contains(&self.endpoints.len());
-        if !endpoints_good || !self.endpoints.iter().all(|endpoint| is_endpoint(endpoint)) {
-            return Err(bad("its endpoints are not 1 to 16 of HOST:PORT"));
+        let places = self.endpoints.len() + self.via.len();
+        let places_good = (1..=MAX_ENDPOINTS).contains(&places);
+        if !places_good || !self.endpoints.iter().all(|endpoint| is_endpoint(endpoint)) {
+            return Err(bad("its endpoints are not 1 to 16 of HOST:PORT, or sites in `via`"));
         }
         let chain = parse_chain(&self.ca).map_err(|error| bad(&error.cause))?;
         let [authority] = <[_; 1]>::try_from(chain).map_err(|_| bad("it has more than one certificate"))?;
         let revocation_list =
             self.crl.map(|pem| parse_list(&pem)).transpose().map_err(|cause| bad(&cause))?;
-        let card = SiteCard { site: site.clone(), endpoints: self.endpoints, authority, revocation_list };
+        let (endpoints, via) = (self.endpoints, self.via);
+        let card = SiteCard { site: site.clone(), endpoints, via, authority, revocation_list };
         if !card.fingerprint().eq_ignore_ascii_case(&self.fingerprint) {
             return Err(bad("the fingerprint is not that of the certificate: the card was altered"));
         }
@@ -158,6 +177,20 @@ mod tests {
         let text = card.to_text();
         assert_eq!(SiteCard::parse(&text).unwrap(), card);
         assert!(text.contains(&card.fingerprint()) && card.fingerprint().starts_with("SHA256:"));
+    }
+
+    #[test]
+    fn a_site_that_cannot_be_dialled_names_who_can_call_it() {
+        let mut card = card(&Authority::create(&site("kek"), now()).unwrap());
+        card.via = vec![site("hub")];
+        let inside = SiteCard::parse(&card.to_text()).unwrap();
+        assert_eq!((inside.endpoints.len(), &inside.via), (1, &card.via));
+        let outside = SiteCard::parse(&card.for_others().to_text()).unwrap();
+        assert_eq!((outside.endpoints.len(), &outside.via), (0, &card.via));
+        assert_eq!(outside.places(), "through hub");
+        card.via.clear();
+        card.endpoints.clear();
+        assert_eq!(SiteCard::parse(&card.to_text()).unwrap_err().code, Code::CardInvalid);
     }
 
     #[test]

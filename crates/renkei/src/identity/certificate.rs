@@ -117,7 +117,7 @@ pub fn serial_text(bytes: &[u8]) -> String {
 }
 
 /// Bytes as lower-case hexadecimal with `separator` between them.
-pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
+pub fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(separator)
 }
 

@@ -37,6 +37,8 @@ pub struct Invitation {
     pub site: SiteName,
     /// Where it is reached.
     pub endpoints: Vec<String>,
+    /// Sites whose PoPs lead to it.
+    pub via: Vec<SiteName>,
     authority: [u8; 32],
     /// Not to be shown.
     pub secret: Secret,
@@ -74,7 +76,9 @@ impl Invitation {
 impl fmt::Display for Invitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let proof = [&self.authority[..], &self.secret].concat();
-        write!(f, "{}@{}/{}", self.site, self.endpoints.join(","), hex(&proof, ""))
+        let via = self.via.iter().map(SiteName::as_str);
+        let places: Vec<&str> = self.endpoints.iter().map(String::as_str).chain(via).collect();
+        write!(f, "{}@{}/{}", self.site, places.join(","), hex(&proof, ""))
     }
 }
 
@@ -91,12 +95,15 @@ impl FromStr for Invitation {
 fn split(text: &str) -> Option<Invitation> {
     let (site, rest) = text.split_once('@')?;
     let (endpoints, proof) = rest.rsplit_once('/')?;
-    let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
+    let (endpoints, via): (Vec<&str>, Vec<&str>) =
+        endpoints.split(',').partition(|place| place.contains(':'));
+    let via: Option<Vec<SiteName>> = via.into_iter().map(|site| SiteName::parse(site).ok()).collect();
+    let endpoints: Vec<String> = endpoints.into_iter().map(str::to_owned).collect();
     let proof = unhex(proof)?;
     let (authority, secret) = proof.split_first_chunk::<32>()?;
     let good = endpoints.iter().all(|endpoint| is_endpoint(endpoint));
     let (site, secret) = (SiteName::parse(site).ok()?, secret.try_into().ok()?);
-    good.then_some(Invitation { site, endpoints, authority: *authority, secret })
+    good.then_some(Invitation { site, endpoints, via: via?, authority: *authority, secret })
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -125,8 +132,8 @@ pub fn give(
     let name = name_of(&secret);
     write_file(&folder.join(&name), format!("{expires_unix}\n").as_bytes(), 0o600)?;
     let authority = Sha256::digest(&card.authority).into();
-    let invitation =
-        Invitation { site: card.site.clone(), endpoints: card.endpoints.clone(), authority, secret };
+    let SiteCard { site, endpoints, via, .. } = card.for_others();
+    let invitation = Invitation { site, endpoints, via, authority, secret };
     Ok((invitation, Open { id: id_of(&name), expires_unix, used: false }))
 }
 

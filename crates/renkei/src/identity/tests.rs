@@ -38,6 +38,7 @@ pub(crate) fn card(authority: &Authority) -> SiteCard {
     SiteCard {
         site: authority.site().clone(),
         endpoints: vec![format!("{}.example:7512", authority.site())],
+        via: Vec::new(),
         authority: authority.certificate().clone(),
         revocation_list: None,
     }

@@ -156,7 +156,8 @@ impl Trust {
             let cause = format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
             return Err(Error::new(Code::CardConflict, "add site card", &card.site, cause));
         }
-        Ok(if known.endpoints == card.endpoints { Added::Same } else { Added::Updated })
+        let same = known.endpoints == card.endpoints && known.via == card.via;
+        Ok(if same { Added::Same } else { Added::Updated })
     }
 
     /// Ends the trust in a site.
@@ -262,8 +263,8 @@ fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
         return Ok(None);
     };
     let authority = super::certificate::parse_chain(&pem)?.remove(0);
-    let endpoints = config.announced_endpoints();
-    Ok(Some(SiteCard { site: site.clone(), endpoints, authority, revocation_list: None }))
+    let (endpoints, via) = (config.announced_endpoints(), config.reverse.clone());
+    Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, revocation_list: None }))
 }
 
 fn read_list(path: &Path) -> Result<Option<Vec<u8>>, Error> {
@@ -296,6 +297,8 @@ mod tests {
         assert_eq!(trust.add(kek.clone()).unwrap(), Added::New);
         assert_eq!(trust.add(kek.clone()).unwrap(), Added::Same);
         kek.endpoints = vec!["new.example:1".into()];
+        assert_eq!(trust.add(kek.clone()).unwrap(), Added::Updated);
+        kek.via = vec![site("osaka")];
         assert_eq!(trust.add(kek.clone()).unwrap(), Added::Updated);
         let mut trust = Trust::load(&home).unwrap();
         assert_eq!(trust.endpoints(&kek.site).unwrap(), ["new.example:1"]);

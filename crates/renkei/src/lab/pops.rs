@@ -5,8 +5,8 @@
 
 use super::folder::LabFolder;
 use super::network::host_names;
-use super::topology::{Site, Topology};
-use crate::config::DEFAULT_PORT;
+use super::topology::{Gate, Site, Topology};
+use crate::config::{DEFAULT_PORT, MAX_REVERSE, add_reverse};
 use crate::home::{Home, make_dir};
 use crate::identity::account::Account;
 use crate::identity::map;
@@ -32,8 +32,9 @@ pub fn start(folder: &LabFolder, topology: &Topology) -> Result<Vec<Child>, Erro
         }
         command
     }))?;
-    for (_, site) in &sites {
+    for (at, site) in &sites {
         add_storage(folder, site)?;
+        keep_lines(folder, topology, (*at, site))?;
     }
     introduce(folder, &sites)?;
     let mut processes = Vec::new();
@@ -94,6 +95,20 @@ fn finish(child: Child) -> Result<(), Error> {
     Err(error.unwrap_or_else(|_| Error::new(Code::Internal, "run", "renkei", output.status)))
 }
 
+/// A site behind a border keeps lines to the PoPs of all open sites it has a link to.
+fn keep_lines(folder: &LabFolder, topology: &Topology, (at, site): (usize, &Site)) -> Result<(), Error> {
+    if site.gate == Gate::Open {
+        return Ok(());
+    }
+    let home = Home::at(&folder.pop(site.name.as_str()));
+    let is_hub = |(number, other): &(usize, &Site)| {
+        let linked = topology.links.iter().any(|link| link.from == at && link.to == *number);
+        other.pop && other.gate == Gate::Open && linked
+    };
+    let hubs = topology.sites.iter().enumerate().filter(is_hub);
+    hubs.take(MAX_REVERSE).try_for_each(|(_, hub)| add_reverse(&home, &hub.name))
+}
+
 fn add_storage(folder: &LabFolder, site: &Site) -> Result<(), Error> {
     let path = storage(folder, site);
     make_dir(&path, 0o755)?;
@@ -112,7 +127,8 @@ fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> 
         let mut trust = Trust::load(&home(site))?;
         for (_, other) in sites.iter().filter(|(_, other)| other.name != site.name) {
             let card = Trust::load(&home(other))?.export(&other.name);
-            trust.add(card.expect("a PoP that was just made has its own card"))?;
+            let card = card.expect("a PoP that was just made has its own card");
+            trust.add(card.for_others())?;
             map::add(&home(site), &format!("{user}@{}", other.name), &account)?;
         }
     }

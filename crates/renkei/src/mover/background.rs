@@ -1,18 +1,19 @@
 //! The pace of a background transfer: what [`Background`] decides from the kernel's counters.
 
 use super::send::{Session, Thread};
-use super::throttle::{Shares, Throttle};
+use super::throttle::Throttle;
 use crate::identity::account::Account;
-use crate::net::socket::{rtt, sample};
+use crate::net::socket::{pace, rtt, sample};
 use renkei_core::error::Error;
 use renkei_core::link::background::{Background, Round};
+use renkei_core::link::busy::Busy;
 use renkei_core::link::controller::Sample;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
-const ROOM: f64 = 1.25;
+const ROOM: f64 = 1.1;
 
 /// The streams of a background transfer and what is known of their path.
 pub(super) struct Pace {
@@ -20,7 +21,7 @@ pub(super) struct Pace {
     control: Background,
     limit: u64,
     throttle: Arc<Throttle>,
-    shares: Shares,
+    busy: Busy,
     /// What the streams had done when the round began.
     before: Vec<Sample>,
     since: Instant,
@@ -33,11 +34,17 @@ impl Pace {
         let rtt = sockets.iter().map(|socket| rtt(socket)).min().unwrap_or_default();
         let (control, limit) = (Background::new(rtt), limit.unwrap_or(u64::MAX));
         let rate = (control.rate() as u64).min(limit);
-        let shares = Shares::new(sockets.len(), ROOM);
-        shares.pace(&sockets, rate);
-        let before = sockets.iter().map(|socket| sample(socket)).collect();
-        let throttle = Arc::new(Throttle::new(rate));
-        Pace { sockets, control, limit, throttle, shares, before, since: Instant::now(), rtt }
+        let before: Vec<Sample> = sockets.iter().map(|socket| sample(socket)).collect();
+        let (throttle, busy) = (Arc::new(Throttle::new(rate)), Busy::new(&before));
+        let begun = Pace { sockets, control, limit, throttle, busy, before, since: Instant::now(), rtt };
+        begun.apply(rate);
+        begun
+    }
+
+    /// Tells the streams' shares of a rate to the kernel.
+    fn apply(&self, rate: u64) {
+        let share = self.busy.share(rate as f64 * ROOM);
+        self.sockets.iter().for_each(|socket| pace(socket, Some(share)));
     }
 
     /// What its streams take from.
@@ -53,12 +60,12 @@ impl Pace {
             return;
         }
         self.rtt = round.rtt;
-        self.shares.on_samples(&samples);
+        self.busy.on_samples(Duration::ZERO, Duration::ZERO, &samples);
         (self.before, self.since) = (samples, Instant::now());
         let rate = (self.control.on_round(&round) as u64).min(self.limit);
         tracing::trace!(?round, rate, "background");
         self.throttle.set_rate(rate);
-        self.shares.pace(&self.sockets, rate);
+        self.apply(rate);
     }
 
     /// What was done since the round began. A stream that did nothing knows an old round trip.

@@ -1,28 +1,31 @@
 //! Opens sessions: connects to a site, proves who both sides are, greets, and joins data streams.
 //!
 //! On a far path each round trip is time the link stands empty. So the data streams are dialled while the session
-//! is still being agreed on, all at once, and the first request travels with the greeting.
+//! is still being agreed on, all at once, and the first request travels with the greeting. How a connection to the
+//! site is got, [`super::reach`] says; [`super::routes`] tries the ways one after the other.
 
+use super::reach::Reach;
+use super::routes::Ways;
 use crate::identity::credential::Credential;
 use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::Trust;
 use crate::identity::verify::{expect_site, verify_peer};
 use crate::net::control::{ControlReceiver, split};
 use crate::net::socket;
-use crate::net::tls::{TlsStream, lost};
+use crate::net::tls::TlsStream;
 use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
+use renkei_core::route::Rule;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
 use renkei_core::wire::message::{Control, Found, Hello, Opened, Reply, Request, Welcome};
 use renkei_core::wire::{VERSIONS, encode, violation};
 use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use std::collections::VecDeque;
-use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,6 +42,7 @@ pub struct Dialler {
     config: Arc<ClientConfig>,
     trust: Arc<Trust>,
     silence: Duration,
+    pub(super) ways: Ways,
 }
 
 /// An open session with a site.
@@ -47,8 +51,8 @@ pub struct Session {
     pub control: ControlReceiver,
     /// How the site greeted.
     pub welcome: Welcome,
-    /// Where it was reached.
-    pub endpoint: SocketAddr,
+    /// How it was reached.
+    pub reach: Reach,
     site: SiteName,
     chain: Vec<CertificateDer<'static>>,
     next_request: u64,
@@ -104,7 +108,24 @@ const PADDING_BYTES: usize = 30 * 1440;
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
-        Ok(Dialler { config: client_config(credential)?, trust, silence })
+        let ways = Ways::of(&credential.holder()?);
+        Ok(Dialler { config: client_config(credential)?, trust, silence, ways })
+    }
+
+    /// The same with what else is known of the ways to sites.
+    pub fn with_ways(self, ways: Ways) -> Self {
+        Dialler { ways, ..self }
+    }
+
+    /// The same with the administrator's word on some sites.
+    pub fn with_rules(mut self, rules: BTreeMap<SiteName, Rule>) -> Self {
+        self.ways.rules = rules;
+        self
+    }
+
+    /// The sites it knows, to keep.
+    pub fn trust_shared(&self) -> Arc<Trust> {
+        self.trust.clone()
     }
 
     /// The sites it knows.
@@ -112,70 +133,30 @@ impl Dialler {
         &self.trust
     }
 
-    /// Opens a session at the first of the site's endpoints that answers.
+    /// Opens a session with a site, by the first way that works.
     ///
     /// # Errors
-    /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave.
+    /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave; `NoRoute`.
     pub fn connect(&self, site: &SiteName) -> Result<Session, Error> {
         self.connect_ahead(site, &Ahead::default())
     }
 
-    /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
-    pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
-        let mut failures = Vec::new();
-        let mut used = false;
-        for endpoint in self.trust.endpoints(site)? {
-            match self.connect_to(site, endpoint, ahead, &mut used) {
-                Ok(session) => return Ok(session),
-                Err(error) if used => return Err(error),
-                Err(error) => failures.push(error),
-            }
-        }
-        if failures.len() == 1 {
-            return Err(failures.remove(0));
-        }
-        let refused = failures.iter().position(|error| !is_network(error.code));
-        if let Some(refused) = refused {
-            return Err(failures.swap_remove(refused));
-        }
-        let causes: Vec<String> = failures.iter().map(Error::to_string).collect();
-        Err(Error::new(Code::SiteUnreachable, "connect", site, causes.join("; ")).at("client"))
-    }
-
-    fn connect_to(
-        &self,
-        site: &SiteName,
-        endpoint: &str,
-        ahead: &Ahead,
-        used: &mut bool,
-    ) -> Result<Session, Error> {
-        let mut last = None;
-        for address in resolve(endpoint)? {
-            match self.open_noting(site, address, ahead, used) {
-                Ok(session) => return Ok(session),
-                Err(error) if is_network(error.code) && !*used => last = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| Error::new(Code::NameUnresolved, "resolve", endpoint, "no address")))
-    }
-
     /// Opens a session at one address.
     pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
-        self.open_noting(site, address, ahead, &mut false)
+        self.open_noting(site, &Reach::Direct(address, CONNECT_TIMEOUT), ahead, &mut false)
     }
 
     /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
-    fn open_noting(
+    pub(super) fn open_noting(
         &self,
         site: &SiteName,
-        address: SocketAddr,
+        reach: &Reach,
         ahead: &Ahead,
         used: &mut bool,
     ) -> Result<Session, Error> {
-        let subject = |error: Error| Error { subject: format!("{site} at {address}"), ..error };
-        let (sock, streams) = self.reach_ahead(site, address, ahead)?;
-        let stream = self.shake(site, address, sock)?;
+        let subject = |error: Error| Error { subject: reach.place(site), ..error };
+        let (sock, streams) = self.reach_ahead(site, reach, ahead)?;
+        let stream = self.shake(site, reach, sock)?;
         let chain = stream.peer_chain();
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
@@ -183,7 +164,7 @@ impl Dialler {
             *used = matches!(request, Request::Redeem(_) | Request::Push { .. } | Request::PushFound { .. });
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
-        let welcome = match control.recv().map_err(|error| named(error, site, address))? {
+        let welcome = match control.recv().map_err(|error| named(error, site, reach))? {
             Control::Welcome(welcome) if VERSIONS.contains(&welcome.version) => welcome,
             Control::Welcome(welcome) => {
                 let cause = format!("{site} chose version {}", welcome.version);
@@ -194,7 +175,7 @@ impl Dialler {
         Ok(Session {
             control,
             welcome,
-            endpoint: address,
+            reach: reach.clone(),
             site: site.clone(),
             chain,
             next_request: 0,
@@ -205,12 +186,13 @@ impl Dialler {
 
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
-        self.shake(site, address, reach(site, address)?)
+        let reach = Reach::Direct(address, CONNECT_TIMEOUT);
+        self.shake(site, &reach, reach.connect(site)?)
     }
 
-    fn shake(&self, site: &SiteName, address: SocketAddr, sock: TcpStream) -> Result<TlsStream, Error> {
+    fn shake(&self, site: &SiteName, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {
         let stream = TlsStream::connect(sock, self.config.clone(), server_name(site), CONNECT_TIMEOUT);
-        let stream = stream.map_err(|error| named(error, site, address))?;
+        let stream = stream.map_err(|error| named(error, site, reach))?;
         let peer = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
             .map_err(|error| error.at("client"))?;
         expect_site(&peer, site).map_err(|error| error.at("client"))?;
@@ -221,28 +203,28 @@ impl Dialler {
     fn reach_ahead(
         &self,
         site: &SiteName,
-        address: SocketAddr,
+        reach: &Reach,
         ahead: &Ahead,
     ) -> Result<(TcpStream, Dialling), Error> {
         let mut dialling = Dialling::new();
         if ahead.streams == 0 {
-            return Ok((reach(site, address)?, dialling));
+            return Ok((reach.connect(site)?, dialling));
         }
         let (tell, reached) = mpsc::channel();
         let connect = {
-            let site = site.clone();
-            move || drop(tell.send(reach(&site, address)))
+            let (site, reach) = (site.clone(), reach.clone());
+            move || drop(tell.send(reach.connect(&site)))
         };
         spawn_dial(connect)?;
         let started = Instant::now();
         for sign in SIGNS {
             match reached.recv_timeout(sign.saturating_sub(started.elapsed())) {
-                Ok(sock) => return self.after_reach(sock?, dialling, site, address, ahead),
-                Err(_) => self.dial_ahead(&mut dialling, site, address, ahead, sign),
+                Ok(sock) => return self.after_reach(sock?, dialling, site, reach, ahead),
+                Err(_) => self.dial_ahead(&mut dialling, site, reach, ahead, sign),
             }
         }
         let sock = reached.recv().expect("the thread tells before it ends")?;
-        self.after_reach(sock, dialling, site, address, ahead)
+        self.after_reach(sock, dialling, site, reach, ahead)
     }
 
     fn after_reach(
@@ -250,10 +232,10 @@ impl Dialler {
         sock: TcpStream,
         mut dialling: Dialling,
         site: &SiteName,
-        address: SocketAddr,
+        reach: &Reach,
         ahead: &Ahead,
     ) -> Result<(TcpStream, Dialling), Error> {
-        self.dial_ahead(&mut dialling, site, address, ahead, socket::rtt(&sock));
+        self.dial_ahead(&mut dialling, site, reach, ahead, socket::rtt(&sock));
         Ok((sock, dialling))
     }
 
@@ -262,14 +244,14 @@ impl Dialler {
         &self,
         dialling: &mut Dialling,
         site: &SiteName,
-        address: SocketAddr,
+        reach: &Reach,
         ahead: &Ahead,
         rtt: Duration,
     ) {
         let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
         while dialling.under_way < usize::from(count) {
             // What cannot be dialled now is dialled when it is needed.
-            if self.dial_stream(dialling, site, address, ahead.sends).is_err() {
+            if self.dial_stream(dialling, site, reach, ahead.sends).is_err() {
                 return;
             }
         }
@@ -280,20 +262,21 @@ impl Dialler {
         &self,
         dialling: &mut Dialling,
         site: &SiteName,
-        address: SocketAddr,
+        reach: &Reach,
         opens: bool,
     ) -> Result<(), Error> {
-        let (dialler, site, ready) = (self.clone(), site.clone(), dialling.ready.clone());
+        let (dialler, site, reach) = (self.clone(), site.clone(), reach.clone());
+        let ready = dialling.ready.clone();
         // If nobody waits any more, the stream is closed.
-        spawn_dial(move || drop(ready.send(dialler.dial(&site, address, opens))))?;
+        spawn_dial(move || drop(ready.send(dialler.dial(&site, &reach, opens))))?;
         dialling.under_way += 1;
         Ok(())
     }
 
-    fn dial(&self, site: &SiteName, address: SocketAddr, opens: bool) -> Result<TlsStream, Error> {
-        let sock = reach(site, address)?;
+    fn dial(&self, site: &SiteName, reach: &Reach, opens: bool) -> Result<TlsStream, Error> {
+        let sock = reach.connect(site)?;
         let padded = opens && is_long(socket::rtt(&sock));
-        let mut stream = self.shake(site, address, sock)?;
+        let mut stream = self.shake(site, reach, sock)?;
         if padded {
             let mut bytes = Vec::new();
             frame::push_padding(&mut bytes, PADDING_BYTES);
@@ -317,7 +300,7 @@ impl Dialler {
         let (mut streams, mut again) = (Vec::with_capacity(wanted), 2 * wanted);
         while streams.len() < wanted {
             while dialling.under_way < wanted - streams.len() {
-                self.dial_stream(&mut dialling, &session.site, session.endpoint, false)?;
+                self.dial_stream(&mut dialling, &session.site, &session.reach, false)?;
             }
             let joined = dialling.next().and_then(|stream| {
                 self.join_one(stream, &opened.ticket, u16::try_from(streams.len()).unwrap_or(u16::MAX))
@@ -372,7 +355,7 @@ impl Session {
     /// The site's answer to a request; the outer error ends the session.
     fn outcome_of(&mut self, id: u64) -> Result<Result<Reply, Error>, Error> {
         let site = self.site.clone();
-        match self.control.recv().map_err(|error| named(error, &site, self.endpoint))? {
+        match self.control.recv().map_err(|error| named(error, &site, &self.reach))? {
             Control::Reply { id: answered, reply } if answered == id => Ok(reply),
             Control::Abort(error) => Err(error),
             other => Err(violation("reply", format_args!("{other:?}"))),
@@ -457,6 +440,15 @@ impl Session {
         }
     }
 
+    /// Where the site was reached: an address, or by whom.
+    pub fn place(&self) -> String {
+        match &self.reach {
+            Reach::Direct(address, _) => address.to_string(),
+            Reach::Line(_) => "its line".into(),
+            Reach::Through(passage) => format!("through {}", passage.relay()),
+        }
+    }
+
     /// The certificates the site showed.
     pub fn peer_chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
@@ -473,12 +465,6 @@ fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))
 }
 
-/// Connects to an address of a site.
-pub fn reach(site: &SiteName, address: SocketAddr) -> Result<TcpStream, Error> {
-    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
-        .map_err(|error| named(unreachable(&error), site, address))
-}
-
 /// The greeting of this program, now.
 fn hello() -> Hello {
     Hello {
@@ -489,32 +475,16 @@ fn hello() -> Hello {
 }
 
 /// Names the peer in an error of the network that does not know it.
-fn named(error: Error, site: &SiteName, address: SocketAddr) -> Error {
+pub(super) fn named(error: Error, site: &SiteName, reach: &Reach) -> Error {
     if error.subject == "peer" {
-        return Error { subject: format!("{site} at {address}"), ..error }.at("client");
+        return Error { subject: reach.place(site), ..error }.at("client");
     }
     error.at("client")
 }
 
-/// The addresses behind an endpoint `HOST:PORT`.
-pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
-    let found = endpoint.to_socket_addrs();
-    let found =
-        found.map_err(|error| Error::new(Code::NameUnresolved, "resolve", endpoint, error).at("client"));
-    found.map(Iterator::collect)
-}
-
-/// What a failed connect means.
-pub fn unreachable(error: &io::Error) -> Error {
-    let code = match error.kind() {
-        io::ErrorKind::ConnectionRefused => Code::PortClosed,
-        io::ErrorKind::ConnectionReset => Code::ConnectionLost,
-        _ => Code::PeerDown,
-    };
-    Error { code, op: "connect".into(), ..lost("connect", error) }
-}
-
-fn is_network(code: Code) -> bool {
+/// Whether the way to the peer is what failed.
+pub(super) fn is_network(code: Code) -> bool {
     use Code::*;
     matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
+        || matches!(code, NoRoute | NoLine | CallUnanswered)
 }

@@ -14,9 +14,12 @@ pub mod journal;
 pub mod keep;
 mod offers;
 pub mod outgoing;
+mod passage;
 mod place;
 pub mod progress;
+pub mod reach;
 pub mod receive;
+pub mod routes;
 pub mod send;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -9,7 +9,7 @@ use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::outgoing::Outgoing;
 use super::progress::Watch;
-use super::throttle::{Shares, Throttle};
+use super::throttle::Throttle;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
@@ -17,7 +17,8 @@ use crate::net::socket::{pace, prepare_sending, rtt, sample, spare_rest};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::{Controller, Sample, is_far};
+use renkei_core::link::busy::Busy;
+use renkei_core::link::controller::{Controller, is_far};
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
@@ -380,9 +381,7 @@ struct Pacer {
     /// When each stream is spared its next rest; not all at once.
     rests: Vec<Duration>,
     /// What a limit lets each stream have.
-    limit: Option<(u64, Shares)>,
-    /// When it was last looked which streams are busy.
-    looked: Duration,
+    limit: Option<(u64, Busy)>,
 }
 
 impl Pacer {
@@ -392,9 +391,8 @@ impl Pacer {
         let controller = known.unwrap_or_else(|| Controller::new(sockets.len())).resume(&samples);
         let streams = sockets.len().max(1) as u32;
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
-        let limit = limit.map(|limit| (limit, Shares::new(sockets.len(), LIMIT_ROOM)));
-        let (started, looked) = (Instant::now(), Duration::ZERO);
-        let pacer = Pacer { sockets, controller, started, rests, limit, looked };
+        let limit = limit.map(|limit| (limit, Busy::new(&samples)));
+        let pacer = Pacer { sockets, controller, started: Instant::now(), rests, limit };
         // Streams that were kept still have the pace of the job before.
         pacer.apply();
         pacer
@@ -402,7 +400,7 @@ impl Pacer {
 
     fn apply(&self) {
         let rates = &self.controller.pacing().rates;
-        let share = self.limit.as_ref().map(|(limit, shares)| shares.of(*limit));
+        let share = self.limit.as_ref().map(|(limit, busy)| busy.share(*limit as f64 * LIMIT_ROOM));
         let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
         self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
     }
@@ -410,23 +408,16 @@ impl Pacer {
     fn tick(&mut self) {
         let now = self.started.elapsed();
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        let shared = self.share_limit(now, &samples);
+        let share_limit = |(_, busy): &mut (u64, Busy)| busy.on_samples(now, PROGRESS_EVERY, &samples);
+        let shared = self.limit.as_mut().is_some_and(share_limit);
         if self.controller.on_samples(now, &samples) || shared {
             self.apply();
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
-        if self.controller.is_full() {
+        // A rest of all streams would be missing from the limit, and what is missing is not made up for.
+        if self.controller.is_full() || self.limit.is_some() {
             self.spare_rests(now);
         }
-    }
-
-    /// Sees now and then which streams leave their part of a limit to the others; true if that changed.
-    fn share_limit(&mut self, now: Duration, samples: &[Sample]) -> bool {
-        let Some((_, shares)) = self.limit.as_mut().filter(|_| now >= self.looked + PROGRESS_EVERY) else {
-            return false;
-        };
-        self.looked = now;
-        shares.on_samples(samples)
     }
 
     fn spare_rests(&mut self, now: Duration) {
@@ -536,7 +527,7 @@ mod tests {
 
     fn root(folder: &Path) -> Root {
         let dir = LocalStore::open(folder, Access::ReadOnly).unwrap().root().unwrap();
-        Root { dir, from: RelPath::root(), to: RelPath::root(), shown: String::new() }
+        Root { dir, from: RelPath::root(), to: RelPath::root(), alone: false, shown: String::new() }
     }
 
     fn file() -> (Origin, Entry) {

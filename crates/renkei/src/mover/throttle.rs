@@ -4,11 +4,8 @@
 //! pace only smooths that: each busy stream gets an even share of the rate and a little more. A stream that waits for
 //! its turn has nothing unsent, so BBR does not take the rate for what the path carries, and never is what limits it.
 
-use crate::net::socket::pace;
 use renkei_core::link::bucket::Bucket;
-use renkei_core::link::controller::Sample;
-use std::net::TcpStream;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A stream that waits looks so often whether the session has ended.
@@ -53,60 +50,9 @@ impl Throttle {
     }
 }
 
-/// How a rate is shared over streams: those that do nothing leave their part to the others.
-pub(super) struct Shares {
-    delivered: Vec<u64>,
-    busy: usize,
-    /// The sum of all paces, as a multiple of the rate.
-    room: f64,
-}
-
-impl Shares {
-    /// Even shares of so many streams.
-    pub(super) fn new(streams: usize, room: f64) -> Self {
-        Shares { delivered: vec![0; streams], busy: streams.max(1), room }
-    }
-
-    /// Sees which streams are busy; true if their number changed.
-    pub(super) fn on_samples(&mut self, samples: &[Sample]) -> bool {
-        let now = || samples.iter().map(|sample| sample.delivered_bytes);
-        let busy = now().zip(&self.delivered).filter(|(now, before)| now > *before).count();
-        self.delivered = now().collect();
-        // If nobody does anything, who begins is still one of all.
-        let busy = if busy == 0 { samples.len().max(1) } else { busy };
-        std::mem::replace(&mut self.busy, busy) != busy
-    }
-
-    /// What one stream may send per second of `rate` for all.
-    pub(super) fn of(&self, rate: u64) -> u64 {
-        ((rate as f64 * self.room / self.busy as f64) as u64).max(1)
-    }
-
-    /// Paces every stream to its share.
-    pub(super) fn pace(&self, sockets: &[Arc<TcpStream>], rate: u64) {
-        sockets.iter().for_each(|socket| pace(socket, Some(self.of(rate))));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn samples(delivered: &[u64]) -> Vec<Sample> {
-        let sample = |bytes: &u64| Sample { delivered_bytes: *bytes, ..Sample::default() };
-        delivered.iter().map(sample).collect()
-    }
-
-    #[test]
-    fn idle_streams_leave_their_share() {
-        let mut shares = Shares::new(4, 1.0);
-        assert_eq!(shares.of(1000), 250);
-        assert!(shares.on_samples(&samples(&[10, 0, 0, 10])));
-        assert_eq!(shares.of(1000), 500);
-        assert!(!shares.on_samples(&samples(&[20, 0, 0, 20])));
-        assert!(shares.on_samples(&samples(&[20, 0, 0, 20])), "nobody is busy");
-        assert_eq!(shares.of(1000), 250);
-    }
 
     #[test]
     fn all_streams_together_keep_the_rate() {

@@ -43,6 +43,8 @@ pub struct Root {
     pub from: RelPath,
     /// What it becomes below the destination.
     pub to: RelPath,
+    /// A directory without what is in it.
+    pub alone: bool,
     /// What errors put before the paths of `dir`'s store, so that they show names as the user gave them.
     pub shown: String,
 }
@@ -135,13 +137,14 @@ impl Walk<'_> {
             Err(error) => return self.fail(self.to.clone(), error),
         };
         let is_dir = entry.kind == EntryKind::Dir;
-        if is_dir && !recursive {
+        let descends = is_dir && !self.root.alone;
+        if descends && !recursive {
             let error = Error::new(Code::IsADirectory, "walk", &entry.path, "omitted without -r");
             return self.fail(self.to.clone(), error);
         }
         let (from, to) = (self.from.clone(), self.to.clone());
         self.entry(from.clone(), to.clone(), entry, raw)
-            && (!is_dir || self.enter(from, to) && self.descend())
+            && (!descends || self.enter(from, to) && self.descend())
     }
 
     fn look_at_root(&self) -> Result<(Entry, Raw), Error> {
@@ -374,6 +377,7 @@ mod tests {
             dir: dir.clone(),
             from: path("f"),
             to: path(&format!("f{index}")),
+            alone: false,
             shown: String::new(),
         };
         let roots: Vec<Root> = (0..SOURCES).map(root).collect();
@@ -384,7 +388,13 @@ mod tests {
 
     fn found(bounds: &Bounds, folder: &tempfile::TempDir) -> Kept {
         let mut kept = Kept::default();
-        let root = Root { dir: open(folder), from: RelPath::root(), to: path("to"), shown: String::new() };
+        let root = Root {
+            dir: open(folder),
+            from: RelPath::root(),
+            to: path("to"),
+            alone: false,
+            shown: String::new(),
+        };
         walk_within(bounds, &[root], true, &mut kept);
         assert!(kept.failed.is_empty(), "{:?}", kept.failed);
         kept
@@ -451,6 +461,24 @@ mod tests {
         assert_eq!((paths.len(), ending(&kept, "/f").len()), (1 + 6 * 7 * 4, 6 * 7));
     }
 
+    #[test]
+    fn a_directory_alone_comes_without_what_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("d/e")).unwrap();
+        std::fs::write(folder.path().join("d/f"), "").unwrap();
+        let root = |name: &str, alone| Root {
+            dir: open(&folder),
+            from: path(name),
+            to: path(name),
+            alone,
+            shown: String::new(),
+        };
+        let mut kept = Kept::default();
+        walk(&[root("d", true), root("d/f", false)], false, &mut kept);
+        let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
+        assert_eq!((paths, kept.failed.len()), (vec!["d".to_owned(), "d/f".to_owned()], 0));
+    }
+
     fn link(folder: &tempfile::TempDir, first: &str, further: &[&str]) {
         std::fs::write(folder.path().join(first), first).unwrap();
         for name in further {
@@ -493,7 +521,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("run")).unwrap();
         let shown = |from: &str, shown: &str| {
             let dir = open(&folder).descend(&path("run")).unwrap();
-            let root = Root { dir, from: path(from), to: path("to"), shown: shown.into() };
+            let root = Root { dir, from: path(from), to: path("to"), alone: false, shown: shown.into() };
             let mut kept = Kept::default();
             walk(std::slice::from_ref(&root), true, &mut kept);
             let (to, error) = kept.failed.pop().unwrap();

@@ -3,8 +3,9 @@
 //! One thread receives, any thread sends. The TLS state is locked only to encrypt or decrypt, never while the
 //! socket blocks, so two peers that both send much cannot lock each other out.
 
-use super::tls::{Codec, Inbox, Outbox, State, TlsStream, WRITE_BYTES};
+use super::tls::{Codec, Inbox, Outbox, State, TlsStream, WRITE_BYTES, changed_through};
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::Control;
 use renkei_core::wire::{decode, encode};
@@ -31,6 +32,7 @@ pub struct ControlReceiver {
     heard: Instant,
     pinged: Instant,
     silence: Duration,
+    through: Option<SiteName>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,6 +58,7 @@ pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>
         heard: Instant::now(),
         pinged: Instant::now(),
         silence,
+        through: stream.through,
     };
     Ok((link, receiver))
 }
@@ -101,6 +104,14 @@ impl ControlReceiver {
     /// The sending half.
     pub fn sender(&self) -> Arc<ControlSender> {
         self.link.clone()
+    }
+
+    /// Changes how long the peer may say nothing.
+    pub fn bear_silence(&mut self, silence: Duration) -> Result<(), Error> {
+        self.silence = silence;
+        let tick = PING_EVERY.min(silence / 3).max(Duration::from_millis(10));
+        let timeout = self.link.sock.set_read_timeout(Some(tick));
+        timeout.map_err(|error| super::tls::lost("set timeout", &error))
     }
 
     /// Waits for the next message; pings are answered here.
@@ -156,8 +167,9 @@ impl ControlReceiver {
         self.plain.drain(..std::mem::take(&mut self.plain_start));
         let plain = &mut self.plain;
         let mut replies = Outbox::new_small();
-        let (used, state) = lock(&self.link.codec)
-            .process(self.inbox.filled(), &mut replies, |bytes| plain.extend_from_slice(bytes))?;
+        let processed = lock(&self.link.codec)
+            .process(self.inbox.filled(), &mut replies, |bytes| plain.extend_from_slice(bytes));
+        let (used, state) = processed.map_err(|error| changed_through(error, self.through.as_ref()))?;
         self.inbox.discard(used);
         if !replies.is_empty() {
             let _order = lock(&self.link.outbox);

@@ -3,6 +3,8 @@
 pub mod control;
 mod records;
 pub mod socket;
+pub mod splice;
+pub mod switchboard;
 pub mod tls;
 
 use std::time::{Duration, SystemTime};

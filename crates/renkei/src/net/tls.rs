@@ -7,6 +7,7 @@
 
 use super::records::{self, Meaning, Records, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
@@ -180,6 +181,17 @@ pub(super) fn tls_failed(error: rustls::Error) -> Error {
     Error::new(code, "TLS", "peer", error)
 }
 
+/// A record that was changed on a connection that leads through the PoP of a site: that site is to be named.
+pub fn changed_through(error: Error, through: Option<&SiteName>) -> Error {
+    match through {
+        Some(site) if error.code == Code::TlsFailed => {
+            let cause = format!("the connection leads through {site}: {}", error.cause);
+            Error { code: Code::ChangedOnTheWay, cause, ..error }
+        }
+        _ => error,
+    }
+}
+
 /// Ciphertext waiting to be sent.
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -282,6 +294,8 @@ pub struct TlsStream {
     /// What was opened in the inbox and not taken yet.
     opened: Range<usize>,
     deadline: Option<Instant>,
+    /// The site whose PoP passes it on, if that is known.
+    pub(super) through: Option<SiteName>,
 }
 
 impl TlsStream {
@@ -317,6 +331,7 @@ impl TlsStream {
             plain_start: 0,
             opened: 0..0,
             deadline: None,
+            through: None,
         };
         stream.bear_silence(timeout)?;
         let _ = stream.sock.set_nodelay(true);
@@ -352,6 +367,11 @@ impl TlsStream {
     /// Sets until when all that is read must have come, however often a little of it comes; `None` ends that.
     pub fn expect_by(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
+    }
+
+    /// Notes that the connection leads through the PoP of a site, to name it if a byte is changed there.
+    pub fn leads_through(&mut self, site: Option<SiteName>) {
+        self.through = site;
     }
 
     /// The certificates the peer showed, leaf first.
@@ -485,7 +505,7 @@ impl TlsStream {
         {
             let _ = self.outbox.flush(&self.sock);
         }
-        tls_failed(error)
+        changed_through(tls_failed(error), self.through.as_ref())
     }
 
     fn read_through(&mut self, mut target: &mut [u8]) -> Result<(), Error> {
@@ -516,12 +536,13 @@ impl TlsStream {
     fn read_record(&mut self, target: &mut [u8]) -> Result<usize, Error> {
         let mut taken = 0;
         let kept = &mut self.plain;
-        let (used, state) = self.codec.process(self.inbox.filled(), &mut self.outbox, |bytes| {
+        let processed = self.codec.process(self.inbox.filled(), &mut self.outbox, |bytes| {
             let count = bytes.len().min(target.len() - taken);
             target[taken..taken + count].copy_from_slice(&bytes[..count]);
             kept.extend_from_slice(&bytes[count..]);
             taken += count;
-        })?;
+        });
+        let (used, state) = processed.map_err(|error| changed_through(error, self.through.as_ref()))?;
         self.inbox.discard(used);
         self.outbox.flush(&self.sock)?;
         match state {

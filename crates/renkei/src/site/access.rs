@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::store::narrowed::Narrowed;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, OwnUsers, Permit, Principal, Right, Scope, Why};
-use renkei_core::path::{Place, RelPath};
+use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{Identity, OpenReceive};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -100,6 +100,12 @@ impl Access {
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
+    }
+
+    /// The site whose PoP works for the principal, if one does.
+    pub(super) fn via_site(&self) -> Option<SiteName> {
+        let via = &self.via.as_ref()?.proof.principal;
+        matches!(via, Principal::Host(_)).then(|| via.site().clone())
     }
 
     /// The certificates that proved the principal, leaf first.
@@ -214,7 +220,7 @@ impl Access {
 }
 
 /// The account a principal is mapped to, and the rule that says so.
-fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
+pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
     let own = match snapshot.config.map_own_users {
         true => OwnUsers::SameName(&snapshot.site),
         false => OwnUsers::NeedRule,

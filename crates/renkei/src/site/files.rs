@@ -54,7 +54,11 @@ impl Site {
         on_part: impl FnMut(Vec<Entry>) -> Result<(), Error> + Send + 'static,
     ) -> Result<(), Error> {
         let Some(place) = place else { return list_storages(access, on_part) };
-        at(access, &place, access.examine(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)))
+        at(
+            access,
+            &place,
+            access.examine(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
+        )
     }
 
     /// Makes a directory.

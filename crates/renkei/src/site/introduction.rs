@@ -14,7 +14,8 @@ use crate::identity::invitation::{self, Invitation, Secret};
 use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::{Added, Trust};
 use crate::identity::verify::{expect_site, verify_peer};
-use crate::mover::dial::{reach, resolve};
+use crate::mover::dial::Dialler;
+use crate::mover::reach::{Reach, resolve};
 use crate::net::CONNECT_TIMEOUT;
 use crate::net::control::split;
 use crate::net::tls::TlsStream;
@@ -23,7 +24,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::Control;
 use renkei_core::wire::violation;
 use rustls::pki_types::CertificateDer;
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 impl Site {
@@ -57,26 +58,62 @@ impl Site {
     }
 }
 
-/// Goes to the site that invited, in the name of the PoP in `home`; gives its card and what is new about it.
+/// Goes to the site that invited, in the name of the PoP in `home`; gives its card and what is new about it. With
+/// `reverse`, the other site is told that this one cannot be dialled and keeps a line to it.
 ///
 /// # Errors
 /// Those of [`Site::introduce`] and of the network; nothing was changed here then.
-pub fn join(home: &Home, invitation: &Invitation, now: SystemTime) -> Result<(SiteCard, Added), Error> {
+pub fn join(
+    home: &Home,
+    invitation: &Invitation,
+    reverse: bool,
+    now: SystemTime,
+) -> Result<(SiteCard, Added), Error> {
     let mut trust = Trust::load(home)?;
     let none = || Error::new(Code::NotInitialised, "join", home.config_dir().display(), "");
-    let own = without_list(trust.own_card().ok_or_else(none)?);
+    let mut own = trust.own_card().ok_or_else(none)?.clone();
+    if reverse && !own.via.contains(&invitation.site) {
+        own.via.push(invitation.site.clone());
+    }
+    let own = without_list(&own);
     let credential = Credential::host(home, now)?;
+    let (card, added) = go(home, &credential, invitation, &own, &mut trust)?;
+    if reverse {
+        crate::config::add_reverse(home, &invitation.site)?;
+    }
+    Ok((card, added))
+}
+
+/// Tries all the ways that the invitation names.
+fn go(
+    home: &Home,
+    credential: &Credential,
+    invitation: &Invitation,
+    own: &SiteCard,
+    trust: &mut Trust,
+) -> Result<(SiteCard, Added), Error> {
     let mut last = None;
     for endpoint in &invitation.endpoints {
         for address in resolve(endpoint).unwrap_or_else(|error| {
             last = Some(error);
             Vec::new()
         }) {
-            match ask(home, &credential, invitation, &own, &trust, address) {
+            match ask(home, credential, invitation, own, trust, &Reach::Direct(address, CONNECT_TIMEOUT)) {
                 Ok(card) => return trust.add(card.clone()).map(|added| (card, added)),
                 Err(error) if error.retry() == Retry::Later => last = Some(error),
                 Err(error) => return Err(error),
             }
+        }
+    }
+    for relay in &invitation.via {
+        let dialler = Dialler::new(credential, Arc::new(Trust::load(home)?), CONNECT_TIMEOUT)?;
+        let asked = dialler.reach_through(relay, &invitation.site).and_then(|reach| {
+            let asked = ask(home, credential, invitation, own, trust, &reach);
+            asked.map_err(|error| if error.side.is_empty() { reach.explain(error) } else { error })
+        });
+        match asked {
+            Ok(card) => return trust.add(card.clone()).map(|added| (card, added)),
+            Err(error) => last = Some(error),
         }
     }
     let nowhere = || Error::new(Code::SiteUnreachable, "join", &invitation.site, "it has no address");
@@ -90,10 +127,10 @@ fn ask(
     invitation: &Invitation,
     own: &SiteCard,
     trust: &Trust,
-    address: SocketAddr,
+    reach: &Reach,
 ) -> Result<SiteCard, Error> {
     let site = &invitation.site;
-    let sock = reach(site, address)?;
+    let sock = reach.connect(site)?;
     let stream = TlsStream::connect(sock, client_config(credential)?, server_name(site), CONNECT_TIMEOUT)?;
     let chain = stream.peer_chain();
     let (link, mut control) = split(stream, CONNECT_TIMEOUT)?;
@@ -132,7 +169,7 @@ fn refuse_own(trust: &Trust, card: &SiteCard) -> Result<(), Error> {
     Err(Error::new(Code::CardConflict, "introduce", &card.site, cause))
 }
 
-/// Revocation lists may be large, and travel with each session's greeting.
+/// The card for another site. Revocation lists may be large, and travel with each session's greeting.
 fn without_list(card: &SiteCard) -> SiteCard {
-    SiteCard { revocation_list: None, ..card.clone() }
+    SiteCard { revocation_list: None, ..card.for_others() }
 }

@@ -105,6 +105,12 @@ impl Lines {
         lock(&self.0).retain(|line| line.is_good(now) && alive(line));
     }
 
+    /// Data streams that are kept to this site.
+    pub(super) fn streams(&self, site: &SiteName) -> usize {
+        let lines = lock(&self.0);
+        lines.iter().filter(|line| line.session.site() == site).map(|line| line.streams.len()).sum()
+    }
+
     /// Closes all.
     pub(super) fn close(&self) {
         lock(&self.0).clear();
@@ -169,6 +175,12 @@ impl Parking {
             *lock(&place.held) = Some((left, Instant::now()));
             self.give_way(most);
         }
+    }
+
+    /// Data streams that are kept from this site.
+    pub(super) fn streams(&self, site: &SiteName) -> usize {
+        let places = self.held();
+        places.iter().filter(|place| place.proof.principal.site() == site).map(|place| place.count()).sum()
     }
 
     /// Closes the oldest until at most so many are kept.

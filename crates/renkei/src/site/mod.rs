@@ -6,22 +6,33 @@
 
 pub mod access;
 pub mod buffer;
+pub mod circuits;
 pub mod cleanup;
+pub mod console;
 pub mod files;
+pub mod history;
 pub mod introduction;
 pub mod kept;
+pub mod lines;
 pub mod push;
+pub mod queue;
+pub mod rooms;
+pub mod rules;
+pub mod runner;
 mod running;
 pub mod scope;
 pub mod snapshot;
 pub mod tickets;
 pub mod transfer;
+pub mod view;
 pub mod watch;
 
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::verify::verify_holder;
+use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
+use crate::net::switchboard::Switchboard;
 use access::{Access, Peer, Proof};
 use kept::{Lines, Parking};
 use renkei_core::error::{Code, Error};
@@ -62,6 +73,12 @@ pub struct Counters {
     pub bytes_total: AtomicU64,
     /// Transfers received on data streams that were kept from the one before.
     pub kept_total: AtomicU64,
+    /// Circuits passed on since the start.
+    pub circuits_total: AtomicU64,
+    /// Bytes passed on between other sites.
+    pub relayed_bytes_total: AtomicU64,
+    /// Connections with a ticket that nobody spoke for.
+    pub tickets_refused_total: AtomicU64,
 }
 
 impl Counters {
@@ -94,6 +111,15 @@ pub struct Site {
     pub(crate) transfers: Transfers,
     pub(crate) lines: Lines,
     pub(crate) parking: Parking,
+    pub(crate) arrivals: rules::Arrivals,
+    pub(crate) queue: Arc<queue::Queue>,
+    pub(crate) circuits: circuits::Circuits,
+    pub(crate) switchboard: Arc<Switchboard>,
+    pub(crate) memory: Memory,
+    pub(crate) held: lines::Held,
+    pub(crate) kept: lines::Kept,
+    console: console::Console,
+    rooms: rooms::Rooms,
 }
 
 impl Site {
@@ -113,6 +139,15 @@ impl Site {
             transfers: Transfers::default(),
             lines: Lines::default(),
             parking: Parking::default(),
+            arrivals: rules::Arrivals::default(),
+            queue: Arc::default(),
+            circuits: circuits::Circuits::default(),
+            switchboard: Arc::default(),
+            memory: Memory::default(),
+            held: lines::Held::default(),
+            kept: lines::Kept::default(),
+            console: console::Console::default(),
+            rooms: rooms::Rooms::default(),
         }))
     }
 
@@ -221,6 +256,10 @@ impl Site {
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
+            lines: self.line_status(),
+            relayed: self
+                .circuits
+                .list(|principal| access.is_none_or(|access| access.principal == *principal)),
         }
     }
 
@@ -240,6 +279,10 @@ impl Site {
         self.transfers.judge(now);
         self.lines.look(now);
         self.parking.look(now);
+        self.held.look(now);
+        let trusted = |site: &SiteName| now.trust.card(site).is_some();
+        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
     /// Stops every transfer; each can be resumed.
@@ -247,6 +290,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
+        self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.lines.close();
     }

@@ -6,13 +6,16 @@
 
 use super::Site;
 use super::access::{Access, Peer};
+use super::history::Trace;
 use super::kept::Line;
+use super::running::Listed;
 use super::snapshot::Snapshot;
 use super::transfer::{Stop, Watch, places, running, send_job};
 use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
 use crate::mover::keep::Keep;
 use crate::mover::send::{SendJob, send};
+use crate::net::socket;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -116,7 +119,7 @@ impl Opening<'_> {
     }
 }
 
-fn no_choice(found: Found) -> Error {
+pub(super) fn no_choice(found: Found) -> Error {
     let cause = match found {
         Found::Dir => "the destination is a directory",
         Found::Other => "the destination is a file",
@@ -144,7 +147,7 @@ impl Site {
             "client" => Error { side: access.site().into(), ..error },
             _ => error.at(access.site()),
         });
-        self.note_end(&result);
+        self.note_end(&id, "send", &result);
         result
     }
 
@@ -162,7 +165,8 @@ impl Site {
             let (judge, to) = (entry.judge, to.clone());
             Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
         };
-        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        entry.trace = Trace::begin(Some(to.clone()));
+        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, open, false)?;
         let opening = match &leave {
             Leave::Grant(grant) => {
@@ -175,7 +179,7 @@ impl Site {
                 on_found,
             },
         };
-        self.push_on_a_line(access, to, open.max_streams, opening, watch, stop)
+        self.push_on_a_line(access, to, open.max_streams, opening, &listed, (watch, stop))
     }
 
     fn push_on_a_line(
@@ -184,12 +188,11 @@ impl Site {
         to: &SiteName,
         max_streams: u16,
         mut opening: Opening<'_>,
-        watch: &Watch,
-        stop: &Stop,
+        listed: &Listed<'_>,
+        (watch, stop): (&Watch, &Stop),
     ) -> Result<Summary, Error> {
         let snapshot = self.snapshot();
-        let silence = snapshot.config.stall_timeout();
-        let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
+        let dialler = self.dialler(&snapshot)?;
         let kept = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
         let (mut line, opened) = match kept {
             Some(kept) => kept,
@@ -203,9 +206,14 @@ impl Site {
         if streams.len() != usize::from(opened.streams.max(1)) {
             return Err(violation("opening", "it counts other data streams than were kept"));
         }
+        let how = if opened.kept { "kept from the transfer before" } else { "open" };
+        let round_trip = socket::rtt(line.session.control.sender().socket());
+        listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(line.controller.take())));
         let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
-        let summary = send(job, &mut line.session.control, streams, watch, stop)?;
+        let reach = line.session.reach.clone();
+        let summary =
+            send(job, &mut line.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
         if let Some(line) = line.after(&keep, count) {
             self.lines.put(line, self.max_kept(access));
         }

@@ -3,11 +3,13 @@
 //! One of a job at a time: a new run takes over from the older ones. No lock is held while a peer is told, or while a
 //! transfer is judged.
 
+use super::history::{History, Run, Trace, Way};
 use super::snapshot::Snapshot;
 use crate::mover::Stop;
 use crate::mover::progress::Watch;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::TransferStatus;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::{Summary, TransferStatus};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -30,6 +32,14 @@ pub(super) struct Running {
     pub(super) judge: Judge,
     /// How it was judged last.
     pub(super) judged: Judged,
+    /// What was seen of it.
+    pub(super) trace: Trace,
+}
+
+impl Running {
+    fn status_now(&self) -> TransferStatus {
+        TransferStatus { progress: self.watch.look(), ..self.status.clone() }
+    }
 }
 
 /// By which files a transfer was judged last, and how.
@@ -48,6 +58,7 @@ pub struct Transfers {
     running: Mutex<Held>,
     changed: Condvar,
     next: Mutex<u64>,
+    history: Mutex<History>,
 }
 
 /// A transfer's place in the list, given back when it ends.
@@ -55,14 +66,33 @@ pub(super) struct Listed<'a>(&'a Transfers, u64);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        let mut all = self.0.lock();
+        if let Some((number, running)) = all.remove(&self.1) {
+            // Before the lock is given back: a transfer is always in one of the two.
+            self.0.history().take(number, running.status_now(), running.trace);
+        }
+        drop(all);
         self.0.changed.notify_all();
+    }
+}
+
+impl Listed<'_> {
+    /// Notes something that happened, and the round trip to the other side.
+    pub(super) fn tell(&self, text: String, round_trip: Duration) {
+        if let Some((_, running)) = self.0.lock().get_mut(&self.1) {
+            running.trace.tell(Instant::now(), text);
+            running.trace.met(round_trip);
+        }
     }
 }
 
 impl Transfers {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
     /// Enters a transfer under `key`. Older runs under the same key are stopped first, also one that waited as this
@@ -111,13 +141,40 @@ impl Transfers {
 
     /// All of them.
     pub fn list(&self) -> Vec<TransferStatus> {
-        let status = |(_, running): &(u64, Running)| TransferStatus {
-            progress: running.watch.look(),
-            ..running.status.clone()
-        };
-        let mut all: Vec<_> = self.lock().values().map(status).collect();
+        let mut all: Vec<_> = self.lock().values().map(|(_, running)| running.status_now()).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
+    }
+
+    /// Looks how far each one is.
+    pub(super) fn look(&self) {
+        let now = Instant::now();
+        for (_, running) in self.lock().values_mut() {
+            let progress = running.watch.look();
+            running.trace.look(now, progress);
+        }
+    }
+
+    /// What runs and what ended, as far as `visible` says, the newest first.
+    pub(super) fn runs(&self, visible: impl Fn(&TransferStatus) -> bool) -> Vec<Run> {
+        let now = Instant::now();
+        let all = self.lock();
+        let running = all.values().filter(|(_, running)| visible(&running.status));
+        let run = |(number, running): &(u64, Running)| running.trace.run(*number, running.status_now(), now);
+        let mut runs: Vec<_> = running.map(run).collect();
+        runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+        runs.extend(self.history().past().filter(|run| visible(&run.status)).cloned());
+        runs
+    }
+
+    /// Notes how a transfer ended that is not in the list any more.
+    pub(super) fn ended(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
+        self.history().ended(id, direction, result);
+    }
+
+    /// What transfers told of the way to a site.
+    pub(super) fn way(&self, site: &SiteName) -> Way {
+        self.history().way(site)
     }
 
     /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
@@ -191,7 +248,8 @@ mod tests {
             progress,
         };
         let judge = Arc::new(|_: &_| Ok(()));
-        Running { status, watch: Watch::default(), stop: stop.clone(), judge, judged: Judged::default() }
+        let (watch, judged, trace) = (Watch::default(), Judged::default(), Trace::begin(None));
+        Running { status, watch, stop: stop.clone(), judge, judged, trace }
     }
 
     /// Enters and stays until it is stopped; the code it ends with.

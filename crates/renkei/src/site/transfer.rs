@@ -1,6 +1,7 @@
 //! Transfers a PoP takes part in: receiving from and sending to whoever has a session. To other sites: [`super::push`].
 
 use super::access::{Access, Peer};
+use super::history::Trace;
 use super::running::{Judged, Running};
 use super::snapshot::Snapshot;
 use super::tickets::Waiting;
@@ -22,10 +23,10 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,
 };
 use std::sync::Arc;
 
@@ -60,7 +61,8 @@ pub(super) fn running(
         let access = access.clone();
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
-    Running { status, watch: watch.clone(), stop: stop.clone(), judge, judged: Judged::default() }
+    let (watch, judged, trace) = (watch.clone(), Judged::default(), Trace::begin(access.via_site()));
+    Running { status, watch, stop: stop.clone(), judge, judged, trace }
 }
 
 impl Site {
@@ -81,7 +83,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_receive(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&ended);
+        self.note_end(&id, "receive", &ended);
         Ok(ended)
     }
 
@@ -93,13 +95,14 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let (place, within) = access.open_base(&open)?;
+        self.arrives_by_rules(access, &open.to, &open.rules)?;
         let account = place.account.clone();
         let base = place.run("open", |store, path| store.dir(path));
         let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
-        let _listed = self.transfers.enter(job, entry)?;
+        let listed = self.transfers.enter(job, entry)?;
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
@@ -118,6 +121,8 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
+        let resumed = if kept { "resumed, " } else { "" };
+        listed.tell(format!("{resumed}data streams open: {count}"), socket::rtt(control.sender().socket()));
         let job = ReceiveJob {
             base,
             job,
@@ -179,7 +184,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_send(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&ended);
+        self.note_end(&id, "send", &ended);
         Ok(ended)
     }
 
@@ -192,14 +197,18 @@ impl Site {
     ) -> Result<Result<Summary, Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "send", places(&open), open.class, &watch, &stop);
-        let _listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
         let wanted = self.stream_count(access, open.max_streams, None, control);
         let waiting = self.issue_streams(access, wanted)?;
         offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
-        Ok(streams.and_then(|streams| send(job, control, streams, &watch, &stop)))
+        Ok(streams.and_then(|streams| {
+            let round_trip = socket::rtt(control.sender().socket());
+            listed.tell(format!("data streams open: {}", streams.len()), round_trip);
+            send(job, control, streams, &watch, &stop)
+        }))
     }
 
     /// Lets another site send here on the asker's behalf, once and only what `open` says.
@@ -274,7 +283,8 @@ impl Site {
         self.max_streams(access) / 2
     }
 
-    pub(super) fn note_end(&self, result: &Result<Summary, Error>) {
+    pub(super) fn note_end(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
+        self.transfers.ended(id, direction, result);
         let counters = &self.counters;
         match result {
             Ok(summary) => {
@@ -333,7 +343,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
         }
         account = Some(place.account.clone());
-        roots.push(open_root(place, &source.from, source.to.clone())?);
+        roots.push(open_root(place, source)?);
     }
     let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
@@ -351,7 +361,8 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
 }
 
 /// Opens the directory a source lies in; links on the way are followed as far as they stay in the storage.
-fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<Root, Error> {
+fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Error> {
+    let Source { from, to, alone } = source.clone();
     let below = match from.path.name() {
         Some(name) => RelPath::parse(name)?,
         None => RelPath::root(),
@@ -360,5 +371,5 @@ fn open_root(place: super::access::Opened, from: &Place, to: RelPath) -> Result<
         store.dir(&path.parent().unwrap_or_default())
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
-    Ok(Root { dir, from: below, to, shown: format!("/{}", from.storage) })
+    Ok(Root { dir, from: below, to, alone, shown: format!("/{}", from.storage) })
 }

@@ -1,6 +1,7 @@
 //! What a PoP looks at by itself, with nobody asking: changed files and the transfers they end, missing storages.
 //!
-//! Whoever is no longer trusted, mapped or good has a running transfer stopped within seconds. The two looks have a thread each, because a look at a storage may wait for ever where a remote file system hangs.
+//! Whoever is no longer trusted, mapped or good has a running transfer stopped within seconds. The looks have a thread
+//! each, because one at a storage may wait for ever where a remote file system hangs; a third one sees how far transfers are.
 
 use super::Site;
 use renkei_core::error::{Code, Error};
@@ -12,6 +13,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the threads that watch for as long as the PoP lives.
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
+    spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
     spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
     spawn_every(site, "storages", LOOK_EVERY, |site| site.last_snapshot().look_for_storages())
 }

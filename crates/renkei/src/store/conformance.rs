@@ -217,6 +217,30 @@ fn content_is_written_and_read_anywhere() {
 }
 
 #[test]
+fn a_writer_is_seen_as_long_as_it_has_the_file_open() {
+    everywhere(|place| {
+        let path = place.at("f");
+        fs::write(&path, "x").unwrap();
+        let read = place.root.open_read(b"f").unwrap();
+        assert!(!read.has_writer());
+        let writer = fs::File::options().append(true).open(&path).unwrap();
+        assert!(read.has_writer());
+        drop(writer);
+        assert!(!read.has_writer());
+        // Many open it while it is asked about; nobody is harmed.
+        std::thread::scope(|scope| {
+            let open = || (0..500).for_each(|_| drop(fs::File::options().append(true).open(&path).unwrap()));
+            let others = [scope.spawn(open), scope.spawn(open)];
+            (0..500).for_each(|_| {
+                read.has_writer();
+            });
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+        assert!(!read.has_writer());
+    });
+}
+
+#[test]
 fn holes_are_found_and_kept() {
     const MIB: u64 = 1 << 20;
     everywhere(|place| {

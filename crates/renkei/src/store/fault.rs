@@ -494,6 +494,10 @@ impl ReadFile for FaultFile<dyn ReadFile> {
     fn advise_sequential(&self, range: Range<u64>) {
         self.inner.advise_sequential(range);
     }
+
+    fn has_writer(&self) -> bool {
+        self.inner.has_writer()
+    }
 }
 
 impl WriteFile for FaultFile<dyn WriteFile> {

@@ -57,6 +57,19 @@ impl LocalFile {
     }
 }
 
+/// Which signal tells of a lease; asm-generic/fcntl.h, which x86-64 and arm64 have; libc does not name it.
+const F_SETSIG: libc::c_int = 10;
+
+/// One call of fcntl(2) that takes and gives a number.
+fn control(fd: &OwnedFd, command: libc::c_int, argument: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open as long as it is borrowed, and the commands used here take a number alone.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
 impl ReadFile for LocalFile {
     fn stamp(&self) -> Result<Stamp, Error> {
         self.state()
@@ -74,6 +87,17 @@ impl ReadFile for LocalFile {
         let len = NonZeroU64::new(range.end.saturating_sub(range.start));
         // A hint; its refusal changes nothing.
         let _ = rustix::fs::fadvise(&self.fd, range.start, len, Advice::Sequential);
+    }
+
+    fn has_writer(&self) -> bool {
+        // A lease for reading is given only while nobody writes. Who opens the file to write while there is one waits for
+        // its end, which comes at once; the holder gets a signal then, so it must be one that does nothing by default.
+        let leased = control(&self.fd, F_SETSIG, libc::SIGURG)
+            .and_then(|()| control(&self.fd, libc::F_SETLEASE, libc::F_RDLCK));
+        match leased {
+            Ok(()) => control(&self.fd, libc::F_SETLEASE, libc::F_UNLCK).is_err(),
+            Err(errno) => errno == Errno::AGAIN,
+        }
     }
 }
 

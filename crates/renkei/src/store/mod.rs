@@ -154,6 +154,9 @@ pub trait ReadFile: Send + Sync {
 
     /// Hints that `range` will be read from start to end.
     fn advise_sequential(&self, range: Range<u64>);
+
+    /// Whether anybody has the file open for writing, as far as the file system can tell; asked by the file's owner.
+    fn has_writer(&self) -> bool;
 }
 
 /// A file open for writing.

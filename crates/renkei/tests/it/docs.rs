@@ -118,7 +118,10 @@ impl Pages {
         let mut found = BTreeSet::new();
         fields(output, "", &mut found);
         let known = self.documented.get(verb).unwrap_or_else(|| panic!("docs/json.md has no `## {verb}`"));
-        let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal");
+        // Objects that are described elsewhere on the page.
+        let elsewhere = ["reason.", "progress.", "summary.", "error."];
+        let inside = |path: &str| elsewhere.iter().any(|part| path.contains(part)) && verb != "failure";
+        let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal") || inside(path);
         let failure = |path: &str| path.starts_with("failures[].");
         for path in found.iter().filter(|path| !opaque(path) && !failure(path)) {
             // A list or an object is on the page itself, or by what is in it.
@@ -156,6 +159,7 @@ fn json_output_is_as_documented() {
     prepare(&federation);
     see_pop_verbs(&mut federation, &mut pages);
     see_place_verbs(&federation, &mut pages);
+    see_queue_verbs(&federation, &mut pages);
     see_a_running_transfer(&mut federation, &mut pages);
     pages.check_all_seen();
 }
@@ -189,6 +193,9 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("storage add", &["storage", "add", "more", folder]);
     see("storage list", &["storage", "list"]);
     see("storage add", &["storage", "remove", "more"]);
+    see("rule add", &["rule", "add", "raw", "titech:/data/drop", "kek:/data/raw"]);
+    see("rule list", &["rule", "list"]);
+    see("rule add", &["rule", "remove", "raw"]);
     see("trust export", &["trust", "export"]);
     see("trust add", &["trust", "add", "--yes", titech.dir().join("kek.card").to_str().unwrap()]);
     see("trust list", &["trust", "list"]);
@@ -228,6 +235,29 @@ fn see_place_verbs(federation: &Federation, pages: &mut Pages) {
     std::fs::create_dir(&copies).unwrap();
     see("cp", &["sync", "--dry-run", &dir, copies.to_str().unwrap()]);
     see("cp", &["cp", "-r", &dir, copies.to_str().unwrap()]);
+}
+
+/// The verbs of queued transfers.
+fn see_queue_verbs(federation: &Federation, pages: &mut Pages) {
+    let Federation { titech, kek, .. } = federation;
+    let mut see = |verb: &str, arguments: &[&str]| {
+        let (_, told) = titech.json(arguments);
+        pages.see(verb, &told);
+        told["transfer"].as_str().unwrap_or_default().to_owned()
+    };
+    // A directory that is not empty stands where a file shall go.
+    std::fs::create_dir_all(titech.root().join("dir/a.dat/x")).unwrap();
+    let first = see("cp --detach", &["cp", "--detach", "-r", &kek.place("dir"), &titech.root_place()]);
+    see("transfers", &["wait", &first]);
+    let second = ["sync", "--detach", &kek.place("dir"), &titech.place("other")];
+    let second = see("cp --detach", &second);
+    titech.renkei(&["pause", &second]);
+    let third = ["cp", "--detach", "--after", &second, &kek.place("dir/a.dat"), &titech.place("third")];
+    let third = see("cp --detach", &third);
+    see("why", &["why", &first]);
+    see("why", &["why", &third]);
+    see("transfers", &["transfers", "--ended"]);
+    see("cancel", &["cancel", &third, "0123456789"]);
 }
 
 /// `status` while a transfer runs; one that was over too soon is begun again.

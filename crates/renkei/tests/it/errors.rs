@@ -395,6 +395,7 @@ fn a_name_that_does_not_resolve() {
     let card = SiteCard {
         site: SiteName::parse("cern").unwrap(),
         endpoints: vec!["no-such-host.invalid:7512".into()],
+        via: Vec::new(),
         authority: authority.certificate().clone(),
         revocation_list: None,
     };

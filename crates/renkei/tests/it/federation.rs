@@ -38,6 +38,8 @@ pub struct Site {
     dir: PathBuf,
     root: PathBuf,
     process: Option<Child>,
+    /// Whether its commands are told where to listen.
+    listens: bool,
 }
 
 impl Federation {
@@ -67,9 +69,35 @@ impl Site {
         let root = parent.join(format!("{name}-data"));
         std::fs::create_dir_all(&root).unwrap();
         let address = free_address();
-        let mut site = Site { name: name.into(), address, dir, root, process: None };
+        let mut site = Site { name: name.into(), address, dir, root, process: None, listens: false };
         site.ok(&["init", "--site", name, "--listen", &address.to_string()]);
         site.ok(&["storage", "add", "data", site.root.to_str().unwrap()]);
+        site.restart();
+        site.ok(&["login"]);
+        site
+    }
+
+    /// A directory in which nobody has made a site yet; what is made there listens on an address of its own.
+    pub fn empty(parent: &Path, name: &str) -> Site {
+        let root = parent.join(format!("{name}-data"));
+        std::fs::create_dir_all(&root).unwrap();
+        let (dir, address) = (parent.join(name), free_address());
+        std::fs::create_dir_all(&dir).unwrap();
+        Site { name: name.into(), address, dir, root, process: None, listens: true }
+    }
+
+    /// Makes a site that names no endpoint and keeps a line to `hub`, and starts its PoP.
+    pub fn start_private(parent: &Path, name: &str, hub: &Site) -> Site {
+        let dir = parent.join(name);
+        let root = parent.join(format!("{name}-data"));
+        std::fs::create_dir_all(&root).unwrap();
+        let address = free_address();
+        let mut site = Site { name: name.into(), address, dir, root, process: None, listens: false };
+        let (line, storage) = (hub.ok(&["invite"]), format!("data={}", site.root.display()));
+        let listen = address.to_string();
+        let init =
+            ["init", "--site", name, "--listen", &listen, "--storage", &storage, "--reverse", line.trim()];
+        site.ok(&init);
         site.restart();
         site.ok(&["login"]);
         site
@@ -91,7 +119,11 @@ impl Site {
 
     /// The command `renkei --dir ITS-DIRECTORY`, to be given arguments.
     pub fn command(&self) -> Command {
-        self.command_in(&self.dir)
+        let mut command = self.command_in(&self.dir);
+        if self.listens {
+            command.env("RENKEI_LISTEN", self.address.to_string());
+        }
+        command
     }
 
     /// The command `renkei --dir DIR` of somebody else on the same machine.
@@ -139,6 +171,11 @@ impl Site {
     /// The place `path` in its storage `data`, as commands name it.
     pub fn place(&self, path: &str) -> String {
         format!("{}:/data/{path}", self.name)
+    }
+
+    /// Its storage `data` itself, as commands name it.
+    pub fn root_place(&self) -> String {
+        format!("{}:/data", self.name)
     }
 
     /// Process id of its PoP.

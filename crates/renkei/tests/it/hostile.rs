@@ -328,7 +328,7 @@ fn a_flood_of_requests_is_answered_or_ended() {
     // A request with very many parts.
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
     let place = || Place { storage: "data".into(), path: RelPath::root() };
-    let source = || Source { from: place(), to: RelPath::root() };
+    let source = || Source { from: place(), to: RelPath::root(), alone: false };
     let send = renkei_core::wire::message::OpenSend {
         transfer: [1; 16],
         sources: (0..100_000).map(|_| source()).collect(),

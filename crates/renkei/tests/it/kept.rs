@@ -141,6 +141,7 @@ fn ask_for(from: &Site, asker: &Credential, user: &Credential, to: &Site) -> Res
         choices: vec![(Found::Dir, choice)],
         class: Class::Normal,
         max_streams: 2,
+        rules: Vec::new(),
     };
     let chain = user.chain.iter().map(|certificate| certificate.to_vec()).collect();
     raw::connect(from, asker, to).unwrap().ask(Request::ForUser { chain, open })

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod browser;
+mod catalogue;
+mod console;
+mod console_pages;
 mod delegation;
 mod docs;
 mod durability;
@@ -13,9 +17,13 @@ mod join;
 mod kept;
 mod lab;
 mod mover;
+mod postgres;
+mod private;
 mod proxy;
+mod queue;
 mod raw;
 mod records;
+mod rule;
 mod safety;
 mod sharing;
 mod tidy;

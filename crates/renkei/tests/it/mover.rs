@@ -98,6 +98,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         dir: source.root().unwrap(),
         from: RelPath::root(),
         to: RelPath::root(),
+        alone: false,
         shown: String::new(),
     };
     let job = SendJob {

@@ -32,6 +32,8 @@ struct State {
     rate: u64,
     free_from: Instant,
     passed: u64,
+    /// Bytes after which one bit is changed, once.
+    flip_after: Option<u64>,
     accepted: u64,
     ended: bool,
 }
@@ -52,6 +54,7 @@ impl Proxy {
             rate: 0,
             free_from: Instant::now(),
             passed: 0,
+            flip_after: None,
             accepted: 0,
             ended: false,
         };
@@ -96,6 +99,11 @@ impl Proxy {
             .changed
             .wait_timeout_while(state, Duration::from_secs(60), |state| state.allowance != Some(0));
         assert!(!waited.unwrap().1.timed_out(), "too few bytes came");
+    }
+
+    /// Changes one bit after so many more bytes.
+    pub fn flip_after(&self, bytes: u64) {
+        self.shared.change(|state| state.flip_after = Some(state.passed + bytes));
     }
 
     /// Bytes that passed so far.
@@ -163,11 +171,21 @@ impl Shared {
     fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut part = vec![0; PART_BYTES];
         while let Ok(count @ 1..) = from.read(&mut part) {
+            self.flip(&mut part[..count]);
             if !self.wait_for_room(count) || to.write_all(&part[..count]).is_err() {
                 break;
             }
         }
         let _ = (from.shutdown(Shutdown::Read), to.shutdown(Shutdown::Write));
+    }
+
+    fn flip(&self, part: &mut [u8]) {
+        let mut state = self.lock();
+        // In a full part, so that it is data and no handshake.
+        if state.flip_after.is_some_and(|at| state.passed >= at) && part.len() == PART_BYTES {
+            state.flip_after = None;
+            part[PART_BYTES / 2] ^= 1;
+        }
     }
 
     /// Waits until `count` bytes may pass; false if the proxy has ended.

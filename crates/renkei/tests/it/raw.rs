@@ -138,6 +138,7 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
         options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
         class: Class::Normal,
         max_streams: 2,
+        rules: Vec::new(),
     }
 }
 

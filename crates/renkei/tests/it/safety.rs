@@ -413,6 +413,7 @@ fn foreign_name(uri: &str) -> (SiteCard, Credential) {
     let card = SiteCard {
         site: SiteName::parse("cern").unwrap(),
         endpoints: vec!["127.0.0.1:9".into()],
+        via: Vec::new(),
         authority: ca,
         revocation_list: None,
     };

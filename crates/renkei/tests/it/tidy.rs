@@ -24,6 +24,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("net", SERVICE),
     // Streams run as the mapped account, on links that are measured.
     ("mover", &["store", "home", "config", "telemetry", "identity", "net"]),
+    // The database: it knows what is kept, not what it is for.
+    ("catalogue", SERVICE),
     ("namespace", SERVICE),
     ("staging", SERVICE),
     ("hosting", SERVICE),
@@ -51,6 +53,7 @@ const ALL: &[&str] = &[
     "identity",
     "net",
     "mover",
+    "catalogue",
     "namespace",
     "staging",
     "hosting",
@@ -66,7 +69,7 @@ const ALL: &[&str] = &[
 const BELOW_SITE: &[&str] = ALL.split_at(SITE_AT).0;
 
 /// Where the facade stands in [`ALL`].
-const SITE_AT: usize = 10;
+const SITE_AT: usize = 11;
 
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[

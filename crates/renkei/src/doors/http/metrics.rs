@@ -30,11 +30,21 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     );
     count("files", "Files acknowledged as durable, received or sent", &counters.files_total);
     count("content_bytes", "Bytes of file content moved", &counters.bytes_total);
+    count("circuits_passed", "Connections passed on between other sites", &counters.circuits_total);
+    count("relayed_bytes", "Bytes passed on between other sites", &counters.relayed_bytes_total);
+    count(
+        "circuit_tickets_refused",
+        "Connections with a ticket that was unknown, used up or expired",
+        &counters.tickets_refused_total,
+    );
     let status = site.status(None);
     let mut gauge =
         |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
     gauge("sessions", "Control sessions open now", i64::from(status.sessions));
     gauge("transfers", "Transfers running now", status.transfers.len() as i64);
+    gauge("lines", "Lines between this PoP and others that are up", status.lines.len() as i64);
+    let circuits = status.relayed.iter().map(|relayed| i64::from(relayed.circuits)).sum();
+    gauge("circuits", "Connections passed on now", circuits);
     gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
     let mut text = String::new();
     encode(&mut text, &registry)?;

@@ -1,8 +1,9 @@
-//! The HTTP door: health and metrics now, over TLS on the one port.
+//! The HTTP door: health, metrics and the console, over TLS on the one port.
 
 mod metrics;
 mod replayed;
 
+use crate::doors::console;
 use crate::site::Site;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -52,7 +53,8 @@ pub async fn serve(
 }
 
 fn router(site: Arc<Site>) -> Router {
-    Router::new().route("/healthz", get(health)).route("/metrics", get(metrics)).with_state(site)
+    let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
+    router.merge(console::router()).with_state(site)
 }
 
 /// 200 if every storage is there, 503 with the list of those that are not. Anybody may ask, so no path is told.

@@ -8,7 +8,7 @@ mod session;
 
 use crate::doors::strangers::Seat;
 use crate::net::CONNECT_TIMEOUT;
-use crate::net::tls::TlsStream;
+use crate::net::tls::{TlsStream, changed_through};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -25,20 +25,25 @@ const MAX_FIRST_BYTES: usize = 4096;
 /// Padding before it, in one frame or several.
 const MAX_PADDING_BYTES: usize = 64 << 10;
 
-/// Serves one connection in a thread of its own; `received` are the bytes already read from it. The seat is held
-/// until the peer has proved who it is.
-pub fn spawn(
-    sock: TcpStream,
-    received: Vec<u8>,
-    config: Arc<ServerConfig>,
-    peer: SocketAddr,
-    site: Arc<Site>,
-    seat: Seat,
-) {
+/// A connection whose first bytes were read.
+pub struct Accepted {
+    /// The connection.
+    pub sock: TcpStream,
+    /// The bytes already read from it.
+    pub received: Vec<u8>,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// The site whose PoP passes it on, if one does.
+    pub through: Option<SiteName>,
+}
+
+/// Serves one connection in a thread of its own. The seat is held until the peer has proved who it is.
+pub fn spawn(accepted: Accepted, config: Arc<ServerConfig>, site: Arc<Site>, seat: Seat) {
+    let peer = accepted.peer;
     let work = {
         let site = site.clone();
         move || {
-            if let Err(error) = serve(sock, &received, config, peer, &site, seat) {
+            if let Err(error) = serve(accepted, config, &site, seat) {
                 Counters::add(&site.counters.refused_total, 1);
                 tracing::info!(%peer, %error, "connection refused or lost");
             }
@@ -49,15 +54,11 @@ pub fn spawn(
     }
 }
 
-fn serve(
-    sock: TcpStream,
-    received: &[u8],
-    config: Arc<ServerConfig>,
-    peer: SocketAddr,
-    site: &Arc<Site>,
-    seat: Seat,
-) -> Result<(), Error> {
-    let mut stream = TlsStream::accept(sock, config, received, CONNECT_TIMEOUT)?;
+fn serve(accepted: Accepted, config: Arc<ServerConfig>, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
+    let Accepted { sock, received, peer, through } = accepted;
+    let stream = TlsStream::accept(sock, config, &received, CONNECT_TIMEOUT);
+    let mut stream = stream.map_err(|error| changed_through(error, through.as_ref()))?;
+    stream.leads_through(through);
     // Nobody knows yet who this is: a byte now and then must not keep the place of others.
     stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
     let first = read_first(&mut stream);

@@ -2,8 +2,10 @@
 
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket;
+use crate::net::switchboard::LINE_SILENCE;
 use crate::site::Site;
 use crate::site::access::{Access, Peer};
+use crate::site::circuits::Asked;
 use crate::site::push::Leave;
 use crate::site::transfer::{Note, Stop, Watch};
 use renkei_core::error::{Code, Error};
@@ -42,7 +44,11 @@ pub(super) fn handle(
         Request::ForUser { chain, open } => {
             site.for_user(peer, chain).and_then(|access| open_found(id, &open, &access, control, site))
         }
-        // Needs no account here.
+        // These need no account here.
+        Request::Line => return keep_line(id, peer, control, site),
+        Request::Through { site: to, seed, count, further } => {
+            return pass_circuits(peer, Asked { to, seed, count, further, id }, control, site);
+        }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
     };
@@ -53,6 +59,50 @@ pub(super) fn handle(
         Err(error) => Err(error.at(site.name().as_str())),
     };
     control.sender().send(&Control::Reply { id, reply })
+}
+
+/// The session is a line from now on: it ends with it.
+fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
+    let link = control.sender();
+    let listed = match site.take_line(&peer.proof, &link) {
+        Ok(listed) => listed,
+        Err(error) => {
+            return link.send(&Control::Reply { id, reply: Err(error.at(site.name().as_str())) });
+        }
+    };
+    site.hold(&peer.proof, &link);
+    control.bear_silence(LINE_SILENCE)?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
+    let lost = nothing_more(control);
+    drop(listed);
+    tracing::info!(target: "audit", site = %peer.proof.principal, error = %lost, "line lost");
+    Err(lost)
+}
+
+/// The session speaks for circuits from now on, and ends with that.
+fn pass_circuits(
+    peer: &Peer,
+    asked: Asked,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let (id, link) = (asked.id, control.sender());
+    match site.pass_circuits(&peer.proof, asked, link.clone()) {
+        Ok(_passing) => {
+            site.hold(&peer.proof, &link);
+            link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
+            Err(nothing_more(control))
+        }
+        Err(error) => link.send(&Control::Reply { id, reply: Err(error.at(site.name().as_str())) }),
+    }
+}
+
+/// Waits until the peer leaves; it has nothing more to say.
+fn nothing_more(control: &mut ControlReceiver) -> Error {
+    match control.recv() {
+        Ok(other) => violation("line", format_args!("{other:?}")),
+        Err(error) => error,
+    }
 }
 
 enum Outcome {
@@ -115,6 +165,12 @@ fn operate(
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Renew(id) => done(site.renew_transfer(access, &id)?),
+        Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }

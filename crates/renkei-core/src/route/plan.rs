@@ -1,0 +1,247 @@
+//! The planner: candidates first, then rules, then what failed lately goes to the end.
+
+use crate::path::SiteName;
+use std::fmt;
+use std::time::Duration;
+
+/// A way to get a connection to a site.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Way {
+    /// Dial an endpoint of the site.
+    Direct,
+    /// Call the site over the line it keeps to this PoP; it dials.
+    Line,
+    /// Have the PoP of another site pass the connection on.
+    Through(SiteName),
+}
+
+/// A way with the reason why it is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The way.
+    pub way: Way,
+    /// Why it may work.
+    pub why: String,
+    /// Why it is not taken, if it is not; such a step stands at the end, for people to see.
+    pub against: Option<String>,
+    /// How long ago it failed, if that was a moment ago.
+    pub failed: Option<Duration>,
+}
+
+/// What an administrator says of the ways to a site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The only way allowed.
+    pub pin: Option<Way>,
+    /// Ways that are not.
+    pub forbid: Vec<Way>,
+}
+
+/// What is known of whoever plans, and of the site it wants to reach.
+pub struct Facts<'a> {
+    /// The site to reach.
+    pub to: &'a SiteName,
+    /// Whether its card names endpoints.
+    pub has_endpoints: bool,
+    /// The PoPs its card says it keeps lines to.
+    pub via: &'a [SiteName],
+    /// Whether it keeps a line to this PoP now.
+    pub has_line: bool,
+    /// The site whose PoP plans, if a PoP does.
+    pub here: Option<&'a SiteName>,
+    /// The site of the user who plans, if no PoP does.
+    pub home: Option<&'a SiteName>,
+    /// The PoPs that the own site keeps lines to.
+    pub own_via: &'a [SiteName],
+    /// Through how many PoPs the way may still lead.
+    pub further: u8,
+    /// Whether a site is known with endpoints to dial.
+    pub can_dial: &'a dyn Fn(&SiteName) -> bool,
+    /// The administrator's word.
+    pub rule: &'a Rule,
+    /// How long ago a way to the site failed.
+    pub failed: &'a dyn Fn(&Way) -> Option<Duration>,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Direct => f.write_str("direct"),
+            Way::Line => f.write_str("line"),
+            Way::Through(site) => write!(f, "{site}"),
+        }
+    }
+}
+
+impl Way {
+    /// Reads the name of a way: `direct`, `line`, or the site it leads through.
+    pub fn parse(text: &str) -> Option<Way> {
+        match text {
+            "direct" => Some(Way::Direct),
+            "line" => Some(Way::Line),
+            site => SiteName::parse(site).ok().map(Way::Through),
+        }
+    }
+}
+
+/// The ways to a site, best first; those that may not be taken stand last.
+pub fn plan(facts: &Facts<'_>) -> Vec<Step> {
+    let mut steps = candidates(facts);
+    steps.iter_mut().for_each(|step| step.against = against(&step.way, facts.rule));
+    // Stable: of those that failed, the one longest ago is tried first.
+    steps.sort_by_key(|step| {
+        (step.against.is_some(), step.failed.map(|since| Duration::MAX.saturating_sub(since)))
+    });
+    steps
+}
+
+fn candidates(facts: &Facts<'_>) -> Vec<Step> {
+    let to = facts.to;
+    let mut steps: Vec<Step> = Vec::new();
+    let mut add = |way: Way, why: String| {
+        if !steps.iter().any(|step| step.way == way) {
+            let failed = (facts.failed)(&way);
+            steps.push(Step { way, why, against: None, failed });
+        }
+    };
+    if facts.has_endpoints {
+        add(Way::Direct, format!("the card of {to} names where to dial"));
+    }
+    if facts.has_line {
+        add(Way::Line, format!("{to} keeps a line to this PoP and dials when it is called"));
+    }
+    for (relays, why) in relays(facts) {
+        for relay in relays.iter().filter(|relay| may_relay(relay, facts)) {
+            add(Way::Through(relay.clone()), why.clone());
+        }
+    }
+    steps
+}
+
+/// Who may pass a circuit on, with the reason, nearest to the site first.
+fn relays<'a>(facts: &Facts<'a>) -> [(&'a [SiteName], String); 3] {
+    let home = facts.home.map(std::slice::from_ref).unwrap_or_default();
+    [
+        (facts.via, format!("{} keeps a line to it", facts.to)),
+        (home, "it is the PoP of the own site".to_owned()),
+        (facts.own_via, "the own site keeps a line to it".to_owned()),
+    ]
+}
+
+fn may_relay(relay: &SiteName, facts: &Facts<'_>) -> bool {
+    facts.further > 0 && relay != facts.to && Some(relay) != facts.here && (facts.can_dial)(relay)
+}
+
+fn against(way: &Way, rule: &Rule) -> Option<String> {
+    match &rule.pin {
+        Some(pin) if pin != way => return Some(format!("the administrator pinned the way `{pin}`")),
+        _ => {}
+    }
+    rule.forbid.contains(way).then(|| "the administrator forbids it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(name: &str) -> SiteName {
+        SiteName::parse(name).unwrap()
+    }
+
+    /// What a user of `home` knows of `lab`, which keeps a line to `hub`.
+    struct World {
+        to: &'static str,
+        has_endpoints: bool,
+        has_line: bool,
+        here: Option<SiteName>,
+        own_via: Vec<SiteName>,
+        further: u8,
+        can_dial: fn(&SiteName) -> bool,
+        rule: Rule,
+        failed: fn(&Way) -> Option<Duration>,
+    }
+
+    impl Default for World {
+        fn default() -> Self {
+            World {
+                to: "lab",
+                has_endpoints: false,
+                has_line: false,
+                here: None,
+                own_via: Vec::new(),
+                further: 2,
+                can_dial: |_| true,
+                rule: Rule::default(),
+                failed: |_| None,
+            }
+        }
+    }
+
+    fn ways(world: World) -> Vec<String> {
+        let facts = Facts {
+            to: &site(world.to),
+            has_endpoints: world.has_endpoints,
+            via: &[site("hub")],
+            has_line: world.has_line,
+            here: world.here.as_ref(),
+            home: Some(&site("home")),
+            own_via: &world.own_via,
+            further: world.further,
+            can_dial: &world.can_dial,
+            rule: &world.rule,
+            failed: &world.failed,
+        };
+        let shown = |step: &Step| match step.against {
+            Some(_) => format!("not {}", step.way),
+            None => step.way.to_string(),
+        };
+        plan(&facts).iter().map(shown).collect()
+    }
+
+    #[test]
+    fn the_nearest_way_is_first() {
+        let all = || World::default();
+        assert_eq!(ways(all()), ["hub", "home"]);
+        assert_eq!(ways(World { has_endpoints: true, ..all() }), ["direct", "hub", "home"]);
+        assert_eq!(ways(World { has_line: true, ..all() }), ["line", "hub", "home"]);
+        assert_eq!(ways(World { further: 0, ..all() }), Vec::<String>::new());
+    }
+
+    #[test]
+    fn nobody_passes_on_to_itself() {
+        let all = || World::default();
+        assert_eq!(ways(World { here: Some(site("hub")), ..all() }), ["home"]);
+        assert_eq!(ways(World { to: "hub", ..all() }), ["home"]);
+        assert_eq!(ways(World { can_dial: |site| site.as_str() == "home", ..all() }), ["home"]);
+        let own_via = vec![site("hub"), site("other")];
+        assert_eq!(ways(World { own_via, ..all() }), ["hub", "home", "other"]);
+    }
+
+    #[test]
+    fn an_administrator_pins_and_forbids() {
+        let rule = Rule { pin: Way::parse("home"), forbid: Vec::new() };
+        assert_eq!(ways(World { rule, ..World::default() }), ["home", "not hub"]);
+        let rule = Rule { pin: None, forbid: vec![Way::Direct, Way::Through(site("hub"))] };
+        let world = World { has_endpoints: true, rule, ..World::default() };
+        assert_eq!(ways(world), ["home", "not direct", "not hub"]);
+    }
+
+    #[test]
+    fn what_failed_is_tried_last_and_the_oldest_failure_first() {
+        let failed = |way: &Way| match way {
+            Way::Direct => Some(Duration::from_secs(1)),
+            Way::Through(site) if site.as_str() == "hub" => Some(Duration::from_secs(9)),
+            _ => None,
+        };
+        let world = World { has_endpoints: true, failed, ..World::default() };
+        assert_eq!(ways(world), ["home", "hub", "direct"]);
+    }
+
+    #[test]
+    fn ways_have_names() {
+        for name in ["direct", "line", "kek"] {
+            assert_eq!(Way::parse(name).unwrap().to_string(), name);
+        }
+        assert_eq!(Way::parse("Not a site"), None);
+    }
+}

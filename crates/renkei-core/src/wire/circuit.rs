@@ -1,0 +1,76 @@
+//! The preface of a circuit: what a connection says before TLS when it was called, or shall be passed on.
+//!
+//! A line that no TLS record begins with, and a ticket that works once. It goes in plain text and only says which
+//! conversation the connection belongs to; whoever talks on it proves with TLS who he is.
+
+use super::data::Ticket;
+use super::violation;
+use crate::error::Error;
+
+/// The line a preface begins with.
+pub const MAGIC: &[u8] = b"RENKEI-CIRCUIT/1\n";
+/// Bytes of a whole preface.
+pub const PREFACE_BYTES: usize = MAGIC.len() + size_of::<Ticket>();
+/// Circuits that one request may ask for: those of the longest path twice, and the control stream.
+pub const MAX_CIRCUITS: u16 = 256;
+/// PoPs a circuit may lead through, so that none goes in circles.
+pub const MAX_FURTHER: u8 = 2;
+
+/// The preface with a ticket.
+pub fn preface(ticket: &Ticket) -> Vec<u8> {
+    [MAGIC, ticket].concat()
+}
+
+/// Whether a connection that begins with this byte may begin with a preface.
+pub fn is_preface(first: u8) -> bool {
+    first == MAGIC[0]
+}
+
+/// The ticket at the beginning of what was received; `None` as long as more must come.
+///
+/// # Errors
+/// `ProtocolViolation` as soon as it cannot be a preface any more.
+pub fn parse(received: &[u8]) -> Result<Option<Ticket>, Error> {
+    let known = received.len().min(MAGIC.len());
+    if received[..known] != MAGIC[..known] {
+        return Err(violation("circuit", "another line than a preface begins with"));
+    }
+    Ok(received.get(MAGIC.len()..).and_then(|rest| rest.first_chunk()).copied())
+}
+
+/// The ticket of circuit number `index` of those that were asked for with `seed`.
+pub fn ticket(seed: &Ticket, index: u16) -> Ticket {
+    *blake3::keyed_hash(seed, &index.to_be_bytes()).as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn a_preface_is_read_as_it_comes() {
+        let whole = preface(&[7; 32]);
+        assert_eq!(whole.len(), PREFACE_BYTES);
+        for end in 0..PREFACE_BYTES {
+            assert_eq!(parse(&whole[..end]), Ok(None), "{end}");
+        }
+        let more = [&whole[..], b"TLS"].concat();
+        assert_eq!((parse(&whole), parse(&more)), (Ok(Some([7; 32])), Ok(Some([7; 32]))));
+    }
+
+    #[test]
+    fn anything_else_is_refused_at_its_first_wrong_byte() {
+        for bad in [&b"GET / HTTP/1.1"[..], b"RENKEI-CIRCUIT/2\n", b"RENKEX", b"\x16\x03\x01"] {
+            assert_eq!(parse(bad).unwrap_err().code, Code::ProtocolViolation);
+        }
+        assert!(is_preface(b'R') && !is_preface(22));
+    }
+
+    #[test]
+    fn tickets_of_one_seed_differ() {
+        let tickets: std::collections::HashSet<_> = (0..300).map(|n| ticket(&[1; 32], n)).collect();
+        assert_eq!(tickets.len(), 300);
+        assert!(!tickets.contains(&ticket(&[2; 32], 0)));
+    }
+}

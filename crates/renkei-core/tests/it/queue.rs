@@ -1,0 +1,205 @@
+//! The queue under random events and crashes: nothing is lost, runs twice at once, or is done without an end.
+
+use proptest::prelude::*;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::queue::{Change, Course, Event, Head, Limits, Link, Load, State, Wish};
+use renkei_core::wire::message::{Found, Summary};
+
+const LIMITS: Limits = Limits { all: 4, user: 3, link: 2 };
+const TRANSFERS: usize = 8;
+const DEADLINE_MS: u64 = 400_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Starts what the scheduler picks.
+    Pick,
+    /// An attempt that runs ends, unless the PoP is killed before that is stored.
+    End { which: usize, how: u8, killed: bool },
+    /// The destination of an attempt is looked at.
+    Look { which: usize, dir: bool },
+    /// Somebody asks.
+    Ask { which: usize, change: u8 },
+    /// Time passes, and what is due and overdue is noticed.
+    Pass(u64),
+    /// The PoP is killed and starts again.
+    Kill,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = || 0..TRANSFERS;
+    prop_oneof![
+        4 => Just(Step::Pick),
+        4 => (which(), 0..5_u8, prop::bool::weighted(0.1))
+            .prop_map(|(which, how, killed)| Step::End { which, how, killed }),
+        1 => (which(), any::<bool>()).prop_map(|(which, dir)| Step::Look { which, dir }),
+        2 => (which(), 0..4_u8).prop_map(|(which, change)| Step::Ask { which, change }),
+        2 => (0..20_000_u64).prop_map(Step::Pass),
+        1 => Just(Step::Kill),
+    ]
+}
+
+/// A PoP: what its catalogue holds, and what it forgets when it is killed.
+struct Pop {
+    courses: Vec<Course>,
+    found: Vec<Option<Found>>,
+    ended_well: Vec<bool>,
+    now_ms: u64,
+    /// Which transfers have an attempt.
+    running: Vec<usize>,
+    load: Load,
+}
+
+fn owner(which: usize) -> String {
+    format!("user{}@kek", which % 3)
+}
+
+fn link(which: usize) -> Link {
+    let site = |name: &str| SiteName::parse(name).unwrap();
+    Link { from: site("kek"), to: site(["titech", "osaka"][which % 2]) }
+}
+
+impl Pop {
+    fn new() -> Self {
+        Pop {
+            courses: vec![Course::submitted(0, DEADLINE_MS); TRANSFERS],
+            found: vec![None; TRANSFERS],
+            ended_well: vec![false; TRANSFERS],
+            now_ms: 0,
+            running: Vec::new(),
+            load: Load::default(),
+        }
+    }
+
+    fn pick(&mut self) {
+        let ready: Vec<usize> =
+            (0..TRANSFERS).filter(|&which| self.courses[which].state == State::Queued).collect();
+        let head = |&which: &usize| Head {
+            owner: owner(which),
+            link: link(which),
+            priority: which as i64 % 2,
+            submitted_ms: which as u64,
+        };
+        let heads: Vec<Head> = ready.iter().map(head).collect();
+        let Some(at) = self.load.pick(&heads, LIMITS, self.now_ms) else { return };
+        let which = ready[at];
+        assert!(!self.running.contains(&which), "it runs already");
+        self.courses[which].handle(Event::Begun, self.now_ms).unwrap();
+        self.running.push(which);
+        self.load.start(&owner(which), &link(which));
+        assert!(self.running.len() <= LIMITS.all);
+    }
+
+    fn end(&mut self, which: usize, how: u8, killed: bool) {
+        let Some(at) = self.running.iter().position(|&running| running == which) else { return };
+        if killed {
+            return self.kill();
+        }
+        self.running.remove(at);
+        self.load.end(&owner(which), &link(which));
+        let failed = |code| Err(Error::new(code, "test", "", ""));
+        let outcome = match how {
+            0 | 1 => Ok(Summary::default()),
+            2 => failed(Code::ConnectionLost),
+            3 => failed(Code::NotMapped),
+            _ => Ok(Summary { failed: 1, ..Summary::default() }),
+        };
+        self.ended_well[which] |= how < 2;
+        if how == 2 {
+            self.load.rest(&link(which), self.now_ms);
+        }
+        self.courses[which].handle(Event::Ended { outcome, further: false }, self.now_ms).unwrap();
+    }
+
+    fn look(&mut self, which: usize, dir: bool) {
+        let found = if dir { Found::Dir } else { Found::Nothing };
+        if self.courses[which].handle(Event::Found(found), self.now_ms).is_ok() {
+            let first = *self.found[which].get_or_insert(found);
+            assert_eq!(self.courses[which].found, Some(first), "decided anew");
+        }
+    }
+
+    fn ask(&mut self, which: usize, change: u8) {
+        let change = [Change::Cancel, Change::Pause, Change::Resume, Change::Retry][usize::from(change)];
+        let before = self.courses[which].clone();
+        let deadline_ms = self.now_ms + DEADLINE_MS;
+        match self.courses[which].handle(Event::Asked { change, deadline_ms }, self.now_ms) {
+            Err(_) => assert_eq!(self.courses[which], before, "a refusal changes nothing"),
+            // One that is tried again must earn its end anew.
+            Ok(()) if change == Change::Retry => self.ended_well[which] = false,
+            Ok(()) => {}
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        for course in &mut self.courses {
+            if course.state == State::Waiting && course.next_ms.is_some_and(|next| next <= self.now_ms) {
+                course.handle(Event::Due, self.now_ms).unwrap();
+            }
+            if !course.state.is_end() && course.deadline_ms <= self.now_ms {
+                course.handle(Event::Overdue, self.now_ms).unwrap();
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.running.clear();
+        self.load = Load::default();
+        for course in self.courses.iter_mut().filter(|course| course.state == State::Running) {
+            course.handle(Event::Interrupted, self.now_ms).unwrap();
+        }
+    }
+
+    fn check(&self) {
+        for (which, course) in self.courses.iter().enumerate() {
+            assert_eq!(course.state == State::Running, self.running.contains(&which), "{which}: {course:?}");
+            assert!(course.state != State::Done || self.ended_well[which], "done without an end");
+            assert_eq!(course.state.is_end(), course.ended_ms.is_some());
+            assert!(course.wish.is_none() || course.state == State::Running);
+            // Whatever waits knows for when.
+            assert!(course.state != State::Waiting || course.next_ms.is_some() && course.reason.is_some());
+            let failed_for_a_reason = course.state != State::Failed || course.reason.is_some();
+            assert!(failed_for_a_reason, "{course:?}");
+        }
+        assert_eq!(self.load.running(), self.running.len());
+    }
+
+    /// From here on all goes well: everything comes to an end.
+    fn finish(&mut self) {
+        for which in 0..TRANSFERS {
+            self.ask(which, 2);
+        }
+        for _ in 0..1000 {
+            self.pass(1000);
+            self.pick();
+            for which in self.running.clone() {
+                self.end(which, 0, false);
+            }
+            self.check();
+        }
+        for course in &self.courses {
+            let given_up = matches!(course.wish, None | Some(Wish::Cancel)) && course.state.is_end();
+            assert!(given_up, "lost: {course:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_or_done_by_halves(steps in prop::collection::vec(step(), 1..120)) {
+        let mut pop = Pop::new();
+        for step in steps {
+            match step {
+                Step::Pick => pop.pick(),
+                Step::End { which, how, killed } => pop.end(which, how, killed),
+                Step::Look { which, dir } => pop.look(which, dir),
+                Step::Ask { which, change } => pop.ask(which, change),
+                Step::Pass(ms) => pop.pass(ms),
+                Step::Kill => pop.kill(),
+            }
+            pop.check();
+        }
+        pop.finish();
+    }
+}

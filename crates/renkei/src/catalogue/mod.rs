@@ -1,0 +1,156 @@
+//! The catalogue: the database in which a PoP keeps what it must not forget.
+//!
+//! SQLite in the PoP's own directory by default, PostgreSQL where the configuration names one (`catalogue`); the same
+//! statements run on both. Callers block: they are threads, and each statement is short. Guarantee: what a call stored
+//! is durable when it returns. Non-goal: data of files.
+
+mod schema;
+mod transfers;
+
+pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
+
+use crate::home::{Home, make_private_dir};
+use renkei_core::error::{Code, Error};
+use sqlx::any::{AnyPoolOptions, install_default_drivers};
+use sqlx::{AnyConnection, AnyPool, Connection, Executor};
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// Connections to a server; SQLite has one, since it lets one write at a time anyway.
+const SERVER_CONNECTIONS: u32 = 8;
+/// How long a call waits for a free connection.
+const ACQUIRE_WITHIN: Duration = Duration::from_secs(20);
+/// How long SQLite waits for another process that looks into the file, in milliseconds.
+const BUSY_MS: u32 = 10_000;
+
+/// An open catalogue.
+pub struct Catalogue {
+    pool: AnyPool,
+    /// Which database, without a password.
+    shown: String,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Catalogue {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        // Whoever drops it may be on a runtime's thread, which must not wait.
+        if tokio::runtime::Handle::try_current().is_err() {
+            runtime.block_on(self.pool.close());
+        }
+        runtime.shutdown_background();
+    }
+}
+
+/// What the configuration names.
+enum Engine {
+    Sqlite(String),
+    Server(String),
+}
+
+impl Engine {
+    fn choose(named: &str, home: &Home) -> Result<Self, Error> {
+        if named.is_empty() {
+            return Self::in_file(&home.state_dir().join("catalogue.sqlite"));
+        }
+        if named.starts_with("postgres://") || named.starts_with("postgresql://") {
+            return Ok(Engine::Server(named.into()));
+        }
+        let cause = "write `postgres://USER@HOST/DATABASE`, or nothing for SQLite in the PoP's directory";
+        Err(Error::new(Code::ConfigInvalid, "open catalogue", "catalogue", cause))
+    }
+
+    fn in_file(path: &Path) -> Result<Self, Error> {
+        make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
+        let text = path.to_str().ok_or_else(|| {
+            Error::new(Code::ConfigInvalid, "open catalogue", path.display(), "the path must be UTF-8")
+        })?;
+        let escaped: String = text.chars().map(escape).collect();
+        Ok(Engine::Sqlite(format!("sqlite://{escaped}?mode=rwc")))
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Engine::Sqlite(_) => "SQLite".into(),
+            Engine::Server(url) => {
+                let end = url.rsplit_once('@').map_or(url.as_str(), |(_, end)| end);
+                format!("PostgreSQL {}", end.split('?').next().unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn escape(c: char) -> String {
+    match c {
+        '%' | '?' | '#' | ' ' | '"' | '<' | '>' | '`' | '{' | '}' => format!("%{:02X}", c as u32),
+        c => c.into(),
+    }
+}
+
+impl Catalogue {
+    /// Opens the catalogue that the configuration names, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `ConfigInvalid`.
+    pub fn open(named: &str, home: &Home) -> Result<Self, Error> {
+        install_default_drivers();
+        let engine = Engine::choose(named, home)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("catalogue")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::new(Code::SystemCall, "start runtime", "catalogue", error))?;
+        let shown = engine.shown();
+        let opened = runtime.block_on(open(&engine));
+        let pool = opened.map_err(|error| failed("open", &shown, &error))?;
+        Ok(Catalogue { pool, shown, runtime: Some(runtime) })
+    }
+
+    /// Which database it is.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Does some work in the database and waits for it.
+    fn run<T>(&self, op: &str, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+        let runtime = self.runtime.as_ref().expect("it is there until the catalogue is dropped");
+        runtime.block_on(work).map_err(|error| failed(op, &self.shown, &error))
+    }
+}
+
+async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
+    let (url, connections) = match engine {
+        Engine::Sqlite(url) => (url, 1),
+        Engine::Server(url) => (url, SERVER_CONNECTIONS),
+    };
+    let lite = matches!(engine, Engine::Sqlite(_));
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_WITHIN);
+    let pool = options.after_connect(move |connection, _| prepare(connection, lite)).connect(url).await?;
+    let mut connection = pool.acquire().await?;
+    let mut work = connection.begin().await?;
+    schema::bring_up_to_date(&mut work, lite).await?;
+    work.commit().await?;
+    drop(connection);
+    Ok(pool)
+}
+
+type Prepared<'c> = std::pin::Pin<Box<dyn Future<Output = Result<(), sqlx::Error>> + Send + 'c>>;
+
+/// Sets what a connection of SQLite needs: what is committed survives a power cut.
+fn prepare(connection: &mut AnyConnection, lite: bool) -> Prepared<'_> {
+    Box::pin(async move {
+        if lite {
+            connection.execute("PRAGMA journal_mode = WAL").await?;
+            connection.execute("PRAGMA synchronous = FULL").await?;
+            connection.execute(sqlx::AssertSqlSafe(format!("PRAGMA busy_timeout = {BUSY_MS}"))).await?;
+        }
+        Ok(())
+    })
+}
+
+fn failed(op: &str, shown: &str, error: &sqlx::Error) -> Error {
+    Error::new(Code::CatalogueFailed, op, shown, error)
+}

@@ -1,0 +1,531 @@
+//! Queued transfers in the catalogue.
+//!
+//! A row is what was handed in, and its course; the other columns repeat what the indexes need. A change is written
+//! only if nobody else changed the row since it was read (`revision`), so that several PoPs may share one database.
+
+use super::Catalogue;
+use renkei_core::error::Error;
+use renkei_core::queue::{Course, State};
+use renkei_core::wire::message::{EntryFailure, TransferId};
+use renkei_core::wire::queue::{Attempt, Listed};
+use renkei_core::wire::{decode, encode};
+use sqlx::AnyConnection;
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+use std::collections::HashMap;
+
+/// A moment that never comes.
+const NEVER: i64 = i64::MAX;
+/// Attempts of one transfer that are kept.
+const KEPT_ATTEMPTS: i64 = 100;
+/// Version of the encoded columns.
+const VERSION: u8 = 1;
+
+const COLUMNS: &str = "id, owner, lane, submitted, runner, revision, spec, course";
+
+/// The transfers of one user over one link, in the order they run.
+pub type Lane = String;
+
+/// A transfer to be put in.
+#[derive(Clone, Debug)]
+pub struct New {
+    /// Its id.
+    pub id: TransferId,
+    /// Whose it is.
+    pub owner: String,
+    /// Where it is lined up.
+    pub lane: Lane,
+    /// The owner's words.
+    pub label: String,
+    /// More is sooner.
+    pub priority: i32,
+    /// When it was handed in, milliseconds since 1970.
+    pub submitted_ms: u64,
+    /// Of what was handed in.
+    pub digest: [u8; 32],
+    /// What was handed in, encoded.
+    pub spec: Vec<u8>,
+    /// When it is given up.
+    pub deadline_ms: u64,
+    /// What it waits for.
+    pub after: Vec<TransferId>,
+    /// What it works with: secret.
+    pub credential: Vec<u8>,
+}
+
+/// What became of a transfer that was put in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is in the queue, now or since it was handed in before.
+    There,
+    /// Another one has its id.
+    Conflict,
+    /// One that it waits for is not there.
+    Unknown(TransferId),
+    /// One that it waits for was given up.
+    Abandoned(TransferId),
+}
+
+/// A transfer that is in the catalogue.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its id.
+    pub id: TransferId,
+    /// Whose it is.
+    pub owner: String,
+    /// Where it is lined up.
+    pub lane: Lane,
+    /// When it was handed in.
+    pub submitted_ms: u64,
+    /// The PoP that runs it, or nobody.
+    pub runner: String,
+    /// What was handed in, encoded.
+    pub spec: Vec<u8>,
+    /// Where it stands.
+    pub course: Course,
+    revision: i64,
+}
+
+/// A change of a row.
+pub struct Update<'a> {
+    /// The row with its new course.
+    pub row: &'a Row,
+    /// An attempt that began or ended.
+    pub attempt: Option<&'a Attempt>,
+    /// The files that failed in it, which replace those of an earlier one.
+    pub failures: Option<&'a [EntryFailure]>,
+    /// A transfer that it waited for and does not any more.
+    pub met: Option<TransferId>,
+    /// A fresh credential.
+    pub credential: Option<&'a [u8]>,
+}
+
+impl<'a> Update<'a> {
+    /// Nothing but the new course.
+    pub fn of(row: &'a Row) -> Self {
+        Update { row, attempt: None, failures: None, met: None, credential: None }
+    }
+}
+
+/// Whose transfers are listed, and which.
+pub struct Listing<'a> {
+    /// Whose; `None` for everybody's.
+    pub owner: Option<&'a str>,
+    /// Which.
+    pub listed: &'a Listed,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// The first transfer of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its id.
+    pub id: TransferId,
+    /// More is sooner.
+    pub priority: i64,
+    /// When it was handed in.
+    pub submitted_ms: u64,
+}
+
+/// An id as it is stored and shown.
+pub fn hex_id(id: &TransferId) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An id of 32 hexadecimal digits.
+pub fn parse_id(text: &str) -> Option<TransferId> {
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut id = TransferId::default();
+    for (at, byte) in id.iter_mut().enumerate().filter(|_| is_hex) {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    is_hex.then_some(id)
+}
+
+impl Catalogue {
+    /// Puts transfers in, all in one transaction; an answer for each, in order.
+    pub fn submit(&self, all: &[New]) -> Result<Vec<Put>, Error> {
+        self.run("submit", async {
+            let mut work = self.pool.begin().await?;
+            let mut put = Vec::with_capacity(all.len());
+            for new in all {
+                put.push(put_one(&mut work, new).await?);
+            }
+            work.commit().await?;
+            Ok(put)
+        })
+    }
+
+    /// One transfer.
+    pub fn load(&self, id: &TransferId) -> Result<Option<Row>, Error> {
+        self.run("read", async {
+            let mut connection = self.pool.acquire().await?;
+            load(&mut connection, &hex_id(id)).await
+        })
+    }
+
+    /// Transfers whose ids begin with these digits, two at most; of `owner`, or of anybody.
+    pub fn find(&self, digits: &str, owner: Option<&str>) -> Result<Vec<Row>, Error> {
+        let after = format!("{digits}g");
+        let rows = self.rows(
+            "WHERE id >= $1 AND id < $2 AND ($3 = '' OR owner = $3) ORDER BY id LIMIT 2",
+            &[Value::Text(digits), Value::Text(&after), Value::Text(owner.unwrap_or_default())],
+        )?;
+        Ok(rows)
+    }
+
+    /// Writes a change; says whether it did, which it does not if the row was changed since it was read.
+    pub fn update(&self, update: &Update<'_>) -> Result<bool, Error> {
+        self.run("write", async {
+            let mut work = self.pool.begin().await?;
+            let written = write(&mut work, update).await?;
+            if written {
+                work.commit().await?;
+            } else {
+                work.rollback().await?;
+            }
+            Ok(written)
+        })
+    }
+
+    /// The lanes in which transfers are ready.
+    pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
+        // One look at the index for each lane, however many transfers are in it.
+        let sql = "WITH RECURSIVE lanes (lane) AS ( \
+            SELECT MIN(lane) FROM transfer WHERE state = 'queued' UNION ALL \
+            SELECT (SELECT MIN(t.lane) FROM transfer t WHERE t.state = 'queued' AND t.lane > lanes.lane) \
+            FROM lanes WHERE lanes.lane IS NOT NULL) SELECT lane FROM lanes WHERE lane IS NOT NULL";
+        self.run("read", async {
+            let rows = sqlx::query(sql).fetch_all(&self.pool).await?;
+            rows.iter().map(|row| row.try_get(0)).collect()
+        })
+    }
+
+    /// The first transfers of a lane.
+    pub fn first_in(&self, lane: &str, limit: usize) -> Result<Vec<Waiting>, Error> {
+        let sql = "SELECT id, priority, submitted FROM transfer WHERE state = 'queued' AND lane = $1 \
+            ORDER BY priority DESC, submitted, id LIMIT $2";
+        self.run("read", async {
+            let rows = sqlx::query(sql).bind(lane).bind(count(limit)).fetch_all(&self.pool).await?;
+            rows.iter().map(waiting).collect()
+        })
+    }
+
+    /// Transfers that wait for a moment that has come.
+    pub fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
+        let sql = "WHERE state = 'waiting' AND next_at <= $1 ORDER BY next_at LIMIT $2";
+        self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
+    }
+
+    /// Transfers whose deadline has passed.
+    pub fn overdue(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
+        let sql = "WHERE ended = 0 AND deadline <= $1 ORDER BY deadline LIMIT $2";
+        self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
+    }
+
+    /// Transfers that `runner` runs, as far as the catalogue knows.
+    pub fn running_at(&self, runner: &str) -> Result<Vec<Row>, Error> {
+        self.rows("WHERE state = 'running' AND runner = $1", &[Value::Text(runner)])
+    }
+
+    /// Transfers that wait for one that has ended: who, for whom, and how that ended.
+    pub fn met(&self, limit: usize) -> Result<Vec<(TransferId, TransferId, State)>, Error> {
+        let sql = "SELECT d.transfer, d.needs, t.state FROM dependency d JOIN transfer t ON t.id = d.needs \
+            WHERE t.ended > 0 LIMIT $1";
+        self.run("read", async {
+            let rows = sqlx::query(sql).bind(count(limit)).fetch_all(&self.pool).await?;
+            rows.iter().map(|row| Ok((id_at(row, 0)?, id_at(row, 1)?, state_at(row, 2)?))).collect()
+        })
+    }
+
+    /// The state of each of these that is there.
+    pub fn states(&self, ids: &[TransferId]) -> Result<Vec<(TransferId, State)>, Error> {
+        self.run("read", async {
+            let mut connection = self.pool.acquire().await?;
+            let mut states = Vec::with_capacity(ids.len());
+            for id in ids {
+                states.extend(state_of(&mut connection, id).await?.map(|state| (*id, state)));
+            }
+            Ok(states)
+        })
+    }
+
+    /// The attempts of a transfer that are kept, oldest first.
+    pub fn attempts(&self, id: &TransferId) -> Result<Vec<Attempt>, Error> {
+        self.details("SELECT detail FROM attempt WHERE transfer = $1 ORDER BY number", id)
+    }
+
+    /// The files that failed.
+    pub fn failures(&self, id: &TransferId) -> Result<Vec<EntryFailure>, Error> {
+        self.details("SELECT detail FROM failure WHERE transfer = $1 ORDER BY number", id)
+    }
+
+    /// The credential of a transfer, if it has one.
+    pub fn credential(&self, id: &TransferId) -> Result<Option<Vec<u8>>, Error> {
+        self.run("read", async {
+            let query = sqlx::query("SELECT detail FROM credential WHERE transfer = $1").bind(hex_id(id));
+            query.fetch_optional(&self.pool).await?.map(|row| row.try_get(0)).transpose()
+        })
+    }
+
+    /// How many transfers of a user have not ended.
+    pub fn open_of(&self, owner: &str) -> Result<u64, Error> {
+        self.run("count", async {
+            let sql = "SELECT COUNT(*) FROM transfer WHERE owner = $1 AND ended = 0";
+            let row = sqlx::query(sql).bind(owner).fetch_one(&self.pool).await?;
+            Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
+        })
+    }
+
+    /// A list, newest first.
+    pub fn list(&self, listing: &Listing<'_>) -> Result<Vec<Row>, Error> {
+        let Listing { owner, listed, limit } = listing;
+        let owned = if owner.is_some() { "owner = $1" } else { "$1 = ''" };
+        let open = if listed.ended { "" } else { "AND ended = 0" };
+        let sql = format!(
+            "WHERE {owned} {open} AND ($2 = '' OR label = $2) AND (submitted, id) < ($3, $4) \
+             ORDER BY submitted DESC, id DESC LIMIT $5"
+        );
+        let (before, id) = listed.before.map_or((NEVER, "g".into()), |(at, id)| (moment(at), hex_id(&id)));
+        let values = [
+            Value::Text(owner.unwrap_or_default()),
+            Value::Text(listed.label.as_deref().unwrap_or_default()),
+            Value::Number(before),
+            Value::Text(&id),
+            Value::Number(count(*limit)),
+        ];
+        self.rows(&sql, &values)
+    }
+
+    /// How many transfers are in each state.
+    pub fn totals(&self) -> Result<HashMap<State, u64>, Error> {
+        self.run("count", async {
+            let sql = "SELECT state, COUNT(*) FROM transfer GROUP BY state";
+            let rows = sqlx::query(sql).fetch_all(&self.pool).await?;
+            let total = |row: &AnyRow| Ok((state_at(row, 0)?, row.try_get::<i64, _>(1)?.unsigned_abs()));
+            rows.iter().map(total).collect()
+        })
+    }
+
+    /// Forgets transfers that ended before a moment, `limit` at most; says how many.
+    pub fn forget(&self, before_ms: u64, limit: usize) -> Result<usize, Error> {
+        self.run("forget", async {
+            let mut work = self.pool.begin().await?;
+            let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
+            let old =
+                sqlx::query(sql).bind(moment(before_ms)).bind(count(limit)).fetch_all(&mut *work).await?;
+            for row in &old {
+                let id: String = row.try_get(0)?;
+                for sql in FORGET {
+                    sqlx::query(sql).bind(&id).execute(&mut *work).await?;
+                }
+            }
+            work.commit().await?;
+            Ok(old.len())
+        })
+    }
+
+    fn rows(&self, condition: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Error> {
+        // The condition is text of this file; what comes from outside is bound.
+        let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer {condition}"));
+        self.run("read", async {
+            let mut query = sqlx::query(sql);
+            for value in values {
+                query = match value {
+                    Value::Text(text) => query.bind((*text).to_owned()),
+                    Value::Number(number) => query.bind(*number),
+                };
+            }
+            query.fetch_all(&self.pool).await?.iter().map(read_row).collect()
+        })
+    }
+
+    fn details<T: serde::de::DeserializeOwned>(
+        &self,
+        sql: &'static str,
+        id: &TransferId,
+    ) -> Result<Vec<T>, Error> {
+        self.run("read", async {
+            let rows = sqlx::query(sql).bind(hex_id(id)).fetch_all(&self.pool).await?;
+            rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
+        })
+    }
+}
+
+/// What goes with a transfer that is forgotten.
+const FORGET: [&str; 5] = [
+    "DELETE FROM credential WHERE transfer = $1",
+    "DELETE FROM attempt WHERE transfer = $1",
+    "DELETE FROM failure WHERE transfer = $1",
+    "DELETE FROM dependency WHERE transfer = $1",
+    "DELETE FROM transfer WHERE id = $1",
+];
+
+enum Value<'a> {
+    Text(&'a str),
+    Number(i64),
+}
+
+async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error> {
+    let id = hex_id(&new.id);
+    let known = sqlx::query("SELECT digest FROM transfer WHERE id = $1").bind(&id);
+    if let Some(row) = known.fetch_optional(&mut *work).await? {
+        let same = row.try_get::<Vec<u8>, _>(0)? == new.digest;
+        return Ok(if same { Put::There } else { Put::Conflict });
+    }
+    let mut needs = Vec::new();
+    for other in &new.after {
+        match state_of(work, other).await? {
+            None => return Ok(Put::Unknown(*other)),
+            Some(State::Done) => {}
+            Some(state) if state.is_end() => return Ok(Put::Abandoned(*other)),
+            Some(_) => needs.push(other),
+        }
+    }
+    let course = Course::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
+    let inserted = insert(work, &id, new, &course).await?;
+    if inserted {
+        write_credential(work, &id, &new.credential).await?;
+    }
+    for other in needs.into_iter().filter(|_| inserted) {
+        let sql = "INSERT INTO dependency (transfer, needs) VALUES ($1, $2)";
+        sqlx::query(sql).bind(&id).bind(hex_id(other)).execute(&mut *work).await?;
+    }
+    // Another PoP put it in at this moment: whoever hands it in hears the truth the next time.
+    Ok(if inserted { Put::There } else { Put::Conflict })
+}
+
+async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Course) -> Result<bool, sqlx::Error> {
+    let sql = "INSERT INTO transfer (id, owner, lane, state, label, priority, submitted, next_at, deadline, ended, \
+        runner, revision, digest, spec, course) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12) \
+        ON CONFLICT (id) DO NOTHING";
+    let query = sqlx::query(sql).bind(id).bind(&new.owner).bind(&new.lane).bind(course.state.name());
+    let query = query.bind(&new.label).bind(i64::from(new.priority)).bind(moment(new.submitted_ms));
+    let query = query.bind(NEVER).bind(moment(new.deadline_ms)).bind(new.digest.to_vec());
+    let done = query.bind(&new.spec).bind(pack(course)).execute(work).await?;
+    Ok(done.rows_affected() == 1)
+}
+
+async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sqlx::Error> {
+    let Update { row, attempt, failures, met, credential } = update;
+    let (id, course) = (hex_id(&row.id), &row.course);
+    let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
+        revision = $7 WHERE id = $8 AND revision = $9";
+    let query = sqlx::query(sql).bind(course.state.name()).bind(course.next_ms.map_or(NEVER, moment));
+    let query =
+        query.bind(moment(course.deadline_ms)).bind(course.ended_ms.map_or(0, moment)).bind(&row.runner);
+    let query = query.bind(pack(course)).bind(row.revision + 1).bind(&id).bind(row.revision);
+    if query.execute(&mut *work).await?.rows_affected() != 1 {
+        return Ok(false);
+    }
+    if let Some(attempt) = attempt {
+        write_attempt(work, &id, attempt).await?;
+    }
+    if let Some(failures) = failures {
+        write_failures(work, &id, failures).await?;
+    }
+    if matches!(course.state, State::Done | State::Cancelled) {
+        // Nobody needs it any more, and whoever tries again brings a new one.
+        sqlx::query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
+    }
+    if let Some(secret) = credential {
+        write_credential(work, &id, secret).await?;
+    }
+    if let Some(met) = met {
+        let sql = "DELETE FROM dependency WHERE transfer = $1 AND needs = $2";
+        sqlx::query(sql).bind(&id).bind(hex_id(met)).execute(&mut *work).await?;
+    }
+    Ok(true)
+}
+
+async fn write_credential(work: &mut AnyConnection, id: &str, secret: &[u8]) -> Result<(), sqlx::Error> {
+    let sql = "INSERT INTO credential (transfer, detail) VALUES ($1, $2) \
+        ON CONFLICT (transfer) DO UPDATE SET detail = excluded.detail";
+    sqlx::query(sql).bind(id).bind(secret.to_vec()).execute(work).await?;
+    Ok(())
+}
+
+async fn write_attempt(work: &mut AnyConnection, id: &str, attempt: &Attempt) -> Result<(), sqlx::Error> {
+    let number = i64::from(attempt.number);
+    let sql = "INSERT INTO attempt (transfer, number, detail) VALUES ($1, $2, $3) \
+        ON CONFLICT (transfer, number) DO UPDATE SET detail = excluded.detail";
+    sqlx::query(sql).bind(id).bind(number).bind(pack(attempt)).execute(&mut *work).await?;
+    let sql = "DELETE FROM attempt WHERE transfer = $1 AND number <= $2";
+    sqlx::query(sql).bind(id).bind(number - KEPT_ATTEMPTS).execute(&mut *work).await?;
+    Ok(())
+}
+
+async fn write_failures(
+    work: &mut AnyConnection,
+    id: &str,
+    failures: &[EntryFailure],
+) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM failure WHERE transfer = $1").bind(id).execute(&mut *work).await?;
+    for (failure, number) in failures.iter().zip(1_i64..) {
+        let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
+        sqlx::query(sql).bind(id).bind(number).bind(pack(failure)).execute(&mut *work).await?;
+    }
+    Ok(())
+}
+
+async fn load(connection: &mut AnyConnection, id: &str) -> Result<Option<Row>, sqlx::Error> {
+    let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer WHERE id = $1"));
+    let row = sqlx::query(sql).bind(id.to_owned()).fetch_optional(connection).await?;
+    row.as_ref().map(read_row).transpose()
+}
+
+async fn state_of(connection: &mut AnyConnection, id: &TransferId) -> Result<Option<State>, sqlx::Error> {
+    let query = sqlx::query("SELECT state FROM transfer WHERE id = $1").bind(hex_id(id));
+    query.fetch_optional(connection).await?.map(|row| state_at(&row, 0)).transpose()
+}
+
+fn read_row(row: &AnyRow) -> Result<Row, sqlx::Error> {
+    Ok(Row {
+        id: id_at(row, 0)?,
+        owner: row.try_get(1)?,
+        lane: row.try_get(2)?,
+        submitted_ms: row.try_get::<i64, _>(3)?.unsigned_abs(),
+        runner: row.try_get(4)?,
+        revision: row.try_get(5)?,
+        spec: row.try_get(6)?,
+        course: unpack(&row.try_get::<Vec<u8>, _>(7)?)?,
+    })
+}
+
+fn waiting(row: &AnyRow) -> Result<Waiting, sqlx::Error> {
+    let submitted_ms = row.try_get::<i64, _>(2)?.unsigned_abs();
+    Ok(Waiting { id: id_at(row, 0)?, priority: row.try_get(1)?, submitted_ms })
+}
+
+fn id_at(row: &AnyRow, column: usize) -> Result<TransferId, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    parse_id(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no id").into()))
+}
+
+fn state_at(row: &AnyRow, column: usize) -> Result<State, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    State::parse(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no state").into()))
+}
+
+fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    bytes.extend(encode(value));
+    bytes
+}
+
+fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, sqlx::Error> {
+    let odd = |cause: String| sqlx::Error::Decode(cause.into());
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => decode("catalogue", rest).map_err(|error| odd(error.cause)),
+        _ => Err(odd("an entry of another version".into())),
+    }
+}
+
+fn moment(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(NEVER)
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(NEVER)
+}

@@ -1,0 +1,110 @@
+//! Asks the PoP that has the queue: the user's own site over the network, or as its administrator the local socket.
+
+use super::connect::{own_site, session, unexpected};
+use super::{Context, login};
+use crate::identity::socket;
+use crate::mover::dial::Session;
+use renkei_core::error::Error;
+use renkei_core::queue::Change;
+use renkei_core::wire::message::{Reply, Request, TransferId};
+use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
+use renkei_core::wire::{decode, violation};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Whoever asks about queued transfers.
+pub(super) struct Asker<'c> {
+    context: &'c Context,
+    /// As the administrator of the PoP of this machine.
+    all: bool,
+    session: Option<Session>,
+}
+
+impl<'c> Asker<'c> {
+    /// With `all`, the administrator, who sees everybody's transfers.
+    pub(super) fn new(context: &'c Context, all: bool) -> Self {
+        Asker { context, all, session: None }
+    }
+
+    /// A part of the list.
+    pub(super) fn transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
+        if self.all {
+            return self.ask_socket(&json!({"op": "transfers", "listed": listed}));
+        }
+        match self.ask(Request::Transfers(listed.clone()))? {
+            Reply::Transfers(transfers) => Ok(transfers),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The whole list.
+    pub(super) fn all_transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
+        let (mut all, mut listed) = (Vec::new(), listed.clone());
+        loop {
+            let part = self.transfers(&listed)?;
+            let Some(last) = part.last() else { return Ok(all) };
+            listed.before = Some((last.submitted_ms, last.id));
+            all.extend(part);
+        }
+    }
+
+    /// All about one, by the first digits of its id.
+    pub(super) fn story(&mut self, digits: &str) -> Result<Story, Error> {
+        if self.all {
+            return self.ask_socket(&json!({"op": "transfer", "id": digits}));
+        }
+        match self.ask(Request::Transfer(digits.into()))? {
+            Reply::Transfer(story) => Ok(*story),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes one.
+    pub(super) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
+        if self.all {
+            return self.ask_socket(&json!({"op": "change", "id": id, "change": change}));
+        }
+        match self.ask(Request::Change { id, change })? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives one a fresh credential.
+    pub(super) fn renew(&mut self, id: TransferId) -> Result<(), Error> {
+        match self.ask(Request::Renew(id))? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Hands one in.
+    pub(super) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
+        match self.ask(Request::Submit(vec![submission]))? {
+            Reply::Submitted(mut answers) if answers.len() == 1 => answers.remove(0),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Reply, Error> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => none.insert(session(self.context, &own_site(self.context)?)?),
+        };
+        let reply = session.ask(request);
+        // A session that was lost is opened anew for the next question.
+        if reply.as_ref().is_err_and(|error| error.side == "client") {
+            self.session = None;
+        }
+        reply
+    }
+
+    fn ask_socket<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Error> {
+        let path = login::socket(&self.context.home()?, None);
+        let answer = socket::request(&path, request)?;
+        let text = answer.as_str().unwrap_or_default();
+        let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+        decode("reply", &bytes.ok_or_else(|| violation("reply", "not hexadecimal"))?)
+    }
+}

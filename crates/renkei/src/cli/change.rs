@@ -1,0 +1,82 @@
+//! `renkei cancel`, `pause`, `resume` and `retry`: change queued transfers.
+
+use super::Context;
+use super::asker::Asker;
+use super::many::Many;
+use super::output::Report;
+use crate::catalogue::hex_id;
+use renkei_core::error::{Code, Error};
+use renkei_core::queue::Change;
+use renkei_core::wire::message::TransferId;
+use serde::Serialize;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+/// Which transfers to change.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The transfers, by the first digits of their ids
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<OsString>,
+    /// Also somebody else's: for the administrator, on the PoP's machine
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    change: &'static str,
+    #[serde(skip)]
+    shown: &'static str,
+    transfers: Vec<String>,
+    failures: Vec<Value>,
+}
+
+pub(super) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, Error> {
+    let (name, shown) = match change {
+        Change::Cancel => ("cancel", "cancelled"),
+        Change::Pause => ("pause", "paused"),
+        Change::Resume => ("resume", "goes on"),
+        Change::Retry => ("retry", "tried again"),
+    };
+    each(&args.ids, args.all, (name, shown), context, |asker, id| asker.change(id, change))
+}
+
+/// `renkei renew ID`: fresh credentials.
+pub(super) fn renew(ids: &[OsString], context: &Context) -> Result<u8, Error> {
+    each(ids, false, ("renew", "renewed"), context, |asker, id| asker.renew(id))
+}
+
+fn each(
+    ids: &[OsString],
+    all: bool,
+    (change, shown): (&'static str, &'static str),
+    context: &Context,
+    work: impl Fn(&mut Asker<'_>, TransferId) -> Result<(), Error>,
+) -> Result<u8, Error> {
+    let (mut many, mut asker, mut transfers) = (Many::new(context), Asker::new(context, all), Vec::new());
+    many.each_argument(ids, |_, id| {
+        let digits = id.to_str().unwrap_or_default();
+        let found = asker.story(digits).map_err(|error| named(error, id))?.transfer.id;
+        work(&mut asker, found)?;
+        transfers.push(hex_id(&found));
+        Ok(())
+    })?;
+    context.output.done(&Changed { change, shown, transfers, failures: many.failures().to_vec() })?;
+    Ok(many.status())
+}
+
+/// Shows what was typed where an id is unknown.
+fn named(error: Error, id: &OsString) -> Error {
+    match error.code {
+        Code::TransferUnknown => Error { subject: id.to_string_lossy().into_owned(), ..error },
+        _ => error,
+    }
+}
+
+impl Report for Changed {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.transfers.iter().try_for_each(|id| writeln!(out, "{}  {id}", self.shown))
+    }
+}

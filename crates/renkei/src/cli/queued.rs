@@ -1,0 +1,153 @@
+//! A queued transfer as the verbs show it.
+
+use super::output::error_json;
+use super::quantity::{human, span};
+use super::time::{local, utc};
+use crate::catalogue::hex_id;
+use renkei_core::entry::FileTime;
+use renkei_core::error::Error;
+use renkei_core::queue::State;
+use renkei_core::wire::message::{Class, Progress, Summary};
+use renkei_core::wire::queue::Queued;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Digits of an id in lists.
+pub(super) const SHORT: usize = 8;
+
+/// One transfer; the schema is in docs/json.md.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    pub(super) id: String,
+    owner: String,
+    from: String,
+    to: String,
+    pub(super) state: State,
+    stopping: bool,
+    reason: Option<serde_json::Value>,
+    waits_for: u32,
+    next: Option<String>,
+    submitted: String,
+    deadline: String,
+    ended: Option<String>,
+    attempts: u32,
+    priority: i32,
+    class: Class,
+    label: String,
+    progress: Option<Progress>,
+    summary: Option<Summary>,
+    #[serde(skip)]
+    raw: Queued,
+}
+
+impl Shown {
+    /// Shows what the PoP told.
+    pub(super) fn new(raw: Queued) -> Self {
+        let queued = raw.clone();
+        Shown {
+            id: hex_id(&queued.id),
+            owner: queued.owner,
+            from: queued.from,
+            to: queued.to,
+            state: queued.state,
+            stopping: queued.stopping,
+            reason: queued.reason.map(|error| reason_json(&error)),
+            waits_for: queued.needs,
+            next: queued.next_ms.map(moment),
+            submitted: moment(queued.submitted_ms),
+            deadline: moment(queued.deadline_ms),
+            ended: queued.ended_ms.map(moment),
+            attempts: queued.attempts,
+            priority: queued.priority,
+            class: queued.class,
+            label: queued.label,
+            progress: queued.progress,
+            summary: queued.summary,
+            raw,
+        }
+    }
+
+    /// Why it waits or failed.
+    pub(super) fn reason(&self) -> Option<&Error> {
+        self.raw.reason.as_ref()
+    }
+
+    /// One line, and one more if there is something to say.
+    pub(super) fn write_line(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (id, label) = (&self.id[..SHORT], &self.label);
+        let label = if label.is_empty() { String::new() } else { format!("  [{label}]") };
+        let (from, to, state) = (&self.from, &self.to, self.state_text());
+        writeln!(out, "{id}  {state:<9}  {:>18}  {from} -> {to}{label}", self.amount())?;
+        match self.standing() {
+            Some(standing) => writeln!(out, "          {standing}"),
+            None => Ok(()),
+        }
+    }
+
+    /// The state in a word.
+    pub(super) fn state_text(&self) -> &'static str {
+        if self.stopping { "stopping" } else { self.state.name() }
+    }
+
+    /// How much of it is there.
+    fn amount(&self) -> String {
+        match (&self.progress, &self.summary) {
+            (Some(progress), _) => progress_text(progress),
+            (None, Some(summary)) => format!("{} files {}", summary.files, human(summary.bytes)),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// For what it waits, or why it failed.
+    pub(super) fn standing(&self) -> Option<String> {
+        let reason = || self.reason().map(Error::to_string);
+        match self.state {
+            State::Waiting if self.waits_for > 0 => {
+                Some(format!("waits for {} other transfers", self.waits_for))
+            }
+            State::Waiting => {
+                let again = match self.raw.next_ms {
+                    Some(next) => format!("; tried again in {}", span(until(next))),
+                    None => String::new(),
+                };
+                reason().map(|reason| format!("{reason}{again}"))
+            }
+            State::Failed => reason(),
+            State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
+            _ => None,
+        }
+    }
+}
+
+/// How far an attempt is.
+fn progress_text(progress: &Progress) -> String {
+    let done = progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found);
+    let more = if progress.walk_done { "" } else { "+" };
+    format!("{} of {}{more}", human(done), human(progress.bytes_found))
+}
+
+/// The JSON form of a reason.
+pub(super) fn reason_json(error: &Error) -> serde_json::Value {
+    error_json(error)["error"].take()
+}
+
+/// How long until a moment.
+pub(super) fn until(ms: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Duration::from_millis(ms).saturating_sub(now)
+}
+
+/// A moment for programs.
+pub(super) fn moment(ms: u64) -> String {
+    utc(file_time(ms))
+}
+
+/// A moment for people.
+pub(super) fn local_moment(ms: u64) -> String {
+    local(file_time(ms), "%Y-%m-%d %H:%M:%S")
+}
+
+fn file_time(ms: u64) -> FileTime {
+    FileTime { secs: (ms / 1000).cast_signed(), nanos: (ms % 1000) as u32 * 1_000_000 }
+}

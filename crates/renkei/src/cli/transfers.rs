@@ -1,0 +1,65 @@
+//! `renkei transfers`: lists queued transfers.
+
+use super::Context;
+use super::asker::Asker;
+use super::output::Report;
+use super::queued::Shown;
+use renkei_core::error::Error;
+use renkei_core::wire::queue::Listed;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// How often a list that is watched is shown again.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Clears a terminal.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
+
+/// List queued transfers, those of `cp --detach` and `sync --detach`
+///
+/// Yours, from your own site's PoP, newest first; those that have ended only with --ended.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "Examples:\n  renkei transfers               what has not ended\n  renkei transfers --watch       the same, every second\n  renkei transfers --ended       also what is done, failed or cancelled\n  renkei transfers --all         everybody's, as the administrator of the PoP of this machine"
+)]
+pub struct Args {
+    /// Everybody's transfers: for the administrator, on the PoP's machine
+    #[arg(long)]
+    all: bool,
+    /// Also those that have ended
+    #[arg(long)]
+    ended: bool,
+    /// Only those with this label
+    #[arg(long, value_name = "LABEL")]
+    label: Option<String>,
+    /// Show the list again every second, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    transfers: Vec<Shown>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let listed = Listed { ended: args.ended, label: args.label.clone(), before: None };
+    let mut asker = Asker::new(context, args.all);
+    loop {
+        let transfers = asker.all_transfers(&listed)?.into_iter().map(Shown::new).collect();
+        if args.watch && !context.output.is_json() {
+            super::output::print_part(CLEAR)?;
+        }
+        context.output.answer(&List { transfers })?;
+        if !args.watch {
+            return Ok(0);
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+impl Report for List {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.transfers.iter().try_for_each(|transfer| transfer.write_line(out))
+    }
+}

@@ -1,0 +1,86 @@
+//! `renkei wait`: waits until queued transfers have ended; the exit status tells how.
+
+use super::Context;
+use super::asker::Asker;
+use super::output::Report;
+use super::queued::Shown;
+use renkei_core::error::{Code, Error, Kind};
+use renkei_core::queue::State;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// For how long the PoP may not answer: it may be started anew meanwhile.
+const BEAR_SILENCE: Duration = Duration::from_secs(600);
+
+/// Wait until queued transfers have ended; the exit status tells how
+///
+/// 0 if all are done, 130 if one was cancelled, else that of the first failure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The transfers, by the first digits of their ids
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// Wait so many seconds at most; exit status 8 if they are over
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Ended {
+    transfers: Vec<Shown>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut asker = Asker::new(context, false);
+    let (mut transfers, mut status) = (Vec::new(), 0);
+    for id in &args.ids {
+        let ended = wait_for(id, &mut asker, deadline)?;
+        if status == 0 {
+            status = exit_status(&ended);
+        }
+        transfers.push(ended);
+    }
+    context.output.done(&Ended { transfers })?;
+    Ok(status)
+}
+
+fn wait_for(id: &str, asker: &mut Asker<'_>, deadline: Option<Instant>) -> Result<Shown, Error> {
+    let mut heard = Instant::now();
+    loop {
+        match asker.story(id) {
+            Ok(story) if story.transfer.state.is_end() => return Ok(Shown::new(story.transfer)),
+            Ok(_) => heard = Instant::now(),
+            Err(error) if error.kind() != Kind::Unavailable || heard.elapsed() > BEAR_SILENCE => {
+                return Err(error);
+            }
+            Err(_) => {}
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Error::new(
+                Code::Stalled,
+                "wait",
+                id,
+                "the time of --timeout is over; the transfer goes on",
+            ));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn exit_status(ended: &Shown) -> u8 {
+    match (ended.state, ended.reason()) {
+        (State::Done, _) => 0,
+        (State::Failed, Some(error)) => error.kind().exit_status(),
+        _ => Kind::Interrupted.exit_status(),
+    }
+}
+
+impl Report for Ended {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.transfers.iter().try_for_each(|transfer| transfer.write_line(out))
+    }
+}

@@ -1,0 +1,154 @@
+//! `renkei why ID` and `renkei status ID`: how a queued transfer stands, and its story.
+
+use super::Context;
+use super::asker::Asker;
+use super::output::{Report, wildcard_note};
+use super::quantity::{human, span};
+use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
+use crate::catalogue::hex_id;
+use renkei_core::error::Error;
+use renkei_core::queue::State;
+use renkei_core::wire::queue::{Attempt, Story};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Failures shown as text.
+const SHOWN_FAILURES: usize = 20;
+
+/// Tell the story of a queued transfer: what it waits for, its attempts and their errors
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The transfer, by the first digits of its id
+    id: String,
+    /// Also somebody else's: for the administrator, on the PoP's machine
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    transfer: Shown,
+    after: Vec<Value>,
+    story: Vec<Value>,
+    failures: Vec<Value>,
+    link_rests_until: Option<String>,
+    #[serde(skip)]
+    raw: Story,
+    #[serde(skip)]
+    whole: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    tell(&args.id, args.all, true, context)
+}
+
+/// Shows a transfer; the whole story only if that was asked for.
+pub(super) fn tell(id: &str, all: bool, whole: bool, context: &Context) -> Result<u8, Error> {
+    let story = Asker::new(context, all).story(id)?;
+    context.output.answer(&Told::new(story, whole))?;
+    Ok(0)
+}
+
+impl Told {
+    fn new(raw: Story, whole: bool) -> Self {
+        let failure = |failure: &renkei_core::wire::message::EntryFailure| {
+            let mut json = reason_json(&failure.error);
+            json["path"] = failure.path.to_string().into();
+            json["kept"] = failure.kept.into();
+            json
+        };
+        Told {
+            transfer: Shown::new(raw.transfer.clone()),
+            after: raw.after.iter().map(|(id, state)| json!({"id": hex_id(id), "state": state})).collect(),
+            story: raw.attempts.iter().map(attempt_json).collect(),
+            failures: raw.failures.iter().map(failure).collect(),
+            link_rests_until: raw.link_rests_until_ms.map(moment),
+            raw,
+            whole,
+        }
+    }
+
+    fn write_times(&self, out: &mut dyn Write) -> io::Result<()> {
+        let queued = &self.raw.transfer;
+        writeln!(out, "  handed in   {} by {}", local_moment(queued.submitted_ms), queued.owner)?;
+        match queued.ended_ms {
+            Some(ended) => writeln!(out, "  ended       {}", local_moment(ended))?,
+            None => {
+                let left = span(until(queued.deadline_ms));
+                writeln!(out, "  given up    {}, in {left}", local_moment(queued.deadline_ms))?;
+            }
+        }
+        for (id, state) in &self.raw.after {
+            writeln!(out, "  after       {} ({})", &hex_id(id)[..SHORT], state.name())?;
+        }
+        Ok(())
+    }
+
+    fn write_what_to_do(&self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(rests) = self.raw.link_rests_until_ms {
+            writeln!(
+                out,
+                "  link        nothing was reached over it; it is tried again in {}",
+                span(until(rests))
+            )?;
+        }
+        let stands = matches!(self.transfer.state, State::Waiting | State::Failed);
+        match self.transfer.reason().filter(|_| stands) {
+            Some(error) => {
+                writeln!(out, "  what to do  {}{}", error.code.row().remedy, wildcard_note(error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn write_failures(&self, out: &mut dyn Write) -> io::Result<()> {
+        for failure in self.raw.failures.iter().take(SHOWN_FAILURES) {
+            writeln!(out, "  failed      {}: {}", failure.path, failure.error)?;
+        }
+        let failed = self.raw.transfer.summary.as_ref().map_or(0, |summary| summary.failed);
+        let shown = self.raw.failures.len().min(SHOWN_FAILURES) as u64;
+        match failed.saturating_sub(shown) {
+            0 => Ok(()),
+            more => writeln!(out, "  failed      {more} more; --json lists the first of them"),
+        }
+    }
+}
+
+impl Report for Told {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.transfer.write_line(out)?;
+        self.write_times(out)?;
+        if self.whole {
+            self.raw.attempts.iter().try_for_each(|attempt| write_attempt(attempt, out))?;
+        }
+        self.write_failures(out)?;
+        self.write_what_to_do(out)
+    }
+}
+
+fn attempt_json(attempt: &Attempt) -> Value {
+    json!({
+        "attempt": attempt.number,
+        "started": moment(attempt.started_ms),
+        "ended": attempt.ended_ms.map(moment),
+        "bytes_moved": attempt.bytes_moved,
+        "files_done": attempt.files_done,
+        "error": attempt.error.as_ref().map(reason_json),
+    })
+}
+
+fn write_attempt(attempt: &Attempt, out: &mut dyn Write) -> io::Result<()> {
+    let started = local_moment(attempt.started_ms);
+    let took = match attempt.ended_ms {
+        Some(ended) => {
+            let took = Duration::from_millis(ended.saturating_sub(attempt.started_ms));
+            format!("{:.1} s, {} moved", took.as_secs_f64(), human(attempt.bytes_moved))
+        }
+        None => "no end is known".into(),
+    };
+    let how = attempt.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+    writeln!(out, "  attempt {:<3} {started}  {took}{how}", attempt.number)
+}

@@ -1,0 +1,134 @@
+//! HTML in which nothing from outside is markup: templates are constants, values are escaped.
+
+use std::fmt::{self, Display, Write};
+
+/// A piece of a page.
+#[derive(Clone, Default)]
+pub(super) struct Html(String);
+
+impl Html {
+    /// An empty piece.
+    pub(super) fn new() -> Self {
+        Html::default()
+    }
+
+    /// A template with its values, see [`Html::put`].
+    pub(super) fn of(template: &'static str, values: &[&dyn Display]) -> Self {
+        let mut html = Html::new();
+        html.put(template, values);
+        html
+    }
+
+    /// Adds a template, in which each `{}` becomes the next value, escaped for text and for quoted attributes.
+    pub(super) fn put(&mut self, template: &'static str, values: &[&dyn Display]) -> &mut Self {
+        debug_assert_eq!(template.matches("{}").count(), values.len(), "{template}");
+        let mut pieces = template.split("{}");
+        self.0.push_str(pieces.next().unwrap_or_default());
+        for (value, piece) in values.iter().zip(pieces) {
+            write!(Escaping(&mut self.0), "{value}").expect("a string takes everything");
+            self.0.push_str(piece);
+        }
+        self
+    }
+
+    /// Adds a piece.
+    pub(super) fn add(&mut self, piece: Html) -> &mut Self {
+        self.0.push_str(&piece.0);
+        self
+    }
+
+    /// Whether nothing was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text of it.
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+}
+
+/// Takes text and adds it escaped.
+struct Escaping<'a>(&'a mut String);
+
+impl fmt::Write for Escaping<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c => self.0.push(c),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A table that a narrow screen shows as a list of cards.
+pub(super) struct Table {
+    heads: &'static [&'static str],
+    rows: Html,
+}
+
+impl Table {
+    /// A table with these heads, which name the columns to readers of all kinds.
+    pub(super) fn new(heads: &'static [&'static str]) -> Self {
+        Table { heads, rows: Html::new() }
+    }
+
+    /// Adds a row of as many cells as heads; the first is the row's name.
+    pub(super) fn row(&mut self, cells: Vec<Html>) {
+        debug_assert_eq!(cells.len(), self.heads.len());
+        self.rows.put("<tr role=\"row\">", &[]);
+        for (index, (cell, head)) in cells.into_iter().zip(self.heads).enumerate() {
+            match index {
+                0 => {
+                    self.rows.put("<th scope=\"row\" role=\"rowheader\" data-head=\"{}\">", &[head]).add(cell)
+                }
+                _ => self.rows.put("<td role=\"cell\" data-head=\"{}\">", &[head]).add(cell),
+            };
+            self.rows.put(if index == 0 { "</th>" } else { "</td>" }, &[]);
+        }
+        self.rows.put("</tr>", &[]);
+    }
+
+    /// The whole of it, with what it is about; `none` if it has no rows.
+    pub(super) fn finish(self, caption: &str, none: &str) -> Html {
+        if self.rows.is_empty() {
+            return Html::of("<p class=\"none\">{}</p>", &[&none]);
+        }
+        let mut html =
+            Html::of("<table role=\"table\"><caption>{}</caption><thead><tr role=\"row\">", &[&caption]);
+        for head in self.heads {
+            html.put("<th scope=\"col\" role=\"columnheader\">{}</th>", &[head]);
+        }
+        html.put("</tr></thead><tbody>", &[]).add(self.rows).put("</tbody></table>", &[]);
+        html
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_text() {
+        let html = Html::of("<a title=\"{}\">{}</a>", &[&"\"' onload='", &"<script>{}&"]);
+        let text = "<a title=\"&quot;&#39; onload=&#39;\">&lt;script&gt;{}&amp;</a>";
+        assert_eq!(html.into_text(), text);
+    }
+
+    #[test]
+    fn tables_name_their_cells() {
+        let table = || Table::new(&["Name", "Size"]);
+        assert!(table().finish("all", "nothing").into_text().contains("nothing"));
+        let mut full = table();
+        full.row(vec![Html::of("{}", &[&"a"]), Html::of("{}", &[&1])]);
+        let text = full.finish("all", "nothing").into_text();
+        assert!(text.contains("<td role=\"cell\" data-head=\"Size\">1</td>"), "{text}");
+        assert!(text.contains("<caption>all</caption>") && text.contains("scope=\"row\""), "{text}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The sites this one trusts, and the ways to them.
+
+use super::chart;
+use super::html::{Html, Table};
+use super::page::{Page, Tab};
+use crate::site::Site;
+use crate::site::console::Visitor;
+use crate::site::history::Seen;
+use crate::site::view::Neighbour;
+use renkei_core::units::{human, milliseconds, span};
+use std::sync::Arc;
+
+/// Makes the page.
+pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
+    let neighbours = site.neighbours(visitor);
+    let drawing = match neighbours.is_empty() {
+        true => Html::of("<p class=\"none\">It trusts no other site that you may see.</p>", &[]),
+        false => chart::map(&site.name(), &neighbours),
+    };
+    Page::new(Tab::Links, "Links").part("map", "Map", drawing).part("ways", "Ways", table(&neighbours))
+}
+
+/// The map alone.
+pub(super) fn drawing(site: &Arc<Site>, visitor: &Visitor) -> Html {
+    let neighbours = site.neighbours(visitor);
+    match neighbours.is_empty() {
+        true => Html::of("<p class=\"none\">It trusts no other site that you may see.</p>", &[]),
+        false => chart::map(&site.name(), &neighbours),
+    }
+}
+
+fn table(neighbours: &[Neighbour]) -> Html {
+    let mut table = Table::new(&[
+        "Site",
+        "Reached at",
+        "Round trip",
+        "Now to it",
+        "Now from it",
+        "Last to it",
+        "Last from it",
+        "Streams kept",
+    ]);
+    for neighbour in neighbours {
+        let Neighbour { site, endpoints, kept, rates, way } = neighbour;
+        let text = |text: String| Html::of("{}", &[&text]);
+        table.row(vec![
+            text(site.to_string()),
+            text(endpoints.join(", ")),
+            text(way.round_trip.map_or("not known".into(), milliseconds)),
+            text(chart::rate(rates.0)),
+            text(chart::rate(rates.1)),
+            text(last(way.out)),
+            text(last(way.back)),
+            text(format!("{} out, {} in", kept.0, kept.1)),
+        ]);
+    }
+    table.finish("What transfers since the PoP's start told", "There is nothing to tell.")
+}
+
+fn last(seen: Option<Seen>) -> String {
+    match seen {
+        Some(Seen { rate, bytes, ended }) => {
+            format!("{}, {} {} ago", chart::rate(rate), human(bytes), span(ended.elapsed()))
+        }
+        None => "none".into(),
+    }
+}

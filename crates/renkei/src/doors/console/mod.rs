@@ -1,0 +1,194 @@
+//! The console: web pages about the PoP, for whoever got a link by `renkei console`.
+//!
+//! Pages are made here, whole, at each request, and wait for no disk; the script only asks for the same page again each
+//! second and takes over the parts that changed, so everything works without it too. Nothing is loaded from elsewhere,
+//! nothing inline is allowed to run. Who looks is told by a cookie, see [`crate::site::console`].
+
+mod chart;
+mod html;
+mod links;
+mod overview;
+mod page;
+mod storages;
+mod transfers;
+
+use crate::site::Site;
+use crate::site::console::Visitor;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Form, Path, Query, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, REFERRER_POLICY, SET_COOKIE,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use html::Html;
+use page::{Page, Tab};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Largest form.
+const MAX_FORM_BYTES: usize = 4096;
+/// How long a browser keeps the cookie; the session itself ends at the PoP.
+const COOKIE_SECONDS: u32 = 12 * 3600;
+/// Only the PoP's own files, no inline script or style, no frame.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The pages below `/console`.
+pub(super) fn router() -> Router<Arc<Site>> {
+    Router::new()
+        .route("/console", get(overview))
+        .route("/console/links", get(links))
+        .route("/console/transfers", get(transfers))
+        .route("/console/transfers/{key}", get(transfer))
+        .route("/console/storages", get(storages))
+        .route("/console/login", get(ask_login).post(login))
+        .route("/console/logout", post(logout))
+        .route("/console/style.css", get(|| asset("text/css; charset=utf-8", include_str!("style.css"))))
+        .route(
+            "/console/script.js",
+            get(|| asset("text/javascript; charset=utf-8", include_str!("script.js"))),
+        )
+        .route("/console/icon.svg", get(|| asset("image/svg+xml", include_str!("icon.svg"))))
+        .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
+        .layer(map_response(guard))
+}
+
+/// What every answer tells the browser to keep to.
+async fn guard(mut response: Response) -> Response {
+    let headers: [(HeaderName, &str); 6] = [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_FRAME_OPTIONS, "DENY"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn asset(kind: &'static str, text: &'static str) -> Response {
+    ([(CONTENT_TYPE, kind)], text).into_response()
+}
+
+fn answer(status: StatusCode, page: Html) -> Response {
+    (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], page.into_text()).into_response()
+}
+
+// ---- who looks -------------------------------------------------------------------------------------------------------
+
+/// Sites have cookies of their own, for browsers keep one jar for all ports of a host.
+fn cookie_name(site: &Site) -> String {
+    format!("__Host-renkei-{}", site.name())
+}
+
+fn cookie<'h>(site: &Site, headers: &'h HeaderMap) -> Option<&'h str> {
+    let name = cookie_name(site);
+    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|value| value.split("; ")).filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+fn set_cookie(site: &Site, value: &str, seconds: u32) -> HeaderValue {
+    let name = cookie_name(site);
+    let text = format!("{name}={value}; Path=/; Max-Age={seconds}; Secure; HttpOnly; SameSite=Strict");
+    HeaderValue::from_str(&text).expect("a site's name and digits are legal in a header")
+}
+
+/// Makes a page for whoever has a session.
+fn visit(
+    site: &Arc<Site>,
+    headers: &HeaderMap,
+    make: impl FnOnce(&Arc<Site>, &Visitor) -> Option<Page>,
+) -> Response {
+    let visitor = cookie(site, headers).and_then(|secret| site.console_visitor(secret));
+    match visitor {
+        None => answer(StatusCode::UNAUTHORIZED, page::closed(&site.name())),
+        Some(visitor) => match make(site, &visitor) {
+            Some(page) => answer(StatusCode::OK, page.finish(&site.name(), &visitor)),
+            None => answer(StatusCode::NOT_FOUND, page::missing().finish(&site.name(), &visitor)),
+        },
+    }
+}
+
+// ---- pages -----------------------------------------------------------------------------------------------------------
+
+async fn overview(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    visit(&site, &headers, |site, visitor| Some(overview::page(site, visitor)))
+}
+
+async fn links(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    visit(&site, &headers, |site, visitor| Some(links::page(site, visitor)))
+}
+
+async fn transfers(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    visit(&site, &headers, |site, visitor| Some(transfers::page(site, visitor)))
+}
+
+async fn transfer(State(site): State<Arc<Site>>, Path(key): Path<String>, headers: HeaderMap) -> Response {
+    visit(&site, &headers, |site, visitor| transfers::one(site, visitor, &key))
+}
+
+async fn storages(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    visit(&site, &headers, |site, visitor| Some(storages::page(site, visitor)))
+}
+
+// ---- log in and out --------------------------------------------------------------------------------------------------
+
+/// What a link has to show.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Shown {
+    t: String,
+}
+
+/// A form of a visitor's own page.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Sent {
+    token: String,
+}
+
+/// A page with a button: who only looks where a link leads, as mail programs do, does not use it up.
+async fn ask_login(State(site): State<Arc<Site>>, Query(shown): Query<Shown>) -> Response {
+    answer(StatusCode::OK, page::log_in(&site.name(), &shown.t))
+}
+
+async fn login(State(site): State<Arc<Site>>, Form(shown): Form<Shown>) -> Response {
+    match site.console_login(&shown.t) {
+        Ok(Some(secret)) => {
+            let cookie = set_cookie(&site, &secret, COOKIE_SECONDS);
+            ([(SET_COOKIE, cookie)], Redirect::to("/console")).into_response()
+        }
+        Ok(None) => answer(StatusCode::FORBIDDEN, page::refused(&site.name())),
+        Err(error) => {
+            tracing::error!(%error, "no console session");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): Form<Sent>) -> Response {
+    let secret = cookie(&site, &headers).map(str::to_owned);
+    let visitor = secret.as_deref().and_then(|secret| site.console_visitor(secret));
+    if visitor.is_some_and(|visitor| !visitor.sent(&sent.token)) {
+        return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
+    }
+    secret.iter().for_each(|secret| site.console_logout(secret));
+    ([(SET_COOKIE, set_cookie(&site, "", 0))], answer(StatusCode::OK, page::closed(&site.name())))
+        .into_response()
+}
+
+/// The tabs, their places and names.
+const TABS: [(Tab, &str, &str); 4] = [
+    (Tab::Overview, "/console", "Overview"),
+    (Tab::Transfers, "/console/transfers", "Transfers"),
+    (Tab::Links, "/console/links", "Links"),
+    (Tab::Storages, "/console/storages", "Storages"),
+];

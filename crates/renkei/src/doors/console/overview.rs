@@ -1,0 +1,53 @@
+//! The first page: how the PoP is.
+
+use super::html::Html;
+use super::page::{Page, Tab};
+use super::{chart, links, storages, transfers};
+use crate::site::Site;
+use crate::site::console::Visitor;
+use crate::site::history::Outcome;
+use crate::site::view::{Overview, Warning};
+use renkei_core::units::span;
+use std::sync::Arc;
+
+/// Makes it.
+pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
+    let overview = site.overview(visitor);
+    let runs = site.runs(visitor);
+    let running: Vec<_> = runs.iter().filter(|run| run.outcome == Outcome::Running).collect();
+    let rate: u64 = running.iter().map(|run| run.rate()).sum();
+    let mut page = Page::new(Tab::Overview, format!("PoP of {}", overview.site));
+    if !overview.warnings.is_empty() {
+        page = page.part("warnings", "Look at this", warnings(&overview.warnings));
+    }
+    page.part("pop", "This PoP", facts(&overview, running.len(), rate))
+        .part("running", "Running transfers", transfers::running(&running, visitor))
+        .part("storages", "Storages", storages::table(site, visitor))
+        .part("sites", "Sites", links::drawing(site, visitor))
+}
+
+fn warnings(all: &[Warning]) -> Html {
+    let mut html = Html::of("<ul class=\"warnings\">", &[]);
+    for Warning { found, remedy } in all {
+        html.put("<li><strong>{}</strong><br>{}</li>", &[found, remedy]);
+    }
+    html.put("</ul>", &[]);
+    html
+}
+
+fn facts(overview: &Overview, running: usize, rate: u64) -> Html {
+    let mut html = Html::of("<dl class=\"facts\">", &[]);
+    let mut fact = |name: &str, value: &dyn std::fmt::Display| {
+        html.put("<div><dt>{}</dt><dd>{}</dd></div>", &[&name, value]);
+    };
+    fact("Software", &overview.software);
+    fact("Up for", &span(overview.uptime));
+    fact("Sessions", &overview.sessions);
+    fact("Transfers running", &running);
+    fact("Rate now", &chart::rate(rate));
+    if let Some((done, failed)) = overview.ended {
+        fact("Ended since the start", &format!("{done} well, {failed} early"));
+    }
+    html.put("</dl>", &[]);
+    html
+}

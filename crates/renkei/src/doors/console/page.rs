@@ -1,0 +1,138 @@
+//! What all pages have in common, and those for who has no session.
+
+use super::TABS;
+use super::html::Html;
+use crate::site::console::Visitor;
+use renkei_core::path::SiteName;
+use std::fmt::Display;
+
+/// What a page belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tab {
+    /// The first page.
+    Overview,
+    /// Transfers, and one of them.
+    Transfers,
+    /// Other sites and the ways to them.
+    Links,
+    /// Storages and their room.
+    Storages,
+    /// No tab.
+    None,
+}
+
+/// A page in the making.
+pub(super) struct Page {
+    tab: Tab,
+    title: String,
+    content: Html,
+}
+
+impl Page {
+    /// An empty page.
+    pub(super) fn new(tab: Tab, title: impl Display) -> Self {
+        Page { tab, title: title.to_string(), content: Html::new() }
+    }
+
+    /// Adds a part that is replaced when it changed, with a heading; `id` is its own on the page.
+    pub(super) fn part(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
+        self.content
+            .put("<section id=\"{}\" data-live aria-labelledby=\"{}-head\">", &[&id, &id])
+            .put("<h2 id=\"{}-head\">{}</h2>", &[&id, &heading])
+            .add(content)
+            .put("</section>", &[]);
+        self
+    }
+
+    /// The whole page for a visitor.
+    pub(super) fn finish(self, site: &SiteName, visitor: &Visitor) -> Html {
+        let mut html = head(site, &self.title);
+        html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p>", &[site]);
+        html.put("<nav aria-label=\"Pages\"><ul>", &[]);
+        for (tab, place, name) in TABS {
+            let current = if tab == self.tab { "page" } else { "false" };
+            html.put("<li><a href=\"{}\" aria-current=\"{}\">{}</a></li>", &[&place, &current, &name]);
+        }
+        html.put("</ul></nav><form class=\"who\" method=\"post\" action=\"/console/logout\">", &[])
+            .add(token(visitor))
+            .put("<span>{}</span><button>Log out</button></form></header>", &[&visitor.name()])
+            .put("<main id=\"main\"><h1>{}</h1>", &[&self.title])
+            .add(self.content)
+            .put("</main><footer><p id=\"state\" role=\"status\"></p></footer></body></html>", &[]);
+        html
+    }
+}
+
+/// The field that proves that a form is of the visitor's own page.
+pub(super) fn token(visitor: &Visitor) -> Html {
+    Html::of("<input type=\"hidden\" name=\"token\" value=\"{}\">", &[&visitor.form_token()])
+}
+
+fn head(site: &SiteName, title: &str) -> Html {
+    Html::of(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{} - renkei {}</title>\
+         <link rel=\"icon\" href=\"/console/icon.svg\"><link rel=\"stylesheet\" href=\"/console/style.css\">\
+         <script src=\"/console/script.js\" defer></script></head><body>\
+         <a class=\"skip\" href=\"#main\">Skip to content</a>",
+        &[&title, site],
+    )
+}
+
+/// A page for who has no session.
+fn outside(site: &SiteName, title: &str, content: Html) -> Html {
+    let mut html = head(site, title);
+    html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p></header>", &[site])
+        .put("<main id=\"main\" class=\"outside\"><h1>{}</h1>", &[&title])
+        .add(content)
+        .put("</main></body></html>", &[]);
+    html
+}
+
+fn how_to_come(site: &SiteName) -> Html {
+    Html::of("<p>Ask for a new link: <code>renkei console {}</code></p>", &[site])
+}
+
+/// Nobody is logged in.
+pub(super) fn closed(site: &SiteName) -> Html {
+    outside(site, "You are not logged in", how_to_come(site))
+}
+
+/// The link is of no use.
+pub(super) fn refused(site: &SiteName) -> Html {
+    let mut why = Html::of(
+        "<p>A link can be used once, within five minutes. This one was used, or is too old.</p>",
+        &[],
+    );
+    why.add(how_to_come(site));
+    outside(site, "This link cannot be used", why)
+}
+
+/// The form came from elsewhere.
+pub(super) fn not_own_form(site: &SiteName) -> Html {
+    let why = Html::of(
+        "<p>It was not sent by a page of your session. Go <a href=\"/console\">back</a>, and try again.</p>",
+        &[],
+    );
+    outside(site, "This form was refused", why)
+}
+
+/// There is no such page.
+pub(super) fn missing() -> Page {
+    let why = Html::of(
+        "<p>The PoP remembers what ran since its start, the newest first, and shows everybody his own.</p>",
+        &[],
+    );
+    Page::new(Tab::None, "There is no such page").part("missing", "Why", why)
+}
+
+/// The page a link leads to.
+pub(super) fn log_in(site: &SiteName, link: &str) -> Html {
+    let form = Html::of(
+        "<form method=\"post\" action=\"/console/login\" data-send><input type=\"hidden\" name=\"t\" value=\"{}\">\
+         <button>Log in</button></form>",
+        &[&link],
+    );
+    outside(site, "Log in", form)
+}

@@ -1,0 +1,146 @@
+//! The lines of a PoP that cannot be dialled: one session to each PoP it is told of, kept up from start to end.
+//!
+//! Over a line the other PoP calls; this one dials its port, shows the call's ticket, and serves the connection as if
+//! it had come to its own port. A line that is lost is noticed within seconds and opened again, after a pause that
+//! grows. What `reverse` in config.toml says holds within a second of a change.
+
+use super::port::Door;
+use crate::net::CONNECT_TIMEOUT;
+use crate::net::control::ControlSender;
+use crate::net::tls::lost;
+use crate::site::Site;
+use crate::site::lines::KeptLine;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::wire::circuit::preface;
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::Control;
+use renkei_core::wire::violation;
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often it is looked which lines there should be.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause before a lost line is opened again; doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
+/// A line that was up for so long was good.
+const GOOD_AFTER: Duration = Duration::from_secs(10);
+/// Calls answered at a time over one line; a PoP that calls more often has them wait.
+const MAX_ANSWERS: usize = 256;
+
+/// One line's keeper, as the one that starts and stops it sees it.
+#[derive(Default)]
+struct Keeper {
+    stopped: AtomicBool,
+    link: Mutex<Option<Arc<ControlSender>>>,
+}
+
+impl Keeper {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<ControlSender>>> {
+        self.link.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        if let Some(link) = &*self.lock() {
+            link.shutdown();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+}
+
+/// Starts the thread that keeps the lines.
+pub fn spawn_lines(door: Door) -> Result<(), Error> {
+    let mut keepers: HashMap<SiteName, Arc<Keeper>> = HashMap::new();
+    let work = move || loop {
+        let wanted = door.site().last_snapshot().config.reverse.clone();
+        keepers.retain(|hub, keeper| {
+            let stays = wanted.contains(hub);
+            if !stays {
+                keeper.stop();
+            }
+            stays
+        });
+        for hub in wanted {
+            keepers.entry(hub.clone()).or_insert_with(|| start(&door, hub));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    let thread = std::thread::Builder::new().name("lines".into()).spawn(work);
+    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "lines", error))
+}
+
+fn start(door: &Door, hub: SiteName) -> Arc<Keeper> {
+    let keeper = Arc::new(Keeper::default());
+    let (door, own) = (door.clone(), keeper.clone());
+    let work = move || keep(&door, &hub, &own);
+    if let Err(error) = std::thread::Builder::new().name("line".into()).spawn(work) {
+        tracing::error!(%error, "cannot start a thread for a line");
+    }
+    keeper
+}
+
+fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
+    let mut pause = FIRST_PAUSE;
+    while !keeper.is_stopped() {
+        let since = Instant::now();
+        let Err(error) = keep_once(door, hub, keeper);
+        *keeper.lock() = None;
+        tracing::info!(%hub, %error, "no line");
+        pause = if since.elapsed() > GOOD_AFTER { FIRST_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
+        std::thread::sleep(pause);
+    }
+}
+
+/// Keeps the line until it is lost.
+fn keep_once(door: &Door, hub: &SiteName, keeper: &Keeper) -> Result<std::convert::Infallible, Error> {
+    let site: &Site = door.site();
+    let KeptLine { mut control, address } = site.open_line(hub)?;
+    *keeper.lock() = Some(control.sender());
+    if keeper.is_stopped() {
+        return Err(Error::new(Code::Cancelled, "keep line", hub, "it is not wanted any more"));
+    }
+    let _listed = site.keep_line(hub);
+    tracing::info!(%hub, "line up");
+    let answers = Arc::new(AtomicUsize::new(0));
+    loop {
+        match control.recv()? {
+            Control::Call(ticket) => answer(door, hub, address, ticket, &answers),
+            other => return Err(violation("line", format_args!("{other:?}"))),
+        }
+    }
+}
+
+/// Dials in a thread, so that the next call need not wait.
+fn answer(door: &Door, hub: &SiteName, address: SocketAddr, ticket: Ticket, answers: &Arc<AtomicUsize>) {
+    if answers.fetch_add(1, Ordering::Relaxed) >= MAX_ANSWERS {
+        answers.fetch_sub(1, Ordering::Relaxed);
+        return tracing::warn!(%hub, "too many calls at a time");
+    }
+    let (door, hub, answers) = (door.clone(), hub.clone(), answers.clone());
+    let work = move || {
+        match dial(address, &ticket) {
+            Ok(sock) => door.adopt(sock, address, hub),
+            Err(error) => tracing::info!(%hub, %error, "a call could not be answered"),
+        }
+        answers.fetch_sub(1, Ordering::Relaxed);
+    };
+    if let Err(error) = std::thread::Builder::new().name("answer".into()).spawn(work) {
+        tracing::warn!(%error, "cannot start a thread for a call");
+    }
+}
+
+fn dial(address: SocketAddr, ticket: &Ticket) -> Result<TcpStream, Error> {
+    let failed = |error: std::io::Error| lost("answer call", &error);
+    let mut sock = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
+    sock.write_all(&preface(ticket)).map_err(failed)?;
+    Ok(sock)
+}

@@ -1,0 +1,163 @@
+//! Circuits through another PoP, from the side that wants them.
+//!
+//! One session with the PoP in between (the relay) asks for all circuits of a conversation at once, and is kept as long
+//! as they may be wanted. Their tickets are made of a seed chosen here, so that the first circuit is dialled while the
+//! session is still being opened: the relay holds it until it knows the ticket. What the relay says later (the site
+//! cannot be reached from there) is the true reason when a circuit fails.
+
+use super::dial::{Ahead, Dialler, Session};
+use super::reach::{dial, random_ticket};
+use crate::net::CONNECT_TIMEOUT;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::{Control, Request};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long the relay's word is waited for after a circuit failed.
+const WORD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Leave to have circuits passed on to one site.
+pub struct Passage {
+    relay: SiteName,
+    address: SocketAddr,
+    seed: Ticket,
+    next: AtomicU16,
+    word: Arc<Word>,
+}
+
+/// What the relay said.
+#[derive(Default)]
+struct Word {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// It lets circuits pass.
+    granted: bool,
+    /// The newest reason why one did not.
+    error: Option<Error>,
+    /// Nobody needs the session any more.
+    over: bool,
+    /// Ends the session, once there is one.
+    end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Word {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    fn say(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        let mut state = self.word.lock();
+        state.over = true;
+        if let Some(end) = state.end.take() {
+            end();
+        }
+    }
+}
+
+impl Passage {
+    /// Asks the PoP of `relay`, at `address`, for circuits to `site`; whether it grants them shows when the first is
+    /// used.
+    pub(super) fn ask(
+        dialler: &Dialler,
+        relay: &SiteName,
+        address: SocketAddr,
+        site: &SiteName,
+        further: u8,
+    ) -> Result<Arc<Passage>, Error> {
+        let (seed, word) = (random_ticket()?, Arc::new(Word::default()));
+        let passage =
+            Passage { relay: relay.clone(), address, seed, next: AtomicU16::new(0), word: word.clone() };
+        let request = Request::Through { site: site.clone(), seed, count: MAX_CIRCUITS, further };
+        let (dialler, relay) = (dialler.clone(), relay.clone());
+        let talk = move || talk(&dialler, &relay, address, request, &word);
+        let spawned = std::thread::Builder::new().name("passage".into()).spawn(talk);
+        spawned.map_err(|error| Error::new(Code::SystemCall, "start a thread", "circuit", error))?;
+        Ok(Arc::new(passage))
+    }
+
+    /// The site that passes them on.
+    pub fn relay(&self) -> &SiteName {
+        &self.relay
+    }
+
+    /// One more circuit.
+    pub(super) fn connect(&self) -> Result<TcpStream, Error> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        if index >= MAX_CIRCUITS {
+            let cause = format!("{MAX_CIRCUITS} of one session were used");
+            return Err(Error::new(Code::CircuitLimit, "connect", &self.relay, cause));
+        }
+        let place = |error: Error| Error { subject: format!("{} at {}", self.relay, self.address), ..error };
+        let mut sock = dial(self.address, CONNECT_TIMEOUT).map_err(place)?;
+        let sent = sock.write_all(&preface(&ticket(&self.seed, index)));
+        sent.map_err(|error| place(crate::net::tls::lost("send", &error)))?;
+        Ok(sock)
+    }
+
+    /// The relay's reason, if it has one, else the error as it was seen here.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        let until = Instant::now() + WORD_WITHIN;
+        let mut state = self.word.lock();
+        // What was granted and failed is told right after; a session that is still being opened may take longer.
+        let patience = |state: &State| match state.granted {
+            true => Duration::from_millis(500),
+            false => WORD_WITHIN,
+        };
+        loop {
+            if let Some(word) = &state.error {
+                return word.clone();
+            }
+            let left = until.saturating_duration_since(Instant::now()).min(patience(&state));
+            let (fresh, waited) = self
+                .word
+                .changed
+                .wait_timeout(state, left)
+                .expect("no thread panics while it holds the lock");
+            state = fresh;
+            if waited.timed_out() {
+                return error;
+            }
+        }
+    }
+}
+
+/// Opens the session and listens on it until it ends.
+fn talk(dialler: &Dialler, relay: &SiteName, address: SocketAddr, request: Request, word: &Word) {
+    let ahead = Ahead { request: Some(request.clone()), ..Ahead::default() };
+    let outcome = dialler.open(relay, address, &ahead).and_then(|session| listen(session, request, word));
+    if let Err(error) = outcome {
+        word.say(|state| state.error = Some(error));
+    }
+}
+
+fn listen(mut session: Session, request: Request, word: &Word) -> Result<(), Error> {
+    let link = session.control.sender();
+    word.say(|state| state.end = Some(Box::new(move || link.shutdown())));
+    if word.lock().over {
+        return Ok(());
+    }
+    session.ask(request)?;
+    word.say(|state| state.granted = true);
+    loop {
+        if let Control::Reply { reply: Err(error), .. } = session.control.recv()? {
+            word.say(|state| state.error = Some(error));
+        }
+    }
+}

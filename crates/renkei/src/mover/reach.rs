@@ -1,0 +1,106 @@
+//! How connections to one site are got: by dialling it, by calling it over its line, or through another PoP.
+//!
+//! What is said on them is the same: TLS from end to end. All connections of a session are got in the same way.
+
+use super::dial::named;
+use super::passage::Passage;
+use crate::net::switchboard::Switchboard;
+use crate::net::tls::{changed_through, lost};
+use aws_lc_rs::rand;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::route::Way;
+use renkei_core::wire::data::Ticket;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A way that was chosen, with what is needed to go it.
+#[derive(Clone)]
+pub enum Reach {
+    /// Dial this address, and wait so long for the host's answer.
+    Direct(SocketAddr, Duration),
+    /// Call over the line.
+    Line(Arc<Switchboard>),
+    /// Have it passed on.
+    Through(Arc<Passage>),
+}
+
+impl Reach {
+    /// A connection to `site`, on which nothing was said yet that it hears.
+    pub fn connect(&self, site: &SiteName) -> Result<TcpStream, Error> {
+        match self {
+            Reach::Direct(address, within) => {
+                dial(*address, *within).map_err(|error| named(error, site, self))
+            }
+            Reach::Line(switchboard) => switchboard.call(site, random_ticket()?),
+            Reach::Through(passage) => passage.connect(),
+        }
+    }
+
+    /// Which way it is.
+    pub fn way(&self) -> Way {
+        match self {
+            Reach::Direct(..) => Way::Direct,
+            Reach::Line(_) => Way::Line,
+            Reach::Through(passage) => Way::Through(passage.relay().clone()),
+        }
+    }
+
+    /// What an error on such a connection really is: the PoP in between may know better, or have changed bytes.
+    pub fn explain(&self, error: Error) -> Error {
+        match self {
+            Reach::Through(passage) => passage.explain(error),
+            Reach::Direct(..) | Reach::Line(_) => error,
+        }
+    }
+
+    /// As [`Reach::explain`], of a conversation that had begun.
+    pub fn blame(&self, error: Error) -> Error {
+        match self {
+            Reach::Through(passage) => changed_through(error, Some(passage.relay())),
+            Reach::Direct(..) | Reach::Line(_) => error,
+        }
+    }
+
+    /// Where a site is reached, for messages.
+    pub fn place(&self, site: &SiteName) -> String {
+        match self {
+            Reach::Direct(address, _) => format!("{site} at {address}"),
+            Reach::Line(_) => format!("{site} by its line"),
+            Reach::Through(passage) => format!("{site} through {}", passage.relay()),
+        }
+    }
+}
+
+/// Connects to an address.
+pub fn dial(address: SocketAddr, within: Duration) -> Result<TcpStream, Error> {
+    TcpStream::connect_timeout(&address, within).map_err(|error| unreachable(&error))
+}
+
+/// The addresses behind an endpoint `HOST:PORT`.
+pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
+    let found = endpoint.to_socket_addrs();
+    let found =
+        found.map_err(|error| Error::new(Code::NameUnresolved, "resolve", endpoint, error).at("client"));
+    found.map(Iterator::collect)
+}
+
+/// What a failed connect means.
+pub fn unreachable(error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::ConnectionRefused => Code::PortClosed,
+        io::ErrorKind::ConnectionReset => Code::ConnectionLost,
+        _ => Code::PeerDown,
+    };
+    Error { code, op: "connect".into(), ..lost("connect", error) }
+}
+
+/// A fresh secret.
+pub(super) fn random_ticket() -> Result<Ticket, Error> {
+    let mut ticket = [0; 32];
+    rand::fill(&mut ticket)
+        .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;
+    Ok(ticket)
+}

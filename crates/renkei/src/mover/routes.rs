@@ -1,0 +1,288 @@
+//! Tries the ways to a site one after the other, best first, and remembers what failed.
+//!
+//! Which ways there are, [`renkei_core::route`] decides from the cards, the lines that are up and the administrator's
+//! rules. A way whose network fails leads to the next one; a site that answers and refuses is the end.
+
+use super::dial::{Ahead, Dialler, Session, is_network};
+use super::passage::Passage;
+use super::reach::{Reach, resolve};
+use crate::identity::trust::Trust;
+use crate::net::CONNECT_TIMEOUT;
+use crate::net::switchboard::Switchboard;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::route::{self, Facts, Failures, Rule, Step, Way};
+use renkei_core::wire::circuit::MAX_FURTHER;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a host may take to answer as long as there are other ways: three tries of the kernel.
+const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
+
+/// What failed a moment ago, shared by all who dial in a process.
+#[derive(Clone)]
+pub struct Memory {
+    since: Instant,
+    failures: Arc<Mutex<Failures>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory { since: Instant::now(), failures: Arc::default() }
+    }
+}
+
+/// What is known of ways beside the cards.
+#[derive(Clone)]
+pub struct Ways {
+    /// The site whose PoP dials, if one does.
+    pub here: Option<SiteName>,
+    /// The site of the user who dials, if one does.
+    pub home: Option<SiteName>,
+    /// The lines that lead here.
+    pub switchboard: Option<Arc<Switchboard>>,
+    /// The administrator's word on some sites.
+    pub rules: BTreeMap<SiteName, Rule>,
+    /// What failed.
+    pub memory: Memory,
+    /// Through how many PoPs a way may lead.
+    pub further: u8,
+}
+
+impl Ways {
+    /// What a principal knows by itself.
+    pub fn of(principal: &Principal) -> Self {
+        let site = Some(principal.site().clone());
+        let (here, home) = if principal.user_name().is_none() { (site, None) } else { (None, site) };
+        let (rules, memory) = (BTreeMap::new(), Memory::default());
+        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER }
+    }
+
+    fn now(&self) -> Duration {
+        self.memory.since.elapsed()
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, Failures> {
+        self.memory.failures.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn note(&self, site: &SiteName, way: &Way, failed: bool) {
+        match failed {
+            true => self.failures().note(site, way, self.now()),
+            false => self.failures().clear(site, way),
+        }
+    }
+}
+
+/// Why one way did not lead to the site.
+struct Missed {
+    error: Error,
+    /// The site itself said so, or a request went out that works once: no other way helps.
+    last: bool,
+}
+
+/// The ways from the PoP of one site to another site, as far as cards tell: a line to a PoP is up if the card says so.
+pub fn plan_of_pop(
+    from: &SiteName,
+    to: &SiteName,
+    trust: &Trust,
+    rules: &BTreeMap<SiteName, Rule>,
+) -> Result<Vec<Step>, Error> {
+    let has_line = trust.card(to).is_some_and(|card| card.via.contains(from));
+    let ways = Ways { rules: rules.clone(), ..Ways::of(&Principal::Host(from.clone())) };
+    plan(to, trust, &ways, has_line)
+}
+
+impl Dialler {
+    /// The ways to a site, best first.
+    ///
+    /// # Errors
+    /// `SiteUnknown`.
+    pub fn plan(&self, site: &SiteName) -> Result<Vec<Step>, Error> {
+        let has_line = self.ways.switchboard.as_ref().is_some_and(|board| board.has_line(site));
+        plan(site, self.trust(), &self.ways, has_line)
+    }
+
+    /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
+    pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
+        self.by_any_way(site, |reach| {
+            let mut used = false;
+            let opened = self.open_noting(site, reach, ahead, &mut used);
+            opened.map_err(|error| Missed { last: used || !is_network(error.code), error })
+        })
+    }
+
+    /// A connection to a site on which nothing was said yet, and how it was got; TLS is somebody else's.
+    pub fn circuit(&self, site: &SiteName) -> Result<(TcpStream, Reach), Error> {
+        self.by_any_way(site, |reach| {
+            let sock = reach.connect(site).map_err(|error| Missed { error, last: false })?;
+            Ok((sock, reach.clone()))
+        })
+    }
+
+    /// The way to a site, whose card need not be known, through the PoP of `relay`.
+    pub fn reach_through(&self, relay: &SiteName, site: &SiteName) -> Result<Reach, Error> {
+        let first = self.trust().endpoints(relay)?.first().map(|endpoint| resolve(endpoint)).transpose()?;
+        let address = first.and_then(|addresses| addresses.first().copied());
+        let none =
+            || Error::new(Code::NoRoute, "connect", site, format!("{relay} cannot be dialled from here"));
+        self.passage(relay, address.ok_or_else(none)?, site).map_err(|missed| missed.error)
+    }
+
+    fn by_any_way<T>(
+        &self,
+        site: &SiteName,
+        mut work: impl FnMut(&Reach) -> Result<T, Missed>,
+    ) -> Result<T, Error> {
+        let steps = self.plan(site)?;
+        let mut failures = Vec::new();
+        let mut open = steps.iter().filter(|step| step.against.is_none()).peekable();
+        while let Some(step) = open.next() {
+            let within = if open.peek().is_some() { WITH_OTHERS_LEFT } else { CONNECT_TIMEOUT };
+            match self.by_way(site, &step.way, within, &mut work) {
+                Ok(done) => {
+                    self.ways.note(site, &step.way, false);
+                    return Ok(done);
+                }
+                Err(missed) if missed.last => return Err(missed.error),
+                Err(missed) => {
+                    self.ways.note(site, &step.way, true);
+                    failures.push((step.way.clone(), missed.error));
+                }
+            }
+        }
+        Err(no_way(site, &steps, failures))
+    }
+
+    fn by_way<T>(
+        &self,
+        site: &SiteName,
+        way: &Way,
+        within: Duration,
+        work: &mut impl FnMut(&Reach) -> Result<T, Missed>,
+    ) -> Result<T, Missed> {
+        match (way, &self.ways.switchboard) {
+            (Way::Direct, _) => self.by_addresses(site, |address| work(&Reach::Direct(address, within))),
+            (Way::Line, Some(board)) => work(&Reach::Line(board.clone())),
+            (Way::Line, None) => {
+                let error = Error::new(Code::NoLine, "connect", site, "no lines lead here");
+                Err(Missed { error, last: false })
+            }
+            (Way::Through(relay), _) => self.by_addresses(relay, |address| {
+                let reach = self.passage(relay, address, site)?;
+                work(&reach).map_err(|missed| explained(&reach, missed))
+            }),
+        }
+    }
+
+    fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
+        let further = self.ways.further.saturating_sub(1);
+        let passage = Passage::ask(self, relay, address, site, further);
+        passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
+    }
+
+    /// Tries all addresses of a site, as long as it is the network that fails.
+    fn by_addresses<T>(
+        &self,
+        site: &SiteName,
+        mut work: impl FnMut(SocketAddr) -> Result<T, Missed>,
+    ) -> Result<T, Missed> {
+        let (mut failures, mut refused) = (Vec::new(), None);
+        for endpoint in self.trust().endpoints(site).map_err(|error| Missed { error, last: false })? {
+            match self.by_endpoint(endpoint, &mut work) {
+                Ok(done) => return Ok(done),
+                Err(missed) if missed.last && is_network(missed.error.code) => return Err(missed),
+                Err(missed) if missed.last => refused = refused.or(Some(missed)),
+                Err(missed) => failures.push(missed.error),
+            }
+        }
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        let error = match failures.len() {
+            1 => failures.remove(0),
+            _ => {
+                let causes: Vec<String> = failures.iter().map(Error::to_string).collect();
+                Error::new(Code::SiteUnreachable, "connect", site, causes.join("; ")).at("client")
+            }
+        };
+        Err(Missed { error, last: false })
+    }
+
+    fn by_endpoint<T>(
+        &self,
+        endpoint: &str,
+        work: &mut impl FnMut(SocketAddr) -> Result<T, Missed>,
+    ) -> Result<T, Missed> {
+        let mut last = None;
+        for address in resolve(endpoint).map_err(|error| Missed { error, last: false })? {
+            match work(address) {
+                Err(missed) if !missed.last => last = Some(missed.error),
+                done => return done,
+            }
+        }
+        let none = || Error::new(Code::NameUnresolved, "resolve", endpoint, "no address");
+        Err(Missed { error: last.unwrap_or_else(none), last: false })
+    }
+}
+
+fn plan(site: &SiteName, trust: &Trust, ways: &Ways, has_line: bool) -> Result<Vec<Step>, Error> {
+    let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
+    let card = trust.card(site).ok_or_else(unknown)?;
+    let own = ways.here.as_ref().or(ways.home.as_ref()).and_then(|own| trust.card(own));
+    let now = ways.now();
+    Ok(route::plan(&Facts {
+        to: site,
+        has_endpoints: !card.endpoints.is_empty(),
+        via: &card.via,
+        has_line,
+        here: ways.here.as_ref(),
+        home: ways.home.as_ref(),
+        own_via: own.map(|card| &card.via[..]).unwrap_or_default(),
+        further: ways.further,
+        can_dial: &|relay| trust.card(relay).is_some_and(|card| !card.endpoints.is_empty()),
+        rule: ways.rules.get(site).unwrap_or(&Rule::default()),
+        failed: &|way| ways.failures().since(site, way, now),
+    }))
+}
+
+/// The relay may know better why a connection failed that should have been passed on.
+fn explained(reach: &Reach, missed: Missed) -> Missed {
+    let silent =
+        is_network(missed.error.code) || matches!(missed.error.code, Code::NotRenkei | Code::TlsFailed);
+    match silent {
+        true => Missed { error: reach.explain(missed.error), last: missed.last },
+        false => missed,
+    }
+}
+
+/// The error when no way worked: that of the site's own endpoints, if it has some, with what the others gave.
+fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>) -> Error {
+    if failures.is_empty() {
+        let (code, cause) = match steps.iter().find_map(|step| step.against.as_ref()) {
+            Some(against) => (Code::RouteForbidden, against.clone()),
+            None => (Code::NoRoute, "its card names no endpoint and no PoP that is known here".into()),
+        };
+        return Error::new(code, "connect", site, cause).at("client");
+    }
+    failures.sort_by(|(a, _), (b, _)| a.cmp(b));
+    if let [(_, error)] = &failures[..] {
+        return error.clone();
+    }
+    let told = |(way, error): &(Way, Error)| format!("{way}: {error}");
+    match &failures[..] {
+        [(Way::Direct, error), others @ ..] => {
+            // That it is the same from elsewhere says nothing new.
+            let others = others.iter().filter(|(_, other)| other.code != error.code).map(told);
+            let causes: Vec<String> = std::iter::once(error.cause.clone()).chain(others).collect();
+            Error { cause: causes.join("; "), ..error.clone() }
+        }
+        all => {
+            let all: Vec<String> = all.iter().map(told).collect();
+            Error::new(Code::NoRoute, "connect", site, all.join("; ")).at("client")
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Circuits that pass through this PoP: who may have them, where they lead, what they carried.
+//!
+//! A session asks for circuits to a site; connections that show one of its tickets are coupled to a connection to that
+//! site, got by the best way from here, and their bytes are passed on unseen. A connection may come a moment before
+//! the session that speaks for it: it waits, in a stranger's place, and is refused when nobody spoke for it in time.
+//! Guarantees: only principals the configuration lets, only to trusted sites, no more than `limits.max_circuits`; a
+//! ticket works once; when the session ends, unused tickets end with it. Non-goal: looking into what passes.
+
+use super::access::Proof;
+use super::snapshot::Snapshot;
+use super::tickets::one_share;
+use super::{Counters, Site};
+use crate::config::Relay;
+use crate::mover::routes::Ways;
+use crate::net::control::ControlSender;
+use crate::net::socket::{keep_alive, prepare_sending, rtt};
+use crate::net::splice::couple;
+use crate::net::tls::lost;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::link::controller::is_far;
+use renkei_core::path::SiteName;
+use renkei_core::wire::circuit::{MAX_CIRCUITS, MAX_FURTHER, ticket};
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::{Control, RelayedStatus};
+use renkei_core::wire::violation;
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a connection waits for the session that speaks for it.
+const SPOKEN_FOR_WITHIN: Duration = Duration::from_secs(10);
+/// How long a circuit may carry nothing.
+const IDLE: Duration = Duration::from_secs(600);
+/// Stack of a circuit's thread, which calls little.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What somebody asked for in one request.
+pub struct Asked {
+    /// Where the circuits lead.
+    pub to: SiteName,
+    /// What their tickets are made of.
+    pub seed: Ticket,
+    /// How many at most.
+    pub count: u16,
+    /// Through how many more PoPs.
+    pub further: u8,
+    /// The request's number, to tell of failures.
+    pub id: u64,
+}
+
+/// Leave for circuits of one session.
+pub(super) struct Leave {
+    principal: Principal,
+    asked: Asked,
+    link: Arc<ControlSender>,
+    open: AtomicU32,
+    bytes: AtomicU64,
+    /// Its session has ended.
+    over: AtomicBool,
+    /// Its circuits shall end too.
+    cut: AtomicBool,
+}
+
+/// A connection nobody spoke for yet.
+struct Early {
+    sock: TcpStream,
+    received: Vec<u8>,
+    since: Instant,
+    place: Box<dyn Send>,
+}
+
+/// All circuits.
+#[derive(Default)]
+pub(crate) struct Circuits(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    leaves: Vec<Arc<Leave>>,
+    tickets: HashMap<Ticket, Arc<Leave>>,
+    early: HashMap<Ticket, Early>,
+}
+
+/// Lets circuits pass as long as it lives.
+pub struct Passing<'a> {
+    all: &'a Circuits,
+    leave: Arc<Leave>,
+}
+
+/// Counts an open circuit.
+struct Open(Arc<Leave>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Leave {
+    fn new(principal: Principal, asked: Asked, link: Arc<ControlSender>) -> Self {
+        let (open, bytes) = (AtomicU32::new(0), AtomicU64::new(0));
+        let (over, cut) = (AtomicBool::new(false), AtomicBool::new(false));
+        Leave { principal, asked, link, open, bytes, over, cut }
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.all.lock();
+        state.tickets.retain(|_, leave| !Arc::ptr_eq(leave, &self.leave));
+        let bytes = self.leave.bytes.load(Ordering::Relaxed);
+        let (principal, to) = (&self.leave.principal, &self.leave.asked.to);
+        tracing::info!(target: "audit", %principal, %to, bytes, "circuits end");
+        self.leave.over.store(true, Ordering::Relaxed);
+        // Those that are open go on; the leave is listed until the last of them has ended.
+        state.forget_ended();
+    }
+}
+
+impl State {
+    fn forget_ended(&mut self) {
+        let is_used =
+            |leave: &Leave| !leave.over.load(Ordering::Relaxed) || leave.open.load(Ordering::Relaxed) > 0;
+        self.leaves.retain(|leave| is_used(leave));
+    }
+}
+
+impl Circuits {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Lets circuits pass; gives those that came already.
+    fn grant(&self, leave: Arc<Leave>) -> (Passing<'_>, Vec<Early>) {
+        let mut state = self.lock();
+        let mut came = Vec::new();
+        for index in 0..leave.asked.count {
+            let ticket = ticket(&leave.asked.seed, index);
+            match state.early.remove(&ticket) {
+                Some(early) => came.push(early),
+                None => drop(state.tickets.insert(ticket, leave.clone())),
+            }
+        }
+        state.leaves.push(leave.clone());
+        (Passing { all: self, leave }, came)
+    }
+
+    /// The leave a ticket stands for; without one the connection waits.
+    fn take(&self, ticket: Ticket, early: Early) -> Option<(Arc<Leave>, Early)> {
+        let mut state = self.lock();
+        if let Some(leave) = state.tickets.remove(&ticket) {
+            return Some((leave, early));
+        }
+        state.early.insert(ticket, early);
+        None
+    }
+
+    /// Closes connections nobody spoke for, and counts them.
+    pub(super) fn refuse_late(&self) -> u64 {
+        let mut state = self.lock();
+        state.forget_ended();
+        let before = state.early.len();
+        state.early.retain(|_, early| early.since.elapsed() < SPOKEN_FOR_WITHIN);
+        (before - state.early.len()) as u64
+    }
+
+    /// What passes now, for those whom `shown` lets see it.
+    pub(super) fn list(&self, shown: impl Fn(&Principal) -> bool) -> Vec<RelayedStatus> {
+        let status = |leave: &Arc<Leave>| RelayedStatus {
+            principal: leave.principal.to_string(),
+            to: leave.asked.to.clone(),
+            circuits: leave.open.load(Ordering::Relaxed),
+            bytes: leave.bytes.load(Ordering::Relaxed),
+        };
+        self.lock().leaves.iter().filter(|leave| shown(&leave.principal)).map(status).collect()
+    }
+
+    /// Ends the circuits of those who are `not` good any more.
+    pub(super) fn end(&self, not: impl Fn(&Principal, &SiteName) -> bool) {
+        let state = self.lock();
+        for leave in state.leaves.iter().filter(|leave| not(&leave.principal, &leave.asked.to)) {
+            leave.cut.store(true, Ordering::Relaxed);
+            leave.link.shutdown();
+        }
+    }
+
+    /// Takes a place for one more circuit.
+    fn enter(&self, leave: &Arc<Leave>, limit: u64) -> Result<Open, Error> {
+        let state = self.lock();
+        let open = |of: &dyn Fn(&Leave) -> bool| -> u64 {
+            let counts = state.leaves.iter().filter(|leave| of(leave));
+            counts.map(|leave| u64::from(leave.open.load(Ordering::Relaxed))).sum()
+        };
+        let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX)) as u64;
+        if open(&|_| true) >= limit || open(&|other| other.principal == leave.principal) >= share {
+            let cause = format!("at most {limit} at a time, {share} of one principal");
+            return Err(Error::new(Code::CircuitLimit, "pass on", &leave.asked.to, cause));
+        }
+        leave.open.fetch_add(1, Ordering::Relaxed);
+        Ok(Open(leave.clone()))
+    }
+}
+
+/// Whether the configuration lets circuits of this principal pass.
+fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), Error> {
+    let refused = |cause: String| Err(Error::new(Code::RelayRefused, "pass on", principal, cause));
+    if asked.count > MAX_CIRCUITS || asked.further > MAX_FURTHER {
+        return Err(violation("circuits", format_args!("{} of them", asked.count)));
+    }
+    match now.config.relay {
+        Relay::None => return refused("`relay` is `none`".into()),
+        Relay::Own if *principal.site() != now.site => {
+            return refused(format!("`relay` is `own`: only users of {} may", now.site));
+        }
+        Relay::Own | Relay::Trusted => {}
+    }
+    if asked.to == now.site {
+        return refused("a circuit to this site leads nowhere else".into());
+    }
+    now.trust.endpoints(&asked.to).map(drop)
+}
+
+impl Site {
+    /// Lets circuits pass for a session, as long as what is returned lives.
+    ///
+    /// # Errors
+    /// `RelayRefused`, `SiteUnknown`, `ProtocolViolation`.
+    pub fn pass_circuits(
+        self: &Arc<Self>,
+        proof: &Proof,
+        asked: Asked,
+        link: Arc<ControlSender>,
+    ) -> Result<Passing<'_>, Error> {
+        let (snapshot, principal) = (self.snapshot(), proof.principal.clone());
+        may_pass(&principal, &asked, &snapshot).inspect_err(|error| {
+            tracing::warn!(target: "audit", %principal, to = %asked.to, %error, "circuits refused");
+        })?;
+        tracing::info!(target: "audit", %principal, to = %asked.to, "circuits may pass");
+        let leave = Arc::new(Leave::new(principal, asked, link));
+        let (passing, came) = self.circuits.grant(leave.clone());
+        came.into_iter().for_each(|early| self.spawn_circuit(leave.clone(), early));
+        Ok(passing)
+    }
+
+    /// Takes a connection that began with a preface: it was called for, or is to be passed on, or waits until
+    /// somebody speaks for it. `received` is what came after the preface; `place` is held as long as nobody did.
+    pub fn circuit_came(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        sock: TcpStream,
+        received: Vec<u8>,
+        place: Box<dyn Send>,
+    ) {
+        let sock = match received.is_empty() {
+            // Whoever was called waits for the caller to speak first.
+            true => match self.switchboard.answer(&ticket, sock) {
+                Ok(()) => return,
+                Err(sock) => sock,
+            },
+            false => sock,
+        };
+        let early = Early { sock, received, since: Instant::now(), place };
+        if let Some((leave, early)) = self.circuits.take(ticket, early) {
+            self.spawn_circuit(leave, early);
+        }
+    }
+
+    fn spawn_circuit(self: &Arc<Self>, leave: Arc<Leave>, early: Early) {
+        let site = self.clone();
+        let work = move || {
+            let Early { sock, received, place, .. } = early;
+            drop(place);
+            if let Err(error) = site.pass_on(&leave, &sock, &received) {
+                let error = of_here(error, site.name().as_str());
+                tracing::info!(to = %leave.asked.to, principal = %leave.principal, %error, "a circuit failed");
+                let _ = leave.link.send(&Control::Reply { id: leave.asked.id, reply: Err(error) });
+            }
+        };
+        let thread = std::thread::Builder::new().name("circuit".into()).stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(work) {
+            tracing::warn!(%error, "cannot start a thread for a circuit");
+        }
+    }
+
+    /// Connects to where the circuit leads and passes bytes until it ends.
+    ///
+    /// # Errors
+    /// What kept it from being connected; how it ended later is no failure of this PoP.
+    fn pass_on(&self, leave: &Arc<Leave>, near: &TcpStream, received: &[u8]) -> Result<(), Error> {
+        let snapshot = self.snapshot();
+        let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
+        let dialler = self.dialler(&snapshot)?;
+        let further = leave.asked.further;
+        let dialler = dialler.with_ways(Ways { further, ..self.ways(&snapshot) });
+        let (far, _reach) = dialler.circuit(&leave.asked.to)?;
+        for sock in [near, &far] {
+            prepare(sock);
+        }
+        (&far).write_all(received).map_err(|error| lost("send", &error))?;
+        let on_bytes = |count| {
+            leave.bytes.fetch_add(count, Ordering::Relaxed);
+            Counters::add(&self.counters.relayed_bytes_total, count);
+        };
+        on_bytes(received.len() as u64);
+        Counters::add(&self.counters.circuits_total, 1);
+        // The session may end before its circuits; they are cut only where somebody is not trusted any more.
+        let is_stopped = || leave.cut.load(Ordering::Relaxed);
+        if let Err(error) = couple(near, &far, IDLE, is_stopped, on_bytes) {
+            tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
+        }
+        Ok(())
+    }
+}
+
+fn prepare(sock: &TcpStream) {
+    let _ = sock.set_nodelay(true);
+    prepare_sending(sock, is_far(rtt(sock)));
+    keep_alive(sock);
+}
+
+/// A failure of this PoP as a dialler is one at this site.
+fn of_here(error: Error, site: &str) -> Error {
+    match error.side.as_str() {
+        "client" => Error { side: site.into(), ..error },
+        _ => error.at(site),
+    }
+}

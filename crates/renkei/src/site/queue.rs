@@ -1,0 +1,520 @@
+//! Queued transfers: handing in, listing, telling and changing. What runs them is [`super::runner`].
+//!
+//! A user sees and changes his own; the PoP's administrator all. Only users of the site itself may queue: the PoP
+//! speaks for them at other sites.
+
+use super::Site;
+use super::access::Access;
+use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, hex_id};
+use crate::identity::delegation::Delegation;
+use crate::mover::Stop;
+use crate::mover::progress::Watch;
+use crate::net::unix_ms;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Permit, Principal, Right, Scope};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::queue::{Change, Event, Link, Load, Wish};
+use renkei_core::wire::message::{BATCH_ENTRIES, Found, TransferId};
+use renkei_core::wire::queue::{Listed, MAX_AFTER, MAX_LABEL_BYTES, Queued, Story, Submission, Terms};
+use renkei_core::wire::{decode, encode};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, SystemTime};
+
+/// Version of the encoded submission.
+const SPEC_VERSION: u8 = 1;
+/// Sources of one transfer at most, as the mover takes them.
+const MAX_SOURCES: usize = 1024;
+/// Transfers in one part of a list.
+const PART: usize = 256;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+/// An answer for each of a batch, and the rows and scopes of those that are good.
+type Screened = (Vec<Result<(), Error>>, Vec<(usize, New, Scope)>);
+
+/// One attempt that runs here.
+#[derive(Clone)]
+pub(super) struct Active {
+    pub(super) watch: Watch,
+    pub(super) stop: Stop,
+    /// Where it may write.
+    pub(super) writes: Arc<Vec<(SiteName, Place)>>,
+}
+
+/// The queue of a PoP.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(super) catalogue: OnceLock<Catalogue>,
+    /// Why there is no catalogue yet.
+    pub(super) trouble: Mutex<Option<Error>>,
+    /// Who this PoP is among those that share the catalogue.
+    pub(super) runner: OnceLock<String>,
+    pub(super) load: Mutex<Load>,
+    pub(super) active: Mutex<HashMap<TransferId, Active>>,
+    bell: Mutex<bool>,
+    rung: Condvar,
+    stopping: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
+}
+
+impl Queue {
+    /// The catalogue, once it is open.
+    pub(super) fn catalogue(&self) -> Result<&Catalogue, Error> {
+        self.catalogue.get().ok_or_else(|| {
+            let starting = || Error::new(Code::CatalogueFailed, "open", "catalogue", "the PoP is starting");
+            lock(&self.trouble).clone().unwrap_or_else(starting)
+        })
+    }
+
+    pub(super) fn load(&self) -> MutexGuard<'_, Load> {
+        lock(&self.load)
+    }
+
+    pub(super) fn active(&self) -> MutexGuard<'_, HashMap<TransferId, Active>> {
+        lock(&self.active)
+    }
+
+    /// A transfer that runs and writes to the same places, or around or inside them.
+    pub(super) fn in_the_way(&self, writes: &[(SiteName, Place)]) -> Option<TransferId> {
+        let overlap = |(site, place): &(SiteName, Place), (other_site, other): &(SiteName, Place)| {
+            let within = place.path.starts_with(&other.path) || other.path.starts_with(&place.path);
+            site == other_site && place.storage == other.storage && within
+        };
+        let meets =
+            |active: &Active| active.writes.iter().any(|one| writes.iter().any(|two| overlap(one, two)));
+        self.active().iter().find(|(_, active)| meets(active)).map(|(id, _)| *id)
+    }
+
+    /// Has the queue looked at soon.
+    pub(super) fn ring(&self) {
+        *lock(&self.bell) = true;
+        self.rung.notify_all();
+    }
+
+    /// Waits until it rings, or for so long.
+    pub(super) fn wait(&self, most: Duration) {
+        let bell = lock(&self.bell);
+        let waited = self.rung.wait_timeout_while(bell, most, |rung| !*rung);
+        *waited.expect("no thread panics while it holds a lock: a panic aborts").0 = false;
+    }
+
+    /// No further attempt begins.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether the PoP is about to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Waits until no attempt runs, or for so long.
+    pub(super) fn settle(&self, most: Duration) {
+        let deadline = std::time::Instant::now() + most;
+        while !self.active().is_empty() && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Lets an event happen to a transfer, unless `refuse` says no; gives it as it is then. Somebody else's change in
+    /// between is taken into account.
+    ///
+    /// # Errors
+    /// `TransferUnknown`, and those of the course.
+    pub(super) fn happen(
+        &self,
+        id: &TransferId,
+        event: &Event,
+        more: &dyn Fn(&mut Row) -> Result<(), Error>,
+        with: &With<'_>,
+    ) -> Result<Row, Error> {
+        let catalogue = self.catalogue()?;
+        loop {
+            let mut row = catalogue.load(id)?.ok_or_else(|| unknown(&hex_id(id)))?;
+            more(&mut row)?;
+            row.course.handle(event.clone(), now_ms()).map_err(|error| about(error, &row.id))?;
+            let With { attempt, failures, met, credential } = *with;
+            if catalogue.update(&Update { row: &row, attempt, failures, met, credential })? {
+                return Ok(row);
+            }
+        }
+    }
+}
+
+/// What is written with a change.
+#[derive(Clone, Copy, Default)]
+pub(super) struct With<'a> {
+    pub(super) attempt: Option<&'a renkei_core::wire::queue::Attempt>,
+    pub(super) failures: Option<&'a [renkei_core::wire::message::EntryFailure]>,
+    pub(super) met: Option<TransferId>,
+    pub(super) credential: Option<&'a [u8]>,
+}
+
+/// Names the transfer in an error of its course.
+fn about(error: Error, id: &TransferId) -> Error {
+    Error { subject: short(id), ..error }
+}
+
+/// An id as people write it.
+fn short(id: &TransferId) -> String {
+    hex_id(id)[..8].to_owned()
+}
+
+fn unknown(id: &str) -> Error {
+    Error::new(Code::TransferUnknown, "look up", id, "")
+}
+
+pub(super) fn now_ms() -> u64 {
+    unix_ms(SystemTime::now())
+}
+
+/// What was handed in.
+pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
+    match row.spec.split_first() {
+        Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
+        _ => {
+            let cause = "it was handed in to another version of renkei";
+            Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
+        }
+    }
+}
+
+/// The places that a transfer becomes, by what its destination was found to be, else by all that it may be.
+pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, Place)> {
+    let chosen = spec.open.choices.iter().filter(|(what, _)| found.is_none_or(|found| found == *what));
+    let place = |base: &RelPath, target: &RelPath| {
+        let path = base.join(target).ok()?;
+        Some((spec.to.clone(), Place { storage: spec.open.to.storage.clone(), path }))
+    };
+    // Many files into one directory, which nobody has looked at yet, are not in each other's way.
+    let as_dir = found.is_none() && spec.open.choice(Found::Dir).is_some();
+    let chosen = chosen.filter(|(what, _)| !as_dir || *what == Found::Dir);
+    chosen
+        .flat_map(|(_, choice)| choice.targets.iter().filter_map(|target| place(&choice.base, target)))
+        .collect()
+}
+
+/// The lane of a transfer: its owner and its link.
+fn lane(owner: &str, submission: &Submission) -> String {
+    format!("{owner}\n{}\n{}", submission.from, submission.to)
+}
+
+/// The owner and the link of a lane.
+pub(super) fn read_lane(lane: &str) -> Option<(String, Link)> {
+    let mut parts = lane.split('\n');
+    let owner = parts.next()?.to_owned();
+    let (from, to) = (SiteName::parse(parts.next()?).ok()?, SiteName::parse(parts.next()?).ok()?);
+    Some((owner, Link { from, to }))
+}
+
+impl Site {
+    /// Puts transfers into the queue for a user of this site; an answer for each, in order.
+    ///
+    /// # Errors
+    /// `NotAllowed` for users of other sites, `CatalogueFailed`.
+    pub fn submit(&self, access: &Access, all: Vec<Submission>) -> Result<Vec<Result<(), Error>>, Error> {
+        let owner = &access.principal;
+        self.is_own_user(owner)?;
+        let catalogue = self.queue.catalogue()?;
+        let (mut answers, mut good) = self.screen(&owner.to_string(), &all)?;
+        let scopes: Vec<Scope> = good.iter().map(|(_, _, scope)| scope.clone()).collect();
+        for ((_, row, _), made) in good.iter_mut().zip(self.delegate(&access.proof, &scopes)?) {
+            row.credential = made.to_bytes();
+        }
+        // What another of the batch waits for goes in first.
+        let good = in_order(good.into_iter().map(|(at, row, _)| (at, row)).collect());
+        let rows: Vec<New> = good.iter().map(|(_, row)| row.clone()).collect();
+        for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
+            answers[*at] = answer(row, put);
+        }
+        let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
+        tracing::info!(target: "audit", principal = %owner, accepted, refused = all.len() - accepted, "queued");
+        self.queue.ring();
+        Ok(answers)
+    }
+
+    /// What is wrong with each of a batch by itself; rows, with their places in it, for those that are good.
+    fn screen(&self, owner: &str, all: &[Submission]) -> Result<Screened, Error> {
+        let snapshot = self.snapshot();
+        let limits = &snapshot.config.queue;
+        let room = limits.max_queued_user.saturating_sub(self.queue.catalogue()?.open_of(owner)?);
+        let in_circle = in_circle(all);
+        let (mut answers, mut good) = (Vec::with_capacity(all.len()), Vec::new());
+        for (at, submission) in all.iter().enumerate() {
+            let id = &submission.send.transfer;
+            let checked = match in_circle.contains(id) {
+                true => Err(Error::new(Code::DependencyCycle, "submit", short(id), "")),
+                false => check(submission, &snapshot.trust).and_then(|()| has_room(good.len(), room, owner)),
+            };
+            let checked = checked.and_then(|()| scope(submission)).map(|scope| {
+                good.push((at, new_row(owner, submission, limits.deadline_days), scope));
+            });
+            answers.push(checked);
+        }
+        Ok((answers, good))
+    }
+
+    fn is_own_user(&self, owner: &Principal) -> Result<(), Error> {
+        let own = self.name();
+        if owner.user_name().is_some() && *owner.site() == own {
+            return Ok(());
+        }
+        let cause = format!("the queue of {own} is for the users of {own}; yours is at {}", owner.site());
+        Err(Error::new(Code::NotAllowed, "use queue", owner, cause))
+    }
+
+    /// A part of the queue: a user's own transfers, or everybody's for the administrator.
+    pub fn transfers(&self, who: Option<&Principal>, listed: &Listed) -> Result<Vec<Queued>, Error> {
+        let owner = who.map(Principal::to_string);
+        let listing = Listing { owner: owner.as_deref(), listed, limit: PART.min(BATCH_ENTRIES) };
+        let rows = self.queue.catalogue()?.list(&listing)?;
+        rows.iter().map(|row| self.told(row)).collect()
+    }
+
+    /// All about one transfer, by the first digits of its id.
+    ///
+    /// # Errors
+    /// `TransferUnknown`, `IdAmbiguous`.
+    pub fn transfer(&self, who: Option<&Principal>, digits: &str) -> Result<Story, Error> {
+        let catalogue = self.queue.catalogue()?;
+        let row = self.find_one(who, digits)?;
+        let spec = read_spec(&row)?;
+        let link = Link { from: spec.from.clone(), to: spec.to.clone() };
+        let link_rests_until_ms = self.queue.load().rests_until(&link, now_ms());
+        let mut failures = catalogue.failures(&row.id)?;
+        failures.truncate(BATCH_ENTRIES);
+        Ok(Story {
+            transfer: self.told(&row)?,
+            after: catalogue.states(&spec.terms.after)?,
+            attempts: catalogue.attempts(&row.id)?,
+            failures,
+            link_rests_until_ms: link_rests_until_ms.filter(|_| !row.course.state.is_end()),
+        })
+    }
+
+    /// Changes a transfer.
+    ///
+    /// # Errors
+    /// `TransferUnknown`; `ChangeRefused` if it does not fit its state.
+    pub fn change_transfer(
+        &self,
+        access: Option<&Access>,
+        id: &TransferId,
+        change: Change,
+    ) -> Result<(), Error> {
+        let who = access.map(|access| &access.principal);
+        let deadline_ms = now_ms() + self.snapshot().config.queue.deadline_days * DAY_MS;
+        let may = |row: &mut Row| match who {
+            Some(who) if row.owner != who.to_string() => Err(unknown(&short(id))),
+            _ => Ok(()),
+        };
+        let event = Event::Asked { change, deadline_ms };
+        // Whoever tries again is present and may delegate anew.
+        let fresh = match access.filter(|_| change == Change::Retry) {
+            Some(access) => Some(self.delegate_again(access, id)?),
+            None => None,
+        };
+        let with = With { credential: fresh.as_deref(), ..With::default() };
+        let row = self.queue.happen(id, &event, &may, &with)?;
+        tracing::info!(target: "audit", transfer = hex_id(id), owner = row.owner, by = who.map(|who| who.to_string()), ?change, "changed");
+        if let Some((_, link)) = read_lane(&row.lane).filter(|_| change == Change::Retry) {
+            self.queue.load().wake(&link);
+        }
+        self.stop_as_wished(&row);
+        self.queue.ring();
+        Ok(())
+    }
+
+    /// Gives a transfer a fresh credential; one that waited for it goes on.
+    ///
+    /// # Errors
+    /// `TransferUnknown`; `ChangeRefused` if it has ended.
+    pub fn renew_transfer(&self, access: &Access, id: &TransferId) -> Result<(), Error> {
+        let fresh = self.delegate_again(access, id)?;
+        let with = With { credential: Some(&fresh), ..With::default() };
+        self.queue.happen(id, &Event::Renewed, &|_| Ok(()), &with)?;
+        self.queue.ring();
+        Ok(())
+    }
+
+    /// A fresh credential for the user's own transfer.
+    fn delegate_again(&self, access: &Access, id: &TransferId) -> Result<Vec<u8>, Error> {
+        let row = self.queue.catalogue()?.load(id)?;
+        let row = row.filter(|row| row.owner == access.principal.to_string());
+        let row = row.ok_or_else(|| unknown(&short(id)))?;
+        let made = self.delegate(&access.proof, &[scope(&read_spec(&row)?)?])?;
+        Ok(made.first().map(Delegation::to_bytes).unwrap_or_default())
+    }
+
+    /// Stops the attempt of a transfer that shall not go on.
+    pub(super) fn stop_as_wished(&self, row: &Row) {
+        let cause = match row.course.wish {
+            Some(Wish::Pause) => "paused",
+            Some(Wish::Cancel) => "cancelled",
+            Some(Wish::GiveUp) => "its deadline passed",
+            None => return,
+        };
+        let active = self.queue.active().get(&row.id).cloned();
+        if let Some(active) = active {
+            active.stop.stop(Error::new(Code::Cancelled, "stop", short(&row.id), cause));
+        }
+    }
+
+    /// The transfer whose id begins so.
+    fn find_one(&self, who: Option<&Principal>, digits: &str) -> Result<Row, Error> {
+        let digits = digits.to_ascii_lowercase();
+        if digits.is_empty() || digits.len() > 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(unknown(&digits));
+        }
+        let owner = who.map(Principal::to_string);
+        let mut found = self.queue.catalogue()?.find(&digits, owner.as_deref())?;
+        match found.len() {
+            0 => Err(unknown(&digits)),
+            1 => Ok(found.remove(0)),
+            _ => Err(Error::new(Code::IdAmbiguous, "look up", digits, "")),
+        }
+    }
+
+    /// A transfer as it is shown.
+    fn told(&self, row: &Row) -> Result<Queued, Error> {
+        let spec = read_spec(row)?;
+        let active = self.queue.active().get(&row.id).cloned();
+        let course = row.course.clone();
+        Ok(Queued {
+            id: row.id,
+            owner: row.owner.clone(),
+            from: format!("{}:{}", spec.from, super::transfer::places(&spec.send)),
+            to: format!("{}:{}", spec.to, spec.open.to),
+            state: course.state,
+            stopping: course.wish.is_some(),
+            reason: course.reason,
+            next_ms: course.next_ms,
+            needs: course.needs,
+            submitted_ms: row.submitted_ms,
+            deadline_ms: course.deadline_ms,
+            ended_ms: course.ended_ms,
+            attempts: course.attempts,
+            priority: spec.terms.priority,
+            class: spec.send.class,
+            label: spec.terms.label,
+            progress: active.map(|active| active.watch.look()),
+            summary: course.summary,
+        })
+    }
+}
+
+fn answer(row: &New, put: Put) -> Result<(), Error> {
+    let refused = |code, cause| Err(Error::new(code, "submit", short(&row.id), cause));
+    match put {
+        Put::There => Ok(()),
+        Put::Conflict => refused(Code::SubmissionConflict, String::new()),
+        Put::Unknown(other) => {
+            refused(Code::TransferUnknown, format!("it shall wait for {}", hex_id(&other)))
+        }
+        Put::Abandoned(other) => {
+            refused(Code::DependencyFailed, format!("{} was given up already", hex_id(&other)))
+        }
+    }
+}
+
+/// All that a transfer's credential may do: read its sources, write its destination.
+fn scope(submission: &Submission) -> Result<Scope, Error> {
+    let Submission { from, send, to, open, .. } = submission;
+    let read = send.sources.iter().map(|source| Permit {
+        site: from.clone(),
+        place: source.from.clone(),
+        right: Right::Read,
+    });
+    let write = Permit { site: to.clone(), place: open.to.clone(), right: Right::Write };
+    Scope::new(send.transfer, read.chain([write]).collect())
+}
+
+fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
+    let (submitted_ms, terms) = (now_ms(), &submission.terms);
+    let mut spec = vec![SPEC_VERSION];
+    spec.extend(encode(submission));
+    New {
+        id: submission.send.transfer,
+        owner: owner.into(),
+        lane: lane(owner, submission),
+        label: terms.label.clone(),
+        priority: terms.priority,
+        submitted_ms,
+        digest: digest(owner, submission),
+        spec,
+        deadline_ms: terms.deadline_ms.unwrap_or(submitted_ms + deadline_days * DAY_MS),
+        after: terms.after.clone(),
+        credential: Vec::new(),
+    }
+}
+
+/// What makes a transfer the same one: all but its deadline, which is reckoned from the moment it is handed in.
+fn digest(owner: &str, submission: &Submission) -> [u8; 32] {
+    let terms = Terms { deadline_ms: None, ..submission.terms.clone() };
+    let same = Submission { terms, ..submission.clone() };
+    *blake3::hash(&encode(&(owner, same))).as_bytes()
+}
+
+fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {
+    if (taken as u64) < room {
+        return Ok(());
+    }
+    Err(Error::new(Code::QueueFull, "submit", owner, ""))
+}
+
+/// Whether a submission makes sense by itself.
+fn check(submission: &Submission, trust: &crate::identity::trust::Trust) -> Result<(), Error> {
+    let Submission { from, send, to, open, terms } = submission;
+    let refused = |cause: &str| Err(Error::new(Code::NotQueueable, "submit", short(&send.transfer), cause));
+    if send.transfer != open.transfer {
+        return refused("its two halves have different ids");
+    }
+    if send.dry_run || open.choices.iter().any(|(_, choice)| choice.options.dry_run) {
+        return refused("a dry run is not queued");
+    }
+    let counts_agree = open.choices.iter().all(|(_, choice)| choice.targets.len() == send.sources.len());
+    if send.sources.is_empty() || send.sources.len() > MAX_SOURCES || !counts_agree {
+        return refused("it has no sources, too many, or another number of names than of sources");
+    }
+    if terms.label.len() > MAX_LABEL_BYTES || terms.after.len() > MAX_AFTER {
+        return refused("its label is too long, or it waits for too many others");
+    }
+    if open.choices.is_empty() {
+        return refused("there is nothing to open, whatever the destination is");
+    }
+    trust.endpoints(from).and_then(|_| trust.endpoints(to)).map(drop)
+}
+
+/// Those of a batch that wait for each other in a circle, or for one that does.
+fn in_circle(all: &[Submission]) -> HashSet<TransferId> {
+    let mut left: HashMap<TransferId, &[TransferId]> =
+        all.iter().map(|one| (one.send.transfer, one.terms.after.as_slice())).collect();
+    loop {
+        let free: Vec<TransferId> = left
+            .iter()
+            .filter(|(_, after)| !after.iter().any(|other| left.contains_key(other)))
+            .map(|(id, _)| *id)
+            .collect();
+        if free.is_empty() {
+            return left.into_keys().collect();
+        }
+        left.retain(|id, _| !free.contains(id));
+    }
+}
+
+/// Puts each after those of the batch that it waits for; there is no circle.
+fn in_order(mut left: Vec<(usize, New)>) -> Vec<(usize, New)> {
+    let mut ordered = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let ids: HashSet<TransferId> = left.iter().map(|(_, row)| row.id).collect();
+        let (later, now): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(_, row)| row.after.iter().any(|other| ids.contains(other)));
+        ordered.extend(now);
+        left = later;
+    }
+    ordered
+}

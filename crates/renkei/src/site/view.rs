@@ -1,0 +1,189 @@
+//! What the console shows: this PoP, the ways to other sites, transfers; as far as the visitor may see.
+
+use super::Site;
+use super::access::Access;
+use super::console::Visitor;
+use super::history::{Outcome, Run, Way};
+use super::snapshot::Snapshot;
+use crate::identity::certificate::utc;
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::TransferStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+/// A host certificate that ends sooner is worth a word.
+const END_WORTH_A_WORD: Duration = Duration::from_secs(14 * 86_400);
+/// A storage with less room is worth a word.
+const ROOM_WORTH_A_WORD: f64 = 0.05;
+
+/// This PoP.
+pub struct Overview {
+    /// Its site.
+    pub site: String,
+    /// Program version.
+    pub software: &'static str,
+    /// How long it has run.
+    pub uptime: Duration,
+    /// Control sessions open now.
+    pub sessions: u64,
+    /// Transfers that ended since the start: to their end, and early. For the administrator alone.
+    pub ended: Option<(u64, u64)>,
+    /// What somebody should look at.
+    pub warnings: Vec<Warning>,
+}
+
+/// Something to look at, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// What was found.
+    pub found: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+/// A trusted site and the way to it.
+pub struct Neighbour {
+    /// The site.
+    pub site: SiteName,
+    /// Where it is reached.
+    pub endpoints: Vec<String>,
+    /// Data streams kept for the next transfer to there, and from there.
+    pub kept: (usize, usize),
+    /// Bytes per second of the transfers that run now and the visitor may see, to there and from there.
+    pub rates: (u64, u64),
+    /// What the last transfers told.
+    pub way: Way,
+}
+
+/// A moment for people.
+pub fn moment(time: SystemTime) -> String {
+    utc(time)
+}
+
+impl Visitor {
+    /// Whether the visitor may see what is done for `principal`.
+    fn sees(&self, principal: &str) -> bool {
+        self.access().is_none_or(|access| access.principal.to_string() == principal)
+    }
+
+    /// Whether the visitor may see whom the site trusts: its own users, as in [`Site::card`].
+    fn sees_trust(&self, own: &SiteName) -> bool {
+        let own_user = |access: &Access| match &access.principal {
+            user @ Principal::User { .. } => user.site() == own,
+            Principal::Host(_) => false,
+        };
+        self.access().is_none_or(own_user)
+    }
+}
+
+impl Site {
+    /// What the PoP is and how it is.
+    pub fn overview(self: &Arc<Self>, visitor: &Visitor) -> Overview {
+        let (snapshot, counters) = (self.last_snapshot(), &self.counters);
+        let is_admin = visitor.access().is_none();
+        let ended = || {
+            [&counters.transfers_done, &counters.transfers_failed].map(|n| n.load(Ordering::Relaxed)).into()
+        };
+        Overview {
+            site: snapshot.site.to_string(),
+            software: crate::net::SOFTWARE,
+            uptime: self.started.elapsed(),
+            sessions: counters.sessions.load(Ordering::Relaxed),
+            ended: is_admin.then(ended),
+            warnings: self.warnings(visitor, &snapshot),
+        }
+    }
+
+    /// What is worth a word and costs nothing to find: what concerns all, and for the administrator what only he mends.
+    fn warnings(self: &Arc<Self>, visitor: &Visitor, snapshot: &Snapshot) -> Vec<Warning> {
+        let mut warnings = self.room_warnings(visitor);
+        if visitor.access().is_none() {
+            warnings.extend(self.file_warning());
+            warnings.extend(end_warning(snapshot, SystemTime::now()));
+            if snapshot.storages.is_empty() {
+                warnings.push(Warning {
+                    found: "there is no storage".into(),
+                    remedy: "add one with `renkei storage add`".into(),
+                });
+            }
+        }
+        warnings
+    }
+
+    fn file_warning(&self) -> Option<Warning> {
+        let unusable = self.unusable();
+        let error = &unusable.as_ref()?.error;
+        let found = format!("a changed file cannot be used, the last good state stays: {error}");
+        Some(Warning { found, remedy: error.code.row().remedy.into() })
+    }
+
+    fn room_warnings(self: &Arc<Self>, visitor: &Visitor) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        for room in self.rooms(visitor.access()) {
+            let name = &room.name;
+            match room.space {
+                Some(Err(error)) => warnings.push(Warning {
+                    found: format!("storage {name}: {error}"),
+                    remedy: error.code.row().remedy.into(),
+                }),
+                Some(Ok(space))
+                    if (space.available_bytes as f64) < ROOM_WORTH_A_WORD * space.total_bytes as f64 =>
+                {
+                    let percent = space.available_bytes * 100 / space.total_bytes.max(1);
+                    warnings.push(Warning {
+                        found: format!("storage {name} has {percent} % of its space left"),
+                        remedy: "free some space".into(),
+                    });
+                }
+                _ if room.hanging.is_some() => warnings.push(Warning {
+                    found: format!("storage {name} does not answer"),
+                    remedy: "look whether its file system hangs".into(),
+                }),
+                _ => {}
+            }
+        }
+        warnings
+    }
+
+    /// The sites this one trusts, as far as the visitor may know them: its own users and the administrator all, others
+    /// their own site.
+    pub fn neighbours(&self, visitor: &Visitor) -> Vec<Neighbour> {
+        let snapshot = self.last_snapshot();
+        let knows_all = visitor.sees_trust(&snapshot.site);
+        let own = visitor.access().map(|access| access.principal.site());
+        let running: Vec<_> = self.runs(visitor);
+        let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
+        let seen = cards.filter(|card| knows_all || own == Some(&card.site));
+        let neighbour = |card: &crate::identity::card::SiteCard| Neighbour {
+            site: card.site.clone(),
+            endpoints: card.endpoints.clone(),
+            kept: (self.lines.streams(&card.site), self.parking.streams(&card.site)),
+            rates: (rate(&running, &card.site, "send"), rate(&running, &card.site, "receive")),
+            way: self.transfers.way(&card.site),
+        };
+        seen.map(neighbour).collect()
+    }
+
+    /// The transfers that run and those that ended, the newest first.
+    pub fn runs(&self, visitor: &Visitor) -> Vec<Run> {
+        self.transfers.runs(|status: &TransferStatus| visitor.sees(&status.principal))
+    }
+}
+
+fn rate(runs: &[Run], site: &SiteName, direction: &str) -> u64 {
+    let on_it = |run: &&Run| {
+        run.outcome == Outcome::Running
+            && run.peer.as_ref() == Some(site)
+            && run.status.direction == direction
+    };
+    runs.iter().filter(on_it).map(Run::rate).sum()
+}
+
+fn end_warning(snapshot: &Snapshot, now: SystemTime) -> Option<Warning> {
+    let end = snapshot.credential.facts().ok()?.not_after;
+    let left = end.duration_since(now).unwrap_or_default();
+    let found = format!("the PoP's certificate ends on {}", utc(end));
+    (left < END_WORTH_A_WORD).then(|| Warning { found, remedy: "`renkei renew`, then restart".into() })
+}

@@ -1,0 +1,250 @@
+//! The catalogue on both of its databases: the same tests, the same answers.
+
+use crate::postgres::Postgres;
+use renkei::catalogue::{Catalogue, Listing, New, Put, Update};
+use renkei::home::Home;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::queue::{Change, Event, State};
+use renkei_core::wire::message::{EntryFailure, Summary, TransferId};
+use renkei_core::wire::queue::{Attempt, Listed};
+use std::time::Instant;
+
+/// Runs a test on SQLite, then on PostgreSQL where it is installed.
+fn on_both(test: impl Fn(&dyn Fn() -> Catalogue)) {
+    let folder = tempfile::tempdir().unwrap();
+    let home = Home::at(folder.path());
+    test(&|| Catalogue::open("", &home).unwrap());
+    if let Some(server) = Postgres::start() {
+        test(&|| Catalogue::open(&server.url(), &home).unwrap());
+    }
+}
+
+fn id(n: u32) -> TransferId {
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(&n.to_be_bytes());
+    id
+}
+
+fn new(n: u32, lane: &str) -> New {
+    New {
+        id: id(n),
+        owner: "alice@kek".into(),
+        lane: lane.into(),
+        label: String::new(),
+        priority: 0,
+        submitted_ms: u64::from(n),
+        digest: [n as u8; 32],
+        spec: vec![0, 255, n as u8],
+        deadline_ms: 1_000_000,
+        after: Vec::new(),
+        credential: vec![1, 2, 3],
+    }
+}
+
+/// Lets an event happen to a transfer.
+fn happen(catalogue: &Catalogue, n: u32, event: Event) {
+    let mut row = catalogue.load(&id(n)).unwrap().unwrap();
+    row.course.handle(event, 50).unwrap();
+    assert!(catalogue.update(&Update::of(&row)).unwrap());
+}
+
+fn ended(outcome: Result<Summary, Error>) -> Event {
+    Event::Ended { outcome, further: false }
+}
+
+#[test]
+fn what_is_handed_in_twice_is_there_once() {
+    on_both(|open| {
+        let catalogue = open();
+        let other = New { digest: [9; 32], ..new(1, "a") };
+        assert_eq!(catalogue.submit(&[new(1, "a"), new(2, "a")]).unwrap(), [Put::There, Put::There]);
+        assert_eq!(catalogue.submit(&[new(1, "a"), other]).unwrap(), [Put::There, Put::Conflict]);
+        assert_eq!(catalogue.open_of("alice@kek").unwrap(), 2);
+        drop(catalogue);
+        let catalogue = open();
+        let row = catalogue.load(&id(2)).unwrap().unwrap();
+        assert_eq!((row.spec, row.course.state, row.lane.as_str()), (vec![0, 255, 2], State::Queued, "a"));
+        assert_eq!(catalogue.credential(&id(2)).unwrap(), Some(vec![1, 2, 3]));
+        assert!(catalogue.load(&id(3)).unwrap().is_none());
+    });
+}
+
+#[test]
+fn of_two_changes_at_once_one_is_made() {
+    on_both(|open| {
+        let catalogue = open();
+        catalogue.submit(&[new(1, "a")]).unwrap();
+        let mut first = catalogue.load(&id(1)).unwrap().unwrap();
+        let mut second = first.clone();
+        first.course.handle(Event::Begun, 1).unwrap();
+        first.runner = "here".into();
+        second.course.handle(Event::Begun, 1).unwrap();
+        second.runner = "there".into();
+        assert!(catalogue.update(&Update::of(&first)).unwrap());
+        assert!(!catalogue.update(&Update::of(&second)).unwrap());
+        assert_eq!(catalogue.running_at("here").unwrap().len(), 1);
+        assert!(catalogue.running_at("there").unwrap().is_empty());
+    });
+}
+
+#[test]
+fn lanes_are_served_by_priority_and_age() {
+    on_both(|open| {
+        let catalogue = open();
+        let urgent = New { priority: 5, ..new(3, "a") };
+        catalogue.submit(&[new(2, "a"), new(1, "a"), urgent, new(4, "b")]).unwrap();
+        assert_eq!(catalogue.lanes().unwrap(), ["a", "b"]);
+        let first: Vec<_> = catalogue.first_in("a", 9).unwrap().into_iter().map(|one| one.id).collect();
+        assert_eq!(first, [id(3), id(1), id(2)]);
+        happen(&catalogue, 4, Event::Begun);
+        assert_eq!(catalogue.lanes().unwrap(), ["a"]);
+        assert!(catalogue.first_in("b", 1).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn moments_come() {
+    on_both(|open| {
+        let catalogue = open();
+        catalogue.submit(&[new(1, "a"), New { deadline_ms: 70, ..new(2, "a") }]).unwrap();
+        happen(&catalogue, 1, Event::Begun);
+        happen(&catalogue, 1, ended(Err(Error::new(Code::PeerDown, "connect", "kek", ""))));
+        assert!(catalogue.due(1049, 9).unwrap().is_empty());
+        assert_eq!(catalogue.due(1050, 9).unwrap().len(), 1);
+        assert!(catalogue.overdue(69, 9).unwrap().is_empty());
+        assert_eq!(catalogue.overdue(70, 9).unwrap()[0].id, id(2));
+    });
+}
+
+#[test]
+fn what_is_waited_for_is_noticed_once() {
+    on_both(|open| {
+        let catalogue = open();
+        catalogue.submit(&[new(1, "a")]).unwrap();
+        let waits = |n, on: &[u32]| New { after: on.iter().map(|n| id(*n)).collect(), ..new(n, "a") };
+        assert_eq!(
+            catalogue.submit(&[waits(2, &[1]), waits(3, &[7])]).unwrap(),
+            [Put::There, Put::Unknown(id(7))]
+        );
+        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().course.state, State::Waiting);
+        assert!(catalogue.met(9).unwrap().is_empty());
+        happen(&catalogue, 1, Event::Begun);
+        happen(&catalogue, 1, ended(Ok(Summary::default())));
+        assert_eq!(catalogue.met(9).unwrap(), [(id(2), id(1), State::Done)]);
+        let mut row = catalogue.load(&id(2)).unwrap().unwrap();
+        row.course.handle(Event::Released, 60).unwrap();
+        assert!(catalogue.update(&Update { met: Some(id(1)), ..Update::of(&row) }).unwrap());
+        assert!(catalogue.met(9).unwrap().is_empty());
+        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().course.state, State::Queued);
+        happen(&catalogue, 2, Event::Asked { change: Change::Cancel, deadline_ms: 0 });
+        assert_eq!(catalogue.submit(&[waits(4, &[2])]).unwrap(), [Put::Abandoned(id(2))]);
+        assert_eq!(catalogue.states(&[id(1), id(2), id(9)]).unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn stories_are_kept_and_names_stay_bytes() {
+    on_both(|open| {
+        let catalogue = open();
+        catalogue.submit(&[new(1, "a")]).unwrap();
+        let mut row = catalogue.load(&id(1)).unwrap().unwrap();
+        let attempt = |number, bytes_moved| Attempt {
+            number,
+            started_ms: 1,
+            ended_ms: None,
+            bytes_moved,
+            files_done: 0,
+            error: None,
+        };
+        let failure = |name: &[u8]| EntryFailure {
+            id: None,
+            path: RelPath::parse(name).unwrap(),
+            kept: false,
+            error: Error::new(Code::PermissionDenied, "open", "x", ""),
+        };
+        let failures = [failure(b"\xff\xfe/a"), failure(b"b")];
+        for (number, bytes) in [(1, 0), (1, 7), (2, 0), (150, 0)] {
+            let attempt = attempt(number, bytes);
+            let update = Update { attempt: Some(&attempt), failures: Some(&failures), ..Update::of(&row) };
+            assert!(catalogue.update(&update).unwrap());
+            row = catalogue.load(&id(1)).unwrap().unwrap();
+        }
+        let numbers: Vec<u32> = catalogue.attempts(&id(1)).unwrap().iter().map(|one| one.number).collect();
+        assert_eq!(numbers, [150], "the oldest are forgotten");
+        assert_eq!(catalogue.failures(&id(1)).unwrap(), failures);
+    });
+}
+
+#[test]
+fn lists_come_in_parts_and_the_old_are_forgotten() {
+    on_both(|open| {
+        let catalogue = open();
+        let labelled =
+            |n| New { label: if n % 2 == 0 { "even".into() } else { String::new() }, ..new(n, "a") };
+        catalogue.submit(&(1..=9).map(labelled).collect::<Vec<_>>()).unwrap();
+        catalogue.submit(&[New { owner: "bob@kek".into(), ..new(10, "b") }]).unwrap();
+        happen(&catalogue, 1, Event::Asked { change: Change::Cancel, deadline_ms: 0 });
+        let list = |owner, listed: &Listed| {
+            let rows = catalogue.list(&Listing { owner, listed, limit: 3 }).unwrap();
+            rows.iter().map(|row| row.submitted_ms).collect::<Vec<_>>()
+        };
+        let alice = Some("alice@kek");
+        assert_eq!(list(alice, &Listed::default()), [9, 8, 7]);
+        assert_eq!(list(None, &Listed::default()), [10, 9, 8]);
+        assert_eq!(list(alice, &Listed { before: Some((4, id(4))), ..Listed::default() }), [3, 2]);
+        assert_eq!(list(alice, &Listed { before: Some((4, id(4))), ended: true, label: None }), [3, 2, 1]);
+        assert_eq!(list(alice, &Listed { label: Some("even".into()), ..Listed::default() }), [8, 6, 4]);
+        assert_eq!(catalogue.find("0000000", alice).unwrap().len(), 2);
+        assert_eq!(catalogue.find("00000003", alice).unwrap()[0].id, id(3));
+        assert!(catalogue.find("0000000a", alice).unwrap().is_empty());
+        assert_eq!(catalogue.find("0000000a", None).unwrap().len(), 1);
+        assert_eq!(catalogue.forget(50, 9).unwrap(), 0);
+        assert_eq!(catalogue.forget(51, 9).unwrap(), 1);
+        assert!(catalogue.load(&id(1)).unwrap().is_none());
+        assert_eq!(catalogue.totals().unwrap()[&State::Queued], 9);
+    });
+}
+
+/// What each lane begins with is found whatever is queued. Prints how long that takes, and how fast transfers are put
+/// in; `RENKEI_QUEUED=100000` measures with as many.
+#[test]
+fn many_queued_transfers_are_no_burden() {
+    let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
+    on_both(|open| {
+        let catalogue = open();
+        let lane = |n: u32| format!("user{}@kek\nkek\nsite{}", n % 10, n % 7);
+        let batch = |from: u32| (from..from + 500).map(|n| new(n, &lane(n))).collect::<Vec<_>>();
+        let mut first = None;
+        for from in (0..queued).step_by(500) {
+            let start = Instant::now();
+            catalogue.submit(&batch(from)).unwrap();
+            first.get_or_insert(start.elapsed());
+        }
+        let start = Instant::now();
+        (0..10).for_each(|n| drop(catalogue.submit(&batch(queued + 500 * n)).unwrap()));
+        let rate = 5000.0 / start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        (0..100).for_each(|n| drop(catalogue.submit(&[new(2 * queued + 10_000 + n, &lane(n))]).unwrap()));
+        let single = 100.0 / start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let lanes = catalogue.lanes().unwrap();
+        for lane in &lanes {
+            assert_eq!(catalogue.first_in(lane, 1).unwrap().len(), 1);
+        }
+        let pick = start.elapsed();
+        assert_eq!(lanes.len(), 70);
+        let list = Instant::now();
+        catalogue
+            .list(&Listing { owner: Some("alice@kek"), listed: &Listed::default(), limit: 256 })
+            .unwrap();
+        println!(
+            "{}: the first 500 in {:?}; with {queued} queued {rate:.0}/s in batches of 500, {single:.0}/s one by one, \
+             {} lanes looked at in {pick:?}, a page of the list in {:?}",
+            catalogue.shown(),
+            first.unwrap(),
+            lanes.len(),
+            list.elapsed()
+        );
+    });
+}
