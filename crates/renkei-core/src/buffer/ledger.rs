@@ -142,8 +142,12 @@ impl Ledger {
             let (same, leaving) = (hold.owner.as_ref() == Some(owner), hold.leaving);
             return match (same, leaving) {
                 (true, false) => self.grow(&id, owner, bytes).map(|()| Answer::Granted),
-                (true, true) => Err(refused(Code::TransferBusy, owner, "what it kept before is being removed")),
-                (false, _) => Err(refused(Code::NotAllowed, owner, "another owner has room for that transfer")),
+                (true, true) => {
+                    Err(refused(Code::TransferBusy, owner, "what it kept before is being removed"))
+                }
+                (false, _) => {
+                    Err(refused(Code::NotAllowed, owner, "another owner has room for that transfer"))
+                }
             };
         }
         let wish = Wish { id, owner: owner.clone(), bytes, until_ms };
@@ -200,7 +204,8 @@ impl Ledger {
     /// What a waiting transfer waits for; `None` if it does not wait.
     pub fn waits_for(&self, id: &TransferId) -> Option<Shortage> {
         let at = self.waiting.iter().position(|wish| wish.id == *id)?;
-        let blocked = |wish: &Wish| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
+        let blocked =
+            |wish: &Wish| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
         let own = self.shortage(&self.waiting[at].owner, self.waiting[at].bytes);
         match own {
             Some(Shortage::Quota(_)) => own,
@@ -219,7 +224,12 @@ impl Ledger {
         let hold = hold.ok_or_else(|| full("nothing is reserved for the transfer".into()))?;
         match hold.written.checked_add(bytes) {
             Some(written) if written <= hold.reserved => hold.written = written,
-            _ => return Err(full(format!("the {} bytes reserved for the transfer are used up", hold.reserved))),
+            _ => {
+                return Err(full(format!(
+                    "the {} bytes reserved for the transfer are used up",
+                    hold.reserved
+                )));
+            }
         }
         Ok(())
     }
@@ -554,7 +564,8 @@ mod tests {
                 let owner = hold.owner.clone()?;
                 Some(Known { id: *id, owner, bytes: hold.reserved, until_ms: hold.until_ms })
             });
-            let found: Vec<Found> = self.disk.iter().map(|(id, bytes)| Found { id: *id, bytes: *bytes }).collect();
+            let found: Vec<Found> =
+                self.disk.iter().map(|(id, bytes)| Found { id: *id, bytes: *bytes }).collect();
             self.ledger = Ledger::recover(LIMITS, known.collect(), &found);
         }
 

@@ -147,7 +147,10 @@ impl Delegation {
 pub(super) fn extension(scope: &Scope, parent: &str) -> CustomExtension {
     let parent = issued::serial_bytes(parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
-    CustomExtension::from_oid_content(&SCOPE_OID, octet_string(&[vec![length], parent, scope.encode()].concat()))
+    CustomExtension::from_oid_content(
+        &SCOPE_OID,
+        octet_string(&[vec![length], parent, scope.encode()].concat()),
+    )
 }
 
 /// Parent and scope of a certificate, if it is a delegated one.

@@ -145,7 +145,8 @@ impl Judge<'_> {
             Ok(None) => Ok(()),
             found => {
                 let unreadable = found.err().map(|error| format!(" ({error})")).unwrap_or_default();
-                let cause = format!("{site} took back serial {parent}, by which it was delegated{unreadable}");
+                let cause =
+                    format!("{site} took back serial {parent}, by which it was delegated{unreadable}");
                 Err(self.error(Code::CertificateRevoked, cause))
             }
         }

@@ -169,7 +169,12 @@ impl Buffer {
         self.lock().ledger.owners()
     }
 
-    fn on_granted(&self, state: &mut State, id: &TransferId, granted: Result<(), Error>) -> Result<(), Error> {
+    fn on_granted(
+        &self,
+        state: &mut State,
+        id: &TransferId,
+        granted: Result<(), Error>,
+    ) -> Result<(), Error> {
         let wanted = state.wanted.remove(id);
         granted?;
         match wanted {
@@ -385,7 +390,9 @@ mod tests {
     #[test]
     fn folders_have_one_form_of_an_id() {
         assert_eq!(parse_id(&hex(&id(0xa0))), Some(id(0xa0)));
-        for other in ["", "a0", "lost+found", &"A0".repeat(16), &format!("+{}", "a0".repeat(16)[1..].to_owned())] {
+        for other in
+            ["", "a0", "lost+found", &"A0".repeat(16), &format!("+{}", "a0".repeat(16)[1..].to_owned())]
+        {
             assert_eq!(parse_id(other), None, "{other}");
         }
     }
