@@ -278,7 +278,9 @@ impl Ledger {
         let held = self.holds.iter().filter(|(_, hold)| !hold.leaving && hold.until_ms <= now_ms);
         let mut over: Vec<TransferId> = held.map(|(id, _)| *id).collect();
         over.extend(self.waiting.iter().filter(|wish| wish.until_ms <= now_ms).map(|wish| wish.id));
-        over.iter().for_each(|id| drop(self.leave(id)));
+        for id in &over {
+            self.leave(id);
+        }
         over
     }
 
@@ -541,7 +543,9 @@ mod tests {
                     self.disk.entry(id(number)).and_modify(|left| *left -= bytes);
                     self.ledger.delivered(&id(number), bytes);
                 }
-                Step::Leave(number) => drop(self.ledger.leave(&id(number))),
+                Step::Leave(number) => {
+                    self.ledger.leave(&id(number));
+                }
                 Step::Remove => {
                     for id in self.ledger.leaving() {
                         self.disk.remove(&id);
@@ -594,7 +598,9 @@ mod tests {
             // Whoever holds room lets go of it, until nobody waits.
             for _ in 0..10 {
                 let held: Vec<TransferId> = world.ledger.holds.keys().copied().collect();
-                held.iter().for_each(|id| drop(world.ledger.leave(id)));
+                for id in held {
+                    world.ledger.leave(&id);
+                }
                 world.step(Step::Remove);
                 world.step(Step::Poll);
                 world.check()?;

@@ -363,7 +363,8 @@ mod tests {
             let targets = targets.iter().map(|text| rel(text)).collect();
             (found, Choice { base: rel(base), make, options: options.clone(), targets })
         };
-        let sources = ["/raw/a", "/raw/b"].map(|text| Source { from: place(text), to: RelPath::root() });
+        let sources =
+            ["/raw/a", "/raw/b"].map(|text| Source { from: place(text), to: RelPath::root(), alone: false });
         let send = OpenSend {
             transfer: [5; 16],
             sources: sources.into(),
@@ -382,6 +383,7 @@ mod tests {
             class: Class::Normal,
             choices: choices.into_iter().map(choice).collect(),
             max_streams: 1,
+            rules: Vec::new(),
         };
         let scope = Scope::of_transfer(&site("kek"), &send, &site("titech"), &open).unwrap();
         assert_eq!(scope.transfer(), &[5; 16]);

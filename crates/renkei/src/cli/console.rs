@@ -8,7 +8,8 @@ use crate::identity::certificate::hex;
 use crate::identity::credential::Credential;
 use crate::identity::socket;
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Session, resolve};
+use crate::mover::dial::Session;
+use crate::mover::reach::{Reach, resolve};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
@@ -77,9 +78,14 @@ fn of_user(site: &SiteName, context: &Context) -> Result<Link, Error> {
 /// The name under which the site was reached, else its address.
 fn endpoint(session: &Session, context: &Context) -> Result<String, Error> {
     let trust = Trust::load(&context.home()?)?;
-    let reached = |endpoint: &&String| resolve(endpoint).is_ok_and(|all| all.contains(&session.endpoint));
+    let Reach::Direct(address, _) = session.reach else {
+        let cause =
+            "a browser cannot reach its PoP, which takes no connections; use one on the PoP's machine";
+        return Err(Error::new(Code::NoRoute, "make link", session.site(), cause));
+    };
+    let reached = |endpoint: &&String| resolve(endpoint).is_ok_and(|all| all.contains(&address));
     let named = trust.endpoints(session.site())?.iter().find(reached).cloned();
-    Ok(named.unwrap_or_else(|| session.endpoint.to_string()))
+    Ok(named.unwrap_or_else(|| address.to_string()))
 }
 
 impl Link {

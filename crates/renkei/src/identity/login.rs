@@ -12,6 +12,7 @@
 use super::account::Account;
 use super::authority::{Authority, USER_HOURS};
 use super::card::SiteCard;
+use super::certificate::parse_chain;
 use super::credential::{Credential, KeyRequest};
 use super::socket::{self, Peer};
 use super::trust::{Added, Trust};
@@ -21,6 +22,7 @@ use crate::home::{Home, make_private_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -71,6 +73,16 @@ pub fn grant(home: &Home, peer: Peer, request: &Value, now: SystemTime) -> Resul
     let cards = trust.list().filter_map(|card| trust.export(&card.site)).map(|card| card.to_text());
     let reply = Reply { certificate: issued.pem, cards: cards.collect() };
     Ok(serde_json::to_value(reply).expect("a reply is plain data"))
+}
+
+/// A certificate of an hour for an account's user, whose key is thrown away: it proves nothing to others, and here who it
+/// is for whom the PoP does something by itself.
+pub fn vouch(home: &Home, account: &Account, now: SystemTime) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let request = KeyRequest::generate()?.request;
+    let issued = Authority::load(home)?.issue_user(&account.name, &request, 1, now)?;
+    issued::note(home, &issued)?;
+    tracing::info!(target: "audit", principal = %issued.principal, serial = issued.serial, "vouched for");
+    parse_chain(&issued.pem)
 }
 
 /// Logs in at the PoP behind the socket.

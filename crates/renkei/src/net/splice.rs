@@ -173,8 +173,10 @@ mod tests {
     fn coupled(idle: Duration, work: impl FnOnce(TcpStream, TcpStream)) -> (u64, Result<(), Error>) {
         let ((left, near), (right, far)) = (pair(), pair());
         let passed = AtomicU64::new(0);
+        let on_bytes = |count| {
+            passed.fetch_add(count, Ordering::Relaxed);
+        };
         let outcome = thread::scope(|scope| {
-            let on_bytes = |count| drop(passed.fetch_add(count, Ordering::Relaxed));
             let circuit = scope.spawn(|| couple(&near, &far, idle, || false, on_bytes));
             work(left, right);
             circuit.join().unwrap()
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn bytes_pass_both_ways_and_each_end_is_passed_on() {
-        let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..3 << 20).map(|n: u32| ((n * 31) >> 3) as u8).collect();
         let (passed, outcome) = coupled(Duration::from_secs(20), |mut left, mut right| {
             thread::scope(|scope| {
                 scope.spawn(|| {

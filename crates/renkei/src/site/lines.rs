@@ -130,8 +130,8 @@ impl Site {
             other => return Err(violation("line", format_args!("{other:?}"))),
         }
         let chain = session.peer_chain().into();
-        let principal = Principal::Host(hub.clone());
-        let proof = Proof { principal, scope: None, chain, at: SystemTime::now() };
+        let proof =
+            Proof { principal: Principal::Host(hub.clone()), scope: None, chain, at: SystemTime::now() };
         let mut control = session.control;
         let link = control.sender();
         give_up_after(link.socket(), Some(LINE_SILENCE));

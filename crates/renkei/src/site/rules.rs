@@ -6,20 +6,22 @@
 //! queued it.
 
 use super::Site;
-use super::access::{Access, account_name};
+use super::access::{Access, Proof, account_name};
 use super::queue::read_spec;
 use super::snapshot::Snapshot;
 use super::watch::spawn_every;
 use crate::catalogue::{Listing, hex_id};
 use crate::config::{Rule, Then, is_within};
 use crate::identity::account::Account;
+use crate::identity::login::vouch;
 use crate::store::{Detail, Dir};
 use aws_lc_rs::rand;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+
+use renkei_core::identity::{MAX_SCOPE_BYTES, Principal};
 use renkei_core::inbox::{Inbox, Seen, is_unfinished};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::queue::State;
 use renkei_core::wire::message::{
     Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
@@ -27,7 +29,7 @@ use renkei_core::wire::message::{
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the PoP looks into each folder, at most.
 const EVERY: Duration = Duration::from_secs(1);
@@ -35,6 +37,12 @@ const EVERY: Duration = Duration::from_secs(1);
 const LOOK_SHARE: u32 = 20;
 /// Files of one transfer: as many as its list of failures can name.
 const FILES_OF_ONE: usize = 500;
+/// Bytes that the names of one transfer may take: its credential names each place at both sites.
+const NAMES_OF_ONE: usize = MAX_SCOPE_BYTES * 3 / 4;
+/// About what a place takes there beside its path.
+const PLACE_BYTES: usize = 48;
+/// For so long one certificate of an owner is used for what is handed on.
+const PROOF_FOR: Duration = Duration::from_secs(1800);
 /// Transfers of one rule in the queue at a time; more files wait for the next look.
 const UNDER_WAY: usize = 64;
 /// Files and folders of one drop folder that are looked at; beyond that is left alone until some are gone.
@@ -88,6 +96,8 @@ pub(super) struct Watched {
     /// Those of before the PoP started; what they send is handed on anew when they end.
     adopted: Option<HashMap<TransferId, Vec<Seen>>>,
     look_at: Instant,
+    /// What proves the owners of files, and since when.
+    proofs: HashMap<u32, (Proof, Instant)>,
     /// What was wrong last, so that it is logged once.
     trouble: Option<Error>,
 }
@@ -96,7 +106,8 @@ impl Watched {
     fn new(rule: &Rule) -> Self {
         let inbox = Inbox::new(rule.settle_s.saturating_mul(1000));
         let (sent, look_at) = (HashMap::new(), Instant::now());
-        Watched { rule: rule.clone(), inbox, sent, adopted: None, look_at, trouble: None }
+        let proofs = HashMap::new();
+        Watched { rule: rule.clone(), inbox, sent, adopted: None, look_at, proofs, trouble: None }
     }
 
     /// The drop folder.
@@ -264,23 +275,45 @@ impl Site {
         ready.into_iter().for_each(|seen| by_owner.entry(seen.owner).or_default().push(seen));
         let mut wrong = Ok(());
         for (owner, files) in by_owner {
-            let handed_on = owner_of(owner, snapshot).and_then(|(principal, account)| {
+            let handed_on = owner_of(owner, snapshot).and_then(|account| {
                 let complete = without_writer(&account, folder, files)?;
-                self.queue_for(name, watched, &principal, complete)
+                match complete.is_empty() {
+                    true => Ok(()),
+                    false => {
+                        let access = self.access_of(&account, &mut watched.proofs)?;
+                        self.queue_for(name, watched, &access, complete)
+                    }
+                }
             });
             wrong = wrong.and(handed_on);
         }
         wrong
     }
 
+    /// What an owner may do, proved by a certificate as a login at this machine gives it; its key is nobody's.
+    fn access_of(
+        &self,
+        account: &Account,
+        proofs: &mut HashMap<u32, (Proof, Instant)>,
+    ) -> Result<Access, Error> {
+        proofs.retain(|_, (_, since)| since.elapsed() < PROOF_FOR);
+        if let Some((proof, _)) = proofs.get(&account.uid) {
+            return self.authorise(proof);
+        }
+        let proof = self.authenticate(&vouch(self.home(), account, SystemTime::now())?)?;
+        let access = self.authorise(&proof)?;
+        proofs.insert(account.uid, (proof, Instant::now()));
+        Ok(access)
+    }
+
     fn queue_for(
         &self,
         name: &str,
         watched: &mut Watched,
-        owner: &Principal,
+        owner: &Access,
         files: Vec<Seen>,
     ) -> Result<(), Error> {
-        for part in files.chunks(FILES_OF_ONE) {
+        for part in parts(&watched.rule, &files) {
             if watched.sent.len() >= UNDER_WAY {
                 break;
             }
@@ -346,8 +379,8 @@ fn read_one(
     Ok(())
 }
 
-/// Who a file's owner is, and the account that is: the same one, or nothing is forwarded.
-fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<(Principal, Account), Error> {
+/// The account of a file's owner, which the user of that name must be mapped to, or nothing is forwarded.
+fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<Account, Error> {
     let account = Account::lookup_uid(uid)?;
     account.check_servable()?;
     let principal = Principal::user(&snapshot.site, &account.name)?;
@@ -357,7 +390,7 @@ fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<(Principal, Account), Error
             format!("{principal} is mapped to {mapped}, and files of {} are not forwarded", account.name);
         return Err(Error::new(Code::NotMapped, "forward", &account.name, cause));
     }
-    Ok((principal, account))
+    Ok(account)
 }
 
 /// Those that nobody writes to; asked as their owner.
@@ -401,6 +434,23 @@ fn remove_one(folder: &dyn Dir, file: &Seen) -> Result<(), Error> {
         Err(error) if error.code == Code::PathNotFound => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Files in parts that one transfer each can take.
+fn parts<'a>(rule: &Rule, files: &'a [Seen]) -> Vec<&'a [Seen]> {
+    let place = |path: &EndpointPath| path.place.as_ref().map_or(0, |place| place.path.as_bytes().len());
+    let each = place(&rule.from) + place(&rule.to) + 2 * PLACE_BYTES;
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, file) in files.iter().enumerate() {
+        let more = each + 2 * file.path.as_bytes().len();
+        if at > start && (bytes + more > NAMES_OF_ONE || at - start == FILES_OF_ONE) {
+            parts.push(&files[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += more;
+    }
+    parts.push(&files[start..]);
+    parts
 }
 
 /// A transfer of some files, with the folders they lie in.
@@ -484,6 +534,19 @@ mod tests {
         looked.unwrap();
         found.sort_by(|a, b| a.path.cmp(&b.path));
         assert_eq!(found.iter().map(|seen| seen.path.to_string()).collect::<Vec<_>>(), ["a", "d/c"]);
+    }
+
+    #[test]
+    fn no_part_has_more_names_than_a_credential_holds() {
+        let rule: Rule = toml::from_str("from = 'kek:/data/drop'\nto = 'titech:/raw'").unwrap();
+        let files: Vec<Seen> = (0..3000).map(|index| seen(&format!("some/long/{index:0100}"))).collect();
+        let parts = parts(&rule, &files);
+        assert_eq!(parts.concat(), files);
+        for part in parts {
+            let submission = submission("raw", &rule, part, BTreeSet::new()).unwrap();
+            let Submission { from, send, to, open, .. } = &submission;
+            renkei_core::identity::Scope::of_transfer(from, send, to, open).unwrap();
+        }
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn receive_at(to: &str, delete: bool) -> OpenReceive {
 fn send_from(from: &str, to: &str) -> OpenSend {
     OpenSend {
         transfer: TRANSFER,
-        sources: vec![Source { from: place(from), to: rel(to) }],
+        sources: vec![Source { from: place(from), to: rel(to), alone: false }],
         recursive: true,
         offers: false,
         digests: false,
@@ -318,6 +318,7 @@ fn what_is_received_beside_the_destination_is_refused() {
         dir: source.root().unwrap(),
         from: rel(name),
         to: rel(name),
+        alone: false,
         shown: String::new(),
     };
     let job = SendJob {
@@ -360,6 +361,7 @@ fn push_found(from: &str, to: &str, base: &str, target: &str, osaka: &Site) -> R
             class: Class::Normal,
             choices: vec![(Found::Nothing, choice)],
             max_streams: 2,
+            rules: Vec::new(),
         },
     }
 }
@@ -509,6 +511,7 @@ fn no_other_authority_delegates_for_a_user() {
     let card = SiteCard {
         site: SiteName::parse("nagoya").unwrap(),
         endpoints: vec!["nagoya.example:7512".into()],
+        via: Vec::new(),
         authority: forger.certificate().clone(),
         revocation_list: None,
     };

@@ -313,7 +313,7 @@ fn submission(n: u32, name: &str) -> Submission {
         options,
         targets: vec![RelPath::parse(format!("{name}-{n}").as_bytes()).unwrap()],
     };
-    let source = Source { from: place(format!("/data/{name}")), to: RelPath::root() };
+    let source = Source { from: place(format!("/data/{name}")), to: RelPath::root(), alone: false };
     let (class, max_streams) = (Class::Normal, 64);
     Submission {
         from: site("titech"),
@@ -336,6 +336,7 @@ fn submission(n: u32, name: &str) -> Submission {
             class,
             choices: vec![(Found::Nothing, choice.clone()), (Found::Other, choice)],
             max_streams,
+            rules: Vec::new(),
         },
         terms: Terms::default(),
     }
