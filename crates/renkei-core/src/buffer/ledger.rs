@@ -489,7 +489,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Ask(u8, u8, u64, u64),
+        Ask(u8, u64, u64),
         Write(u8, u64),
         Seal(u8),
         Delivered(u8, u64),
@@ -503,7 +503,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let number = 0..6_u8;
         let step = prop_oneof![
-            3 => (number.clone(), 0..3_u8, 0..70_u64, 0..50_u64).prop_map(|(n, o, b, t)| Step::Ask(n, o, b, t)),
+            3 => (number.clone(), 0..70_u64, 0..50_u64).prop_map(|(n, b, t)| Step::Ask(n, b, t)),
             4 => (number.clone(), 0..40_u64).prop_map(|(n, b)| Step::Write(n, b)),
             1 => number.clone().prop_map(Step::Seal),
             2 => (number.clone(), 0..40_u64).prop_map(|(n, b)| Step::Delivered(n, b)),
@@ -527,7 +527,7 @@ mod tests {
         fn step(&mut self, step: Step) {
             match step {
                 // A transfer has one owner.
-                Step::Ask(number, _, bytes, time) => {
+                Step::Ask(number, bytes, time) => {
                     let owner = who(["alice", "bob", "carol"][usize::from(number % 3)]);
                     let _ = self.ledger.ask(id(number), &owner, bytes, self.now + time);
                 }

@@ -171,7 +171,6 @@ mod tests {
     fn what_was_delegated_goes_with_its_parent() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
-        let now = UNIX_EPOCH + Duration::from_secs(100);
         let delegated = ["0c", "0d"].map(|serial| issued(serial, "alice@kek", 900));
         note(&home, &issued("0a", "alice@kek", 200)).unwrap();
         note(&home, &issued("0b", "alice@kek", 200)).unwrap();
