@@ -421,7 +421,7 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     }
 }
 
-/// All that a transfer's credential may do.
+/// All that a transfer's credential may do: read its sources, write what they become.
 fn scope(submission: &Submission) -> Result<Scope, Error> {
     let Submission { from, send, to, open, .. } = submission;
     Scope::of_transfer(from, send, to, open)
