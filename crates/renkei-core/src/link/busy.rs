@@ -7,7 +7,7 @@ use super::controller::Sample;
 use std::time::Duration;
 
 /// A stream with nothing to send delivers no more than this in a round: signs of life.
-const SIGN_OF_LIFE: u64 = 4096;
+pub(super) const SIGN_OF_LIFE: u64 = 4096;
 
 /// The streams of a session that have something to send, as the last round showed them.
 #[derive(Clone, Debug)]

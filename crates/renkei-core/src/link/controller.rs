@@ -5,7 +5,7 @@
 //! the median are held to it for a while, so that the slow ones can catch up (the cooperative window of Data
 //! Reservoir: slowing the fast ones raises the total on a long path).
 
-use super::busy::Busy;
+use super::busy::{Busy, SIGN_OF_LIFE};
 use super::capacity::{self, Capacity};
 use std::time::Duration;
 
@@ -143,10 +143,12 @@ impl Controller {
         if elapsed < WINDOW.max(2 * longest) {
             return false;
         }
+        // One with nothing to send is neither fast nor slow.
         let rate = |(now, before): (&Sample, &Sample)| {
-            now.delivered_bytes.saturating_sub(before.delivered_bytes) as f64 / elapsed.as_secs_f64()
+            let moved = now.delivered_bytes.saturating_sub(before.delivered_bytes);
+            (moved > SIGN_OF_LIFE).then_some(moved as f64 / elapsed.as_secs_f64())
         };
-        let rates: Vec<f64> = samples.iter().zip(&self.base).map(rate).collect();
+        let rates: Vec<Option<f64>> = samples.iter().zip(&self.base).map(rate).collect();
         self.base = samples.to_vec();
         self.window_start = now;
         self.judge(&rates)
@@ -170,27 +172,25 @@ impl Controller {
         changed
     }
 
-    fn judge(&mut self, rates: &[f64]) -> bool {
-        if rates.len() < 3 {
-            return false;
-        }
-        let mut sorted = rates.to_vec();
+    /// Holds streams that are far ahead of the others, and lets go of them when those have caught up or have no more to
+    /// send; `rates` are those of the streams that sent.
+    fn judge(&mut self, rates: &[Option<f64>]) -> bool {
+        let mut sorted: Vec<f64> = rates.iter().copied().flatten().collect();
         sorted.sort_by(f64::total_cmp);
-        let (slowest, median, fastest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
-        if median <= 0.0 {
-            return false;
+        let median = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+        if sorted.len() < 3 || sorted[0] >= CAUGHT_UP * median {
+            let was_held = std::mem::take(&mut self.held);
+            if was_held {
+                self.pacing.rates.fill(None);
+            }
+            return was_held;
         }
-        if self.held && slowest >= CAUGHT_UP * median {
-            self.held = false;
-            self.pacing.rates.fill(None);
-            return true;
-        }
-        if slowest >= CAUGHT_UP * median || fastest <= FAST * median {
+        if sorted[sorted.len() - 1] <= FAST * median {
             return false;
         }
         self.held = true;
-        let hold = |rate: &f64| (*rate > FAST * median).then_some((FAST * median) as u64);
-        let next: Vec<Option<u64>> = rates.iter().map(hold).collect();
+        let hold = |rate: f64| (rate > FAST * median).then_some((FAST * median) as u64);
+        let next: Vec<Option<u64>> = rates.iter().map(|rate| rate.and_then(hold)).collect();
         let changed = next != self.pacing.rates;
         self.pacing.rates = next;
         changed
@@ -260,9 +260,23 @@ mod tests {
         let mut controller = Controller::new(4);
         let second = Duration::from_secs(1);
         assert!(!controller.on_samples(second / 2, &[sample(1); 4]), "too early to judge");
-        assert!(controller.on_samples(second, &[sample(100), sample(1000), sample(1000), sample(4000)]));
-        assert_eq!(controller.pacing().rates, [None, None, None, Some(1250)]);
-        let next = [sample(1100), sample(2000), sample(2000), sample(5000)];
+        let first = [sample(100_000), sample(1_000_000), sample(1_000_000), sample(4_000_000)];
+        assert!(controller.on_samples(second, &first));
+        assert_eq!(controller.pacing().rates, [None, None, None, Some(1_250_000)]);
+        let next = first.map(|before| sample(before.delivered_bytes + 1_000_000));
+        assert!(controller.on_samples(2 * second, &next));
+        assert_eq!(controller.pacing().rates, [None; 4]);
+    }
+
+    #[test]
+    fn fast_streams_are_let_go_when_the_others_have_no_more_to_send() {
+        let mut controller = Controller::new(4);
+        let second = Duration::from_secs(1);
+        let first = [sample(10_000), sample(10_000), sample(20_000), sample(4_000_000)];
+        assert!(controller.on_samples(second, &first));
+        assert!(controller.pacing().rates[3].is_some());
+        // Signs of life alone, and at last not even those.
+        let next = [sample(10_100), sample(10_000), sample(20_000), sample(4_020_000)];
         assert!(controller.on_samples(2 * second, &next));
         assert_eq!(controller.pacing().rates, [None; 4]);
     }
