@@ -88,7 +88,6 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         // Nothing is read or written there in the user's name: the ends prove themselves to each other.
         Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
-        Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         _ => Err("it is for a transfer, which needs nothing of the kind".into()),
     }
 }

@@ -121,7 +121,7 @@ impl Site {
         };
         let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
         let resumed = if kept { "resumed, " } else { "" };
-        listed.tell(format!("{resumed}data streams open: {count}"), socket::rtt(control.sender().socket()));
+        listed.tell(format!("{resumed}data streams open: {count}"), control.round_trip());
         let job = ReceiveJob {
             base,
             job,
@@ -204,7 +204,7 @@ impl Site {
         offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
         Ok(streams.and_then(|streams| {
-            let round_trip = socket::rtt(control.sender().socket());
+            let round_trip = control.round_trip();
             listed.tell(format!("data streams open: {}", streams.len()), round_trip);
             send(job, control, streams, &watch, &stop)
         }))
