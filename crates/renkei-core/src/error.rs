@@ -257,6 +257,10 @@ codes! {
         "raise the open-files limit (LimitNOFILE in the systemd unit)";
     BadPath = "RK-STORE-19", Invalid, Never, "not a usable path",
         "write a path at a site as SITE:/STORAGE/PATH, without empty, `.` or `..` parts and NUL";
+    BufferFull = "RK-STORE-20", NoSpace, Later, "the PoP's buffer has no room now",
+        "wait until other transfers have left it, or cancel own ones";
+    BufferTooSmall = "RK-STORE-21", NoSpace, Never, "the transfer is larger than the PoP's buffer allows",
+        "make several transfers of it, or copy it while its destination can be reached";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

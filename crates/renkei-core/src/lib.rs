@@ -3,9 +3,10 @@
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`route`] the ways to a site,
 //! [`identity`] the rules that turn a principal into an account, [`queue`] what becomes of a transfer that was handed in,
-//! [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as people read them, [`lab`] what an emulated
-//! link does to a frame, and [`sim`] runs the transfer on a virtual clock.
+//! [`buffer`] the room in a relay's buffer, [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
+//! people read them, [`lab`] what an emulated link does to a frame, and [`sim`] runs the transfer on a virtual clock.
 
+pub mod buffer;
 pub mod entry;
 pub mod error;
 pub mod identity;

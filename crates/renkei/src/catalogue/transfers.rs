@@ -12,7 +12,6 @@ use renkei_core::wire::{decode, encode};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
-use std::collections::HashMap;
 
 /// A moment that never comes.
 const NEVER: i64 = i64::MAX;
@@ -296,16 +295,6 @@ impl Catalogue {
             Value::Number(count(*limit)),
         ];
         self.rows(&sql, &values)
-    }
-
-    /// How many transfers are in each state.
-    pub fn totals(&self) -> Result<HashMap<State, u64>, Error> {
-        self.run("count", async {
-            let sql = "SELECT state, COUNT(*) FROM transfer GROUP BY state";
-            let rows = sqlx::query(sql).fetch_all(&self.pool).await?;
-            let total = |row: &AnyRow| Ok((state_at(row, 0)?, row.try_get::<i64, _>(1)?.unsigned_abs()));
-            rows.iter().map(total).collect()
-        })
     }
 
     /// Forgets transfers that ended before a moment, `limit` at most; says how many.

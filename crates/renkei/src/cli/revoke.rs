@@ -2,14 +2,12 @@
 
 use super::Context;
 use super::output::Report;
-use crate::home::Home;
 use crate::identity::authority::Authority;
 use crate::identity::issued::{self, parse_serial};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::time::SystemTime;
 
 /// Take back certificates this site issued
 #[derive(Debug, clap::Args)]
@@ -31,22 +29,15 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let named = args.what.contains('@') || args.what == authority.site().as_str();
     let serials: Vec<String> = if named {
         check_own(&Principal::parse(&args.what)?, &authority)?;
-        issued::find(&home, &args.what, now)?.into_iter().map(|entry| entry.serial).collect()
+        issued::find(&home, &args.what, now)?
     } else {
-        of_serial(&home, parse_serial(&args.what)?, now)?
+        vec![parse_serial(&args.what)?]
     };
     if !serials.is_empty() {
         authority.revoke(&home, &serials, now)?;
     }
     context.output.done(&Revoked { what: args.what.clone(), serials })?;
     Ok(0)
-}
-
-/// A certificate, which may be one that is not on record, and what was delegated by it.
-fn of_serial(home: &Home, serial: String, now: SystemTime) -> Result<Vec<String>, Error> {
-    let found = issued::find(home, &serial, now)?.into_iter().map(|entry| entry.serial);
-    let delegated = found.filter(|other| *other != serial).collect::<Vec<_>>();
-    Ok([vec![serial], delegated].concat())
 }
 
 fn check_own(principal: &Principal, authority: &Authority) -> Result<(), Error> {

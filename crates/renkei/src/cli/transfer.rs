@@ -344,7 +344,8 @@ impl<'a> Run<'a> {
             side: "client".into(),
             keep: None,
         };
-        send(job, &mut session.control, streams, &self.watch, &self.stop).map_err(|error| error.at("client"))
+        send(job, &mut session.control, streams, &self.watch, &self.stop)
+            .map_err(|error| session.reach.blame(error).at("client"))
     }
 
     /// Lets the site look at the destination and open it at once.
@@ -418,7 +419,7 @@ impl<'a> Run<'a> {
             within: vec![RelPath::root()],
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
-            .map_err(|error| error.at("client"))
+            .map_err(|error| session.reach.blame(error).at("client"))
     }
 
     fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<Granted, Error> {

@@ -167,7 +167,8 @@ impl Authority {
         self.issue(principal, names, params, &key, now, HOUR * hours)
     }
 
-    /// Names a user of this site for one transfer and no more than `scope` says.
+    /// Names a user of this site for one transfer and no more than `scope` says; `parent` is the serial of the
+    /// certificate by which the user asks for it.
     ///
     /// # Errors
     /// `NotAllowed` for anybody but a user of this site, `UsageInvalid` for a life of nothing or over
@@ -176,6 +177,7 @@ impl Authority {
         &self,
         user: &Principal,
         scope: &Scope,
+        parent: &str,
         key: &impl PublicKeyData,
         now: SystemTime,
         life: Duration,
@@ -191,7 +193,7 @@ impl Authority {
         }
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.custom_extensions = vec![delegation::extension(scope)];
+        params.custom_extensions = vec![delegation::extension(scope, &issued::parse_serial(parent)?)];
         let names = Names { uri, common: format!("{user}, delegated") };
         self.issue(user.clone(), names, params, key, now, life)
     }
@@ -292,10 +294,7 @@ fn parse_request(pem: &str) -> Result<CertificateSigningRequestParams, Error> {
 }
 
 fn revoked_params(revoked: &Revoked) -> Result<RevokedCertParams, Error> {
-    let serial = issued::parse_serial(&revoked.serial)?;
-    let bytes: Vec<u8> = (0..serial.len() / 2)
-        .map(|i| u8::from_str_radix(&serial[2 * i..2 * i + 2], 16).expect("checked hexadecimal"))
-        .collect();
+    let bytes = issued::serial_bytes(&issued::parse_serial(&revoked.serial)?);
     Ok(RevokedCertParams {
         serial_number: SerialNumber::from_slice(&bytes),
         revocation_time: revoked.moment.into(),

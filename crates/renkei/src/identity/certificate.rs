@@ -25,12 +25,15 @@ pub struct Facts {
     pub is_authority: bool,
     /// What it is restricted to, if it is a delegated one.
     pub scope: Option<Scope>,
+    /// Serial of the certificate by which it was asked for, if it is a delegated one.
+    pub parent: Option<String>,
 }
 
 impl Facts {
     /// Reads a certificate.
     pub fn read(der: &CertificateDer<'_>) -> Result<Self, Error> {
         let certificate = parse(der)?;
+        let (parent, scope) = delegation::read_extension(&certificate)?.unzip();
         Ok(Facts {
             names: renkei_names(&certificate)?,
             serial: serial_text(certificate.raw_serial()),
@@ -38,7 +41,8 @@ impl Facts {
             not_before: to_system_time(certificate.validity().not_before),
             not_after: to_system_time(certificate.validity().not_after),
             is_authority: certificate.is_ca(),
-            scope: delegation::read_scope(&certificate)?,
+            scope,
+            parent,
         })
     }
 

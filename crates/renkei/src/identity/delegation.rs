@@ -5,12 +5,15 @@
 //! is made by the PoP, one for each transfer, and kept by it alone. What may be done with it is decided at each site,
 //! by that site's own map: who is not mapped any more has nothing from an old delegation.
 //!
-//! Guarantees: every certificate is on record before it is used, with the serial of the one by which the user asked for
-//! it, so that `renkei revoke` of either, or of the user, takes it back. Non-goals: delegation by users themselves,
+//! It carries the serial of the certificate by which the user asked for it, its parent, and is worth nothing once that is
+//! taken back: so the list of what was taken back stays short, however many transfers a user has queued.
+//!
+//! Guarantees: every certificate is on record before it is used; `renkei revoke` of it, of its parent or of the user
+//! takes it back. Non-goals: delegation by users themselves,
 //! chains of delegation.
 
 use super::authority::{Authority, Issued};
-use super::certificate::parse_chain;
+use super::certificate::{parse_chain, serial_text};
 use super::credential::{Credential, generate_key};
 use super::issued;
 use super::trust::Trust;
@@ -88,7 +91,7 @@ fn make(
     life: Duration,
 ) -> Result<(Issued, Delegation), Error> {
     let key = generate_key()?;
-    let issued = authority.issue_delegated(&by.user, scope, &key, now, life)?;
+    let issued = authority.issue_delegated(&by.user, scope, &by.serial, &key, now, life)?;
     let credential = Credential {
         chain: parse_chain(&issued.pem)?,
         key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
@@ -139,17 +142,22 @@ impl Delegation {
     }
 }
 
-/// The scope as a certificate carries it. Not marked critical, which the checks of today's libraries refuse whatever
-/// one does with it; the name beside it keeps out who does not know it.
-pub(super) fn extension(scope: &Scope) -> CustomExtension {
-    CustomExtension::from_oid_content(&SCOPE_OID, octet_string(&scope.encode()))
+/// Parent and scope as a certificate carries them. Not marked critical, which the checks of today's libraries refuse
+/// whatever one does with it; the name beside it keeps out who does not know it.
+pub(super) fn extension(scope: &Scope, parent: &str) -> CustomExtension {
+    let parent = issued::serial_bytes(parent);
+    let length = u8::try_from(parent.len()).expect("a serial is short");
+    CustomExtension::from_oid_content(
+        &SCOPE_OID,
+        octet_string(&[vec![length], parent, scope.encode()].concat()),
+    )
 }
 
-/// The scope of a certificate, if it has one.
+/// Parent and scope of a certificate, if it is a delegated one.
 ///
 /// # Errors
-/// `BadScope` if what it has is not a scope, or is there twice.
-pub(super) fn read_scope(certificate: &X509Certificate<'_>) -> Result<Option<Scope>, Error> {
+/// `BadScope` if what it has is not that, or is there twice.
+pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<(String, Scope)>, Error> {
     let oid = Oid::from(&SCOPE_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
     let Some(extension) = found.next() else { return Ok(None) };
@@ -157,7 +165,13 @@ pub(super) fn read_scope(certificate: &X509Certificate<'_>) -> Result<Option<Sco
         return Err(bad_scope("there are two"));
     }
     let content = octets(extension.value).ok_or_else(|| bad_scope("not an octet string"))?;
-    Scope::decode(content).map(Some)
+    // RFC 5280, 4.1.2.2: at most 20 octets.
+    let split = match content.split_first() {
+        Some((&length @ 1..=20, rest)) => rest.split_at_checked(usize::from(length)),
+        _ => None,
+    };
+    let (parent, scope) = split.ok_or_else(|| bad_scope("it names no parent"))?;
+    Ok(Some((serial_text(parent), Scope::decode(scope)?)))
 }
 
 /// A scope that makes its certificate useless.
@@ -316,16 +330,19 @@ mod tests {
 
     #[test]
     fn it_is_taken_back_with_the_user_or_with_what_the_user_asked_by() {
-        for what in ["alice@kek", "0a"] {
+        for what in ["alice@kek", "0a", "own"] {
             let here = here();
             let (made, others) = (here.delegate(&scope(1)), Delegator { serial: "0b".into(), ..alice() });
             let other =
                 issue(&here.home, &here.authority, &others, &[scope(2)], now(), DAY).unwrap().remove(0);
-            let found = issued::find(&here.home, what, now()).unwrap();
-            let serials: Vec<String> = found.into_iter().map(|entry| entry.serial).collect();
+            let serials = match what {
+                "alice@kek" => issued::find(&here.home, what, now()).unwrap(),
+                "own" => vec![made.serial.clone()],
+                serial => vec![serial.to_owned()],
+            };
             here.authority.revoke(&here.home, &serials, now()).unwrap();
             assert_eq!(here.judge(&made, now()), Err(Code::CertificateRevoked), "{what}");
-            assert_eq!(here.judge(&other, now()).is_ok(), what == "0a");
+            assert_eq!(here.judge(&other, now()).is_ok(), what != "alice@kek");
         }
     }
 
@@ -363,17 +380,21 @@ mod tests {
     fn a_scope_that_is_missing_or_malformed_makes_the_certificate_useless() {
         let kek = Careless::new("kek");
         let (delegated, plain) = ("renkei://kek/delegated/alice", "renkei://kek/user/alice");
-        let good = octet_string(&scope(2).encode());
+        let content = |scope: Vec<u8>| [vec![1, 0x0a], scope].concat();
+        let good = octet_string(&content(scope(2).encode()));
         assert_eq!(kek.judge(delegated, std::slice::from_ref(&good)), Ok(Some(scope(2))));
         assert_eq!(kek.judge(plain, &[]), Ok(None));
         let malformed = [
             Vec::new(),
-            scope(2).encode(),
+            content(scope(2).encode()),
             good[..good.len() - 1].to_vec(),
             [good.clone(), vec![0]].concat(),
             octet_string(b""),
             octet_string(&[1; 40]),
-            octet_string(&vec![1; MAX_SCOPE_BYTES + 1]),
+            octet_string(&scope(2).encode()),
+            octet_string(&[vec![0], scope(2).encode()].concat()),
+            octet_string(&[vec![21], vec![1; 21], scope(2).encode()].concat()),
+            octet_string(&content(vec![1; MAX_SCOPE_BYTES + 1])),
         ];
         for scopes in
             malformed.iter().map(std::slice::from_ref).chain([&[][..], &[good.clone(), good.clone()]])

@@ -1,7 +1,7 @@
 //! What the site's authority issued and what it took back: two text files of one line per certificate.
 //!
 //! `issued`: `SERIAL PRINCIPAL EXPIRY`, and for a delegated certificate also the serial of the one by which its user
-//! asked for it, so that taking back the one takes back the other; `revoked`: `SERIAL MOMENT`, times in seconds since
+//! asked for it, which takes it back too; `revoked`: `SERIAL MOMENT`, times in seconds since
 //! 1970. Both only grow; a line is one write in append mode, so that the daemon and a command may write at the same time. The file of
 //! issued certificates is the audit trail of who could act when.
 
@@ -17,16 +17,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// One certificate that was issued.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Lower-case hexadecimal.
-    pub serial: String,
-    /// To whom.
-    pub principal: Principal,
-    /// Until when it is valid.
-    pub not_after: SystemTime,
+struct Entry {
+    serial: String,
+    principal: Principal,
+    not_after: SystemTime,
     /// Serial of the certificate by which it was asked for, if it is a delegated one.
-    pub parent: Option<String>,
+    parent: Option<String>,
 }
 
 /// One certificate that was taken back.
@@ -52,17 +48,22 @@ pub fn note_delegated(home: &Home, issued: &[&Issued], parent: &str) -> Result<(
     append(&home.issued_file(), &issued.iter().map(line).collect::<String>())
 }
 
-/// The certificates that may still be valid at `now` and are meant by `what`: a principal, or a serial with what was
-/// delegated by it.
-pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<Entry>, Error> {
+/// The serials to take back so that nothing is valid any more of what is meant by `what`, a principal or a serial.
+///
+/// Of a principal, delegated certificates fall with the one they were asked for by, which may have expired itself:
+/// a list of those is short, however many transfers are queued.
+pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Error> {
     let serial = what.replace(':', "").to_ascii_lowercase();
-    let meant = |entry: &Entry| {
-        let of_serial = entry.serial == serial || entry.parent.as_deref() == Some(&serial);
-        of_serial || entry.principal.to_string() == what
-    };
-    let mut found = Vec::new();
+    let mut found: Vec<String> = Vec::new();
     each_line(&home.issued_file(), |words| {
-        found.extend(parse_entry(words).filter(|entry| entry.not_after >= now && meant(entry)));
+        let Some(entry) = parse_entry(words).filter(|entry| entry.not_after >= now) else { return };
+        let meant = match entry.principal.to_string() == what {
+            true => entry.parent.unwrap_or(entry.serial),
+            false => entry.serial,
+        };
+        if (meant == serial || entry.principal.to_string() == what) && !found.contains(&meant) {
+            found.push(meant);
+        }
     })?;
     Ok(found)
 }
@@ -130,6 +131,12 @@ pub fn parse_serial(text: &str) -> Result<String, Error> {
     Err(Error::new(Code::UsageInvalid, "parse serial", text, "a serial is 1 to 20 bytes in hexadecimal"))
 }
 
+/// The bytes of a serial that was checked.
+pub(super) fn serial_bytes(serial: &str) -> Vec<u8> {
+    let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
+    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,9 +161,7 @@ mod tests {
         {
             note(&home, &issued(serial, who, until)).unwrap();
         }
-        let serials = |what| -> Vec<String> {
-            find(&home, what, now).unwrap().into_iter().map(|entry| entry.serial).collect()
-        };
+        let serials = |what| find(&home, what, now).unwrap();
         assert_eq!(serials("alice@kek"), ["0b"]);
         assert_eq!(serials("0C"), ["0c"]);
         assert_eq!(serials("kek"), ["0d"]);
@@ -166,22 +171,18 @@ mod tests {
     fn what_was_delegated_goes_with_its_parent() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
-        let now = UNIX_EPOCH + Duration::from_secs(100);
         let delegated = ["0c", "0d"].map(|serial| issued(serial, "alice@kek", 900));
         note(&home, &issued("0a", "alice@kek", 200)).unwrap();
         note(&home, &issued("0b", "alice@kek", 200)).unwrap();
         note_delegated(&home, &delegated.each_ref(), "0a").unwrap();
-        let serials = |what, at: u64| -> Vec<String> {
-            let found = find(&home, what, UNIX_EPOCH + Duration::from_secs(at)).unwrap();
-            found.into_iter().map(|entry| entry.serial).collect()
-        };
-        assert_eq!(serials("0a", 100), ["0a", "0c", "0d"]);
-        assert_eq!(serials("0A", 500), ["0c", "0d"]);
-        assert_eq!(serials("0b", 100), ["0b"]);
-        assert_eq!(serials("0c", 100), ["0c"]);
-        assert_eq!(serials("alice@kek", 100), ["0a", "0b", "0c", "0d"]);
-        append(&home.issued_file(), "0e alice@kek 900 0a more\n").unwrap();
-        assert_eq!(find(&home, "0a", now).unwrap().len(), 3);
+        let serials = |what, at: u64| find(&home, what, UNIX_EPOCH + Duration::from_secs(at)).unwrap();
+        assert_eq!(serials("alice@kek", 100), ["0a", "0b"]);
+        // The one has expired, and what was delegated by it has not.
+        assert_eq!(serials("alice@kek", 500), ["0a"]);
+        assert!(serials("alice@kek", 901).is_empty());
+        assert_eq!((serials("0c", 100), serials("0b", 100)), (vec!["0c".into()], vec!["0b".to_owned()]));
+        append(&home.issued_file(), "0e alice@kek 900 0f more\n").unwrap();
+        assert_eq!(serials("alice@kek", 500), ["0a"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use super::card::SiteCard;
 use super::certificate::{Facts, utc};
+use super::issued::serial_bytes;
 use super::trust::Trust;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
@@ -91,7 +92,7 @@ impl Judge<'_> {
             return Err(self.error(Code::UnknownAuthority, format!("the site {site} is not trusted here")));
         };
         match self.check(card, trust) {
-            Ok(()) => self.check_authority_dates(card),
+            Ok(()) => self.check_authority_dates(card).and_then(|()| self.check_parent(trust)),
             Err(error) if is_of_another(&error) => {
                 self.refuse_foreign(trust)?;
                 let known = card.fingerprint();
@@ -134,6 +135,21 @@ impl Judge<'_> {
         }
         let cause = format!("the authority of {} expired on {}", card.site, utc(dates.not_after));
         Err(self.error(Code::CertificateExpired, cause))
+    }
+
+    /// A delegated certificate falls with the one by which it was asked for.
+    fn check_parent(&self, trust: &Trust) -> Result<(), Error> {
+        let site = self.principal.site();
+        let (Some(parent), Some(list)) = (&self.facts.parent, trust.parsed_list(site)) else { return Ok(()) };
+        match list.find_serial(&serial_bytes(parent)) {
+            Ok(None) => Ok(()),
+            found => {
+                let unreadable = found.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                let cause =
+                    format!("{site} took back serial {parent}, by which it was delegated{unreadable}");
+                Err(self.error(Code::CertificateRevoked, cause))
+            }
+        }
     }
 
     /// Fails if another trusted site vouched for this name.

@@ -43,6 +43,8 @@ pub struct Dialler {
     trust: Arc<Trust>,
     silence: Duration,
     pub(super) ways: Ways,
+    /// Who asks other PoPs to pass circuits on, if it is somebody else.
+    asker: Option<Arc<ClientConfig>>,
 }
 
 /// An open session with a site.
@@ -108,13 +110,24 @@ const PADDING_BYTES: usize = 30 * 1440;
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
-        let ways = Ways::of(&credential.principal()?);
-        Ok(Dialler { config: client_config(credential)?, trust, silence, ways })
+        let ways = Ways::of(&credential.holder()?);
+        Ok(Dialler { config: client_config(credential)?, trust, silence, ways, asker: None })
     }
 
     /// The same with what else is known of the ways to sites.
     pub fn with_ways(self, ways: Ways) -> Self {
         Dialler { ways, ..self }
+    }
+
+    /// The same, but other PoPs are asked to pass circuits on in the name of `credential`.
+    pub fn passed_on_for(self, credential: &Credential) -> Result<Self, Error> {
+        Ok(Dialler { asker: Some(client_config(credential)?), ..self })
+    }
+
+    /// The dialler that asks other PoPs to pass circuits on.
+    pub(super) fn asker(&self) -> Self {
+        let config = self.asker.as_ref().unwrap_or(&self.config).clone();
+        Dialler { config, ..self.clone() }
     }
 
     /// The same with the administrator's word on some sites.

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// How long the relay's word is waited for after a circuit failed.
 const WORD_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long after a circuit failed that had been granted.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Leave to have circuits passed on to one site.
 pub struct Passage {
     relay: SiteName,
@@ -111,28 +114,22 @@ impl Passage {
         Ok(sock)
     }
 
-    /// The relay's reason, if it has one, else the error as it was seen here.
-    pub(super) fn explain(&self, error: Error) -> Error {
+    /// The relay's reason why a circuit failed, if it has one; waited for, because a circuit may end a moment before.
+    pub(super) fn word(&self) -> Option<Error> {
         let until = Instant::now() + WORD_WITHIN;
         let mut state = self.word.lock();
-        // What was granted and failed is told right after; a session that is still being opened may take longer.
-        let patience = |state: &State| match state.granted {
-            true => Duration::from_millis(500),
-            false => WORD_WITHIN,
-        };
         loop {
-            if let Some(word) = &state.error {
-                return word.clone();
+            if state.error.is_some() {
+                return state.error.clone();
             }
-            let left = until.saturating_duration_since(Instant::now()).min(patience(&state));
-            let (fresh, waited) = self
-                .word
-                .changed
-                .wait_timeout(state, left)
-                .expect("no thread panics while it holds the lock");
+            // What was granted and failed is told right after; a session that is still being opened may take longer.
+            let patience = if state.granted { SOON } else { WORD_WITHIN };
+            let left = until.saturating_duration_since(Instant::now()).min(patience);
+            let waited = self.word.changed.wait_timeout(state, left);
+            let (fresh, waited) = waited.expect("no thread panics while it holds the lock");
             state = fresh;
             if waited.timed_out() {
-                return error;
+                return None;
             }
         }
     }

@@ -51,8 +51,16 @@ impl Reach {
     /// What an error on such a connection really is: the PoP in between may know better, or have changed bytes.
     pub fn explain(&self, error: Error) -> Error {
         match self {
-            Reach::Through(passage) => passage.explain(error),
+            Reach::Through(passage) => passage.word().unwrap_or(error),
             Reach::Direct(..) | Reach::Line(_) => error,
+        }
+    }
+
+    /// What the PoP in between has said against the connection, or says in a moment.
+    pub fn word(&self) -> Option<Error> {
+        match self {
+            Reach::Through(passage) => passage.word(),
+            Reach::Direct(..) | Reach::Line(_) => None,
         }
     }
 

@@ -154,7 +154,9 @@ impl Dialler {
                 }
             }
         }
-        Err(no_way(site, &steps, failures))
+        let here = self.ways.here.as_ref();
+        let via = self.trust().card(site).map(|card| &card.via[..]).unwrap_or_default();
+        Err(no_way(site, &steps, failures, via.iter().any(|hub| Some(hub) == here)))
     }
 
     fn by_way<T>(
@@ -180,7 +182,7 @@ impl Dialler {
 
     fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
         let further = self.ways.further.saturating_sub(1);
-        let passage = Passage::ask(self, relay, address, site, further);
+        let passage = Passage::ask(&self.asker(), relay, address, site, further);
         passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
     }
 
@@ -259,30 +261,22 @@ fn explained(reach: &Reach, missed: Missed) -> Missed {
     }
 }
 
-/// The error when no way worked: that of the site's own endpoints, if it has some, with what the others gave.
-fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>) -> Error {
-    if failures.is_empty() {
-        let (code, cause) = match steps.iter().find_map(|step| step.against.as_ref()) {
-            Some(against) => (Code::RouteForbidden, against.clone()),
-            None => (Code::NoRoute, "its card names no endpoint and no PoP that is known here".into()),
-        };
-        return Error::new(code, "connect", site, cause).at("client");
-    }
-    failures.sort_by(|(a, _), (b, _)| a.cmp(b));
-    if let [(_, error)] = &failures[..] {
-        return error.clone();
-    }
-    let told = |(way, error): &(Way, Error)| format!("{way}: {error}");
+/// The error when no way worked: that of the nearest way, with what the others gave.
+fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>, is_called: bool) -> Error {
+    let new = |code, cause: String| Error::new(code, "connect", site, cause).at("client");
+    failures.sort_by_key(|(way, _)| matches!(way, Way::Through(_)));
     match &failures[..] {
-        [(Way::Direct, error), others @ ..] => {
+        [(_, nearest), others @ ..] => {
             // That it is the same from elsewhere says nothing new.
-            let others = others.iter().filter(|(_, other)| other.code != error.code).map(told);
-            let causes: Vec<String> = std::iter::once(error.cause.clone()).chain(others).collect();
-            Error { cause: causes.join("; "), ..error.clone() }
+            let others = others.iter().filter(|(_, other)| other.code != nearest.code);
+            let others = others.map(|(way, error)| format!("{way}: {error}"));
+            let causes: Vec<String> = std::iter::once(nearest.cause.clone()).chain(others).collect();
+            Error { cause: causes.join("; "), ..nearest.clone() }
         }
-        all => {
-            let all: Vec<String> = all.iter().map(told).collect();
-            Error::new(Code::NoRoute, "connect", site, all.join("; ")).at("client")
-        }
+        [] => match steps.iter().find_map(|step| step.against.clone()) {
+            Some(against) => new(Code::RouteForbidden, against),
+            None if is_called => new(Code::NoLine, "it keeps one, but none is up now".into()),
+            None => new(Code::NoRoute, "its card names no endpoint and no PoP that is known here".into()),
+        },
     }
 }

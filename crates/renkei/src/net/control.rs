@@ -33,6 +33,7 @@ pub struct ControlReceiver {
     pinged: Instant,
     silence: Duration,
     through: Option<SiteName>,
+    shook_in: Duration,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,6 +60,7 @@ pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>
         pinged: Instant::now(),
         silence,
         through: stream.through,
+        shook_in: stream.shook_in,
     };
     Ok((link, receiver))
 }
@@ -104,6 +106,13 @@ impl ControlReceiver {
     /// The sending half.
     pub fn sender(&self) -> Arc<ControlSender> {
         self.link.clone()
+    }
+
+    /// The round trip to the peer. Through another PoP the kernel knows the last hop alone; the peer's part of the
+    /// handshake took a round trip of all of them, and a little more.
+    pub fn round_trip(&self) -> Duration {
+        let hop = super::socket::rtt(&self.link.sock);
+        if self.through.is_some() { hop.max(self.shook_in) } else { hop }
     }
 
     /// Changes how long the peer may say nothing.

@@ -296,6 +296,8 @@ pub struct TlsStream {
     deadline: Option<Instant>,
     /// The site whose PoP passes it on, if that is known.
     pub(super) through: Option<SiteName>,
+    /// How long the peer took to answer in the handshake.
+    pub(super) shook_in: Duration,
 }
 
 impl TlsStream {
@@ -332,16 +334,19 @@ impl TlsStream {
             opened: 0..0,
             deadline: None,
             through: None,
+            shook_in: Duration::ZERO,
         };
         stream.bear_silence(timeout)?;
         let _ = stream.sock.set_nodelay(true);
-        let deadline = Instant::now() + timeout;
+        let started = Instant::now();
+        let deadline = started + timeout;
         while stream.handshake_step()? == State::Handshaking {
             stream.inbox.fill(&stream.sock)?;
             if Instant::now() > deadline {
                 return Err(Error::new(Code::Stalled, "handshake", "peer", "not finished in time"));
             }
         }
+        stream.shook_in = started.elapsed();
         Ok(stream)
     }
 

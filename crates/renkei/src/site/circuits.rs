@@ -295,7 +295,7 @@ impl Site {
         let dialler = self.dialler(&snapshot)?;
         let further = leave.asked.further;
         let dialler = dialler.with_ways(Ways { further, ..self.ways(&snapshot) });
-        let (far, _reach) = dialler.circuit(&leave.asked.to)?;
+        let (far, reach) = dialler.circuit(&leave.asked.to)?;
         for sock in [near, &far] {
             prepare(sock);
         }
@@ -311,7 +311,8 @@ impl Site {
         if let Err(error) = couple(near, &far, IDLE, is_stopped, on_bytes) {
             tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
         }
-        Ok(())
+        // Where the next PoP in between could not pass it on, it says why.
+        reach.word().map_or(Ok(()), Err)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Site;
 use super::access::Proof;
 use super::snapshot::Snapshot;
-use crate::identity::verify::verify_peer;
+use crate::identity::verify::verify_holder;
 use crate::mover::dial::Dialler;
 use crate::mover::reach::Reach;
 use crate::mover::routes::Ways;
@@ -63,7 +63,7 @@ impl Held {
         let mut held = self.0.lock().expect("no thread panics while it holds the lock");
         held.retain(|(proof, link)| {
             let Some(link) = link.upgrade() else { return false };
-            let good = verify_peer(&proof.chain, &now.trust, SystemTime::now());
+            let good = verify_holder(&proof.chain, &now.trust, SystemTime::now());
             if let Err(error) = &good {
                 tracing::info!(principal = %proof.principal, %error, "a line or passage is closed");
                 link.shutdown();

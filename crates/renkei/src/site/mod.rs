@@ -5,6 +5,7 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod buffer;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;

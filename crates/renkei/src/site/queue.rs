@@ -11,7 +11,7 @@ use crate::mover::Stop;
 use crate::mover::progress::Watch;
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Permit, Principal, Right, Scope};
+use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
 use renkei_core::wire::message::{BATCH_ENTRIES, Found, TransferId};
@@ -421,16 +421,10 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     }
 }
 
-/// All that a transfer's credential may do: read its sources, write its destination.
+/// All that a transfer's credential may do: read its sources, write what they become.
 fn scope(submission: &Submission) -> Result<Scope, Error> {
     let Submission { from, send, to, open, .. } = submission;
-    let read = send.sources.iter().map(|source| Permit {
-        site: from.clone(),
-        place: source.from.clone(),
-        right: Right::Read,
-    });
-    let write = Permit { site: to.clone(), place: open.to.clone(), right: Right::Write };
-    Scope::new(send.transfer, read.chain([write]).collect())
+    Scope::of_transfer(from, send, to, open)
 }
 
 fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {

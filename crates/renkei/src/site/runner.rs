@@ -357,8 +357,11 @@ impl Run<'_> {
         let spec = read_spec(&self.row)?;
         let snapshot = self.site.snapshot();
         let delegation = self.delegation()?;
+        // Who has circuits passed on is this PoP: the credential is for the two sites alone.
         let dialler =
-            Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?;
+            Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
+                .with_ways(self.site.ways(&snapshot))
+                .passed_on_for(&snapshot.credential)?;
         let side = snapshot.site.to_string();
         self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
             "client" => Error { side, ..error },

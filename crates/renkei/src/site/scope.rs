@@ -85,6 +85,8 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         | Request::OpenSend(_)
         | Request::OpenFound(_) => Ok(()),
         Request::Grant { peer, .. } => has(peer, Right::Read),
+        // Nothing is read or written there in the user's name: the ends prove themselves to each other.
+        Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
         _ => Err("it is for a transfer, which needs nothing of the kind".into()),
     }
@@ -124,6 +126,12 @@ mod tests {
         for request in refused {
             assert!(check(&scope(), &request).is_err(), "{request:?}");
         }
+        let through = |site: &str| {
+            let site = SiteName::parse(site).unwrap();
+            check(&scope(), &Request::Through { site, seed: [0; 32], count: 1, further: 1 })
+        };
+        assert!(through("kek").is_ok() && through("titech").is_ok() && through("osaka").is_err());
+        assert!(check(&scope(), &Request::Line).is_err());
         check(&scope(), &Request::Whoami).unwrap();
         check(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
     }

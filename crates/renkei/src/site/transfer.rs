@@ -16,7 +16,6 @@ use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::net::control::ControlReceiver;
-use crate::net::socket;
 use crate::net::tls::TlsStream;
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
@@ -122,7 +121,7 @@ impl Site {
         };
         let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
         let resumed = if kept { "resumed, " } else { "" };
-        listed.tell(format!("{resumed}data streams open: {count}"), socket::rtt(control.sender().socket()));
+        listed.tell(format!("{resumed}data streams open: {count}"), control.round_trip());
         let job = ReceiveJob {
             base,
             job,
@@ -205,7 +204,7 @@ impl Site {
         offer_streams(&waiting, open.offers, false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
         Ok(streams.and_then(|streams| {
-            let round_trip = socket::rtt(control.sender().socket());
+            let round_trip = control.round_trip();
             listed.tell(format!("data streams open: {}", streams.len()), round_trip);
             send(job, control, streams, &watch, &stop)
         }))
@@ -267,7 +266,7 @@ impl Site {
     ) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
-        let needed = link::controller::initial_streams(socket::rtt(control.sender().socket()), cores);
+        let needed = link::controller::initial_streams(control.round_trip(), cores);
         let left = left.and_then(|left| u16::try_from(left.len()).ok());
         left.unwrap_or(needed).min(most.max(1)).min(limit)
     }

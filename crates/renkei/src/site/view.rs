@@ -8,7 +8,7 @@ use super::snapshot::Snapshot;
 use crate::identity::certificate::utc;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
-use renkei_core::wire::message::TransferStatus;
+use renkei_core::wire::message::{LineStatus, TransferStatus};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -49,6 +49,8 @@ pub struct Neighbour {
     pub site: SiteName,
     /// Where it is reached.
     pub endpoints: Vec<String>,
+    /// The line between the two, if one of them keeps one because it cannot be dialled.
+    pub line: Option<LineStatus>,
     /// Data streams kept for the next transfer to there, and from there.
     pub kept: (usize, usize),
     /// Bytes per second of the transfers that run now and the visitor may see, to there and from there.
@@ -153,12 +155,13 @@ impl Site {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.access().map(|access| access.principal.site());
-        let running: Vec<_> = self.runs(visitor);
+        let (running, lines) = (self.runs(visitor), self.line_status());
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
         let seen = cards.filter(|card| knows_all || own == Some(&card.site));
         let neighbour = |card: &crate::identity::card::SiteCard| Neighbour {
             site: card.site.clone(),
             endpoints: card.endpoints.clone(),
+            line: lines.iter().find(|line| line.site == card.site).cloned(),
             kept: (self.lines.streams(&card.site), self.parking.streams(&card.site)),
             rates: (rate(&running, &card.site, "send"), rate(&running, &card.site, "receive")),
             way: self.transfers.way(&card.site),

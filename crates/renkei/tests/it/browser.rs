@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long an answer may take; generous, because machines that run tests are busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What it is called, the smallest first.
 const NAMES: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
 
@@ -54,11 +54,18 @@ impl Browser {
         for area in ["Page", "Runtime", "Log"] {
             browser.tell(&format!("{area}.enable"), json!({}));
         }
+        browser.tell("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         browser
     }
 
-    /// Sends a command and gives its result.
+    /// Sends a command that must succeed and gives its result.
     pub fn tell(&mut self, method: &str, parameters: Value) -> Value {
+        let answer = self.ask(method, parameters);
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    fn ask(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let mut command = json!({"id": self.next, "method": method, "params": parameters});
         if let Some(session) = &self.session {
@@ -69,8 +76,7 @@ impl Browser {
             let message =
                 self.messages.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{method}: {error}"));
             if message["id"] == self.next {
-                assert!(message["error"].is_null(), "{method}: {message}");
-                return message["result"].clone();
+                return message;
             }
             self.note(&message);
         }
@@ -85,10 +91,10 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of the page's language.
+    /// The value of an expression of the page's language; null if the page was left meanwhile.
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let result = self.tell("Runtime.evaluate", parameters);
+        let result = &self.ask("Runtime.evaluate", parameters)["result"];
         assert!(result["exceptionDetails"].is_null(), "{expression}: {result}");
         result["result"]["value"].clone()
     }
@@ -105,8 +111,9 @@ impl Browser {
 
     /// Opens a page and waits until it is there.
     pub fn open(&mut self, url: &str) {
+        self.value("window.left = true");
         self.tell("Page.navigate", json!({"url": url}));
-        self.wait_for("location.href != 'about:blank' && document.readyState == 'complete'");
+        self.wait_for("!window.left && location.href != 'about:blank' && document.readyState == 'complete'");
     }
 
     /// Shows pages as on a screen of this width.

@@ -312,3 +312,65 @@ fn what_ended_is_told_with_its_cause() {
     let one = get(kek, &format!("/console/transfers/{}", key.split('"').next().unwrap()), &cookie);
     assert!(one.body.contains("What to do") && one.body.contains("RK-"), "{}", one.body);
 }
+
+/// Hands a copy to a site's queue; gives its id.
+fn hand_in(site: &Site, arguments: &[&str]) -> String {
+    site.ok(&[&["cp", "--detach"][..], arguments].concat()).trim().to_owned()
+}
+
+#[test]
+fn a_queued_transfer_is_told_and_changed() {
+    let federation = Federation::two();
+    let (kek, titech) = (&federation.kek, &federation.titech);
+    std::fs::write(kek.root().join("file"), vec![7; 64 << 20]).unwrap();
+    let label = "\"><script>alert(1)</script>";
+    let (from, to) = (kek.place("file"), titech.place("file"));
+    let id = hand_in(kek, &["--limit", "1M", "--label", label, &from, &to]);
+    let (own, foreign) = (user(kek, kek), user(kek, titech));
+    let page = format!("/console/queue/{id}");
+    let shown = wait_for(kek, &page, &own, |page| page.body.contains(">running<"));
+    assert!(shown.body.contains("&quot;&gt;&lt;script&gt;alert(1)") && !shown.body.contains("<script>"));
+    assert!(get(kek, "/console/transfers", &own).body.contains(&format!("/console/queue/{id}")));
+    // Somebody else neither sees nor changes it, and nobody by a form of another page.
+    assert_eq!(get(kek, &page, &foreign).status, 404);
+    let token = |cookie: &str| format!("token={}", get(kek, "/console", cookie).form_token());
+    let press = |cookie: &str, form: &str, change: &str| {
+        ask(kek, &format!("{page}/{change}"), cookie, Some(form)).status
+    };
+    assert_eq!(press(&foreign, &token(&foreign), "cancel"), 409);
+    assert_eq!(press(&own, &token(&foreign), "cancel"), 403);
+    assert_eq!(press("", &token(&own), "cancel"), 401);
+    assert_eq!(press(&own, &token(&own), "pause"), 303);
+    wait_for(kek, &page, &own, |page| page.body.contains(">paused<"));
+    assert_eq!(press(&own, &token(&own), "nonsense"), 409);
+    assert_eq!(press(&own, &token(&own), "resume"), 303);
+    wait_for(kek, &page, &own, |page| page.body.contains(">running<"));
+    let administrator = log_in(kek, &kek.ok(&["console"]));
+    assert_eq!(press(&administrator, &token(&administrator), "cancel"), 303);
+    wait_for(kek, &page, &own, |page| page.body.contains(">cancelled<"));
+    assert_eq!(press(&own, &token(&own), "pause"), 409, "it has ended");
+}
+
+#[test]
+fn a_transfer_that_waits_says_for_what() {
+    let mut federation = Federation::two();
+    federation.titech.kill9();
+    let kek = &federation.kek;
+    std::fs::write(kek.root().join("file"), "text").unwrap();
+    let first = hand_in(kek, &[&kek.place("file"), &federation.titech.place("file")]);
+    let second = hand_in(kek, &["--after", &first, &kek.place("file"), &kek.place("copy")]);
+    let own = user(kek, kek);
+    let page = format!("/console/queue/{first}");
+    let shown = wait_for(kek, &page, &own, |page| page.body.contains("What to do"));
+    assert!(shown.body.contains("RK-NET-") && shown.body.contains(">waiting<"), "{}", shown.body);
+    let list = get(kek, "/console/transfers", &own).body;
+    assert!(list.contains("waits for 1 others") && list.contains("tried again in"), "{list}");
+    let shown = get(kek, &format!("/console/queue/{second}"), &own);
+    assert!(shown.body.contains(&format!("/console/queue/{first}")), "{}", shown.body);
+    federation.titech.restart();
+    let kek = &federation.kek;
+    let token = format!("token={}", get(kek, "/console", &own).form_token());
+    assert_eq!(ask(kek, &format!("{page}/retry"), &own, Some(&token)).status, 303);
+    wait_for(kek, &page, &own, |page| page.body.contains(">done<"));
+    wait_for(kek, &format!("/console/queue/{second}"), &own, |page| page.body.contains(">done<"));
+}

@@ -631,6 +631,55 @@ fn pops_trust_each_other_and_copy_by_name() {
     assert!(elsewhere.join("run7.dat").exists() && !storage.exists());
 }
 
+/// One open port in the whole federation: a site that lets only answers in and one behind a NAT copy to each other.
+#[test]
+fn sites_behind_borders_exchange_data_through_the_open_one() {
+    if !can_run() {
+        return;
+    }
+    if Command::new("nft").arg("-V").output().is_err() {
+        return eprintln!("SKIPPED: there is no nft");
+    }
+    let mut labs = Labs::new();
+    let topology = "[defaults]\npop = true\nrate = '1G'\nrtt = '4ms'\n[[site]]\nname = 'open'\n\
+                    [[site]]\nname = 'out'\nprivate = 'outbound'\n[[site]]\nname = 'home'\nprivate = 'nat'\n\
+                    [[link]]\nbetween = ['open', 'out']\n[[link]]\nbetween = ['open', 'home']\n\
+                    [[link]]\nbetween = ['out', 'home']\n";
+    let name = labs.up(topology);
+    let program = binary();
+    let renkei = |site: &str, arguments: &[&str]| {
+        let program = [&[program.to_str().unwrap()], arguments].concat();
+        labs.ok(&name, site, &program)
+    };
+    let lines = || renkei("open", &["status"]).matches("line from").count();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while lines() < 2 {
+        assert!(std::time::Instant::now() < deadline, "{}", renkei("open", &["status"]));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let (content, folder) = (crate::tree::noise(9, 5 << 20), labs.dir.path().join("many"));
+    let file = labs.dir.path().join("run9.dat");
+    std::fs::write(&file, &content).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    for number in 0..1000 {
+        std::fs::write(folder.join(number.to_string()), number.to_string()).unwrap();
+    }
+    let (file, folder) = (file.to_str().unwrap(), folder.to_str().unwrap());
+    renkei("open", &["cp", file, "home:/data/up.dat"]);
+    renkei("out", &["cp", "-r", file, folder, "home:/data/"]);
+    renkei("home", &["cp", "-r", "home:/data/run9.dat", "home:/data/many", "out:/data/"]);
+    let back = labs.dir.path().join("back.dat");
+    renkei("home", &["cp", "out:/data/run9.dat", back.to_str().unwrap()]);
+    assert!(std::fs::read(back).unwrap() == content);
+    assert!(renkei("home", &["ls", "out:/data/many"]).lines().count() == 1000);
+    // Nothing went between the two by itself.
+    let shown = labs.json(&["show", "--lab", &name]);
+    let between = |link: &&Value| ["out->home", "home->out"].contains(&link["name"].as_str().unwrap());
+    for link in shown["links"].as_array().unwrap().iter().filter(between) {
+        assert!(link["bytes"].as_u64() < Some(1 << 20), "{link}");
+    }
+}
+
 /// Streams dialled ahead, padding before the ticket, many streams: what only a long path sees.
 #[test]
 fn copies_cross_a_long_and_lossy_path() {

@@ -99,6 +99,21 @@ fn data_goes_both_ways_over_a_line() {
 }
 
 #[test]
+fn a_queued_copy_goes_between_sites_without_a_port() {
+    let sites = Sites::start();
+    let Sites { left, right, .. } = &sites;
+    let content = noise(7, 5 << 20);
+    fs::write(left.root().join("one"), &content).unwrap();
+    for home in [left, right] {
+        let to = format!("by-{}", home.name);
+        let id = home.ok(&["cp", "--detach", &left.place("one"), &right.place(&to)]);
+        let ended = home.renkei(&["wait", "--timeout", "60", id.trim()]);
+        assert!(ended.status.success(), "{}", home.ok(&["why", id.trim()]));
+        assert!(fs::read(right.root().join(to)).unwrap() == content);
+    }
+}
+
+#[test]
 fn two_sites_without_a_port_exchange_data() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
@@ -157,7 +172,7 @@ fn a_line_that_is_lost_comes_back_and_a_stopped_site_is_named() {
     let (status, report) = sites.left.json(&["cp", "--retry-for", "0", &file, &to]);
     assert_eq!(
         (status, code(&report), &report["error"]["side"]),
-        (8, "RK-ROUTE-1", &"hub".into()),
+        (8, "RK-ROUTE-2", &"hub".into()),
         "{report}"
     );
     sites.right.restart();

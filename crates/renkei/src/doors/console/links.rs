@@ -9,6 +9,7 @@ use crate::site::history::Seen;
 use crate::site::view::Neighbour;
 use renkei_core::units::{human, milliseconds, span};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
@@ -41,11 +42,11 @@ fn table(neighbours: &[Neighbour]) -> Html {
         "Streams kept",
     ]);
     for neighbour in neighbours {
-        let Neighbour { site, endpoints, kept, rates, way } = neighbour;
+        let Neighbour { site, kept, rates, way, .. } = neighbour;
         let text = |text: String| Html::of("{}", &[&text]);
         table.row(vec![
             text(site.to_string()),
-            text(endpoints.join(", ")),
+            text(reached(neighbour)),
             text(way.round_trip.map_or("not known".into(), milliseconds)),
             text(chart::rate(rates.0)),
             text(chart::rate(rates.1)),
@@ -55,6 +56,20 @@ fn table(neighbours: &[Neighbour]) -> Html {
         ]);
     }
     table.finish("What transfers since the PoP's start told", "There is nothing to tell.")
+}
+
+/// Where it is dialled, or the line by which it is reached, or reaches this one.
+fn reached(neighbour: &Neighbour) -> String {
+    let line = neighbour.line.as_ref().map(|line| {
+        let up = span(Duration::from_secs(line.up_s));
+        let whose = if line.kept_here { "a line kept to it" } else { "a line it keeps here" };
+        format!("{whose}, up for {up}")
+    });
+    let all: Vec<_> = neighbour.endpoints.iter().cloned().chain(line).collect();
+    match all.is_empty() {
+        true => "no port, and no line is up".into(),
+        false => all.join(", "),
+    }
 }
 
 fn last(seen: Option<Seen>) -> String {

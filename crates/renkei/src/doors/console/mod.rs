@@ -1,6 +1,6 @@
 //! The console: web pages about the PoP, for whoever got a link by `renkei console`.
 //!
-//! Pages are made here, whole, at each request, and wait for no disk; the script only asks for the same page again each
+//! Pages are made here, whole, at each request; the script only asks for the same page again each
 //! second and takes over the parts that changed, so everything works without it too. Nothing is loaded from elsewhere,
 //! nothing inline is allowed to run. Who looks is told by a cookie, see [`crate::site::console`].
 
@@ -9,6 +9,7 @@ mod html;
 mod links;
 mod overview;
 mod page;
+mod queued;
 mod storages;
 mod transfers;
 
@@ -44,6 +45,8 @@ pub(super) fn router() -> Router<Arc<Site>> {
         .route("/console/links", get(links))
         .route("/console/transfers", get(transfers))
         .route("/console/transfers/{key}", get(transfer))
+        .route("/console/queue/{id}", get(queued))
+        .route("/console/queue/{id}/{change}", post(change))
         .route("/console/storages", get(storages))
         .route("/console/login", get(ask_login).post(login))
         .route("/console/logout", post(logout))
@@ -101,42 +104,76 @@ fn set_cookie(site: &Site, value: &str, seconds: u32) -> HeaderValue {
     HeaderValue::from_str(&text).expect("a site's name and digits are legal in a header")
 }
 
-/// Makes a page for whoever has a session.
-fn visit(
-    site: &Arc<Site>,
-    headers: &HeaderMap,
-    make: impl FnOnce(&Arc<Site>, &Visitor) -> Option<Page>,
+/// Who has this session.
+fn visitor(site: &Site, headers: &HeaderMap) -> Option<Visitor> {
+    cookie(site, headers).and_then(|secret| site.console_visitor(secret))
+}
+
+/// Makes a page for whoever has a session. The catalogue is read from the disk, for which no task waits.
+async fn visit(
+    site: Arc<Site>,
+    headers: HeaderMap,
+    make: impl FnOnce(&Arc<Site>, &Visitor) -> Option<Page> + Send + 'static,
 ) -> Response {
-    let visitor = cookie(site, headers).and_then(|secret| site.console_visitor(secret));
-    match visitor {
-        None => answer(StatusCode::UNAUTHORIZED, page::closed(&site.name())),
-        Some(visitor) => match make(site, &visitor) {
-            Some(page) => answer(StatusCode::OK, page.finish(&site.name(), &visitor)),
-            None => answer(StatusCode::NOT_FOUND, page::missing().finish(&site.name(), &visitor)),
-        },
-    }
+    let Some(visitor) = visitor(&site, &headers) else {
+        return answer(StatusCode::UNAUTHORIZED, page::closed(&site.name()));
+    };
+    beside(move || match make(&site, &visitor) {
+        Some(page) => answer(StatusCode::OK, page.finish(&site.name(), &visitor)),
+        None => answer(StatusCode::NOT_FOUND, page::missing().finish(&site.name(), &visitor)),
+    })
+    .await
+}
+
+/// Works on a thread that may wait.
+async fn beside(work: impl FnOnce() -> Response + Send + 'static) -> Response {
+    tokio::task::spawn_blocking(work).await.expect("a panic aborts the process")
 }
 
 // ---- pages -----------------------------------------------------------------------------------------------------------
 
 async fn overview(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(&site, &headers, |site, visitor| Some(overview::page(site, visitor)))
+    visit(site, headers, |site, visitor| Some(overview::page(site, visitor))).await
 }
 
 async fn links(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(&site, &headers, |site, visitor| Some(links::page(site, visitor)))
+    visit(site, headers, |site, visitor| Some(links::page(site, visitor))).await
 }
 
 async fn transfers(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(&site, &headers, |site, visitor| Some(transfers::page(site, visitor)))
+    visit(site, headers, |site, visitor| Some(transfers::page(site, visitor))).await
 }
 
 async fn transfer(State(site): State<Arc<Site>>, Path(key): Path<String>, headers: HeaderMap) -> Response {
-    visit(&site, &headers, |site, visitor| transfers::one(site, visitor, &key))
+    visit(site, headers, move |site, visitor| transfers::one(site, visitor, &key)).await
+}
+
+async fn queued(State(site): State<Arc<Site>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    visit(site, headers, move |site, visitor| queued::one(site, visitor, &id)).await
 }
 
 async fn storages(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(&site, &headers, |site, visitor| Some(storages::page(site, visitor)))
+    visit(site, headers, |site, visitor| Some(storages::page(site, visitor))).await
+}
+
+/// Changes a queued transfer.
+async fn change(
+    State(site): State<Arc<Site>>,
+    Path((id, wanted)): Path<(String, String)>,
+    headers: HeaderMap,
+    Form(sent): Form<Sent>,
+) -> Response {
+    let Some(visitor) = visitor(&site, &headers) else {
+        return answer(StatusCode::UNAUTHORIZED, page::closed(&site.name()));
+    };
+    if !visitor.sent(&sent.token) {
+        return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
+    }
+    beside(move || match queued::change(&site, &visitor, &id, &wanted) {
+        Ok(()) => Redirect::to(&format!("/console/queue/{id}")).into_response(),
+        Err(error) => answer(StatusCode::CONFLICT, page::not_done(&error).finish(&site.name(), &visitor)),
+    })
+    .await
 }
 
 // ---- log in and out --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 use super::TABS;
 use super::html::Html;
 use crate::site::console::Visitor;
+use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use std::fmt::Display;
 
@@ -38,6 +39,16 @@ impl Page {
     pub(super) fn part(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
         self.content
             .put("<section id=\"{}\" data-live aria-labelledby=\"{}-head\">", &[&id, &id])
+            .put("<h2 id=\"{}-head\">{}</h2>", &[&id, &heading])
+            .add(content)
+            .put("</section>", &[]);
+        self
+    }
+
+    /// Adds a part that stays as it is.
+    pub(super) fn still(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
+        self.content
+            .put("<section id=\"{}\" aria-labelledby=\"{}-head\">", &[&id, &id])
             .put("<h2 id=\"{}-head\">{}</h2>", &[&id, &heading])
             .add(content)
             .put("</section>", &[]);
@@ -118,13 +129,20 @@ pub(super) fn not_own_form(site: &SiteName) -> Html {
     outside(site, "This form was refused", why)
 }
 
+/// What was asked for was not done.
+pub(super) fn not_done(error: &Error) -> Page {
+    let mut why = super::transfers::failed(error);
+    why.put("<p><a href=\"/console/transfers\">Back to the transfers</a></p>", &[]);
+    Page::new(Tab::Transfers, "That was not done").still("why", "Why", why)
+}
+
 /// There is no such page.
 pub(super) fn missing() -> Page {
     let why = Html::of(
         "<p>The PoP remembers what ran since its start, the newest first, and shows everybody his own.</p>",
         &[],
     );
-    Page::new(Tab::None, "There is no such page").part("missing", "Why", why)
+    Page::new(Tab::None, "There is no such page").still("missing", "Why", why)
 }
 
 /// The page a link leads to.

@@ -1,8 +1,8 @@
 //! Transfers: those that run, those that ended, and the story of one.
 
-use super::chart;
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
+use super::{chart, queued};
 use crate::site::Site;
 use crate::site::console::Visitor;
 use crate::site::history::{Outcome, Run};
@@ -19,11 +19,11 @@ const MAX_ROWS: usize = 100;
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let runs = site.runs(visitor);
     let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
-    Page::new(Tab::Transfers, "Transfers").part("running", "Running", running(&now, visitor)).part(
-        "ended",
-        "Ended",
-        ended(&past, visitor),
-    )
+    Page::new(Tab::Transfers, "Transfers")
+        .part("queue", "Queue", queued::table(site, visitor, false))
+        .part("running", "Running", running(&now, visitor))
+        .part("done", "Ended in the queue", queued::table(site, visitor, true))
+        .part("ended", "Ended since the start", ended(&past, visitor))
 }
 
 /// The table of those that run.
@@ -92,7 +92,7 @@ fn what(run: &Run, visitor: &Visitor) -> Html {
 }
 
 /// A bar and the same in numbers.
-fn progress(progress: &Progress) -> Html {
+pub(super) fn progress(progress: &Progress) -> Html {
     let done = progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found);
     let more = if progress.walk_done { "" } else { "+" };
     let mut html = Html::new();
@@ -139,6 +139,20 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<P
     )
 }
 
+/// Those of one identity that this PoP took part in, if there are any.
+pub(super) fn runs_of(site: &Site, visitor: &Visitor, id: &str) -> Option<Html> {
+    let runs: Vec<_> = site.runs(visitor).into_iter().filter(|run| run.status.id == id).collect();
+    let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
+    let mut html = Html::new();
+    if !now.is_empty() {
+        html.add(running(&now, visitor));
+    }
+    if !past.is_empty() {
+        html.add(ended(&past, visitor));
+    }
+    (!html.is_empty()).then_some(html)
+}
+
 fn stands(run: &Run) -> Html {
     let mut html = progress(&run.status.progress);
     let left = run.left().map(|left| format!(", {} left", span(left))).unwrap_or_default();
@@ -180,7 +194,7 @@ fn done(summary: &Summary, failures: &[String]) -> Html {
 }
 
 /// The code, the first cause and what to do.
-fn failed(error: &Error) -> Html {
+pub(super) fn failed(error: &Error) -> Html {
     let row = error.code.row();
     Html::of(
         "<p class=\"badly\"><strong>{}: {}</strong></p><dl class=\"facts\"><div><dt>Where</dt><dd>{}</dd></div>\

@@ -27,6 +27,9 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may last; everything served here is short.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long what is under way then may take.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
 /// Serves one connection; `received` are the bytes already read from it.
 pub async fn serve(
     sock: TcpStream,
@@ -44,11 +47,17 @@ pub async fn serve(
     };
     let service = TowerToHyperService::new(router(site));
     let builder = auto::Builder::new(TokioExecutor::new());
-    let served = builder.serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(CONNECTION_WITHIN, served).await {
+    let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut ended = tokio::time::timeout(CONNECTION_WITHIN, served.as_mut()).await;
+    if ended.is_err() {
+        // What is under way is answered; the browser comes again.
+        served.as_mut().graceful_shutdown();
+        ended = tokio::time::timeout(LEAVE_WITHIN, served).await;
+    }
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP connection ended"),
-        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 60 s"),
+        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 65 s"),
     }
 }
 
