@@ -255,10 +255,12 @@ mod tests {
     /// A configuration in which every field is set, so that its serialised form shows all keys.
     fn full() -> Config {
         let storage = Storage { path: "/x".into(), read_only: false, account: Some("a".into()) };
+        let rule = toml::from_str("from = 'kek:/data'\nto = 'titech:/data'").unwrap();
         let route = Route { pin: Some("direct".into()), forbid: Vec::new() };
         Config {
             site: Some(renkei_core::path::SiteName::parse("kek").unwrap()),
             storage: [("NAME".to_owned(), storage)].into(),
+            rule: [("NAME".to_owned(), rule)].into(),
             route: [(renkei_core::path::SiteName::parse("name").unwrap(), route)].into(),
             ..Config::default()
         }

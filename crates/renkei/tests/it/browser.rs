@@ -103,8 +103,9 @@ impl Browser {
     pub fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
         while self.value(expression) != json!(true) {
-            let text = self.value("document.documentElement.outerHTML");
-            assert!(start.elapsed() < PATIENCE, "{expression} is not so: {text}");
+            if start.elapsed() >= PATIENCE {
+                panic!("{expression} is not so: {}", self.value("document.documentElement?.outerHTML"));
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
