@@ -1,6 +1,6 @@
 //! Connections between PoPs that stay open for a while after a transfer, so that the next one finds them ready.
 //!
-//! The site that sent keeps the session and its data streams in the `Lines`; the one that received keeps its ends of
+//! The site that sent keeps the session and its data streams in the `KeptSessions`; the one that received keeps its ends of
 //! the streams beside the session, in a [`Parked`]. Nothing but the connection is kept: each transfer is authorised
 //! anew, and whoever is no longer trusted loses the connection within seconds, at both ends. What is kept gives way
 //! to transfers that need its memory.
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A session with another PoP and its data streams, between two transfers.
-pub(super) struct Line {
+pub(super) struct KeptSession {
     pub(super) session: Session,
     pub(super) streams: Vec<TlsStream>,
     pub(super) controller: Option<Controller>,
@@ -45,12 +45,12 @@ pub(super) struct Line {
     pub(super) rested: Instant,
 }
 
-impl Line {
+impl KeptSession {
     /// What a transfer that ended well left, if all of its streams are there.
     pub(super) fn after(self, keep: &Keep, streams: usize) -> Option<Self> {
         let (left, controller) = (keep.take(), keep.take_controller());
-        let line = Line { streams: left, controller, rested: Instant::now(), ..self };
-        (line.streams.len() == streams).then_some(line)
+        let kept = KeptSession { streams: left, controller, rested: Instant::now(), ..self };
+        (kept.streams.len() == streams).then_some(kept)
     }
 
     /// Whether it may be used by the files of now.
@@ -76,39 +76,39 @@ impl Line {
 
 /// Connections kept by the side that sent.
 #[derive(Default)]
-pub(crate) struct Lines(Mutex<Vec<Line>>);
+pub(crate) struct KeptSessions(Mutex<Vec<KeptSession>>);
 
-impl Lines {
+impl KeptSessions {
     /// Takes one to this site that may be used now.
-    pub(super) fn take(&self, site: &SiteName, now: &Snapshot) -> Option<Line> {
-        let mut lines = lock(&self.0);
-        let at = lines.iter().rposition(|line| line.session.site() == site)?;
-        let line = lines.remove(at);
-        drop(lines);
-        line.is_good(now).then_some(line)
+    pub(super) fn take(&self, site: &SiteName, now: &Snapshot) -> Option<KeptSession> {
+        let mut sessions = lock(&self.0);
+        let at = sessions.iter().rposition(|kept| kept.session.site() == site)?;
+        let kept = sessions.remove(at);
+        drop(sessions);
+        kept.is_good(now).then_some(kept)
     }
 
     /// Keeps one; the oldest go when all have more than `most` streams.
-    pub(super) fn put(&self, line: Line, most: usize) {
-        line.expect_answers(true);
-        let mut lines = lock(&self.0);
-        lines.push(line);
-        let mut streams: usize = lines.iter().map(|line| line.streams.len()).sum();
-        while streams > most && !lines.is_empty() {
-            streams -= lines.remove(0).streams.len();
+    pub(super) fn put(&self, kept: KeptSession, most: usize) {
+        kept.expect_answers(true);
+        let mut sessions = lock(&self.0);
+        sessions.push(kept);
+        let mut streams: usize = sessions.iter().map(|kept| kept.streams.len()).sum();
+        while streams > most && !sessions.is_empty() {
+            streams -= sessions.remove(0).streams.len();
         }
     }
 
     /// Closes those that were left, are too old or are not trusted any more; tells the others that somebody is there.
     pub(super) fn look(&self, now: &Snapshot) {
-        let alive = |line: &Line| line.session.control.sender().send(&Control::Pong(0)).is_ok();
-        lock(&self.0).retain(|line| line.is_good(now) && alive(line));
+        let alive = |kept: &KeptSession| kept.session.control.sender().send(&Control::Pong(0)).is_ok();
+        lock(&self.0).retain(|kept| kept.is_good(now) && alive(kept));
     }
 
     /// Data streams that are kept to this site.
     pub(super) fn streams(&self, site: &SiteName) -> usize {
-        let lines = lock(&self.0);
-        lines.iter().filter(|line| line.session.site() == site).map(|line| line.streams.len()).sum()
+        let sessions = lock(&self.0);
+        sessions.iter().filter(|kept| kept.session.site() == site).map(|kept| kept.streams.len()).sum()
     }
 
     /// Closes all.

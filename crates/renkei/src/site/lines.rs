@@ -34,10 +34,10 @@ pub(crate) struct Held(Mutex<Vec<(Proof, Weak<ControlSender>)>>);
 
 /// The lines this PoP keeps now.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<(SiteName, Instant)>>);
+pub(crate) struct OwnLines(Mutex<Vec<(SiteName, Instant)>>);
 
 /// Lists a line as kept for as long as it lives.
-pub struct Keeping<'a>(&'a Kept, SiteName);
+pub struct Keeping<'a>(&'a OwnLines, SiteName);
 
 impl Drop for Keeping<'_> {
     fn drop(&mut self) {
@@ -45,7 +45,7 @@ impl Drop for Keeping<'_> {
     }
 }
 
-impl Kept {
+impl OwnLines {
     fn lock(&self) -> MutexGuard<'_, Vec<(SiteName, Instant)>> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
@@ -142,8 +142,8 @@ impl Site {
 
     /// Lists a line to `hub` as up, as long as what is returned lives.
     pub fn keep_line(&self, hub: &SiteName) -> Keeping<'_> {
-        self.kept.lock().push((hub.clone(), Instant::now()));
-        Keeping(&self.kept, hub.clone())
+        self.own_lines.lock().push((hub.clone(), Instant::now()));
+        Keeping(&self.own_lines, hub.clone())
     }
 
     pub(super) fn line_status(&self) -> Vec<LineStatus> {
@@ -152,7 +152,7 @@ impl Site {
             kept_here: false,
             up_s: line.since.elapsed().as_secs(),
         });
-        let own = self.kept.lock().clone().into_iter().map(|(site, since)| LineStatus {
+        let own = self.own_lines.lock().clone().into_iter().map(|(site, since)| LineStatus {
             site,
             kept_here: true,
             up_s: since.elapsed().as_secs(),

@@ -34,7 +34,7 @@ use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
 use crate::net::switchboard::Switchboard;
 use access::{Access, Peer, Proof};
-use kept::{Lines, Parking};
+use kept::{KeptSessions, Parking};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -109,7 +109,7 @@ pub struct Site {
     pub(crate) grants: Grants,
     pub(crate) dialled: push::Dialled,
     pub(crate) transfers: Transfers,
-    pub(crate) lines: Lines,
+    pub(crate) kept_sessions: KeptSessions,
     pub(crate) parking: Parking,
     pub(crate) arrivals: rules::Arrivals,
     pub(crate) queue: Arc<queue::Queue>,
@@ -117,7 +117,7 @@ pub struct Site {
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) memory: Memory,
     pub(crate) held: lines::Held,
-    pub(crate) kept: lines::Kept,
+    pub(crate) own_lines: lines::OwnLines,
     console: console::Console,
     rooms: rooms::Rooms,
 }
@@ -137,7 +137,7 @@ impl Site {
             grants: Grants::default(),
             dialled: push::Dialled::default(),
             transfers: Transfers::default(),
-            lines: Lines::default(),
+            kept_sessions: KeptSessions::default(),
             parking: Parking::default(),
             arrivals: rules::Arrivals::default(),
             queue: Arc::default(),
@@ -145,7 +145,7 @@ impl Site {
             switchboard: Arc::default(),
             memory: Memory::default(),
             held: lines::Held::default(),
-            kept: lines::Kept::default(),
+            own_lines: lines::OwnLines::default(),
             console: console::Console::default(),
             rooms: rooms::Rooms::default(),
         }))
@@ -277,7 +277,7 @@ impl Site {
     /// Ends what may not go on by the files of now.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
-        self.lines.look(now);
+        self.kept_sessions.look(now);
         self.parking.look(now);
         self.held.look(now);
         let trusted = |site: &SiteName| now.trust.card(site).is_some();
@@ -292,7 +292,7 @@ impl Site {
         let error = error.at(self.name().as_str());
         self.stop_queue(&error);
         self.transfers.stop_all(&error);
-        self.lines.close();
+        self.kept_sessions.close();
     }
 }
 

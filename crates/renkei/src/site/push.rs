@@ -7,7 +7,7 @@
 use super::Site;
 use super::access::{Access, Peer};
 use super::history::Trace;
-use super::kept::Line;
+use super::kept::KeptSession;
 use super::running::Listed;
 use super::snapshot::Snapshot;
 use super::transfer::{Stop, Watch, places, running, send_job};
@@ -103,10 +103,10 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Asks on a line; the outer error is the line's, the inner one the other site's answer.
-    fn ask(&mut self, line: &mut Line) -> Result<Result<Opened, Error>, Error> {
+    /// Asks in a session; the outer error is the session's, the inner one the other site's answer.
+    fn ask(&mut self, kept: &mut KeptSession) -> Result<Result<Opened, Error>, Error> {
         let (open, on_found, roots) = (self.open, self.on_found, &mut self.job.roots);
-        line.session.ask_to_open(self.request.clone(), &mut |found| {
+        kept.session.ask_to_open(self.request.clone(), &mut |found| {
             let choice = open.and_then(|open| open.choice(found));
             on_found(found);
             let choice = choice.ok_or_else(|| no_choice(found))?;
@@ -179,10 +179,10 @@ impl Site {
                 on_found,
             },
         };
-        self.push_on_a_line(access, to, open.max_streams, opening, &listed, (watch, stop))
+        self.push_in_a_session(access, to, open.max_streams, opening, &listed, (watch, stop))
     }
 
-    fn push_on_a_line(
+    fn push_in_a_session(
         &self,
         access: &Access,
         to: &SiteName,
@@ -193,49 +193,49 @@ impl Site {
     ) -> Result<Summary, Error> {
         let snapshot = self.snapshot();
         let dialler = self.dialler(&snapshot)?;
-        let kept = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
-        let (mut line, opened) = match kept {
+        let found = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
+        let (mut kept, opened) = match found {
             Some(kept) => kept,
             None => self.ask_on_new(to, &snapshot, &dialler, &mut opening, max_streams, access)?,
         };
-        let left = std::mem::take(&mut line.streams);
+        let left = std::mem::take(&mut kept.streams);
         let streams = match opened.kept {
             true => left,
-            false => dialler.join(&mut line.session, &opened)?,
+            false => dialler.join(&mut kept.session, &opened)?,
         };
         if streams.len() != usize::from(opened.streams.max(1)) {
             return Err(violation("opening", "it counts other data streams than were kept"));
         }
         let how = if opened.kept { "kept from the transfer before" } else { "open" };
-        let round_trip = socket::rtt(line.session.control.sender().socket());
+        let round_trip = socket::rtt(kept.session.control.sender().socket());
         listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
-        let (count, keep) = (streams.len(), Arc::new(Keep::holding(line.controller.take())));
+        let (count, keep) = (streams.len(), Arc::new(Keep::holding(kept.controller.take())));
         let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
-        let reach = line.session.reach.clone();
+        let reach = kept.session.reach.clone();
         let summary =
-            send(job, &mut line.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
-        if let Some(line) = line.after(&keep, count) {
-            self.lines.put(line, self.max_kept(access));
+            send(job, &mut kept.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
+        if let Some(kept) = kept.after(&keep, count) {
+            self.kept_sessions.put(kept, self.max_kept(access));
         }
         Ok(summary)
     }
 
-    /// Asks on a line that is there. One that turns out to be lost, or not to be believed any more, is no failure.
+    /// Asks in a session that was kept. One that turns out to be lost, or not to be believed any more, is no failure.
     fn ask_on_kept(
         &self,
         to: &SiteName,
         snapshot: &Snapshot,
         opening: &mut Opening<'_>,
         access: &Access,
-    ) -> Result<Option<(Line, Opened)>, Error> {
-        let Some(mut line) = self.lines.take(to, snapshot) else { return Ok(None) };
-        match opening.ask(&mut line) {
+    ) -> Result<Option<(KeptSession, Opened)>, Error> {
+        let Some(mut kept) = self.kept_sessions.take(to, snapshot) else { return Ok(None) };
+        match opening.ask(&mut kept) {
             Ok(Ok(opened)) => {
-                line.expect_answers(false);
-                Ok(Some((line, opened)))
+                kept.expect_answers(false);
+                Ok(Some((kept, opened)))
             }
             Ok(Err(refused)) => {
-                self.lines.put(line, self.max_kept(access));
+                self.kept_sessions.put(kept, self.max_kept(access));
                 Err(refused)
             }
             Err(error) => {
@@ -253,16 +253,16 @@ impl Site {
         opening: &mut Opening<'_>,
         max_streams: u16,
         access: &Access,
-    ) -> Result<(Line, Opened), Error> {
+    ) -> Result<(KeptSession, Opened), Error> {
         let dialled = self.dialled.take(&access.principal, max_streams);
         let request = Some(opening.request.clone());
         let session = dialler.connect_ahead(to, &Ahead { streams: dialled.count, sends: true, request })?;
         let now = Instant::now();
         let endpoints = snapshot.trust.endpoints(to)?.to_vec();
         let (streams, controller) = (Vec::new(), None);
-        let mut line = Line { session, streams, controller, endpoints, since: now, rested: now };
-        let opened = opening.ask(&mut line)??;
-        Ok((line, opened))
+        let mut kept = KeptSession { session, streams, controller, endpoints, since: now, rested: now };
+        let opened = opening.ask(&mut kept)??;
+        Ok((kept, opened))
     }
 
     /// What a user may do for whom the PoP of the user's site asks, judged as if the user had come.

@@ -162,7 +162,7 @@ impl Site {
             site: card.site.clone(),
             endpoints: card.endpoints.clone(),
             line: lines.iter().find(|line| line.site == card.site).cloned(),
-            kept: (self.lines.streams(&card.site), self.parking.streams(&card.site)),
+            kept: (self.kept_sessions.streams(&card.site), self.parking.streams(&card.site)),
             rates: (rate(&running, &card.site, "send"), rate(&running, &card.site, "receive")),
             way: self.transfers.way(&card.site),
         };
