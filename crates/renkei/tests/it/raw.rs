@@ -18,7 +18,7 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{
     Class, Control, Existing, Hello, OpenReceive, Opened, ReceiveOptions, Reply, Request,
 };
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::{VERSIONS, decode, encode};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -114,6 +114,9 @@ pub fn take_refusal(stream: &mut TlsStream) -> Error {
     }
 }
 
+/// The protocol versions of this build.
+pub const SPOKEN: (u16, u16) = (*VERSIONS.start(), *VERSIONS.end());
+
 /// A greeting.
 pub fn hello(versions: (u16, u16), now: SystemTime) -> Vec<u8> {
     encode(&Control::Hello(Hello { versions, software: "test".into(), now_unix_ms: unix_ms(now) }))
@@ -122,7 +125,7 @@ pub fn hello(versions: (u16, u16), now: SystemTime) -> Vec<u8> {
 /// A connection on which both sides have greeted.
 pub fn greeted(site: &Site, to: &Site) -> TlsStream {
     let mut stream = secure(site, to);
-    put(&mut stream, FrameKind::Control, &hello((1, 1), SystemTime::now())).unwrap();
+    put(&mut stream, FrameKind::Control, &hello(SPOKEN, SystemTime::now())).unwrap();
     let (kind, payload) = take(&mut stream).unwrap();
     assert_eq!(kind, FrameKind::Control);
     assert!(matches!(decode("welcome", &payload), Ok(Control::Welcome(_))));

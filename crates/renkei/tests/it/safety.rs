@@ -566,8 +566,8 @@ fn clocks_and_versions_must_agree() {
     let Federation { titech, kek, .. } = &federation;
     let now = SystemTime::now();
     for (versions, at, code) in [
-        ((1, 1), now - HOUR, Code::ClockSkew),
-        ((1, 1), now + HOUR, Code::ClockSkew),
+        (raw::SPOKEN, now - HOUR, Code::ClockSkew),
+        (raw::SPOKEN, now + HOUR, Code::ClockSkew),
         ((7, 9), now, Code::VersionMismatch),
     ] {
         let mut stream = raw::secure(titech, kek);
