@@ -11,6 +11,7 @@ use super::quantity::parse_rate;
 use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
+use crate::mover::BACKGROUND_STREAMS;
 use crate::mover::Stop;
 use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Ahead, Dialler, Session};
@@ -44,9 +45,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes per second one stream carries on any path: with the kernel's common window of 4 MiB, at half a second.
 const STREAM_CARRIES: u64 = 8 << 20;
-
-/// Streams of a background transfer: each still gets packets enough to show the round trip when little is sent.
-const BACKGROUND_STREAMS: u16 = 4;
 
 /// The classes, as `--class` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -12,6 +12,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Streams of a background transfer: each still gets packets enough to show the round trip when little is sent.
+pub const BACKGROUND_STREAMS: u16 = 4;
+
 /// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
 const ROOM: f64 = 1.1;
 

@@ -26,6 +26,7 @@ pub(crate) mod tests;
 mod throttle;
 pub mod walk;
 
+pub use background::BACKGROUND_STREAMS;
 pub use failure::{Registered, Stop};
 
 /// Bytes as lower-case hex.

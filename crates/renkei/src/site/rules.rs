@@ -7,13 +7,14 @@
 
 use super::Site;
 use super::access::{Access, Proof, account_name};
-use super::queue::read_spec;
+use super::queue::{now_ms, read_spec};
 use super::snapshot::Snapshot;
 use super::watch::spawn_every;
 use crate::catalogue::{Listing, hex_id};
 use crate::config::{Rule, Then, is_within};
 use crate::identity::account::Account;
 use crate::identity::login::vouch;
+use crate::mover::BACKGROUND_STREAMS;
 use crate::store::{Detail, Dir};
 use aws_lc_rs::rand;
 use renkei_core::entry::EntryKind;
@@ -49,7 +50,6 @@ const UNDER_WAY: usize = 64;
 const MOST_FILES: usize = 1_000_000;
 /// Data streams, as the command line asks for.
 const STREAMS: u16 = 64;
-const BACKGROUND_STREAMS: u16 = 4;
 
 /// Rules one file may pass through.
 const MOST_RULES: usize = 16;
@@ -271,10 +271,8 @@ impl Site {
         folder: &Arc<dyn Dir>,
         ready: Vec<Seen>,
     ) -> Result<(), Error> {
-        let mut by_owner: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
-        ready.into_iter().for_each(|seen| by_owner.entry(seen.owner).or_default().push(seen));
         let mut wrong = Ok(());
-        for (owner, files) in by_owner {
+        for (owner, files) in by_owner(ready) {
             let handed_on = owner_of(owner, snapshot).and_then(|account| {
                 let complete = without_writer(&account, folder, files)?;
                 match complete.is_empty() {
@@ -327,10 +325,6 @@ impl Site {
         }
         Ok(())
     }
-}
-
-fn now_ms() -> u64 {
-    super::queue::now_ms()
 }
 
 /// All regular files below a folder that are not somebody's unfinished ones; what could not be read, if anything.
@@ -407,13 +401,18 @@ fn has_writer(folder: &dyn Dir, path: &RelPath) -> bool {
     dir.and_then(|dir| dir.open_read(name)).is_ok_and(|file| file.has_writer())
 }
 
+/// Files of each owner, who alone may touch them.
+fn by_owner(files: Vec<Seen>) -> BTreeMap<u32, Vec<Seen>> {
+    let mut owners: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
+    files.into_iter().for_each(|seen| owners.entry(seen.owner).or_default().push(seen));
+    owners
+}
+
 /// Removes files that arrived and are as they were, as their owners.
 fn remove_arrived(from: &Place, snapshot: &Snapshot, files: Vec<Seen>) -> Result<(), Error> {
     let folder = snapshot.storage(&from.storage)?.store()?.dir(&from.path)?;
-    let mut by_owner: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
-    files.into_iter().for_each(|seen| by_owner.entry(seen.owner).or_default().push(seen));
     let mut wrong = Ok(());
-    for (owner, files) in by_owner {
+    for (owner, files) in by_owner(files) {
         let folder = folder.clone();
         let remove = move || files.iter().map(|file| remove_one(&*folder, file)).fold(Ok(()), Result::and);
         let removed = Account::lookup_uid(owner).and_then(|account| account.spawn("rule", remove));

@@ -1,10 +1,10 @@
 //! The console over real HTTPS: who gets in, what is shown to whom, and what a browser is told to keep to.
 
 use crate::federation::{Federation, Site, account};
+use crate::records::TrustsAll;
 use renkei::identity::tls::provider;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
@@ -13,45 +13,6 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take; generous, because machines that run tests are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A browser clicks the warning away; what it shows is that of the test's own PoP.
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
-}
 
 /// What the PoP answered.
 struct Answer {
@@ -88,7 +49,7 @@ fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(TrustsAll))
         .with_no_client_auth();
     let name = ServerName::try_from("kek.internal").unwrap();
     let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
