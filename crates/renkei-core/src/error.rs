@@ -261,6 +261,12 @@ codes! {
         "wait until other transfers have left it, or cancel own ones";
     BufferTooSmall = "RK-STORE-21", NoSpace, Never, "the transfer is larger than the PoP's buffer allows",
         "make several transfers of it, or copy it while its destination can be reached";
+    BufferGone = "RK-STORE-22", NotFound, Never, "the transfer's files are not in the PoP's buffer any more",
+        "hand the copy in again; what waits there longer than `buffer.keep_days` is removed";
+    BufferMissing = "RK-STORE-23", NotFound, Never, "the PoP has no buffer",
+        "copy without --detach, or let the administrator give the PoP one: `buffer.size_mib`";
+    BufferDiskFull = "RK-STORE-24", NoSpace, Later, "the file system of the PoP's buffer is full",
+        "the administrator should free space there, or lower `buffer.size_mib` to what there is";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
@@ -438,7 +444,7 @@ codes! {
     QueueFull = "RK-QUE-8", Limit, Never, "the user has too many transfers in the queue",
         "wait until some have ended, or let the administrator raise `queue.max_queued_user`";
     NotQueueable = "RK-QUE-9", Invalid, Never, "this transfer cannot be queued",
-        "queued transfers go between places at sites; files of this machine: copy them without --detach";
+        "see the cause; a queued copy ends at a site: to bring files to this machine, leave out --detach";
     IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
         "write more of the id";
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",

@@ -10,6 +10,7 @@ use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::mover::descriptors::raise_limit;
 use crate::mover::hex;
 use crate::site::Site;
+use crate::site::buffered::spawn_buffer;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
@@ -38,6 +39,7 @@ pub fn run(
     spawn_watch(&site)?;
     spawn_queue(&site)?;
     spawn_rules(&site)?;
+    spawn_buffer(&site)?;
     let stop = Arc::new(AtomicBool::new(false));
     let local = {
         let (site, stop) = (site.clone(), stop.clone());
@@ -112,6 +114,7 @@ impl Handler for Local {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
             "transfers" | "transfer" | "change" => self.queue(peer, request),
+            "buffer" => self.buffer(peer),
             "console" => self.console(peer).map(Value::from),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
@@ -122,10 +125,7 @@ impl Local {
     /// The administrator sees and changes everybody's transfers; all others ask over the network, where their
     /// certificate says who they are.
     fn queue(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
-        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
-            let cause = "only the administrator sees all transfers; leave out --all";
-            return Err(Error::new(Code::NotAllowed, "answer", "local socket", cause));
-        }
+        only_administrator(peer, "transfers")?;
         let site = &self.site;
         Ok(match request["op"].as_str().unwrap_or_default() {
             "transfers" => told(&site.transfers(None, &field(request, "listed")?)?),
@@ -145,6 +145,12 @@ impl Local {
         Ok(status)
     }
 
+    /// The administrator sees everybody's pieces.
+    fn buffer(&self, peer: Peer) -> Result<Value, Error> {
+        only_administrator(peer, "of the buffer")?;
+        Ok(told(&self.site.buffer_status(None)?))
+    }
+
     /// What a link to the console has to show: the administrator's, for whoever else comes with a certificate.
     fn console(&self, peer: Peer) -> Result<String, Error> {
         if is_administrator(peer) {
@@ -153,6 +159,14 @@ impl Local {
         let cause = "not the account of the PoP; with a certificate, give your site: renkei console SITE";
         Err(Error::new(Code::PermissionDenied, "open console", format!("uid {}", peer.uid), cause))
     }
+}
+
+fn only_administrator(peer: Peer, what: &str) -> Result<(), Error> {
+    if is_administrator(peer) {
+        return Ok(());
+    }
+    let cause = format!("only the administrator sees all {what}; leave out --all");
+    Err(Error::new(Code::NotAllowed, "answer", "local socket", cause))
 }
 
 /// Whether the caller is the account of the PoP, or root.

@@ -12,6 +12,7 @@
 use crate::error::{Code, Error};
 use crate::identity::Principal;
 use crate::wire::message::TransferId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 const OP: &str = "reserve";
@@ -35,7 +36,8 @@ pub enum Answer {
 }
 
 /// What a transfer waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Shortage {
     /// Room of the buffer: so many bytes more.
     Space(u64),
@@ -65,6 +67,36 @@ pub struct Found {
     pub id: TransferId,
     /// Bytes on the disk.
     pub bytes: u64,
+}
+
+/// Room that a transfer has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The transfer.
+    pub id: TransferId,
+    /// Who is charged; none of what was found and nobody knows.
+    pub owner: Option<Principal>,
+    /// Bytes charged.
+    pub reserved: u64,
+    /// Bytes on the disk.
+    pub written: u64,
+    /// When it expires.
+    pub until_ms: u64,
+    /// Whether its files are being removed.
+    pub leaving: bool,
+}
+
+/// A transfer that waits for room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The transfer.
+    pub id: TransferId,
+    /// Who asks.
+    pub owner: Principal,
+    /// Bytes wanted.
+    pub bytes: u64,
+    /// What it waits for.
+    pub shortage: Shortage,
 }
 
 /// Room of one transfer.
@@ -289,6 +321,42 @@ impl Ledger {
         self.holds.iter().filter(|(_, hold)| hold.leaving).map(|(id, _)| *id).collect()
     }
 
+    /// Keeps what a transfer has at least until then.
+    pub fn keep(&mut self, id: &TransferId, until_ms: u64) {
+        if let Some(hold) = self.holds.get_mut(id) {
+            hold.until_ms = hold.until_ms.max(until_ms);
+        }
+    }
+
+    /// Everything that is held.
+    pub fn held(&self) -> Vec<Held> {
+        let held = |(id, hold): (&TransferId, &Hold)| {
+            let Hold { owner, reserved, written, until_ms, leaving } = hold.clone();
+            Held { id: *id, owner, reserved, written, until_ms, leaving }
+        };
+        self.holds.iter().map(held).collect()
+    }
+
+    /// What one transfer has.
+    pub fn held_by(&self, id: &TransferId) -> Option<Held> {
+        let Hold { owner, reserved, written, until_ms, leaving } = self.holds.get(id)?.clone();
+        Some(Held { id: *id, owner, reserved, written, until_ms, leaving })
+    }
+
+    /// Everybody who waits, in the order they asked.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let waiting = |wish: &Wish| {
+            let Wish { id, owner, bytes, .. } = wish.clone();
+            Waiting { id, owner, bytes, shortage: self.waits_for(&id).unwrap_or(Shortage::Turn) }
+        };
+        self.waiting.iter().map(waiting).collect()
+    }
+
+    /// The limits of now.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Bytes charged in all.
     pub fn used(&self) -> u64 {
         self.holds.values().map(|hold| hold.reserved).sum()
@@ -456,6 +524,31 @@ mod tests {
         assert_eq!(ask(&mut ledger, 3, "carol", 10), Ok(Answer::Granted));
         assert_eq!(ledger.poll(), [(id(2), Ok(()))]);
         assert!(ledger.poll().is_empty());
+    }
+
+    #[test]
+    fn what_is_held_and_who_waits_is_told() {
+        let mut ledger = Ledger::new(LIMITS);
+        ledger.ask(id(1), &who("alice"), 50, 10).unwrap();
+        ledger.ask(id(2), &who("bob"), 60, 10).unwrap();
+        ledger.write(&id(1), 7).unwrap();
+        ledger.keep(&id(1), 20);
+        ledger.keep(&id(1), 5);
+        ledger.keep(&id(2), 99);
+        let held = Held {
+            id: id(1),
+            owner: Some(who("alice")),
+            reserved: 50,
+            written: 7,
+            until_ms: 20,
+            leaving: false,
+        };
+        assert_eq!((ledger.held_by(&id(1)), ledger.held_by(&id(2))), (Some(held.clone()), None));
+        assert_eq!(ledger.held(), [held]);
+        let waiting = Waiting { id: id(2), owner: who("bob"), bytes: 60, shortage: Shortage::Space(10) };
+        assert_eq!((ledger.waiting(), ledger.limits()), (vec![waiting], LIMITS));
+        assert_eq!(ledger.expire(10), [id(2)], "who waits is kept no longer");
+        assert_eq!(ledger.expire(20), [id(1)]);
     }
 
     #[test]

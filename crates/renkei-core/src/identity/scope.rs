@@ -123,6 +123,14 @@ impl Scope {
         Scope::new(send.transfer, permits)
     }
 
+    /// The same, and these places too.
+    ///
+    /// # Errors
+    /// As [`Scope::new`].
+    pub fn with(&self, more: Vec<Permit>) -> Result<Self, Error> {
+        Scope::new(self.transfer, [self.permits.clone(), more].concat())
+    }
+
     /// Whether a place may be used so.
     pub fn covers(&self, site: &SiteName, place: &Place, need: Need) -> bool {
         self.permits.iter().any(|permit| {

@@ -131,6 +131,8 @@ pub enum Event {
     Released,
     /// A transfer it waits for was given up.
     Abandoned(Error),
+    /// What it was to send is gone for good.
+    Lost(Error),
     /// Its deadline has passed.
     Overdue,
     /// It has a fresh credential.
@@ -208,6 +210,7 @@ impl Course {
             }
             Event::Released => self.release(),
             Event::Abandoned(error) => self.abandon(error, now_ms),
+            Event::Lost(error) => self.lose(error, now_ms),
             Event::Overdue => self.give_up(now_ms),
             Event::Renewed => self.renew(),
             Event::Asked { change, deadline_ms } => self.ask(change, deadline_ms, now_ms),
@@ -303,6 +306,12 @@ impl Course {
         self.only_if(self.needs > 0 && !self.state.is_end(), "abandon", |course| {
             course.end(State::Failed, Some(error), now_ms);
         })
+    }
+
+    /// An attempt that runs finds out by itself.
+    fn lose(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
+        let may = !self.state.is_end() && self.state != State::Running;
+        self.only_if(may, "give up", |course| course.end(State::Failed, Some(error), now_ms))
     }
 
     fn give_up(&mut self, now_ms: u64) -> Result<(), Error> {
@@ -473,6 +482,17 @@ mod tests {
         assert_eq!((course.state, course.reason.as_ref().unwrap().code), (State::Failed, Code::NotMapped));
         course.handle(asked(Change::Retry), 5).unwrap();
         assert_eq!((course.state, course.deadline_ms, course.ended_ms), (State::Queued, 2 * END, None));
+    }
+
+    #[test]
+    fn what_is_gone_for_good_ends_it_unless_it_runs_or_has_ended() {
+        let gone = || Event::Lost(Error::new(Code::BufferGone, "keep", "transfer", ""));
+        for before in [vec![], vec![asked(Change::Pause)], vec![Event::Begun, ended(Err(lost()))]] {
+            let course = after(before.into_iter().chain([gone()]));
+            assert_eq!((course.state, course.reason.unwrap().code), (State::Failed, Code::BufferGone));
+        }
+        assert!(after([Event::Begun]).handle(gone(), 9).is_err());
+        assert!(after([asked(Change::Cancel)]).handle(gone(), 9).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Control messages: greeting, requests and replies, and the conversation of one transfer.
 
+use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
 use super::queue::{Listed, Queued, Story, Submission};
 use crate::entry::Entry;
@@ -229,6 +230,17 @@ pub enum Request {
     },
     /// A one-time link to the PoP's web page.
     Console,
+    /// Room in the buffer for a transfer that will be handed in; asked again as long as it waits.
+    Reserve {
+        /// The transfer.
+        transfer: TransferId,
+        /// Bytes of content.
+        bytes: u64,
+        /// Whether it waits where there is none.
+        waits: bool,
+    },
+    /// What is in the buffer.
+    Buffer,
 }
 
 /// Digests a PoP can compute.
@@ -442,6 +454,10 @@ pub enum Reply {
     Transfer(Box<Story>),
     /// To `Console`: what the link has to show.
     Console(String),
+    /// To `Reserve`.
+    Room(Room),
+    /// To `Buffer`.
+    Buffer(BufferStatus),
 }
 
 /// Who the asker is at a PoP.

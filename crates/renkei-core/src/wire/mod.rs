@@ -7,6 +7,7 @@
 //! Every decoder here takes any bytes and answers with a value or an error; none allocates more than the frame
 //! it was handed.
 
+pub mod buffer;
 pub mod circuit;
 pub mod data;
 pub mod frame;

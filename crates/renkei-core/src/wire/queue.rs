@@ -1,5 +1,6 @@
 //! What is asked and told about queued transfers.
 
+use super::buffer::Buffered;
 use super::message::{Class, EntryFailure, OpenFound, OpenSend, Progress, Summary, TransferId, batch};
 use crate::error::Error;
 use crate::path::SiteName;
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_LABEL_BYTES: usize = 200;
 /// Most transfers that one waits for.
 pub const MAX_AFTER: usize = 64;
+/// Longest name for what was sent to the buffer, in bytes.
+pub const MAX_ORIGIN_BYTES: usize = 400;
 
 /// A transfer to be queued: all that a PoP needs to run it when nobody is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +43,8 @@ pub struct Terms {
     pub label: String,
     /// What is compared when it has arrived.
     pub verify: Verify,
+    /// Where the files were before they were sent to the buffer, in the client's words; else empty.
+    pub origin: String,
 }
 
 /// What is compared when a transfer has arrived.
@@ -92,6 +97,8 @@ pub struct Queued {
     pub progress: Option<Progress>,
     /// What was done.
     pub summary: Option<Summary>,
+    /// What of it is in the buffer.
+    pub buffered: Option<Buffered>,
 }
 
 /// All that is known of one transfer.

@@ -6,6 +6,7 @@ use crate::identity::socket;
 use crate::mover::dial::Session;
 use renkei_core::error::Error;
 use renkei_core::queue::Change;
+use renkei_core::wire::buffer::{BufferStatus, Room};
 use renkei_core::wire::message::{Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
 use renkei_core::wire::{decode, violation};
@@ -82,6 +83,25 @@ impl<'c> Asker<'c> {
     pub(super) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
         match self.ask(Request::Submit(vec![submission]))? {
             Reply::Submitted(mut answers) if answers.len() == 1 => answers.remove(0),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for room in the buffer.
+    pub(super) fn reserve(&mut self, transfer: TransferId, bytes: u64, waits: bool) -> Result<Room, Error> {
+        match self.ask(Request::Reserve { transfer, bytes, waits })? {
+            Reply::Room(room) => Ok(room),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What is in the buffer.
+    pub(super) fn buffer(&mut self) -> Result<BufferStatus, Error> {
+        if self.all {
+            return self.ask_socket(&json!({"op": "buffer"}));
+        }
+        match self.ask(Request::Buffer)? {
+            Reply::Buffer(status) => Ok(status),
             other => Err(unexpected(&other)),
         }
     }

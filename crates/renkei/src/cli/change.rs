@@ -4,7 +4,7 @@ use super::Context;
 use super::asker::Asker;
 use super::many::Many;
 use super::output::Report;
-use crate::catalogue::hex_id;
+use crate::catalogue::{hex_id, parse_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::Change;
 use renkei_core::wire::message::TransferId;
@@ -58,8 +58,15 @@ fn each(
     let (mut many, mut asker, mut transfers) = (Many::new(context), Asker::new(context, all), Vec::new());
     many.each_argument(ids, |_, id| {
         let digits = id.to_str().unwrap_or_default();
-        let found = asker.story(digits).map_err(|error| named(error, id))?.transfer.id;
-        work(&mut asker, found)?;
+        let found = match asker.story(digits) {
+            Ok(story) => story.transfer.id,
+            // What was sent to the buffer and not handed in has no story.
+            Err(error) if error.code == Code::TransferUnknown => {
+                parse_id(digits).ok_or_else(|| named(error, id))?
+            }
+            Err(error) => return Err(error),
+        };
+        work(&mut asker, found).map_err(|error| named(error, id))?;
         transfers.push(hex_id(&found));
         Ok(())
     })?;

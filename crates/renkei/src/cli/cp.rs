@@ -13,7 +13,7 @@ use std::ffi::OsString;
 /// A copy that was interrupted goes on where it stopped when the same command is given again.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --detach -r titech:/data/a kek:/data/b   the same when you have left: your PoP does it\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s"
+    after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --detach -r titech:/data/a kek:/data/b   the same when you have left: your PoP does it\n  renkei cp --detach -r ./run7 titech:/data/    from here, by way of your PoP's buffer\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s"
 )]
 pub struct Args {
     /// What to copy: a local path or SITE:/STORAGE/PATH

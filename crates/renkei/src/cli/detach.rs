@@ -2,8 +2,10 @@
 
 use super::asker::Asker;
 use super::connect::own_site;
+use super::copy_plan::Direction;
 use super::output::Report;
-use super::{Context, transfer};
+use super::transfer::Run;
+use super::{Context, upload};
 use crate::catalogue::{hex_id, parse_id};
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error, Kind};
@@ -29,9 +31,12 @@ enum Compared {
 /// Options of a copy that is handed over.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Detach {
-    /// Hand the copy over to your site's PoP, print its id and leave; only between places at sites
+    /// Hand the copy over to your site's PoP, print its id and leave; files of this machine go to its buffer first
     #[arg(long)]
     detach: bool,
+    /// End at once where the buffer has no room for files of this machine
+    #[arg(long, requires = "detach")]
+    no_wait: bool,
     /// Give up after this time: 90s, 30m, 12h, 7d [default: the PoP's, 30 days]
     #[arg(long, requires = "detach", value_name = "TIME", value_parser = parse_time)]
     deadline: Option<Duration>,
@@ -69,7 +74,17 @@ impl Detach {
         self.id
     }
 
-    fn terms(&self, asker: &mut Asker<'_>, context: &Context) -> Result<Terms, Error> {
+    /// Whether to wait for room in the buffer.
+    pub(super) fn waits(&self) -> bool {
+        !self.no_wait
+    }
+
+    /// Whether it waits for other transfers.
+    pub(super) fn is_after_others(&self) -> bool {
+        !self.after.is_empty()
+    }
+
+    pub(super) fn terms(&self, asker: &mut Asker<'_>, context: &Context) -> Result<Terms, Error> {
         let mut after = Vec::new();
         for id in &self.after {
             after.push(match parse_id(id) {
@@ -86,16 +101,27 @@ impl Detach {
                 Compared::Source => Verify::Source,
                 Compared::Both => Verify::Both,
             },
+            origin: String::new(),
         })
     }
 }
 
 /// Hands a copy over and prints its id.
-pub(super) fn hand_over(job: &transfer::Job, detach: &Detach, context: &Context) -> Result<u8, Error> {
+pub(super) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
+    if let Direction::Up(_) = run.direction {
+        return upload::hand_over(run, detach, context);
+    }
     let mut asker = Asker::new(context, false);
     let terms = detach.terms(&mut asker, context)?;
-    let submission = Submission { terms, ..job.submission(context)? };
-    let transfer = hex_id(&submission.send.transfer);
+    hand_in(&mut asker, &Submission { terms, ..run.submission()? }, context)
+}
+
+/// Hands a transfer in and prints its id.
+pub(super) fn hand_in(
+    asker: &mut Asker<'_>,
+    submission: &Submission,
+    context: &Context,
+) -> Result<u8, Error> {
     let mut tries = 1;
     loop {
         match asker.submit(submission.clone()) {
@@ -104,6 +130,7 @@ pub(super) fn hand_over(job: &transfer::Job, detach: &Detach, context: &Context)
             Err(error) => return Err(error),
         }
     }
+    let transfer = hex_id(&submission.send.transfer);
     context.output.answer(&Queued { transfer, site: own_site(context)?.to_string() })?;
     Ok(0)
 }
@@ -139,8 +166,8 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 /// A copy that cannot be handed over.
-pub(super) fn not_between_sites(shown: impl std::fmt::Display) -> Error {
-    let cause = "one side is a path of this machine; --detach is for copies between places at sites";
+pub(super) fn not_to_here(shown: impl std::fmt::Display) -> Error {
+    let cause = "it is a path of this machine, which may be gone when the copy runs";
     Error::new(Code::NotQueueable, "queue", shown, cause)
 }
 

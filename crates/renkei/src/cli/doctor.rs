@@ -76,6 +76,7 @@ fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Check
         checks.warn("storages", "none", "`renkei storage add NAME PATH` shares a directory");
     }
     config.storage.iter().for_each(|(name, storage)| check_storage(name, storage, checks));
+    check_buffer(home, config, checks);
     check_running(home, config, checks);
     check_mapping(home, checks);
     check_journals(home, context.now(), checks);
@@ -134,6 +135,42 @@ fn check_storage(name: &str, storage: &Storage, checks: &mut Checks) {
     match (room.available as f64) < room.total as f64 * LITTLE_ROOM && !storage.read_only {
         true => checks.warn(&what, found, "free space, or transfers will end with RK-STORE-6"),
         false => checks.ok(&what, found),
+    }
+}
+
+/// Whether the buffer can have the room that it is said to have.
+fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
+    let (buffer, what) = (&config.buffer, "buffer");
+    let folder = buffer.folder(home);
+    if buffer.size_mib == 0 {
+        return checks
+            .ok(what, "none: `cp --detach` takes no files of users' own machines (`buffer.size_mib`)");
+    }
+    let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder.as_path());
+    let room = LocalStore::open(there, Access::ReadOnly).and_then(|store| store.space(&RelPath::root()));
+    let room = match room {
+        Ok(room) => room,
+        Err(error) => return checks.error(what, &error),
+    };
+    if !may_write(there) {
+        let found = format!("{} cannot be written", there.display());
+        return checks.fail(
+            what,
+            found,
+            "give the PoP's account the right to write there, or set `buffer.path`",
+        );
+    }
+    let found = format!(
+        "{}, {} for all and {} for one user; the file system has {} free of {}",
+        folder.display(),
+        human(buffer.size()),
+        human(buffer.per_user()),
+        human(room.available),
+        human(room.total)
+    );
+    match buffer.size() > room.total {
+        true => checks.warn(what, found, "lower `buffer.size_mib`, or transfers will wait with RK-STORE-24"),
+        false => checks.ok(what, found),
     }
 }
 

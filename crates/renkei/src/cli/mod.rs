@@ -5,6 +5,7 @@
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
 mod asker;
+mod buffer;
 mod change;
 mod check;
 mod checksum;
@@ -54,6 +55,7 @@ mod time;
 mod transfer;
 mod transfers;
 mod trust;
+mod upload;
 mod wait;
 mod whoami;
 mod why;
@@ -133,6 +135,7 @@ enum Command {
     /// Try queued transfers again now, also those that failed or were cancelled
     Retry(change::Args),
     Wait(wait::Args),
+    Buffer(buffer::Args),
     Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
@@ -173,6 +176,7 @@ impl Command {
             Command::Resume(args) => change::run(Change::Resume, args, context),
             Command::Retry(args) => change::run(Change::Retry, args, context),
             Command::Wait(args) => wait::run(args, context),
+            Command::Buffer(args) => buffer::run(args, context),
             Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),

@@ -7,9 +7,11 @@ use crate::catalogue::hex_id;
 use renkei_core::entry::FileTime;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
+use renkei_core::wire::buffer::Buffered;
 use renkei_core::wire::message::{Class, Progress, Summary};
 use renkei_core::wire::queue::Queued;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +27,7 @@ pub(super) struct Shown {
     to: String,
     pub(super) state: State,
     stopping: bool,
-    reason: Option<serde_json::Value>,
+    reason: Option<Value>,
     waits_for: u32,
     next: Option<String>,
     submitted: String,
@@ -37,6 +39,7 @@ pub(super) struct Shown {
     label: String,
     progress: Option<Progress>,
     summary: Option<Summary>,
+    buffered: Option<Value>,
     #[serde(skip)]
     raw: Queued,
 }
@@ -64,6 +67,7 @@ impl Shown {
             label: queued.label,
             progress: queued.progress,
             summary: queued.summary,
+            buffered: queued.buffered.as_ref().map(buffered_json),
             raw,
         }
     }
@@ -71,6 +75,19 @@ impl Shown {
     /// Why it waits or failed.
     pub(super) fn reason(&self) -> Option<&Error> {
         self.raw.reason.as_ref()
+    }
+
+    /// The hops of a transfer that goes through the buffer, and how each stands.
+    pub(super) fn hops(&self) -> Vec<String> {
+        let Some(Buffered { site, bytes, whole, .. }) = &self.raw.buffered else { return Vec::new() };
+        let (from, to, state) = (&self.from, &self.to, self.state_text());
+        let amount = human(*bytes);
+        let first = match whole {
+            true => format!("{from} -> buffer at {site}: {amount}, all of it"),
+            false => format!("{from} -> buffer at {site}: {amount} so far"),
+        };
+        let second = if *whole { state } else { "not yet" };
+        vec![first, format!("buffer at {site} -> {to}: {second}")]
     }
 
     /// One line, and one more if there is something to say.
@@ -120,6 +137,11 @@ impl Shown {
     }
 }
 
+fn buffered_json(buffered: &Buffered) -> Value {
+    let Buffered { site, bytes, whole, until_ms } = buffered;
+    json!({"site": site, "bytes": bytes, "whole": whole, "until": moment(*until_ms)})
+}
+
 /// How far an attempt is.
 fn progress_text(progress: &Progress) -> String {
     let done = progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found);
@@ -128,7 +150,7 @@ fn progress_text(progress: &Progress) -> String {
 }
 
 /// The JSON form of a reason.
-pub(super) fn reason_json(error: &Error) -> serde_json::Value {
+pub(super) fn reason_json(error: &Error) -> Value {
     error_json(error)["error"].take()
 }
 

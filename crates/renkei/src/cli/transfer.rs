@@ -4,11 +4,12 @@ use super::connect::{self, unexpected};
 use super::copy_plan::{
     Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
 };
-use super::detach::{Detach, hand_over, not_between_sites};
+use super::detach::{Detach, hand_over, not_to_here};
 use super::intent::Intent;
 use super::progress::Display;
 use super::quantity::parse_rate;
 use super::source::{Sources, not_found};
+use super::upload::Upload;
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::BACKGROUND_STREAMS;
@@ -16,7 +17,7 @@ use crate::mover::Stop;
 use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
-use crate::mover::progress::Watch;
+use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
@@ -24,6 +25,7 @@ use crate::site::cleanup;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use aws_lc_rs::rand;
+use renkei_core::buffer::{place, source, split};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
@@ -86,6 +88,11 @@ impl Common {
         if self.class == ClassName::Background { enough.min(BACKGROUND_STREAMS) } else { enough }
     }
 
+    /// How long to try again after the connection was lost.
+    pub(super) fn retry_for(&self) -> Duration {
+        Duration::from_secs(self.retry_for)
+    }
+
     fn class(&self) -> Class {
         match self.class {
             ClassName::Normal => Class::Normal,
@@ -117,50 +124,11 @@ pub(super) struct Job {
 impl Job {
     /// Runs it to its end and reports; the exit status says how it went.
     pub(super) fn run(&self, context: &Context) -> Result<u8, Error> {
-        if self.common.detach.is_wanted() {
-            return hand_over(self, &self.common.detach, context);
-        }
         let run = Run::prepare(self, context)?;
-        let started = Instant::now();
-        let display = Display::start(&context.output, run.watch.clone());
-        let ended = run.try_until_done(&display);
-        let notes = display.finish();
-        cleanup::clean_up_own(&context.home()?, context.now());
-        let summary = ended?;
-        // A directory that was not made yet cannot be mistaken for another the next time.
-        if summary.failed == 0 || summary.dirs == 0 {
-            run.intent()?.forget();
+        match self.common.detach.is_wanted() {
+            true => hand_over(run, &self.common.detach, context),
+            false => run.to_end(),
         }
-        report::transferred(
-            self.verb,
-            self.options.dry_run,
-            &summary,
-            notes,
-            started.elapsed(),
-            (&run.transfer, self.common.class()),
-            context,
-        )
-    }
-}
-
-impl Job {
-    /// What a PoP needs to run it when nobody is there; its terms are those by default.
-    ///
-    /// # Errors
-    /// `NotQueueable` if one side is this machine; why nothing can be opened, whatever the destination is.
-    pub(super) fn submission(&self, context: &Context) -> Result<Submission, Error> {
-        let run = Run::prepare(self, context)?;
-        let Direction::Between(from, to) = run.direction.clone() else {
-            let local =
-                run.sources.iter().chain([&run.destination]).find(|spec| matches!(spec, Spec::Local { .. }));
-            return Err(not_between_sites(local.map(Spec::shown).unwrap_or_default()));
-        };
-        let plans = run.plans()?;
-        if plans.iter().all(|(_, plan)| plan.is_err()) {
-            return Err(why_nothing(&plans));
-        }
-        let (send, open) = (run.open_send(false, run.unnamed())?, run.open_found(&plans, true)?);
-        Ok(Submission { from, send, to, open, terms: Terms::default() })
     }
 }
 
@@ -191,16 +159,18 @@ fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
 }
 
 /// A transfer under way, over all its attempts.
-struct Run<'a> {
-    job: &'a Job,
-    context: &'a Context,
-    sources: Vec<Spec>,
+pub(super) struct Run<'a> {
+    pub(super) job: &'a Job,
+    pub(super) context: &'a Context,
+    pub(super) sources: Vec<Spec>,
     destination: Spec,
-    direction: Direction,
+    pub(super) direction: Direction,
     dialler: Dialler,
-    transfer: TransferId,
-    watch: Watch,
-    stop: Stop,
+    pub(super) transfer: TransferId,
+    pub(super) watch: Watch,
+    pub(super) stop: Stop,
+    /// To the buffer of a PoP, in place of its destination.
+    pub(super) upload: Option<Upload>,
 }
 
 impl<'a> Run<'a> {
@@ -227,12 +197,66 @@ impl<'a> Run<'a> {
             transfer,
             watch: Watch::with_notes(),
             stop,
+            upload: None,
         })
     }
 
+    /// Has the sources sent to the buffer of a PoP.
+    pub(super) fn send_to_buffer(&mut self, upload: Upload) -> Result<(), Error> {
+        self.dialler = connect::dialler(self.context, &[&upload.home])?;
+        self.upload = Some(upload);
+        Ok(())
+    }
+
+    /// Moves the files, here and now, and reports.
+    pub(super) fn to_end(&self) -> Result<u8, Error> {
+        let started = Instant::now();
+        let display = Display::start(&self.context.output, self.watch.clone());
+        let ended = self.try_until_done(&display);
+        let notes = display.finish();
+        cleanup::clean_up_own(&self.context.home()?, self.context.now());
+        let summary = ended?;
+        // A directory that was not made yet cannot be mistaken for another the next time.
+        if summary.failed == 0 || summary.dirs == 0 {
+            self.intent()?.forget();
+        }
+        self.report(&summary, notes, started.elapsed())
+    }
+
+    /// Prints what was done and gives the exit status.
+    pub(super) fn report(&self, summary: &Summary, notes: Vec<Note>, took: Duration) -> Result<u8, Error> {
+        let Job { verb, options, common, .. } = self.job;
+        let what = (&self.transfer, common.class());
+        report::transferred(*verb, options.dry_run, summary, notes, took, what, self.context)
+    }
+
+    /// What a PoP needs to run it when nobody is there; its terms are those by default.
+    ///
+    /// # Errors
+    /// `NotQueueable` if it ends at this machine; why nothing can be opened, whatever the destination is.
+    pub(super) fn submission(&self) -> Result<Submission, Error> {
+        let Direction::Between(from, _) = &self.direction else {
+            return Err(not_to_here(self.destination.shown()));
+        };
+        self.submission_from(from, self.open_send(false, self.unnamed())?)
+    }
+
+    /// The same, of sources at a site.
+    pub(super) fn submission_from(&self, from: &SiteName, send: OpenSend) -> Result<Submission, Error> {
+        let Spec::Remote(EndpointPath { site: to, .. }) = self.destination.clone() else {
+            return Err(not_to_here(self.destination.shown()));
+        };
+        let plans = self.plans()?;
+        if plans.iter().all(|(_, plan)| plan.is_err()) {
+            return Err(why_nothing(&plans));
+        }
+        let open = self.open_found(&plans, true)?;
+        Ok(Submission { from: from.clone(), send, to, open, terms: Terms::default() })
+    }
+
     /// Tries until it is done, stopped, refused, or lost for too long without progress.
-    fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
-        let limit = Duration::from_secs(self.job.common.retry_for);
+    pub(super) fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
+        let limit = self.job.common.retry_for();
         let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
         let mut pause = FIRST_PAUSE;
         let mut connected = false;
@@ -277,6 +301,10 @@ impl<'a> Run<'a> {
             Ok(session)
         };
         let streams = self.job.common.max_streams();
+        if let Some(upload) = &self.upload {
+            let ahead = Ahead { streams, sends: true, request: None };
+            return self.up_to_buffer(open(&upload.home, ahead, connected)?, upload);
+        }
         match &self.direction {
             Direction::Up(site) => {
                 let plans = self.plans()?;
@@ -329,21 +357,44 @@ impl<'a> Run<'a> {
             _ => self.open_after_a_look(&mut session)?,
         };
         let _marker = self.intent()?.keep(plan.becomes)?;
-        let streams = self.dialler.join(&mut session, &opened)?;
+        self.send_local(session, &opened, roots)
+    }
+
+    /// Sends what was opened.
+    fn send_local(&self, mut session: Session, opened: &Opened, roots: Vec<Root>) -> Result<Summary, Error> {
+        let streams = self.dialler.join(&mut session, opened)?;
         let job = SendJob {
             roots,
             recursive: self.job.recursive,
             offers: opened.offers,
-            digests: self.compares_content(),
+            digests: self.compares_content() && self.upload.is_none(),
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
             class: self.job.common.class(),
             account: Account::own()?,
             side: "client".into(),
             keep: None,
+            compare: None,
         };
         send(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| session.reach.blame(error).at("client"))
+    }
+
+    /// Sends the sources to the buffer, each by its number.
+    fn up_to_buffer(&self, mut session: Session, upload: &Upload) -> Result<Summary, Error> {
+        let options = ReceiveOptions { existing: upload.existing, delete: false, dry_run: false };
+        let names = (0..self.sources.len()).map(|number| split(&source(&self.transfer, number)));
+        let roots = self.local_roots(names.flatten().map(|(_, name)| name).collect())?;
+        let opened = session.ask_open(Request::OpenReceive(OpenReceive {
+            transfer: self.transfer,
+            job: self.key(),
+            to: place(&self.transfer),
+            options,
+            class: self.job.common.class(),
+            max_streams: self.job.common.max_streams(),
+            rules: Vec::new(),
+        }))?;
+        self.send_local(session, &opened, roots)
     }
 
     /// Lets the site look at the destination and open it at once.
@@ -415,6 +466,7 @@ impl<'a> Run<'a> {
             root: base.display().to_string(),
             keep: None,
             within: vec![RelPath::root()],
+            custodian: None,
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| session.reach.blame(error).at("client"))
@@ -496,9 +548,14 @@ impl<'a> Run<'a> {
                 Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a place at a site"))
             }
         };
-        Ok(OpenSend {
+        Ok(self.send_of(offers, self.sources.iter().zip(targets).map(source).collect::<Result<_, _>>()?))
+    }
+
+    /// How sources at a site are sent.
+    pub(super) fn send_of(&self, offers: bool, sources: Vec<Source>) -> OpenSend {
+        OpenSend {
             transfer: self.transfer,
-            sources: self.sources.iter().zip(targets).map(source).collect::<Result<_, _>>()?,
+            sources,
             recursive: self.job.recursive,
             offers,
             digests: self.compares_content(),
@@ -506,11 +563,11 @@ impl<'a> Run<'a> {
             limit: self.job.common.limit,
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
-        })
+        }
     }
 
     /// Key of the job: the same command from the same machine is the same job.
-    fn key(&self) -> u64 {
+    pub(super) fn key(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         let host = rustix::system::uname();
         let local = matches!(self.direction, Direction::Up(_));
@@ -580,7 +637,7 @@ impl<'a> Run<'a> {
     }
 
     /// Names for the sources as long as nobody knows better.
-    fn unnamed(&self) -> Vec<RelPath> {
+    pub(super) fn unnamed(&self) -> Vec<RelPath> {
         vec![RelPath::root(); self.sources.len()]
     }
 
@@ -637,7 +694,7 @@ impl<'a> Run<'a> {
         ReceiveOptions { delete: options.delete && layout.into, ..options }
     }
 
-    fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+    pub(super) fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
         let mut sources = Sources::default();
         let root = |(spec, to): (&Spec, RelPath)| match spec {
             Spec::Local { path, slash } => {

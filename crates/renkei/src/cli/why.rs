@@ -81,6 +81,12 @@ impl Told {
                 writeln!(out, "  given up    {}, in {left}", local_moment(queued.deadline_ms))?;
             }
         }
+        for (hop, number) in self.transfer.hops().iter().zip(1..) {
+            writeln!(out, "  hop {number}       {hop}")?;
+        }
+        if let Some(buffered) = &queued.buffered {
+            writeln!(out, "  in buffer   until {}", local_moment(buffered.until_ms))?;
+        }
         for (id, state) in &self.raw.after {
             writeln!(out, "  after       {} ({})", &hex_id(id)[..SHORT], state.name())?;
         }

@@ -82,6 +82,19 @@ pub const FIELDS: &[Field] = &[
         effect: "After so many days a transfer without `--deadline` is given up." },
     Field { key: "queue.keep_days", kind: Type::Number("days"), default: "30", env: "RENKEI_QUEUE_KEEP_DAYS",
         effect: "For so many days a transfer that ended is remembered." },
+    Field { key: "buffer.size_mib", kind: Type::Number("MiB"), default: "0", env: "RENKEI_BUFFER_SIZE_MIB",
+        effect: "Room for files of queued transfers on their way: those of `cp --detach` from a user's own machine, and those whose \
+                 destination cannot be reached. 0: none. It is never more than this, but the file system must have it." },
+    Field { key: "buffer.path", kind: Type::Text, default: "", env: "RENKEI_BUFFER_PATH",
+        effect: "The folder for them, an absolute path that nothing else uses; empty for `buffer` in the PoP's state directory. Read \
+                 when the PoP starts." },
+    Field { key: "buffer.per_user_mib", kind: Type::Number("MiB"), default: "0", env: "RENKEI_BUFFER_PER_USER_MIB",
+        effect: "Of `buffer.size_mib`, what one user may have. 0: half." },
+    Field { key: "buffer.keep_days", kind: Type::Number("days"), default: "7", env: "RENKEI_BUFFER_KEEP_DAYS",
+        effect: "For so many days files wait there to be forwarded; then they are removed (RK-STORE-22)." },
+    Field { key: "buffer.spill_after_s", kind: Type::Number("seconds"), default: "600", env: "RENKEI_BUFFER_SPILL_AFTER_S",
+        effect: "When the destination of a queued copy between two other sites cannot be reached for so long, its files are \
+                 brought here and forwarded later. 0: never." },
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

@@ -65,6 +65,8 @@ pub struct Config {
     pub limits: Limits,
     /// The queue of transfers.
     pub queue: Queue,
+    /// Room for files of queued transfers on their way.
+    pub buffer: Buffer,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -154,6 +156,48 @@ pub struct Queue {
     pub keep_days: u64,
 }
 
+/// Room for files of queued transfers on their way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Buffer {
+    /// Its folder; empty for one in the PoP's directory.
+    #[serde(deserialize_with = "absolute_or_empty")]
+    pub path: PathBuf,
+    /// Room in all, in MiB; 0 for none.
+    pub size_mib: u64,
+    /// Of this, one user's, in MiB; 0 for half.
+    pub per_user_mib: u64,
+    /// Days for which files wait to be forwarded.
+    #[serde(deserialize_with = "at_least_one")]
+    pub keep_days: u64,
+    /// After so many seconds without a way to its destination, a transfer between other sites is brought here; 0 for
+    /// never.
+    pub spill_after_s: u64,
+}
+
+impl Buffer {
+    /// Bytes in all.
+    pub fn size(&self) -> u64 {
+        self.size_mib.saturating_mul(1 << 20)
+    }
+
+    /// Bytes of one user.
+    pub fn per_user(&self) -> u64 {
+        match self.per_user_mib {
+            0 => self.size() / 2,
+            own => own.saturating_mul(1 << 20).min(self.size()),
+        }
+    }
+
+    /// Its folder, of the PoP in `home`.
+    pub fn folder(&self, home: &Home) -> PathBuf {
+        match self.path.as_os_str().is_empty() {
+            true => home.state_dir().join("buffer"),
+            false => self.path.clone(),
+        }
+    }
+}
+
 /// What is logged and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -203,6 +247,7 @@ impl Default for Config {
             delegation_days: 7,
             limits: Limits::default(),
             queue: Queue::default(),
+            buffer: Buffer::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),
@@ -233,6 +278,12 @@ impl Default for Queue {
             deadline_days: 30,
             keep_days: 30,
         }
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Buffer { path: PathBuf::new(), size_mib: 0, per_user_mib: 0, keep_days: 7, spill_after_s: 600 }
     }
 }
 
@@ -408,6 +459,14 @@ fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
         days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
         days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
     }
+}
+
+fn absolute_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    if path.as_os_str().is_empty() || path.is_absolute() {
+        return Ok(path);
+    }
+    Err(D::Error::custom(format!("`{}` is not an absolute path", path.display())))
 }
 
 fn absolute_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {

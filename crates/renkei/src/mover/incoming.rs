@@ -109,7 +109,7 @@ impl<'a> Incoming<'a> {
             self.session.on_placed(Done { id: *id, path: entry.path.clone(), copy_of: None });
             Ok(())
         } else {
-            place(self.session, &mut self.places, *id, entry, content)
+            place(self.session, &mut self.places, &head, content)
         };
         placed.or_else(|error| self.session.on_entry_failed(*id, &entry.path, error))
     }
@@ -205,14 +205,9 @@ impl<'a> Incoming<'a> {
 }
 
 /// Puts a whole entry in its place, or as near as it may get before the end.
-fn place(
-    session: &Session,
-    places: &mut Places,
-    id: u64,
-    entry: &Entry,
-    content: &[u8],
-) -> Result<(), Error> {
-    let path = entry.path.clone();
+fn place(session: &Session, places: &mut Places, head: &EntryHead, content: &[u8]) -> Result<(), Error> {
+    let (EntryHead { id, entry, digest }, path) = (head, head.entry.path.clone());
+    let id = *id;
     match &entry.kind {
         EntryKind::Dir => {
             places.make_dir(&path)?;
@@ -227,6 +222,7 @@ fn place(
         EntryKind::Symlink { target } => place_symlink(session, places, id, entry, target),
         EntryKind::File { stamp, .. } => {
             let ino = write_small(session, places, id, entry, content)?;
+            session.note_digest(&path, 0, digest)?;
             session.on_written(Done { id, path, copy_of: Some((*stamp, ino)) });
             Ok(())
         }
@@ -244,6 +240,7 @@ fn write_small(
     let temp = places.temp(&entry.path);
     let place = session.make_place(places, &entry.path)?;
     session.receiver(|receiver| receiver.claim(&entry.path))?;
+    session.ask_for_room(content.len() as u64)?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
         write_content(&*file, entry, content)?;

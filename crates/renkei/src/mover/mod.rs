@@ -6,6 +6,7 @@
 mod background;
 mod block;
 mod commit;
+pub mod custody;
 pub mod descriptors;
 pub mod dial;
 mod failure;

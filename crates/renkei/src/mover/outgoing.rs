@@ -97,7 +97,7 @@ impl<'a> Outgoing<'a> {
     fn send_pack(&mut self, items: Vec<Item>) -> Result<(), Error> {
         for item in items {
             match self.read_entry(&item) {
-                Ok(stamp) => self.push_entry(item, stamp)?,
+                Ok(read) => self.push_entry(item, read)?,
                 Err(error) => self.session.on_source_failed(&item, error)?,
             }
             if self.frames.len() >= WRITE_BYTES {
@@ -125,24 +125,25 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Reads the content of a small file into `chunk`; other entries have none.
-    fn read_entry(&mut self, item: &Item) -> Result<Option<Stamp>, Error> {
-        match item.entry.kind {
-            EntryKind::File { stamp, .. } => self.read_small(item, stamp.size).map(Some),
-            _ => Ok(None),
-        }
+    /// Reads the content of a small file into `chunk`, and gives its digest; other entries have none.
+    fn read_entry(&mut self, item: &Item) -> Result<Option<(Stamp, [u8; 32])>, Error> {
+        let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(None) };
+        let read = self.read_small(item, stamp.size)?;
+        let digest = digest::whole(&self.chunk[..read.size as usize]);
+        self.session.compare(item, 0, &digest)?;
+        Ok(Some((read, digest)))
     }
 
     /// Adds an entry's frame, of a file as it was `read`.
-    fn push_entry(&mut self, item: Item, read: Option<Stamp>) -> Result<(), Error> {
+    fn push_entry(&mut self, item: Item, read: Option<(Stamp, [u8; 32])>) -> Result<(), Error> {
         let Item { id, mut entry, .. } = item;
         let (mut digest, mut content) = ([0; 32], &[][..]);
-        if let (EntryKind::File { stamp, .. }, Some(read)) = (&mut entry.kind, read) {
+        if let (EntryKind::File { stamp, .. }, Some((read, hashed))) = (&mut entry.kind, read) {
             // A file that changed before it was opened is sent as it is now; only a change while reading counts.
             *stamp = read;
             entry.meta.mtime = read.mtime;
             content = &self.chunk[..read.size as usize];
-            digest = digest::whole(content);
+            digest = hashed;
         }
         let (gathered, apart) =
             if content.len() <= GATHERED_BYTES { (content, &[][..]) } else { (&[][..], content) };
@@ -238,7 +239,12 @@ impl<'a> Outgoing<'a> {
         }
         unchanged(&*file)?;
         self.file = Some((item.id, file));
-        Ok(if is_hole { ExtentEnd::Hole } else { ExtentEnd::Whole(hasher.finish()) })
+        if is_hole && !self.session.compares() {
+            return Ok(ExtentEnd::Hole);
+        }
+        let digest = hasher.finish();
+        self.session.compare(item, slot, &digest).map_err(Fault::Source)?;
+        Ok(if is_hole { ExtentEnd::Hole } else { ExtentEnd::Whole(digest) })
     }
 
     fn send_data(

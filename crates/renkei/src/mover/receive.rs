@@ -4,6 +4,7 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
+use super::custody::Custodian;
 use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
@@ -77,6 +78,8 @@ pub struct ReceiveJob {
     pub keep: Option<Arc<Keep>>,
     /// What may be written, relative to the base; the root for all.
     pub within: Vec<RelPath>,
+    /// Who has the place, if it only passes files on.
+    pub custodian: Option<Arc<dyn Custodian>>,
 }
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
@@ -159,6 +162,7 @@ pub(super) struct Session {
     journal: Mutex<Option<Journal>>,
     keep: Option<Arc<Keep>>,
     within: Arc<[RelPath]>,
+    custodian: Option<Arc<dyn Custodian>>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -205,6 +209,7 @@ pub fn receive(
         journal: Mutex::new(journal),
         keep: job.keep,
         within: job.within.into(),
+        custodian: job.custodian,
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
@@ -292,6 +297,16 @@ impl Session {
         let name = printable(path.name().unwrap_or_default());
         let subject = if folder.is_empty() { name } else { format!("{folder}/{name}") };
         Error { subject, ..error }
+    }
+
+    /// Fails if so many bytes more may not be written.
+    pub(super) fn ask_for_room(&self, bytes: u64) -> Result<(), Error> {
+        self.custodian.as_ref().map_or(Ok(()), |custodian| custodian.ask(bytes))
+    }
+
+    /// A slot of a file came.
+    pub(super) fn note_digest(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
+        self.custodian.as_ref().map_or(Ok(()), |custodian| custodian.came(path, slot, digest))
     }
 
     pub(super) fn places(&self) -> Places {
@@ -413,6 +428,7 @@ impl Session {
         digest: [u8; 32],
         file: &OpenFile,
     ) -> Result<(), Error> {
+        self.note_digest(&head.entry.path, head.slot, &digest)?;
         let arrival =
             self.receiver(|receiver| receiver.on_extent_written(head.id, head.slot, digest, file.ino));
         if arrival != Arrival::Complete {
@@ -566,7 +582,13 @@ fn ends_session(code: Code) -> bool {
     use Code::*;
     matches!(
         code,
-        NoSpace | QuotaExceeded | ReadOnlyStorage | StorageMissing | ProtocolViolation | ConnectionLost
+        NoSpace
+            | QuotaExceeded
+            | BufferFull
+            | ReadOnlyStorage
+            | StorageMissing
+            | ProtocolViolation
+            | ConnectionLost
     )
 }
 
@@ -579,6 +601,7 @@ fn create(
     let temp = places.temp(&head.entry.path);
     let place = session.make_place(places, &head.entry.path)?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
+    session.ask_for_room(head.entry.size().saturating_sub(file.stamp()?.size))?;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {
         file.allocate(0..head.entry.size())?;
@@ -682,6 +705,7 @@ mod tests {
             root: String::new(),
             keep: None,
             within: vec![RelPath::root()],
+            custodian: None,
         };
         let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");

@@ -5,6 +5,7 @@
 //! writing of a unit happens outside it.
 
 use super::background::{Pace, spawn_pace};
+use super::custody::Compare;
 use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::outgoing::Outgoing;
@@ -76,6 +77,8 @@ pub struct SendJob {
     pub side: String,
     /// Takes the streams when it ended well.
     pub keep: Option<Arc<Keep>>,
+    /// Compares what is read with what came, if it came to be passed on.
+    pub compare: Option<Compare>,
 }
 
 pub(super) struct Session {
@@ -94,6 +97,7 @@ pub(super) struct Session {
     control: Arc<ControlSender>,
     side: String,
     keep: Option<Arc<Keep>>,
+    compare: Option<Compare>,
 }
 
 /// Sends until everything is acknowledged or failed, and returns what became of it.
@@ -127,6 +131,7 @@ pub fn send(
         control: link,
         side: job.side,
         keep: job.keep,
+        compare: job.compare,
     });
     let _hook = stop.on_stop({
         let session = session.clone();
@@ -160,6 +165,16 @@ impl Session {
     /// The source an entry is of.
     pub(super) fn root(&self, origin: &Origin) -> &Root {
         &self.roots[origin.source as usize]
+    }
+
+    /// Whether sources came here to be passed on.
+    pub(super) fn compares(&self) -> bool {
+        self.compare.is_some()
+    }
+
+    /// Fails if a slot of a source is not as it came here.
+    pub(super) fn compare(&self, item: &Item, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
+        self.compare.as_ref().map_or(Ok(()), |compare| compare(&item.origin.path, slot, digest))
     }
 
     pub(super) fn fail(&self, error: Error) {
@@ -552,6 +567,7 @@ mod tests {
             account: unusable_account(),
             side: "here".into(),
             keep: None,
+            compare: None,
         };
         let refused = send(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");
@@ -576,6 +592,7 @@ mod tests {
             control,
             side: "here".into(),
             keep: None,
+            compare: None,
         });
         let (origin, entry) = file();
         let mut items = Vec::new();

@@ -8,6 +8,7 @@ use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use crate::store::Store;
 use crate::store::narrowed::Narrowed;
+use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, OwnUsers, Permit, Principal, Right, Scope, Why};
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -171,6 +172,9 @@ impl Access {
 
     /// Opens a storage; a scope's places in it are all that can be reached through it.
     fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
+        if place.storage == STORAGE {
+            return self.enter_buffer(place, need);
+        }
         let root = self.snapshot.storage(&place.storage)?;
         if need == Need::Write && root.storage.read_only {
             let cause = "added with --read-only";

@@ -1,21 +1,24 @@
-//! The PoP's buffer: files of transfers on their way, below the PoP's own directory.
+//! The PoP's buffer: files of transfers on their way, in a folder that no storage's name leads to.
 //!
 //! Each transfer has a folder of its own, `TRANSFER-ID/`, with the tree it brings in `files/` and what is reserved for
-//! it in `reservation`. No storage's name leads there. The rules of who may have how much are in
-//! [`renkei_core::buffer`]; here they meet the disk. A reservation is on the disk before it is granted, and goes before
-//! the files do, so that whatever a crash leaves is found at the next start: with a reservation it is charged to its
-//! owner as before, without one it belongs to nobody and is removed.
+//! it in `reservation`. The rules of who may have how much are in [`renkei_core::buffer`]; here they meet the disk. A
+//! reservation is on the disk before it is granted, and goes before the files do, so that whatever a crash leaves is
+//! found at the next start: with a reservation it is charged to its owner as before, without one it belongs to nobody
+//! and is removed. When all of a transfer has come it is *sealed*: nothing is written any more, and what was not used is
+//! given back.
 //!
-//! No lock is held while files are counted or removed. Non-goals: what a receiver writes is not watched here write by write; it is
-//! counted when all has come ([`Buffer::seal`]).
+//! Guarantee: no more is on the disk than is charged, because a receiver asks before it writes ([`Buffer::write`]).
+//! A file counts with its length, holes too. No lock is held while files are counted or removed. One process has a
+//! buffer at a time.
 
+use super::digests::{DIGESTS, sync};
 use crate::home::{file_error, make_private_dir, write_file};
 use crate::identity::account::Account;
 use crate::mover::hex;
 use crate::store::local::{Access, LocalStore};
 use crate::store::tree::{disk_usage, remove_tree};
-use crate::store::{Dir, Store};
-use renkei_core::buffer::{Answer, Found, Known, Ledger, Limits};
+use crate::store::{Dir, Store, TypeHint};
+use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::RelPath;
@@ -23,6 +26,7 @@ use renkei_core::wire::message::TransferId;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,9 +36,13 @@ const VERSION: u8 = 1;
 /// Name of the reservation in a transfer's folder.
 const RESERVATION: &str = "reservation";
 /// Name of the tree beside it.
-const FILES: &str = "files";
+pub(super) const FILES: &str = "files";
+/// Name of the file whose lock says that a process has the buffer.
+const LOCK: &str = "lock";
 /// Largest file of a reservation that is read.
 const MAX_RESERVATION_BYTES: u64 = 4096;
+/// How long what has not come whole is kept after it was last written to, in milliseconds: a day to go on with it.
+pub(super) const UNFINISHED_MS: u64 = 24 * 3600 * 1000;
 
 /// What is reserved for a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,14 +54,19 @@ pub struct Reservation {
     pub account: String,
     /// Bytes of content.
     pub bytes: u64,
-    /// When it expires, milliseconds since 1970.
+    /// Since when, milliseconds since 1970.
+    pub since_ms: u64,
+    /// When it expires.
     pub until_ms: u64,
+    /// Whether all of it has come.
+    pub sealed: bool,
 }
 
 impl Reservation {
-    /// Room of so many bytes until then.
-    pub fn new(owner: &Principal, account: &Account, bytes: u64, until_ms: u64) -> Self {
-        Reservation { version: VERSION, owner: owner.clone(), account: account.name.clone(), bytes, until_ms }
+    /// Room of so many bytes from now until then.
+    pub fn new(owner: &Principal, account: &str, bytes: u64, now_ms: u64, until_ms: u64) -> Self {
+        let (owner, account) = (owner.clone(), account.to_owned());
+        Reservation { version: VERSION, owner, account, bytes, since_ms: now_ms, until_ms, sealed: false }
     }
 }
 
@@ -61,77 +74,168 @@ struct State {
     ledger: Ledger,
     /// What those that wait will have.
     wanted: HashMap<TransferId, Reservation>,
+    /// What those have that have room, as it is on the disk.
+    kept: HashMap<TransferId, Reservation>,
+    /// Transfers that are being received, and by how many sessions.
+    filling: HashMap<TransferId, usize>,
 }
 
 /// The buffer of one PoP.
 pub struct Buffer {
     folder: PathBuf,
     state: Mutex<State>,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+/// A transfer is being received, as long as this lives.
+pub struct Filling {
+    buffer: Arc<Buffer>,
+    id: TransferId,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let mut state = self.buffer.lock();
+        if let Some(count) = state.filling.get_mut(&self.id) {
+            *count -= 1;
+        }
+        state.filling.retain(|_, count| *count > 0);
+    }
 }
 
 impl Buffer {
     /// Opens the buffer in a folder, made if it is missing, and takes up what is in it.
     ///
     /// # Errors
-    /// Those of the file system; a single reservation that cannot be read makes its files nobody's.
+    /// `BufferMissing` if another process has it, and those of the file system; a single reservation that cannot be
+    /// read makes its files nobody's.
     pub fn open(folder: &Path, limits: Limits) -> Result<Self, Error> {
         make_private_dir(folder)?;
-        let (mut known, mut found) = (Vec::new(), Vec::new());
+        let lock = take(folder)?;
+        let (mut known, mut found, mut kept) = (Vec::new(), Vec::new(), HashMap::new());
         for (id, path) in transfers_in(folder)? {
             found.push(Found { id, bytes: bytes_in(&path)? });
             match read(&path.join(RESERVATION)) {
-                Ok(Reservation { owner, bytes, until_ms, .. }) => {
+                Ok(reservation) => {
+                    let Reservation { owner, bytes, until_ms, .. } = reservation.clone();
                     known.push(Known { id, owner, bytes, until_ms });
+                    kept.insert(id, reservation);
                 }
                 Err(error) => tracing::warn!(transfer = hex(&id), %error, "files in the buffer are nobody's"),
             }
         }
-        let state = State { ledger: Ledger::recover(limits, known, &found), wanted: HashMap::new() };
-        Ok(Buffer { folder: folder.into(), state: Mutex::new(state) })
+        let ledger = Ledger::recover(limits, known, &found);
+        let state = State { ledger, wanted: HashMap::new(), kept, filling: HashMap::new() };
+        Ok(Buffer { folder: folder.into(), state: Mutex::new(state), _lock: lock })
     }
 
-    /// Asks for room. Asking again changes nothing, unless it is for more.
+    /// Asks for room. Asking again changes nothing, unless it is for more; it keeps what is held, and who waits waits
+    /// until `patience_ms`.
     ///
     /// # Errors
     /// As [`Ledger::ask`], and those of the file system.
-    pub fn reserve(&self, id: TransferId, wanted: Reservation) -> Result<Answer, Error> {
+    pub fn reserve(&self, id: TransferId, wanted: Reservation, patience_ms: u64) -> Result<Answer, Error> {
         let mut state = self.lock();
-        let answer = state.ledger.ask(id, &wanted.owner, wanted.bytes, wanted.until_ms)?;
+        let answer = state.ledger.ask(id, &wanted.owner, wanted.bytes, patience_ms)?;
         match answer {
-            Answer::Granted => self.keep(&mut state, &id, &wanted)?,
+            Answer::Granted => self.record(&mut state, &id, &wanted)?,
             Answer::Waits(_) => drop(state.wanted.insert(id, wanted)),
         }
         Ok(answer)
     }
 
-    /// What was reserved for a transfer.
+    /// What was reserved for a transfer that has room.
+    ///
+    /// # Errors
+    /// `BufferGone`.
     pub fn reservation(&self, id: &TransferId) -> Result<Reservation, Error> {
-        read(&self.path(id).join(RESERVATION))
+        let state = self.lock();
+        let leaves = state.ledger.held_by(id).is_none_or(|held| held.leaving);
+        state.kept.get(id).filter(|_| !leaves).cloned().ok_or_else(|| gone(id))
     }
 
     /// The tree of a transfer that has room, to be written and read by its account.
-    pub fn store(&self, id: &TransferId) -> Result<Arc<dyn Store>, Error> {
-        self.reservation(id)?;
-        let path = self.path(id).join(FILES);
-        Ok(Arc::new(LocalStore::open(&path, Access::ReadWrite)?))
-    }
-
-    /// All of a transfer has come: its bytes are counted, and what it did not use is given back.
     ///
     /// # Errors
-    /// `BufferFull` if it is more than was reserved and that cannot grow; it is charged as reserved then.
-    pub fn seal(&self, id: &TransferId) -> Result<u64, Error> {
+    /// `BufferGone`, also for anybody but the owner; `ReadOnlyStorage` if it shall be written and all of it has come;
+    /// `NotMapped` if its owner has become another account since.
+    pub fn enter(
+        &self,
+        id: &TransferId,
+        owner: &Principal,
+        account: &str,
+        write: bool,
+    ) -> Result<Arc<dyn Store>, Error> {
+        let reservation = self.reservation(id)?;
+        if reservation.owner != *owner {
+            return Err(gone(id));
+        }
+        if reservation.account != account {
+            let cause =
+                format!("the files belong to {}, you are mapped to {account} now", reservation.account);
+            return Err(Error::new(Code::NotMapped, "open", hex(id), cause));
+        }
+        if write && reservation.sealed {
+            return Err(Error::new(Code::ReadOnlyStorage, "open", hex(id), "all of it has come"));
+        }
+        Ok(Arc::new(LocalStore::open(&self.path(id).join(FILES), Access::ReadWrite)?))
+    }
+
+    /// A transfer is about to be received: counts what is there, and keeps it as long as it comes.
+    pub fn filling(self: &Arc<Self>, id: TransferId, now_ms: u64) -> Result<Filling, Error> {
+        let bytes = bytes_in(&self.path(&id))?;
+        let mut state = self.lock();
+        state.ledger.counted(&id, bytes);
+        *state.filling.entry(id).or_default() += 1;
+        let filling = Filling { buffer: self.clone(), id };
+        let kept = self.lengthen(&mut state, &id, now_ms + UNFINISHED_MS);
+        drop(state);
+        kept.map(|()| filling)
+    }
+
+    /// Lets so many bytes more be written for a transfer; to be asked before they are.
+    ///
+    /// # Errors
+    /// `BufferFull`.
+    pub fn write(&self, id: &TransferId, bytes: u64) -> Result<(), Error> {
+        self.lock().ledger.write(id, bytes)
+    }
+
+    /// Where the digests of what came are.
+    pub(super) fn digests(&self, id: &TransferId) -> PathBuf {
+        self.path(id).join(DIGESTS)
+    }
+
+    /// All of a transfer has come: its bytes are counted, what it did not use is given back, and it is kept until
+    /// then. To seal again is to keep it longer.
+    ///
+    /// # Errors
+    /// `BufferGone`, also for anybody but the owner; `BufferFull` if it is more than was reserved and that cannot grow.
+    pub fn seal(&self, id: &TransferId, owner: &Principal, until_ms: u64) -> Result<u64, Error> {
         let mut reservation = self.reservation(id)?;
-        let bytes = bytes_in(&self.path(id))?;
+        if reservation.owner != *owner {
+            return Err(gone(id));
+        }
+        let bytes = if reservation.sealed { reservation.bytes } else { bytes_in(&self.path(id))? };
+        sync(&self.digests(id))?;
         let mut state = self.lock();
         if bytes > reservation.bytes {
-            state.ledger.ask(*id, &reservation.owner, bytes, reservation.until_ms)?;
+            state.ledger.ask(*id, owner, bytes, until_ms)?;
         }
-        reservation.bytes = bytes;
+        (reservation.bytes, reservation.sealed) = (bytes, true);
+        reservation.until_ms = reservation.until_ms.max(until_ms);
         write_reservation(&self.path(id), &reservation)?;
         state.ledger.counted(id, bytes);
         state.ledger.seal(id);
+        state.ledger.keep(id, until_ms);
+        state.kept.insert(*id, reservation);
         Ok(bytes)
+    }
+
+    /// Keeps what a transfer has at least until then.
+    pub fn keep(&self, id: &TransferId, until_ms: u64) {
+        self.lock().ledger.keep(id, until_ms);
     }
 
     /// A transfer needs its room no more: its files are removed, then the room is free.
@@ -148,6 +252,7 @@ impl Buffer {
     pub fn tend(&self, now_ms: u64) -> Vec<(TransferId, Result<(), Error>)> {
         let leaving = {
             let mut state = self.lock();
+            self.keep_what_comes(&mut state, now_ms);
             for id in state.ledger.expire(now_ms) {
                 state.wanted.remove(&id);
                 tracing::info!(transfer = hex(&id), "its room in the buffer expired");
@@ -164,9 +269,76 @@ impl Buffer {
         told.into_iter().map(|(id, granted)| (id, self.on_granted(&mut state, &id, granted))).collect()
     }
 
+    /// What is being received does not expire.
+    fn keep_what_comes(&self, state: &mut State, now_ms: u64) {
+        let ids: Vec<TransferId> = state.filling.keys().copied().collect();
+        for id in ids {
+            let until = state.ledger.held_by(&id).map_or(u64::MAX, |held| held.until_ms);
+            if until < now_ms + UNFINISHED_MS / 2
+                && let Err(error) = self.lengthen(state, &id, now_ms + UNFINISHED_MS)
+            {
+                tracing::warn!(transfer = hex(&id), %error, "its time in the buffer is not noted");
+            }
+        }
+    }
+
+    /// Keeps what a transfer has until then, also over a restart.
+    fn lengthen(&self, state: &mut State, id: &TransferId, until_ms: u64) -> Result<(), Error> {
+        state.ledger.keep(id, until_ms);
+        let Some(reservation) = state.kept.get_mut(id) else { return Ok(()) };
+        reservation.until_ms = reservation.until_ms.max(until_ms);
+        write_reservation(&self.path(id), reservation)
+    }
+
+    /// Everything that is held, with what is known of it.
+    pub fn held(&self) -> Vec<(Held, Option<Reservation>)> {
+        let state = self.lock();
+        let held = state.ledger.held().into_iter();
+        held.map(|held| (state.kept.get(&held.id).cloned(), held)).map(|(kept, held)| (held, kept)).collect()
+    }
+
+    /// What one transfer has, with what is known of it.
+    pub fn held_by(&self, id: &TransferId) -> Option<(Held, Reservation)> {
+        let state = self.lock();
+        state.ledger.held_by(id).zip(state.kept.get(id).cloned())
+    }
+
+    /// Whether a transfer waits for room or has it, and for whom.
+    pub fn owner_of(&self, id: &TransferId) -> Option<Principal> {
+        let state = self.lock();
+        let waits = state.wanted.get(id).map(|wanted| wanted.owner.clone());
+        waits.or_else(|| state.ledger.held_by(id)?.owner)
+    }
+
+    /// Who waits, in their order.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        self.lock().ledger.waiting()
+    }
+
+    /// The limits, the bytes charged in all, and those charged to one owner.
+    pub fn figures(&self, owner: &Principal) -> (Limits, u64, u64) {
+        let state = self.lock();
+        (state.ledger.limits(), state.ledger.used(), state.ledger.used_by(owner))
+    }
+
+    /// The limits of now.
+    pub fn limits(&self) -> Limits {
+        self.lock().ledger.limits()
+    }
+
+    /// Changes the limits; what is held stays, also if it is more.
+    pub fn set_limits(&self, limits: Limits) {
+        self.lock().ledger.set_limits(limits);
+    }
+
     /// Bytes charged to each owner; what belongs to nobody is told under no name.
     pub fn owners(&self) -> std::collections::BTreeMap<Option<Principal>, u64> {
         self.lock().ledger.owners()
+    }
+
+    /// Where the buffer is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn on_granted(
@@ -178,40 +350,64 @@ impl Buffer {
         let wanted = state.wanted.remove(id);
         granted?;
         match wanted {
-            Some(wanted) => self.keep(state, id, &wanted),
+            // Whoever waited asks again soon, and has it for longer then.
+            Some(wanted) => self.write_down(state, id, &wanted),
             None => Ok(()),
         }
     }
 
+    /// Puts a granted reservation on the disk and keeps it as long as that says.
+    fn record(&self, state: &mut State, id: &TransferId, wanted: &Reservation) -> Result<(), Error> {
+        state.wanted.remove(id);
+        self.write_down(state, id, wanted)?;
+        state.ledger.keep(id, wanted.until_ms);
+        Ok(())
+    }
+
     /// Puts a granted reservation on the disk, with an empty tree if there is none; what cannot be kept is not granted.
-    fn keep(&self, state: &mut State, id: &TransferId, wanted: &Reservation) -> Result<(), Error> {
+    fn write_down(&self, state: &mut State, id: &TransferId, wanted: &Reservation) -> Result<(), Error> {
         let path = self.path(id);
-        let before = read(&path.join(RESERVATION)).ok();
-        if before.as_ref().is_some_and(|before| before.bytes >= wanted.bytes) {
-            return Ok(());
+        let before = state.kept.get(id);
+        let fresh = match before {
+            Some(before) if before.bytes >= wanted.bytes && before.until_ms >= wanted.until_ms => {
+                return Ok(());
+            }
+            Some(before) => Reservation {
+                bytes: before.bytes.max(wanted.bytes),
+                until_ms: before.until_ms.max(wanted.until_ms),
+                ..before.clone()
+            },
+            None => wanted.clone(),
+        };
+        let written = make_tree(&path, &wanted.account).and_then(|()| write_reservation(&path, &fresh));
+        match &written {
+            Ok(()) => drop(state.kept.insert(*id, fresh)),
+            Err(_) if before.is_none() => drop(state.ledger.leave(id)),
+            Err(_) => {}
         }
-        let kept = make_tree(&path, &wanted.account).and_then(|()| write_reservation(&path, wanted));
-        if kept.is_err() && before.is_none() {
-            state.ledger.leave(id);
-        }
-        kept
+        written
     }
 
     /// Removes the files of one that leaves; the reservation first, so that a crash leaves them nobody's.
     fn remove(&self, id: &TransferId) -> Result<(), Error> {
         let store = LocalStore::open(&self.folder, Access::ReadWrite)?;
         let (root, name) = (store.root()?, hex(id));
-        let gone = |result: Result<(), Error>| match result {
-            Err(error) if error.code == Code::PathNotFound => Ok(()),
-            other => other,
-        };
         if let Ok(dir) = root.child(name.as_bytes()) {
-            gone(dir.remove_file(RESERVATION.as_bytes()))?;
+            forgive(dir.remove_file(RESERVATION.as_bytes()))?;
             dir.sync()?;
         }
-        gone(remove_tree(&*root, name.as_bytes()).map(drop))?;
+        let removed = forgive(remove_tree(&*root, name.as_bytes()).map(drop));
+        if removed.as_ref().is_err_and(|error| error.code == Code::PermissionDenied) {
+            // Directories that their owner may not change, of an unprivileged PoP.
+            unlock_all(&root.child(name.as_bytes())?)?;
+            forgive(remove_tree(&*root, name.as_bytes()).map(drop))?;
+        } else {
+            removed?;
+        }
         root.sync()?;
-        self.lock().ledger.gone(id);
+        let mut state = self.lock();
+        state.ledger.gone(id);
+        state.kept.remove(id);
         Ok(())
     }
 
@@ -222,6 +418,51 @@ impl Buffer {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
+}
+
+/// The files of a transfer are not there.
+pub(super) fn gone(id: &TransferId) -> Error {
+    Error::new(Code::BufferGone, "open", hex(id), "")
+}
+
+/// What is gone already is as good as removed.
+fn forgive(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.code == Code::PathNotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Takes the buffer for this process.
+fn take(folder: &Path) -> Result<File, Error> {
+    let path = folder.join(LOCK);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| file_error("open", &path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            let cause = format!("another PoP uses this folder: {error}");
+            Err(Error::new(Code::BufferMissing, "open", folder.display(), cause))
+        }
+    }
+}
+
+/// Lets the owner change each directory of a tree.
+fn unlock_all(top: &Arc<dyn Dir>) -> Result<(), Error> {
+    let mut todo = vec![RelPath::root()];
+    while let Some(path) = todo.pop() {
+        let dir = top.descend(&path)?;
+        if dir.is_locked()? {
+            dir.unlock()?;
+        }
+        for listed in dir.list()? {
+            let listed = listed?;
+            if listed.hint == TypeHint::Dir {
+                todo.push(path.child(&listed.name)?);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The folders of transfers; anything else there is left alone.
@@ -305,7 +546,21 @@ mod tests {
     }
 
     fn room(owner: &str, bytes: u64, until_ms: u64) -> Reservation {
-        Reservation::new(&who(owner), &Account::own().unwrap(), bytes, until_ms)
+        Reservation::new(&who(owner), &own(), bytes, 0, until_ms)
+    }
+
+    fn own() -> String {
+        Account::own().unwrap().name
+    }
+
+    /// Asks for room, as patient as it is long.
+    fn reserve(buffer: &Buffer, number: u8, wanted: Reservation) -> Result<Answer, Error> {
+        let patience = wanted.until_ms;
+        buffer.reserve(id(number), wanted, patience)
+    }
+
+    fn enter(buffer: &Buffer, number: u8, owner: &str) -> Result<Arc<dyn Store>, Code> {
+        buffer.enter(&id(number), &who(owner), &own(), true).map_err(|error| error.code)
     }
 
     fn used(buffer: &Buffer) -> u64 {
@@ -316,38 +571,42 @@ mod tests {
         fs::write(dir.join(hex(&id(number))).join(FILES).join(name), vec![7; bytes]).unwrap();
     }
 
+    fn folders(dir: &Path) -> usize {
+        transfers_in(dir).unwrap().len()
+    }
+
     #[test]
     fn room_is_reserved_used_counted_and_given_back() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
-        assert!(buffer.store(&id(1)).is_err());
-        assert_eq!(buffer.reserve(id(1), room("alice", 50, 9)), Ok(Answer::Granted));
-        buffer.store(&id(1)).unwrap().root().unwrap().mkdir(b"sub", 0o700).unwrap();
+        assert!(enter(&buffer, 1, "alice").is_err());
+        assert_eq!(reserve(&buffer, 1, room("alice", 50, 9)), Ok(Answer::Granted));
+        enter(&buffer, 1, "alice").unwrap().root().unwrap().mkdir(b"sub", 0o700).unwrap();
         write(dir.path(), 1, "sub/f", 20);
         let mode = dir.path().join(hex(&id(1))).metadata().unwrap().permissions().mode();
         assert_eq!((used(&buffer), mode & 0o777), (50, 0o700));
-        assert_eq!(buffer.seal(&id(1)), Ok(20));
+        assert_eq!(buffer.seal(&id(1), &who("alice"), 9), Ok(20));
         assert_eq!((used(&buffer), buffer.reservation(&id(1)).unwrap().bytes), (20, 20));
         buffer.leave(&id(1)).unwrap();
-        assert_eq!((used(&buffer), fs::read_dir(dir.path()).unwrap().count()), (0, 0));
-        assert_eq!(buffer.reserve(id(1), room("bob", 5, 9)), Ok(Answer::Granted));
+        assert_eq!((used(&buffer), folders(dir.path())), (0, 0));
+        assert_eq!(reserve(&buffer, 1, room("bob", 5, 9)), Ok(Answer::Granted));
     }
 
     #[test]
     fn who_waits_has_nothing_on_the_disk_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
-        buffer.reserve(id(1), room("alice", 60, 9)).unwrap();
-        assert_eq!(buffer.reserve(id(2), room("bob", 50, 9)), Ok(Answer::Waits(Shortage::Space(10))));
-        assert!(buffer.store(&id(2)).is_err() && buffer.tend(0).is_empty());
+        reserve(&buffer, 1, room("alice", 60, 9)).unwrap();
+        assert_eq!(reserve(&buffer, 2, room("bob", 50, 9)), Ok(Answer::Waits(Shortage::Space(10))));
+        assert!(enter(&buffer, 2, "bob").is_err() && buffer.tend(0).is_empty());
         buffer.leave(&id(1)).unwrap();
         assert_eq!(buffer.tend(0), [(id(2), Ok(()))]);
-        buffer.store(&id(2)).unwrap();
+        enter(&buffer, 2, "bob").unwrap();
         assert!(buffer.tend(8).is_empty());
         assert_eq!(used(&buffer), 50);
         // What expires goes from the disk.
         assert!(buffer.tend(9).is_empty());
-        assert_eq!((used(&buffer), fs::read_dir(dir.path()).unwrap().count()), (0, 0));
+        assert_eq!((used(&buffer), folders(dir.path())), (0, 0));
     }
 
     #[test]
@@ -355,7 +614,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         for (number, owner) in [(1, "alice"), (2, "bob"), (3, "carol")] {
-            buffer.reserve(id(number), room(owner, 30, 9)).unwrap();
+            reserve(&buffer, number, room(owner, 30, 9)).unwrap();
             write(dir.path(), number, "f", 10);
         }
         drop(buffer);
@@ -370,21 +629,131 @@ mod tests {
         assert!(buffer.tend(0).is_empty());
         assert!(!of(2).exists() && !of(3).exists() && of(1).exists());
         assert_eq!((used(&buffer), dir.path().join("lost+found").exists()), (30, true));
-        assert_eq!(buffer.reserve(id(1), room("alice", 30, 9)), Ok(Answer::Granted));
-        assert_eq!(buffer.seal(&id(1)), Ok(10));
+        assert_eq!(reserve(&buffer, 1, room("alice", 30, 9)), Ok(Answer::Granted));
+        assert_eq!(buffer.seal(&id(1), &who("alice"), 9), Ok(10));
     }
 
     #[test]
     fn more_than_was_reserved_is_charged_or_refused() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
-        buffer.reserve(id(1), room("alice", 5, 9)).unwrap();
-        write(dir.path(), 1, "f", 40);
-        assert_eq!(buffer.seal(&id(1)), Ok(40));
-        assert_eq!(used(&buffer), 40);
-        write(dir.path(), 1, "g", 40);
-        assert_eq!(buffer.seal(&id(1)).unwrap_err().code, Code::BufferTooSmall);
-        assert_eq!(used(&buffer), 40);
+        for (number, bytes) in [(1, 40), (2, 70)] {
+            reserve(&buffer, number, room("alice", 5, 9)).unwrap();
+            write(dir.path(), number, "f", bytes);
+        }
+        assert_eq!(buffer.seal(&id(1), &who("alice"), 9), Ok(40));
+        assert_eq!(used(&buffer), 45);
+        assert_eq!(buffer.seal(&id(2), &who("alice"), 9).unwrap_err().code, Code::BufferTooSmall);
+        assert_eq!(used(&buffer), 45);
+    }
+
+    #[test]
+    fn nobody_writes_more_than_was_reserved_and_nothing_after_all_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let buffer = Arc::new(Buffer::open(dir.path(), LIMITS).unwrap());
+        reserve(&buffer, 1, room("alice", 50, 9)).unwrap();
+        write(dir.path(), 1, "f", 20);
+        let filling = buffer.filling(id(1), 0).unwrap();
+        buffer.write(&id(1), 30).unwrap();
+        assert_eq!(buffer.write(&id(1), 1).unwrap_err().code, Code::BufferFull);
+        // It does not expire as long as it comes, and a day later.
+        buffer.tend(UNFINISHED_MS * 3);
+        drop(filling);
+        buffer.tend(UNFINISHED_MS * 4 - 1);
+        assert_eq!(enter(&buffer, 1, "bob").err(), Some(Code::BufferGone));
+        assert!(enter(&buffer, 1, "alice").is_ok());
+        assert_eq!(buffer.enter(&id(1), &who("alice"), "x", true).err().unwrap().code, Code::NotMapped);
+        assert_eq!(buffer.seal(&id(1), &who("bob"), 9).unwrap_err().code, Code::BufferGone);
+        assert_eq!(buffer.seal(&id(1), &who("alice"), 9), Ok(20));
+        assert_eq!(enter(&buffer, 1, "alice").err(), Some(Code::ReadOnlyStorage));
+        assert!(buffer.enter(&id(1), &who("alice"), &own(), false).is_ok());
+        assert_eq!(buffer.write(&id(1), 1).unwrap_err().code, Code::BufferFull);
+        buffer.leave(&id(1)).unwrap();
+        assert_eq!(enter(&buffer, 1, "alice").err(), Some(Code::BufferGone));
+    }
+
+    #[test]
+    fn what_was_sealed_is_so_after_a_restart_and_one_process_has_a_buffer() {
+        let dir = tempfile::tempdir().unwrap();
+        let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
+        reserve(&buffer, 1, room("alice", 50, 9)).unwrap();
+        write(dir.path(), 1, "f", 20);
+        buffer.seal(&id(1), &who("alice"), 70).unwrap();
+        assert_eq!(Buffer::open(dir.path(), LIMITS).err().unwrap().code, Code::BufferMissing);
+        drop(buffer);
+        let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
+        let (held, kept) = buffer.held_by(&id(1)).unwrap();
+        assert_eq!((held.reserved, held.written, held.until_ms), (20, 20, 70));
+        assert!(kept.sealed && used(&buffer) == 20);
+    }
+
+    #[test]
+    fn directories_that_are_locked_are_removed_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
+        reserve(&buffer, 1, room("alice", 50, 9)).unwrap();
+        let locked = dir.path().join(hex(&id(1))).join(FILES).join("a/b");
+        fs::create_dir_all(&locked).unwrap();
+        fs::write(locked.join("f"), "x").unwrap();
+        for dir in [locked.as_path(), locked.parent().unwrap()] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o500)).unwrap();
+        }
+        buffer.leave(&id(1)).unwrap();
+        assert_eq!((used(&buffer), folders(dir.path())), (0, 0));
+    }
+
+    /// Bytes in all files of a folder.
+    fn bytes_below(path: &Path) -> u64 {
+        bytes_in(path).unwrap()
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
+
+        /// Whatever happens, no owner and not all of them are charged more than is allowed, and no more is on the disk
+        /// than is charged.
+        #[test]
+        fn the_quota_is_exact_at_every_moment(
+            steps in proptest::collection::vec((0..8_u8, 0..5_u8, 1..70_u64), 0..40)
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut buffer = Arc::new(Buffer::open(dir.path(), LIMITS).unwrap());
+            let (mut now, mut name) = (0, 0);
+            for (what, number, bytes) in steps {
+                let owner = ["alice", "bob"][usize::from(number % 2)];
+                match what {
+                    0 | 1 => drop(reserve(&buffer, number, room(owner, bytes, now + 100))),
+                    2 | 3 => {
+                        let asked = buffer.reservation(&id(number)).and_then(|_| {
+                            let _filling = buffer.filling(id(number), now)?;
+                            buffer.write(&id(number), bytes)
+                        });
+                        let sealed = buffer.held_by(&id(number)).is_some_and(|(_, kept)| kept.sealed);
+                        if asked.is_ok() && !sealed {
+                            name += 1;
+                            write(dir.path(), number, &name.to_string(), usize::try_from(bytes).unwrap());
+                        }
+                    }
+                    4 => drop(buffer.seal(&id(number), &who(owner), now + 100)),
+                    5 => buffer.leave(&id(number)).unwrap(),
+                    6 => {
+                        now += bytes;
+                        buffer.tend(now);
+                    }
+                    _ => {
+                        drop(buffer);
+                        buffer = Arc::new(Buffer::open(dir.path(), LIMITS).unwrap());
+                    }
+                }
+                let owners = buffer.owners();
+                proptest::prop_assert!(owners.values().sum::<u64>() <= LIMITS.capacity);
+                proptest::prop_assert!(owners.values().all(|bytes| *bytes <= LIMITS.quota));
+                for (id, path) in transfers_in(dir.path()).unwrap() {
+                    let charged = buffer.held_by(&id).map_or(0, |(held, _)| held.reserved);
+                    proptest::prop_assert!(bytes_below(&path) <= charged);
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,16 +5,19 @@
 //! that is in use is locked and passed over; one whose storage is not there now waits for the next round.
 
 use super::Site;
+use super::buffer::FILES;
 use super::watch::spawn_every;
 use crate::home::Home;
 use crate::identity::account::Account;
+use crate::mover::hex;
 use crate::mover::journal::leads_to;
 use crate::store::local::{Access as Mode, LocalStore};
 use crate::store::temp::temp_job;
 use crate::store::{Dir, Store, TypeHint};
+use renkei_core::buffer::{STORAGE, split};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, State};
-use renkei_core::path::RelPath;
+use renkei_core::path::{Place, RelPath};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -65,7 +68,8 @@ fn abandoned(home: &Home, now: SystemTime) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(home.journal_dir()) else { return Vec::new() };
     let old = |path: &PathBuf| path.metadata().is_ok_and(|metadata| is_old(&metadata, now));
     let named = |path: &PathBuf| {
-        path.extension().is_some_and(|kind| ["journal", "bad", "becomes"].iter().any(|known| kind == *known))
+        path.extension()
+            .is_some_and(|kind| ["journal", "bad", "becomes", "buffered"].iter().any(|known| kind == *known))
     };
     listing.flatten().map(|entry| entry.path()).filter(|path| named(path) && old(path)).collect()
 }
@@ -119,10 +123,21 @@ fn local_destination(header: &Header) -> Result<Destination, Error> {
 
 fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
     let Some(to) = &header.to else { return local_destination(header) };
+    if to.storage == STORAGE {
+        return in_buffer(site, to);
+    }
     let account = Account::lookup(&header.account)?;
     let snapshot = site.snapshot();
     let root = snapshot.storage(&to.storage)?;
     Ok(Destination { store: root.store()?, path: to.path.clone(), account })
+}
+
+/// Below the buffer's own folder, which the accounts of transfers cannot enter.
+fn in_buffer(site: &Site, to: &Place) -> Result<Destination, Error> {
+    let store = Arc::new(LocalStore::open(site.buffer()?.folder(), Mode::ReadWrite)?);
+    let (id, path) = split(to).unwrap_or_default();
+    let files = RelPath::parse(format!("{}/{FILES}", hex(&id)).as_bytes())?;
+    Ok(Destination { store, path: files.join(&path)?, account: Account::own()? })
 }
 
 /// Removes the temporary files of `job` below a directory. Symbolic links are not followed.
@@ -164,7 +179,6 @@ mod tests {
     use super::*;
     use crate::mover::journal::{Journal, boot_id};
     use crate::store::temp::temp_name;
-    use renkei_core::path::Place;
 
     struct Case {
         _dir: tempfile::TempDir,

@@ -6,9 +6,11 @@
 
 pub mod access;
 pub mod buffer;
+pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;
+mod digests;
 pub mod files;
 pub mod history;
 pub mod introduction;
@@ -22,6 +24,7 @@ pub mod runner;
 mod running;
 pub mod scope;
 pub mod snapshot;
+mod spill;
 pub mod tickets;
 pub mod transfer;
 pub mod view;

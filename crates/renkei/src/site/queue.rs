@@ -5,6 +5,7 @@
 
 use super::Site;
 use super::access::Access;
+use super::spill::spill_permits;
 use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, hex_id};
 use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
@@ -15,7 +16,9 @@ use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
 use renkei_core::wire::message::{BATCH_ENTRIES, Found, TransferId};
-use renkei_core::wire::queue::{Listed, MAX_AFTER, MAX_LABEL_BYTES, Queued, Story, Submission, Terms};
+use renkei_core::wire::queue::{
+    Listed, MAX_AFTER, MAX_LABEL_BYTES, MAX_ORIGIN_BYTES, Queued, Story, Submission, Terms,
+};
 use renkei_core::wire::{decode, encode};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -221,6 +224,12 @@ impl Site {
         self.is_own_user(owner)?;
         let catalogue = self.queue.catalogue()?;
         let (mut answers, mut good) = self.screen(&owner.to_string(), &all)?;
+        good.retain(|(at, _, _)| {
+            let sealed = self.seal_sources(owner, &all[*at]);
+            let is_sealed = sealed.is_ok();
+            answers[*at] = sealed;
+            is_sealed
+        });
         let scopes: Vec<Scope> = good.iter().map(|(_, _, scope)| scope.clone()).collect();
         for ((_, row, _), made) in good.iter_mut().zip(self.delegate(&access.proof, &scopes)?) {
             row.credential = made.to_bytes();
@@ -231,6 +240,7 @@ impl Site {
         for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
             answers[*at] = answer(row, put);
         }
+        self.keep_sources(&all, &answers);
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
         tracing::info!(target: "audit", principal = %owner, accepted, refused = all.len() - accepted, "queued");
         self.queue.ring();
@@ -250,7 +260,7 @@ impl Site {
                 true => Err(Error::new(Code::DependencyCycle, "submit", short(id), "")),
                 false => check(submission, &snapshot.trust).and_then(|()| has_room(good.len(), room, owner)),
             };
-            let checked = checked.and_then(|()| scope(submission)).map(|scope| {
+            let checked = checked.and_then(|()| self.scope(submission)).map(|scope| {
                 good.push((at, new_row(owner, submission, limits.deadline_days), scope));
             });
             answers.push(checked);
@@ -258,7 +268,7 @@ impl Site {
         Ok((answers, good))
     }
 
-    fn is_own_user(&self, owner: &Principal) -> Result<(), Error> {
+    pub(super) fn is_own_user(&self, owner: &Principal) -> Result<(), Error> {
         let own = self.name();
         if owner.user_name().is_some() && *owner.site() == own {
             return Ok(());
@@ -313,6 +323,12 @@ impl Site {
             _ => Ok(()),
         };
         let event = Event::Asked { change, deadline_ms };
+        if change == Change::Cancel
+            && self.queue.catalogue()?.load(id)?.is_none()
+            && self.abandon_upload(who, id)?
+        {
+            return Ok(());
+        }
         // Whoever tries again is present and may delegate anew.
         let fresh = match access.filter(|_| change == Change::Retry) {
             Some(access) => Some(self.delegate_again(access, id)?),
@@ -325,6 +341,7 @@ impl Site {
             self.queue.load().wake(&link);
         }
         self.stop_as_wished(&row);
+        self.leave_buffer(&row);
         self.queue.ring();
         Ok(())
     }
@@ -341,12 +358,24 @@ impl Site {
         Ok(())
     }
 
+    /// All that a transfer's credential may do: read its sources, write what they become, and bring them to the buffer
+    /// here if that may be needed.
+    fn scope(&self, submission: &Submission) -> Result<Scope, Error> {
+        let Submission { from, send, to, open, .. } = submission;
+        let scope = Scope::of_transfer(from, send, to, open)?;
+        match self.spills(submission) {
+            // One that has no room for it is not brought there.
+            true => Ok(scope.with(spill_permits(&self.name(), &send.transfer)).unwrap_or(scope)),
+            false => Ok(scope),
+        }
+    }
+
     /// A fresh credential for the user's own transfer.
     fn delegate_again(&self, access: &Access, id: &TransferId) -> Result<Vec<u8>, Error> {
         let row = self.queue.catalogue()?.load(id)?;
         let row = row.filter(|row| row.owner == access.principal.to_string());
         let row = row.ok_or_else(|| unknown(&short(id)))?;
-        let made = self.delegate(&access.proof, &[scope(&read_spec(&row)?)?])?;
+        let made = self.delegate(&access.proof, &[self.scope(&read_spec(&row)?)?])?;
         Ok(made.first().map(Delegation::to_bytes).unwrap_or_default())
     }
 
@@ -384,10 +413,14 @@ impl Site {
         let spec = read_spec(row)?;
         let active = self.queue.active().get(&row.id).cloned();
         let course = row.course.clone();
+        let from = match spec.terms.origin.as_str() {
+            "" => format!("{}:{}", spec.from, super::transfer::places(&spec.send)),
+            origin => origin.to_owned(),
+        };
         Ok(Queued {
             id: row.id,
             owner: row.owner.clone(),
-            from: format!("{}:{}", spec.from, super::transfer::places(&spec.send)),
+            from,
             to: format!("{}:{}", spec.to, spec.open.to),
             state: course.state,
             stopping: course.wish.is_some(),
@@ -403,6 +436,7 @@ impl Site {
             label: spec.terms.label,
             progress: active.map(|active| active.watch.look()),
             summary: course.summary,
+            buffered: self.buffered(&row.id),
         })
     }
 }
@@ -421,10 +455,9 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     }
 }
 
-/// All that a transfer's credential may do: read its sources, write what they become.
-fn scope(submission: &Submission) -> Result<Scope, Error> {
-    let Submission { from, send, to, open, .. } = submission;
-    Scope::of_transfer(from, send, to, open)
+/// A transfer that is refused.
+pub(super) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
+    Error::new(code, "submit", short(id), cause)
 }
 
 fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
@@ -463,7 +496,7 @@ fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {
 /// Whether a submission makes sense by itself.
 fn check(submission: &Submission, trust: &crate::identity::trust::Trust) -> Result<(), Error> {
     let Submission { from, send, to, open, terms } = submission;
-    let refused = |cause: &str| Err(Error::new(Code::NotQueueable, "submit", short(&send.transfer), cause));
+    let refused = |cause: &str| Err(refused(Code::NotQueueable, &send.transfer, cause));
     if send.transfer != open.transfer {
         return refused("its two halves have different ids");
     }
@@ -474,7 +507,8 @@ fn check(submission: &Submission, trust: &crate::identity::trust::Trust) -> Resu
     if send.sources.is_empty() || send.sources.len() > MAX_SOURCES || !counts_agree {
         return refused("it has no sources, too many, or another number of names than of sources");
     }
-    if terms.label.len() > MAX_LABEL_BYTES || terms.after.len() > MAX_AFTER {
+    let too_long = terms.label.len() > MAX_LABEL_BYTES || terms.origin.len() > MAX_ORIGIN_BYTES;
+    if too_long || terms.after.len() > MAX_AFTER {
         return refused("its label is too long, or it waits for too many others");
     }
     if open.choices.is_empty() {

@@ -107,7 +107,7 @@ impl Site {
     }
 
     /// Opens the catalogue and takes up what ran when the PoP ended.
-    fn open_queue(&self) -> Result<(), Error> {
+    pub(super) fn open_queue(&self) -> Result<(), Error> {
         if self.queue.catalogue.get().is_some() {
             return Ok(());
         }
@@ -277,9 +277,9 @@ impl Site {
 }
 
 /// One attempt.
-struct Run<'a> {
-    site: &'a Arc<Site>,
-    row: Row,
+pub(super) struct Run<'a> {
+    pub(super) site: &'a Arc<Site>,
+    pub(super) row: Row,
     link: Link,
     active: Active,
     attempt: Attempt,
@@ -313,6 +313,15 @@ impl Run<'_> {
         self.site.queue.active().remove(&self.row.id);
         self.site.queue.load().end(&self.row.owner, &self.link);
         self.site.queue.ring();
+        self.free_buffer();
+    }
+
+    /// What ended needs its files in the buffer no more, now that this is stored.
+    fn free_buffer(&self) {
+        if let Ok(Some(row)) = self.site.queue.catalogue().and_then(|catalogue| catalogue.load(&self.row.id))
+        {
+            self.site.leave_buffer(&row);
+        }
     }
 
     /// Files that the best of the attempts so far had done.
@@ -370,7 +379,7 @@ impl Run<'_> {
     }
 
     /// What the user delegated, if it is still good.
-    fn delegation(&self) -> Result<Delegation, Error> {
+    pub(super) fn delegation(&self) -> Result<Delegation, Error> {
         let kept = self.site.queue.catalogue()?.credential(&self.row.id)?;
         let none = || {
             let cause = "it has none any more; `renkei renew ID` gives it one";
@@ -382,7 +391,8 @@ impl Run<'_> {
     }
 
     fn transfer(&mut self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {
-        let mut target = dialler.connect(&spec.to)?;
+        let (mut target, now) = self.reach(dialler, spec)?;
+        let spec = &now;
         let found = match self.row.course.found {
             Some(found) => found,
             None => self.store_found(look(&mut target, spec)?)?,
@@ -409,7 +419,7 @@ impl Run<'_> {
     }
 
     /// Has the source push to the place that the destination grants.
-    fn push(
+    pub(super) fn push(
         &self,
         dialler: &Dialler,
         target: &mut Session,

@@ -177,6 +177,18 @@ impl Transfers {
         self.history().way(site)
     }
 
+    /// Stops what belongs to one transfer, and waits until it has let go.
+    pub(super) fn stop_of(&self, id: &str, error: &Error) {
+        let is_of = |running: &Running| running.status.id == id;
+        let all = self.lock();
+        let of = all.values().filter(|(_, running)| is_of(running));
+        let stops: Vec<Stop> = of.map(|(_, running)| running.stop.clone()).collect();
+        drop(all);
+        stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
+        let runs = |all: &mut Held| all.values().any(|(_, running)| is_of(running));
+        drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, runs));
+    }
+
     /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
     pub fn stop_all(&self, error: &Error) {
         let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();

@@ -3,6 +3,7 @@
 //! A storage is opened once and shared by all snapshots that have it unchanged, so that a change of the map never waits
 //! for a file system. One that is missing is looked for by the PoP's watch alone.
 
+use super::buffer::Buffer;
 use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
@@ -10,13 +11,14 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
+use renkei_core::buffer::Limits;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Mapping;
 use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::SystemTime;
 
 /// Largest mapping file accepted.
@@ -48,6 +50,12 @@ impl Root {
     }
 }
 
+/// Where the PoP's buffer is, and the buffer once it was opened.
+struct Slot {
+    folder: PathBuf,
+    opened: Mutex<Option<Arc<Buffer>>>,
+}
+
 /// State of the files when they were read, to notice a change.
 pub type Mark = Vec<Option<(SystemTime, u64, u64)>>;
 
@@ -69,19 +77,22 @@ pub struct Snapshot {
     pub http_tls: Arc<ServerConfig>,
     /// The storages by name.
     pub storages: BTreeMap<String, Arc<Root>>,
+    buffer: Arc<Slot>,
     mark: Mark,
 }
 
 impl Snapshot {
     /// Reads everything but the configuration, which the caller read.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
-        Self::load_after(home, config, &BTreeMap::new(), mark(home))
+        let slot = Slot { folder: config.buffer.folder(home), opened: Mutex::default() };
+        Self::load_after(home, config, &BTreeMap::new(), Arc::new(slot), mark(home))
     }
 
     fn load_after(
         home: &Home,
         config: Config,
         before: &BTreeMap<String, Arc<Root>>,
+        buffer: Arc<Slot>,
         mark: Mark,
     ) -> Result<Self, Error> {
         let site = config.site(home)?.clone();
@@ -101,6 +112,7 @@ impl Snapshot {
             storages: storages.collect(),
             site,
             config,
+            buffer,
             mark,
         })
     }
@@ -111,7 +123,7 @@ impl Snapshot {
         let mark = mark(home);
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        Self::load_after(home, config, &self.storages, mark)
+        Self::load_after(home, config, &self.storages, self.buffer.clone(), mark)
     }
 
     /// The state of the files it was read from.
@@ -122,6 +134,28 @@ impl Snapshot {
     /// Looks again for the storages that are missing.
     pub fn look_for_storages(&self) {
         self.storages.values().for_each(|root| root.look_again());
+    }
+
+    /// The buffer, opened when it is first asked for. One that was switched off and is not empty is there still, without
+    /// room for more.
+    ///
+    /// # Errors
+    /// `BufferMissing` if there is none, and those of the file system.
+    pub fn buffer(&self) -> Result<Arc<Buffer>, Error> {
+        let config = &self.config.buffer;
+        let limits = Limits { capacity: config.size(), quota: config.per_user() };
+        let mut opened = self.buffer.opened.lock().expect("no thread panics while it holds the lock");
+        if let Some(buffer) = &*opened {
+            buffer.set_limits(limits);
+            return Ok(buffer.clone());
+        }
+        let folder = &self.buffer.folder;
+        if limits.capacity == 0 && !folder.exists() {
+            let missing = Error::new(Code::BufferMissing, "open buffer", &self.site, "");
+            return Err(missing.at(self.site.as_str()));
+        }
+        let buffer = Buffer::open(folder, limits).map_err(|error| error.at(self.site.as_str()))?;
+        Ok(opened.insert(Arc::new(buffer)).clone())
     }
 
     /// A storage by name.

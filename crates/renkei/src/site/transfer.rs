@@ -102,6 +102,8 @@ impl Site {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
         let listed = self.transfers.enter(job, entry)?;
+        // An older run writes no more.
+        let (_filling, custodian) = access.fill_buffer(&open.to)?.unzip();
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
@@ -134,6 +136,7 @@ impl Site {
             root: format!("/{storage}"),
             keep: keep.clone(),
             within,
+            custodian,
         };
         let ended = receive(job, control, streams, &watch, &stop);
         if let (Ok(_), Some(parked), Some(keep)) = (&ended, parked, keep) {
@@ -356,6 +359,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
         account,
         side: access.site().into(),
         keep: None,
+        compare: access.compare_buffered(open)?,
     })
 }
 

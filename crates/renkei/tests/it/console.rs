@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the PoP answered.
-struct Answer {
+pub struct Answer {
     status: u16,
     head: String,
-    body: String,
+    /// The page.
+    pub body: String,
 }
 
 impl Answer {
@@ -71,7 +72,8 @@ fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
     Answer { status, head: head.into(), body: body.into() }
 }
 
-fn get(site: &Site, page: &str, cookie: &str) -> Answer {
+/// Asks for a page.
+pub fn get(site: &Site, page: &str, cookie: &str) -> Answer {
     ask(site, page, cookie, None)
 }
 
@@ -81,7 +83,7 @@ fn secret(link: &str) -> &str {
 }
 
 /// Logs in by a link and gives the cookie.
-fn log_in(site: &Site, link: &str) -> String {
+pub fn log_in(site: &Site, link: &str) -> String {
     let answer = ask(site, "/console/login", "", Some(&format!("t={}", secret(link))));
     assert_eq!((answer.status, answer.header("location")), (303, "/console"), "{}", answer.head);
     answer.cookie()

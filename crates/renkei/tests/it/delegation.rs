@@ -332,6 +332,7 @@ fn what_is_received_beside_the_destination_is_refused() {
         side: "client".into(),
         account: Account::own().unwrap(),
         keep: None,
+        compare: None,
     };
     let summary = send(job, &mut session.control, streams, &Watch::default(), &Stop::default()).unwrap();
     let refused =

@@ -119,7 +119,7 @@ impl Pages {
         fields(output, "", &mut found);
         let known = self.documented.get(verb).unwrap_or_else(|| panic!("docs/json.md has no `## {verb}`"));
         // Objects that are described elsewhere on the page.
-        let elsewhere = ["reason.", "progress.", "summary.", "error."];
+        let elsewhere = ["reason.", "progress.", "summary.", "error.", "buffered."];
         let inside = |path: &str| elsewhere.iter().any(|part| path.contains(part)) && verb != "failure";
         let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal") || inside(path);
         let failure = |path: &str| path.starts_with("failures[].");
@@ -161,6 +161,7 @@ fn json_output_is_as_documented() {
     see_place_verbs(&federation, &mut pages);
     see_queue_verbs(&federation, &mut pages);
     see_a_running_transfer(&mut federation, &mut pages);
+    see_the_buffer(&mut federation, &mut pages);
     pages.check_all_seen();
 }
 
@@ -258,6 +259,16 @@ fn see_queue_verbs(federation: &Federation, pages: &mut Pages) {
     see("why", &["why", &third]);
     see("transfers", &["transfers", "--ended"]);
     see("cancel", &["cancel", &third, "0123456789"]);
+}
+
+/// A buffer with nothing in it.
+fn see_the_buffer(federation: &mut Federation, pages: &mut Pages) {
+    let titech = &mut federation.titech;
+    let config = titech.dir().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}\n[buffer]\nsize_mib = 1\n")).unwrap();
+    titech.restart();
+    pages.see("buffer", &titech.json(&["buffer"]).1);
 }
 
 /// `status` while a transfer runs; one that was over too soon is begun again.

@@ -134,7 +134,7 @@ fn system(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// A file system mounted as long as the value lives.
-struct Mounted(PathBuf);
+pub struct Mounted(PathBuf);
 
 impl Mounted {
     /// Mounts with a command; `None` where the machine does not have or allow it.
@@ -144,7 +144,7 @@ impl Mounted {
     }
 
     /// A file system in memory; `None`, said aloud, where mounting is not allowed.
-    fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
+    pub fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
         let mounted = Mounted::by(at, "mount", &["-t", "tmpfs", "-o", options, "tmpfs", text(at)]);
         if mounted.is_none() {
             eprintln!("SKIPPED: cannot mount");

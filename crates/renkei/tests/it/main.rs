@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod browser;
+mod buffer;
 mod catalogue;
 mod console;
 mod console_pages;

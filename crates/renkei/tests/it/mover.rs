@@ -112,6 +112,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         side: "client".into(),
         account: account.clone(),
         keep: None,
+        compare: None,
     };
     let receive_job = ReceiveJob {
         base: store.root().unwrap(),
@@ -125,6 +126,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         side: "kek".into(),
         keep: None,
         within: vec![RelPath::root()],
+        custodian: None,
     };
     let watch = Watch::default();
     std::thread::scope(|scope| {

@@ -143,7 +143,8 @@ fn the_same_id_is_the_same_transfer() {
 fn what_cannot_be_queued_is_refused_at_once() {
     let Federation { titech, kek, .. } = &Federation::two();
     let refused = |arguments: &[&str]| refused(titech, &[&["cp", "--detach"], arguments].concat());
-    assert_eq!(refused(&["/etc/passwd", &kek.place("f")]), "RK-QUE-9");
+    assert_eq!(refused(&[&kek.place("f"), "/tmp/here"]), "RK-QUE-9");
+    assert_eq!(refused(&["/etc/passwd", &kek.place("f")]), "RK-STORE-23");
     assert_eq!(refused(&[&kek.place("f"), &kek.place("f")]), "RK-MOVE-7");
     assert_eq!(refused(&["--after", "abcdef12", &kek.place("f"), &kek.place("g")]), "RK-QUE-1");
     assert_eq!(refused(&["nosuch:/data/f", &kek.place("g")]), "RK-CONF-5");

@@ -49,7 +49,7 @@ pub(super) fn table(site: &Arc<Site>, visitor: &Visitor, ended: bool) -> Html {
     }
 }
 
-fn hex(id: &TransferId) -> String {
+pub(super) fn hex(id: &TransferId) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -205,6 +205,11 @@ fn facts(story: &Story, visitor: &Visitor) -> Html {
     match transfer.ended_ms {
         Some(ended) => fact("Ended", &moment(at(ended))),
         None => fact("Given up", &moment(at(transfer.deadline_ms))),
+    }
+    if let Some(buffered) = &transfer.buffered {
+        let part = if buffered.whole { "all of it" } else { "so far" };
+        fact("In the buffer", &format!("{} at {}, {part}", human(buffered.bytes), buffered.site));
+        fact("Kept there until", &moment(at(buffered.until_ms)));
     }
     fact("Priority", &transfer.priority);
     html.put("</dl>", &[]);

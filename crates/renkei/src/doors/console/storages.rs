@@ -1,17 +1,77 @@
-//! Storages and the room in them.
+//! Storages and the room in them, and the buffer.
 
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
+use super::queued::hex;
 use crate::site::Site;
 use crate::site::console::Visitor;
 use crate::site::rooms::Room;
 use renkei_core::units::human;
-use renkei_core::wire::message::Space;
+use renkei_core::wire::buffer::{BufferStatus, Stage};
+use renkei_core::wire::message::{Space, TransferId};
 use std::sync::Arc;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    Page::new(Tab::Storages, "Storages").part("rooms", "Room", table(site, visitor))
+    let page = Page::new(Tab::Storages, "Storages").part("rooms", "Room", table(site, visitor));
+    match site.buffer_status(visitor.access().map(|access| &access.principal)) {
+        Ok(buffer) => page.part("buffer", "Buffer", buffer_table(&buffer)).part(
+            "pieces",
+            "In the buffer",
+            pieces(&buffer),
+        ),
+        // A PoP that has none.
+        Err(_) => page,
+    }
+}
+
+/// How full the buffer is, and by whom.
+fn buffer_table(buffer: &BufferStatus) -> Html {
+    let mut table = Table::new(&["Whose", "Reserved", "Of"]);
+    let text = |bytes| Html::of("{}", &[&human(bytes)]);
+    table.row(vec![Html::of("all", &[]), text(buffer.charged), text(buffer.size)]);
+    for (owner, bytes) in &buffer.owners {
+        table.row(vec![named(owner), text(*bytes), text(buffer.quota)]);
+    }
+    table.finish("Files of queued transfers on their way", "")
+}
+
+fn named(owner: &str) -> Html {
+    match owner {
+        "" => Html::of("nobody", &[]),
+        owner => Html::of("<bdi>{}</bdi>", &[&owner]),
+    }
+}
+
+/// What is in the buffer, and who waits for room.
+fn pieces(buffer: &BufferStatus) -> Html {
+    let mut table = Table::new(&["Transfer", "Whose", "Reserved", "There", "State"]);
+    let text = |bytes| Html::of("{}", &[&human(bytes)]);
+    for piece in &buffer.pieces {
+        let stage = match piece.stage {
+            Stage::Filling => "coming",
+            Stage::Whole => "to be forwarded",
+            Stage::Leaving => "being removed",
+        };
+        let cells = [text(piece.charged), text(piece.written), Html::of("{}", &[&stage])];
+        let id = if piece.stage == Stage::Whole { linked(&piece.id) } else { plain(&piece.id) };
+        table.row([vec![id, named(&piece.owner)], cells.to_vec()].concat());
+    }
+    for waiter in &buffer.waiting {
+        let cells = [text(waiter.bytes), text(0), Html::of("waits for room", &[])];
+        table.row([vec![plain(&waiter.id), named(&waiter.owner)], cells.to_vec()].concat());
+    }
+    table.finish("Room of each transfer", "Nothing is in the buffer.")
+}
+
+/// One that may not be in the queue.
+fn plain(id: &TransferId) -> Html {
+    Html::of("<code>{}</code>", &[&&hex(id)[..8]])
+}
+
+fn linked(id: &TransferId) -> Html {
+    let id = hex(id);
+    Html::of("<a href=\"/console/queue/{}\"><code>{}</code></a>", &[&id, &&id[..8]])
 }
 
 /// One row for each storage.

@@ -45,8 +45,18 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     gauge("lines", "Lines between this PoP and others that are up", status.lines.len() as i64);
     let circuits = status.relayed.iter().map(|relayed| i64::from(relayed.circuits)).sum();
     gauge("circuits", "Connections passed on now", circuits);
+    if let Ok(buffer) = site.buffer_status(None) {
+        gauge("buffer_size_bytes", "Bytes that the buffer may hold", number(buffer.size));
+        gauge("buffer_charged_bytes", "Bytes of the buffer that are reserved", number(buffer.charged));
+        gauge("buffer_written_bytes", "Bytes in the buffer", number(buffer.written));
+        gauge("buffer_waiting", "Transfers that wait for room in the buffer", buffer.waiting.len() as i64);
+    }
     gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+fn number(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -170,6 +170,10 @@ fn operate(
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
         Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Reserve { transfer, bytes, waits } => {
+            Reply::Room(site.reserve(access, transfer, bytes, waits)?)
+        }
+        Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
