@@ -303,7 +303,7 @@ impl<'a> Run<'a> {
         let streams = self.job.common.max_streams();
         if let Some(upload) = &self.upload {
             let ahead = Ahead { streams, sends: true, request: None };
-            return self.up_to_buffer(open(&upload.home, ahead, connected)?, upload);
+            return self.up_to_buffer(open(&upload.home, ahead, connected)?);
         }
         match &self.direction {
             Direction::Up(site) => {
@@ -381,8 +381,9 @@ impl<'a> Run<'a> {
     }
 
     /// Sends the sources to the buffer, each by its number.
-    fn up_to_buffer(&self, mut session: Session, upload: &Upload) -> Result<Summary, Error> {
-        let options = ReceiveOptions { existing: upload.existing, delete: false, dry_run: false };
+    fn up_to_buffer(&self, mut session: Session) -> Result<Summary, Error> {
+        // Of an upload that goes on, the PoP knows what is there.
+        let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
         let names = (0..self.sources.len()).map(|number| split(&source(&self.transfer, number)));
         let roots = self.local_roots(names.flatten().map(|(_, name)| name).collect())?;
         let opened = session.ask_open(Request::OpenReceive(OpenReceive {

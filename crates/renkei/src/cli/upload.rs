@@ -22,7 +22,7 @@ use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::buffer::{Room, Standing};
-use renkei_core::wire::message::{Existing, Source, TransferId};
+use renkei_core::wire::message::{Source, TransferId};
 use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -34,8 +34,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Upload {
     /// The site whose PoP has the buffer.
     pub(super) home: SiteName,
-    /// What is done with files that an earlier run sent.
-    pub(super) existing: Existing,
 }
 
 /// Sends the files to the buffer, hands the transfer in and prints its id.
@@ -49,14 +47,14 @@ pub(super) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) ->
     let fresh = run.transfer;
     if let Some(earlier) = marker.read()?.filter(|_| detach.id().is_none()) {
         run.transfer = earlier;
-        match send_and_hand_in(&mut run, detach, &home, &marker, Existing::SameStamp) {
+        match send_and_hand_in(&mut run, detach, &home, &marker) {
             // It was handed in, and has ended since: what is wanted is another one.
             Err(error) if error.code == Code::SubmissionConflict => marker.forget(),
             outcome => return outcome,
         }
     }
     run.transfer = fresh;
-    send_and_hand_in(&mut run, detach, &home, &marker, Existing::Replace)
+    send_and_hand_in(&mut run, detach, &home, &marker)
 }
 
 fn send_and_hand_in(
@@ -64,7 +62,6 @@ fn send_and_hand_in(
     detach: &Detach,
     home: &SiteName,
     marker: &Marker,
-    existing: Existing,
 ) -> Result<u8, Error> {
     let mut asker = Asker::new(run.context, false);
     let terms = Terms { origin: origin(run), ..detach.terms(&mut asker, run.context)? };
@@ -72,7 +69,7 @@ fn send_and_hand_in(
     let bytes = bytes_of(&run.local_roots(run.unnamed())?, run.job.recursive, &run.stop)?;
     marker.write(&run.transfer)?;
     if !reserve(run, &mut asker, bytes, home, detach.waits())? {
-        run.send_to_buffer(Upload { home: home.clone(), existing })?;
+        run.send_to_buffer(Upload { home: home.clone() })?;
         if let Some(status) = upload(run, home)? {
             return Ok(status);
         }

@@ -240,7 +240,7 @@ fn write_small(
     let temp = places.temp(&entry.path);
     let place = session.make_place(places, &entry.path)?;
     session.receiver(|receiver| receiver.claim(&entry.path))?;
-    session.ask_for_room(content.len() as u64)?;
+    session.make_room(&place, &temp, content.len() as u64)?;
     let file = place.dir.create_temp(&temp, false)?;
     let written = (|| {
         write_content(&*file, entry, content)?;

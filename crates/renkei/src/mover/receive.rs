@@ -16,8 +16,8 @@ use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
 use crate::store::temp::is_temp_name;
-use crate::store::{DIRECT_ALIGN, Dir, WriteFile};
-use renkei_core::entry::EntryKind;
+use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
+use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
@@ -299,9 +299,22 @@ impl Session {
         Error { subject, ..error }
     }
 
-    /// Fails if so many bytes more may not be written.
-    pub(super) fn ask_for_room(&self, bytes: u64) -> Result<(), Error> {
-        self.custodian.as_ref().map_or(Ok(()), |custodian| custodian.ask(bytes))
+    /// Fails if a file may not have so many bytes. Where room is counted, what it replaces goes first, and what an
+    /// earlier run left under its temporary name counts to it.
+    pub(super) fn make_room(&self, place: &Place<'_>, temp: &[u8], bytes: u64) -> Result<(), Error> {
+        let Some(custodian) = &self.custodian else { return Ok(()) };
+        let size = |name: &[u8]| match place.dir.entry(name, Detail::Basic) {
+            Ok((Entry { kind: EntryKind::File { stamp, .. }, .. }, raw)) if raw.nlink == 1 => {
+                Some(stamp.size)
+            }
+            _ => None,
+        };
+        let mut freed = size(temp).unwrap_or(0);
+        if let Some(replaced) = size(place.name) {
+            place.dir.remove_file(place.name)?;
+            freed += replaced;
+        }
+        custodian.ask(bytes.saturating_sub(freed))
     }
 
     /// A slot of a file came.
@@ -600,8 +613,8 @@ fn create(
 ) -> Result<OpenFile, Error> {
     let temp = places.temp(&head.entry.path);
     let place = session.make_place(places, &head.entry.path)?;
+    session.make_room(&place, &temp, head.entry.size())?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
-    session.ask_for_room(head.entry.size().saturating_sub(file.stamp()?.size))?;
     file.set_len(head.entry.size())?;
     if let EntryKind::File { sparse: false, .. } = head.entry.kind {
         file.allocate(0..head.entry.size())?;

@@ -92,6 +92,8 @@ pub struct Buffer {
 pub struct Filling {
     buffer: Arc<Buffer>,
     id: TransferId,
+    /// Whether some of it is there.
+    pub(super) is_begun: bool,
 }
 
 impl Drop for Filling {
@@ -188,7 +190,7 @@ impl Buffer {
         let mut state = self.lock();
         state.ledger.counted(&id, bytes);
         *state.filling.entry(id).or_default() += 1;
-        let filling = Filling { buffer: self.clone(), id };
+        let filling = Filling { buffer: self.clone(), id, is_begun: bytes > 0 };
         let kept = self.lengthen(&mut state, &id, now_ms + UNFINISHED_MS);
         drop(state);
         kept.map(|()| filling)

@@ -25,7 +25,8 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,
+    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions, Reply, Source,
+    Summary, TransferStatus,
 };
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ impl Site {
     fn try_receive(
         &self,
         access: &Access,
-        open: OpenReceive,
+        mut open: OpenReceive,
         request: u64,
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
@@ -103,7 +104,11 @@ impl Site {
         let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
         let listed = self.transfers.enter(job, entry)?;
         // An older run writes no more.
-        let (_filling, custodian) = access.fill_buffer(&open.to)?.unzip();
+        let (filling, custodian) = access.fill_buffer(&open.to)?.unzip();
+        if filling.as_ref().is_some_and(|filling| filling.is_begun) {
+            // There is room for it once: what came whole stays, what the source has no more goes.
+            open.options = ReceiveOptions { existing: Existing::SameStamp, delete: true, dry_run: false };
+        }
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
