@@ -39,6 +39,9 @@ const PATIENCE_MS: u64 = 30 * 1000;
 const A_WHILE_MS: u64 = 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
+/// What is kept as long as a transfer is received into the buffer, and what is asked and told meanwhile.
+type Custody = (Filling, Arc<dyn Custodian>);
+
 /// Starts the thread that tends the buffer for as long as the PoP lives.
 pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
     let looked_ms = AtomicU64::new(0);
@@ -85,7 +88,7 @@ impl Access {
     }
 
     /// What limits a transfer that is received into the buffer; `None` for any other place.
-    pub(super) fn fill_buffer(&self, to: &Place) -> Result<Option<(Filling, Arc<dyn Custodian>)>, Error> {
+    pub(super) fn fill_buffer(&self, to: &Place) -> Result<Option<Custody>, Error> {
         let Some((id, _)) = split(to) else { return Ok(None) };
         let buffer = self.snapshot.buffer()?;
         let filling = buffer.filling(id, now_ms())?;

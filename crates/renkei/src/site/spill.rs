@@ -61,14 +61,14 @@ impl Run<'_> {
     /// A session with the destination, and the transfer as it is sent now: from the buffer if all of it is there. It is
     /// brought there first if the destination has been out of reach for long.
     pub(super) fn reach(&self, dialler: &Dialler, spec: &Submission) -> Result<(Session, Submission), Error> {
-        if let Some(buffered) = self.from_buffer(spec) {
+        if let Some(buffered) = self.out_of_buffer(spec) {
             return Ok((dialler.connect(&spec.to)?, buffered));
         }
         match dialler.connect(&spec.to) {
             Ok(session) => Ok((session, spec.clone())),
             Err(error) if self.is_to_spill(spec, &error)? => {
                 self.fill(dialler, spec, &error)?;
-                let buffered = self.from_buffer(spec).ok_or(error)?;
+                let buffered = self.out_of_buffer(spec).ok_or(error)?;
                 Ok((dialler.connect(&spec.to)?, buffered))
             }
             Err(error) => Err(error),
@@ -76,7 +76,7 @@ impl Run<'_> {
     }
 
     /// The transfer from the buffer, if it was brought there and all of it is.
-    fn from_buffer(&self, spec: &Submission) -> Option<Submission> {
+    fn out_of_buffer(&self, spec: &Submission) -> Option<Submission> {
         let home = self.site.name();
         let id = &spec.send.transfer;
         let (held, kept) = self.site.buffer().ok()?.held_by(id)?;
