@@ -16,6 +16,7 @@ pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
+mod pacing;
 pub mod push;
 pub mod queue;
 pub mod rooms;
