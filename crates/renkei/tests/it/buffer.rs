@@ -141,6 +141,42 @@ fn files_of_a_laptop_that_left_arrive_as_by_a_direct_copy() {
 }
 
 #[test]
+fn files_in_the_buffer_belong_to_the_account_of_their_owner() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root becomes other accounts");
+    }
+    let mut federation = two(64);
+    let account = crate::federation::account();
+    federation.titech.ok(&["map", "add", &format!("{account}@titech"), "nobody"]);
+    federation.kek.stop();
+    let source = federation.scratch().join("tree");
+    fs::create_dir_all(source.join("locked")).unwrap();
+    fs::write(source.join("locked/f"), noise(1, 3 * MIB)).unwrap();
+    for (name, mode) in [("locked/f", 0o400), ("locked", 0o500)] {
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let id = detach(&federation.titech, &["-r", "--verify", "both", text(&source), "kek:/data/tree"]);
+    let folder = folders(&federation.titech)[0].clone();
+    let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+    let file = folder.join("files/0/locked/f");
+    assert_eq!((owner(&folder), owner(&folder.join("files")), owner(&file)), (0, 65534, 65534));
+    for closed in [&folder, folder.parent().unwrap()] {
+        assert_eq!(fs::metadata(closed).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    // Who is mapped to another account since has nothing there.
+    federation.titech.ok(&["map", "remove", &format!("{account}@titech")]);
+    federation.kek.restart();
+    assert_eq!(ended(&federation.titech, &id), 5, "{:#}", why(&federation.titech, &id));
+    assert_eq!(why(&federation.titech, &id)["reason"]["code"], "RK-AUTH-7");
+    federation.titech.ok(&["map", "add", &format!("{account}@titech"), "nobody"]);
+    federation.titech.ok(&["retry", &id]);
+    assert_eq!(ended(&federation.titech, &id), 0, "{:#}", why(&federation.titech, &id));
+    assert_same_content(&tree::read(&source), &tree::read(&federation.kek.root().join("tree")));
+    wait_until_empty(&federation.titech);
+}
+
+#[test]
 fn names_at_the_destination_are_those_of_a_direct_copy() {
     let federation = two(64);
     let (Federation { titech, kek, .. }, scratch) = (&federation, federation.scratch());
