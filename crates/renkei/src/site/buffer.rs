@@ -22,6 +22,7 @@ use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::RelPath;
+use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
@@ -317,10 +318,18 @@ impl Buffer {
         self.lock().ledger.waiting()
     }
 
-    /// The limits, the bytes charged in all, and those charged to one owner.
-    pub fn figures(&self, owner: &Principal) -> (Limits, u64, u64) {
+    /// The room there is for somebody who asked for so much.
+    pub fn room(&self, owner: &Principal, wanted: u64, standing: Standing) -> Room {
+        let ledger = &self.lock().ledger;
+        let Limits { capacity: size, quota } = ledger.limits();
+        Room { standing, wanted, size, charged: ledger.used(), own: ledger.used_by(owner), quota }
+    }
+
+    /// Transfers of one owner that have room or wait for it and have not come whole.
+    pub fn unfinished_of(&self, owner: &Principal) -> usize {
         let state = self.lock();
-        (state.ledger.limits(), state.ledger.used(), state.ledger.used_by(owner))
+        let kept = state.kept.values().filter(|kept| !kept.sealed && kept.owner == *owner).count();
+        kept + state.wanted.values().filter(|wanted| wanted.owner == *owner).count()
     }
 
     /// The limits of now.
@@ -601,6 +610,7 @@ mod tests {
         reserve(&buffer, 1, room("alice", 60, 9)).unwrap();
         assert_eq!(reserve(&buffer, 2, room("bob", 50, 9)), Ok(Answer::Waits(Shortage::Space(10))));
         assert!(enter(&buffer, 2, "bob").is_err() && buffer.tend(0).is_empty());
+        assert_eq!([buffer.unfinished_of(&who("alice")), buffer.unfinished_of(&who("bob"))], [1, 1]);
         buffer.leave(&id(1)).unwrap();
         assert_eq!(buffer.tend(0), [(id(2), Ok(()))]);
         enter(&buffer, 2, "bob").unwrap();

@@ -35,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AT_ALL_EVERY_MS: u64 = 60 * 1000;
 /// How long somebody waits who does not ask again, in milliseconds.
 const PATIENCE_MS: u64 = 30 * 1000;
+/// Uploads of one owner that are not finished, at most: each has a folder.
+const MAX_UNFINISHED: usize = 1000;
 /// How much longer a piece is kept whose transfer runs, in milliseconds.
 const A_WHILE_MS: u64 = 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -136,9 +138,7 @@ impl Site {
             Some(_) => return Err(refused(Code::SubmissionConflict, &id, "")),
             None => self.ask_for_room(&buffer, access, id, bytes, waits)?,
         };
-        let (limits, charged, own) = buffer.figures(owner);
-        let (size, quota) = (limits.capacity, limits.quota);
-        Ok(Room { standing, wanted: bytes, size, charged, own, quota })
+        Ok(buffer.room(owner, bytes, standing))
     }
 
     fn ask_for_room(
@@ -150,6 +150,11 @@ impl Site {
         waits: bool,
     ) -> Result<Standing, Error> {
         let (owner, account, now) = (&access.principal, &access.account.name, now_ms());
+        if buffer.owner_of(&id).is_none() && buffer.unfinished_of(owner) >= MAX_UNFINISHED {
+            let cause =
+                format!("{MAX_UNFINISHED} of your uploads are not finished; `renkei buffer` lists them");
+            return Err(Error::new(Code::BufferFull, "reserve", owner, cause));
+        }
         let wanted = Reservation::new(owner, account, bytes, now, now + UNFINISHED_MS);
         let shortage = match buffer.reserve(id, wanted, now + PATIENCE_MS)? {
             Answer::Granted => {

@@ -17,6 +17,7 @@ use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Permit, Principal, Right};
 use renkei_core::path::{RelPath, SiteName};
+use renkei_core::wire::buffer::Standing;
 use renkei_core::wire::message::{
     Choice, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
@@ -150,13 +151,13 @@ impl Run<'_> {
         let (account, _) = account_name(&owner, &snapshot)?;
         let until = now.saturating_add(self.site.keep_ms());
         let wanted = Reservation::new(&owner, &account, bytes, now, until);
-        match snapshot.buffer()?.reserve(spec.send.transfer, wanted, now + PATIENCE_MS)? {
-            Answer::Granted => Ok(()),
-            Answer::Waits(shortage) => {
-                let cause = format!("it waits for {bytes} bytes ({shortage:?})");
-                Err(Error::new(Code::BufferFull, "reserve", &owner, cause).at(snapshot.site.as_str()))
-            }
-        }
+        let buffer = snapshot.buffer()?;
+        let Answer::Waits(shortage) = buffer.reserve(spec.send.transfer, wanted, now + PATIENCE_MS)? else {
+            return Ok(());
+        };
+        let cause = buffer.room(&owner, bytes, Standing::Waits(shortage)).waits(&snapshot.site);
+        let error = Error::new(Code::BufferFull, "reserve", &owner, cause.unwrap_or_default());
+        Err(error.at(snapshot.site.as_str()))
     }
 
     fn push_to_buffer(&self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {
