@@ -60,6 +60,10 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 impl Report for List {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.transfers.iter().try_for_each(|transfer| transfer.write_line(out))
+        for transfer in &self.transfers {
+            transfer.write_line(out)?;
+            transfer.hops().iter().try_for_each(|hop| writeln!(out, "          {hop}"))?;
+        }
+        Ok(())
     }
 }

@@ -291,7 +291,14 @@ mod tests {
     use super::*;
 
     fn header(job: u64) -> Header {
-        Header { version: 1, job, boot: boot_id(), to: None, local: b"/x".to_vec(), account: "a".into() }
+        Header {
+            version: renkei_core::mover::journal::VERSION,
+            job,
+            boot: boot_id(),
+            to: None,
+            local: b"/x".to_vec(),
+            account: "a".into(),
+        }
     }
 
     fn anything(_: u64) -> Result<(), Error> {
