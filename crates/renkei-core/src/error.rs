@@ -452,6 +452,12 @@ codes! {
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
         "nothing: it runs when that one has ended; `renkei transfers` shows both";
 
+    // NS: the tree of a volume.
+    RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
+        "choose a place that is not below it";
+    ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
+        "read the new version, then write again";
+
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
         "report it with the log of both sides";
