@@ -14,8 +14,10 @@ pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
+pub mod notices;
 pub mod push;
 pub mod queue;
+pub mod revocation;
 pub mod rooms;
 pub mod rules;
 pub mod runner;
@@ -277,6 +279,7 @@ impl Site {
     /// Ends what may not go on by the files of now.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
+        self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
         self.held.look(now);
