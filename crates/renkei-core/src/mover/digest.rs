@@ -1,6 +1,6 @@
 //! Digests of files that arrive in any order and in parts.
 //!
-//! A file is cut into slots of 4 MiB, each a subtree of the file's BLAKE3 tree, so that a slot can be hashed by
+//! A file is cut into slots of 1 MiB (of 2 or 4 MiB if it is huge), each a subtree of the file's BLAKE3 tree, so that a slot can be hashed by
 //! itself, checked by itself and kept in a journal, and all slots together give the plain BLAKE3 of the file (what
 //! `b3sum` prints) without a second read. Source: the BLAKE3 paper, section 2.1 "Tree structure".
 
@@ -8,19 +8,34 @@ use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use std::ops::Range;
 
-/// Bytes of a slot: a power of two times BLAKE3's chunk of 1 KiB, as its subtrees must be. Each stream has one slot
-/// under way, which an interruption loses; a head and an end a slot cost less than a ten-thousandth of it.
-pub const SLOT_BYTES: u64 = 4 << 20;
+/// Bytes of a slot of a file that is not huge: a power of two times BLAKE3's chunk of 1 KiB, as its subtrees must be.
+///
+/// Each stream has one slot under way, which an interruption loses, and the last one of the slowest stream is waited for:
+/// 4 MiB take half a second on one of 32 streams of 2 Gbit/s. A head and an end a slot cost a few thousandths of it.
+pub const SLOT_BYTES: u64 = 1 << 20;
 
-/// The bytes of a file of `size` that `slot` covers.
+/// Larger slots than this are worth nothing; a file needs more than 256 GiB for them.
+const LARGEST_SLOT_BYTES: u64 = 4 << 20;
+
+/// Slots that a file may have before they grow, for a digest of each is held in memory.
+const MANY_SLOTS: u64 = 1 << 18;
+
+/// Bytes of each slot but the last of a file of `size`.
+fn slot_bytes(size: u64) -> u64 {
+    let few = size.div_ceil(MANY_SLOTS).clamp(SLOT_BYTES, LARGEST_SLOT_BYTES);
+    few.next_power_of_two()
+}
+
+/// The bytes of a file of `size` that `slot` covers; empty if it has no such slot.
 pub fn slot_range(slot: u32, size: u64) -> Range<u64> {
-    let start = u64::from(slot) * SLOT_BYTES;
-    start..(start + SLOT_BYTES).min(size)
+    let bytes = slot_bytes(size);
+    let start = (u64::from(slot) * bytes).min(size);
+    start..(start + bytes).min(size)
 }
 
 /// How many slots a file of `size` has.
 pub fn slot_count(size: u64) -> u32 {
-    u32::try_from(size.div_ceil(SLOT_BYTES)).unwrap_or(u32::MAX)
+    u32::try_from(size.div_ceil(slot_bytes(size))).unwrap_or(u32::MAX)
 }
 
 /// BLAKE3 of a whole content.
@@ -45,7 +60,7 @@ impl SlotHasher {
         let range = slot_range(slot, size);
         let mut hasher = Hasher::new();
         hasher.set_input_offset(range.start);
-        SlotHasher { hasher, position: range.start, is_whole_file: size <= SLOT_BYTES, range }
+        SlotHasher { hasher, position: range.start, is_whole_file: range == (0..size), range }
     }
 
     /// Takes the bytes at `offset`; false if they are not beyond the bytes before and inside the slot.
@@ -112,8 +127,8 @@ mod tests {
             .map(|slot| {
                 let range = slot_range(slot, size);
                 let mut hasher = SlotHasher::new(slot, size);
-                for start in range.clone().step_by(5 << 20) {
-                    let end = (start + (5 << 20)).min(range.end);
+                for start in range.clone().step_by(700_000) {
+                    let end = (start + 700_000).min(range.end);
                     assert!(hasher.update(start, &content[start as usize..end as usize]));
                 }
                 hasher.finish()
@@ -129,6 +144,23 @@ mod tests {
                 let content: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
                 assert_eq!(by_slots(&content), whole(&content), "{size}");
             }
+        }
+    }
+
+    #[test]
+    fn slots_cover_a_file_of_any_size() {
+        const GIB: u64 = 1 << 30;
+        for (size, bytes) in [
+            (0, SLOT_BYTES),
+            (256 * GIB, SLOT_BYTES),
+            (256 * GIB + 1, 2 * SLOT_BYTES),
+            (512 * GIB + 1, 4 * SLOT_BYTES),
+            (5_000 * GIB + 7, 4 * SLOT_BYTES),
+        ] {
+            assert_eq!(slot_bytes(size), bytes, "{size}");
+            let last = slot_count(size).saturating_sub(1);
+            assert_eq!(slot_range(last, size).end, size);
+            assert!(slot_range(slot_count(size), size).is_empty());
         }
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
 /// Version of the record format.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest record; a longer length is a broken tail.
 pub const MAX_RECORD_BYTES: usize = 64 << 10;
 

@@ -6,7 +6,7 @@
 use super::{decode, encode, violation};
 use crate::entry::{Entry, EntryKind};
 use crate::error::Error;
-use crate::mover::digest::{self, SLOT_BYTES};
+use crate::mover::digest;
 use serde::{Deserialize, Serialize};
 
 /// Number of an entry within one session, counted by the sender from 0.
@@ -51,7 +51,7 @@ pub struct ExtentHead {
     pub id: EntryId,
     /// The file, its path relative to the destination.
     pub entry: Entry,
-    /// Which extent, counted in units of [`SLOT_BYTES`].
+    /// Which extent, counted in units of the file's slots (see [`digest::slot_range`]).
     pub slot: u32,
 }
 
@@ -108,7 +108,7 @@ impl ExtentHead {
         if !matches!(head.entry.kind, EntryKind::File { .. }) {
             return Err(violation("extent", "not of a regular file"));
         }
-        if u64::from(head.slot) * SLOT_BYTES >= head.entry.size() {
+        if head.range().is_empty() {
             return Err(violation("extent", "beyond the end of the file"));
         }
         Ok(head)

@@ -19,7 +19,7 @@ use crate::error::{Code, Error};
 pub const ALPN: &[u8] = b"renkei/1";
 
 /// The protocol versions this build speaks, oldest and newest.
-pub const VERSIONS: std::ops::RangeInclusive<u16> = 2..=2;
+pub const VERSIONS: std::ops::RangeInclusive<u16> = 3..=3;
 
 /// Decodes a postcard value that must fill `bytes` to the end.
 pub fn decode<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, Error> {

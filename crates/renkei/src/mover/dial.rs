@@ -83,6 +83,14 @@ impl Dialling {
     }
 }
 
+/// How far the first connection of a session is.
+enum Begun {
+    /// It is there, and the path is so long.
+    Connected(Duration),
+    /// Hands are shaken.
+    Shaken(Box<TlsStream>),
+}
+
 /// What to do beside the greeting.
 #[derive(Clone, Debug, Default)]
 pub struct Ahead {
@@ -99,7 +107,7 @@ const FRESH: Duration = Duration::from_secs(8);
 /// Pause before a stream that was lost is dialled again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// While a connect is not answered for so long, the path is at least as long, and the streams such a path needs are
+/// While a connect, or a site that others lead to, is not answered for so long, the path is at least as long, and the streams such a path needs are
 /// dialled: that a host is slow to answer on a short path costs a few that are not used.
 const SIGNS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(60), Duration::from_millis(200)];
@@ -168,8 +176,7 @@ impl Dialler {
         used: &mut bool,
     ) -> Result<Session, Error> {
         let subject = |error: Error| Error { subject: reach.place(site), ..error };
-        let (sock, streams) = self.reach_ahead(site, reach, ahead)?;
-        let stream = self.shake(site, reach, sock)?;
+        let (stream, streams) = self.shake_ahead(site, reach, ahead)?;
         let chain = stream.peer_chain();
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
@@ -212,44 +219,57 @@ impl Dialler {
         Ok(stream)
     }
 
-    /// Connects, and dials data streams meanwhile: a connect that takes long is the first sign of a long path.
-    fn reach_ahead(
+    /// Connects and shakes hands, and dials data streams meanwhile: that it takes long is the first sign of a long path.
+    fn shake_ahead(
         &self,
         site: &SiteName,
         reach: &Reach,
         ahead: &Ahead,
-    ) -> Result<(TcpStream, Dialling), Error> {
+    ) -> Result<(TlsStream, Dialling), Error> {
         let mut dialling = Dialling::new();
         if ahead.streams == 0 {
-            return Ok((reach.connect(site)?, dialling));
+            return Ok((self.shake(site, reach, reach.connect(site)?)?, dialling));
         }
-        let (tell, reached) = mpsc::channel();
-        let connect = {
-            let (site, reach) = (site.clone(), reach.clone());
-            move || drop(tell.send(reach.connect(&site)))
+        let (tell, told) = mpsc::channel();
+        let begin = {
+            let (dialler, site, reach) = (self.clone(), site.clone(), reach.clone());
+            move || dialler.begin(&site, &reach, &tell)
         };
-        spawn_dial(connect)?;
+        spawn_dial(begin)?;
         let started = Instant::now();
-        for sign in SIGNS {
-            match reached.recv_timeout(sign.saturating_sub(started.elapsed())) {
-                Ok(sock) => return self.after_reach(sock?, dialling, site, reach, ahead),
-                Err(_) => self.dial_ahead(&mut dialling, site, reach, ahead, sign),
+        let mut signs = SIGNS.iter();
+        loop {
+            let begun = match signs.next() {
+                None => told.recv().expect("the thread tells before it ends"),
+                Some(sign) => match told.recv_timeout(sign.saturating_sub(started.elapsed())) {
+                    Ok(begun) => begun,
+                    Err(_) => {
+                        self.dial_ahead(&mut dialling, site, reach, ahead, *sign);
+                        continue;
+                    }
+                },
+            };
+            match begun? {
+                Begun::Connected(rtt) => {
+                    self.dial_ahead(&mut dialling, site, reach, ahead, rtt);
+                    signs = [].iter();
+                }
+                Begun::Shaken(stream) => return Ok((*stream, dialling)),
             }
         }
-        let sock = reached.recv().expect("the thread tells before it ends")?;
-        self.after_reach(sock, dialling, site, reach, ahead)
     }
 
-    fn after_reach(
-        &self,
-        sock: TcpStream,
-        mut dialling: Dialling,
-        site: &SiteName,
-        reach: &Reach,
-        ahead: &Ahead,
-    ) -> Result<(TcpStream, Dialling), Error> {
-        self.dial_ahead(&mut dialling, site, reach, ahead, socket::rtt(&sock));
-        Ok((sock, dialling))
+    /// Connects and shakes hands. How long the path is shows when the connection is there; of one that others pass on,
+    /// only when the site has answered.
+    fn begin(&self, site: &SiteName, reach: &Reach, tell: &mpsc::Sender<Result<Begun, Error>>) {
+        let shaken = reach.connect(site).and_then(|sock| {
+            if let Reach::Direct(..) = reach {
+                // Nobody waits any more where this cannot be told.
+                let _ = tell.send(Ok(Begun::Connected(socket::rtt(&sock))));
+            }
+            self.shake(site, reach, sock)
+        });
+        let _ = tell.send(shaken.map(|stream| Begun::Shaken(Box::new(stream))));
     }
 
     /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
@@ -287,10 +307,8 @@ impl Dialler {
     }
 
     fn dial(&self, site: &SiteName, reach: &Reach, opens: bool) -> Result<TlsStream, Error> {
-        let sock = reach.connect(site)?;
-        let padded = opens && is_long(socket::rtt(&sock));
-        let mut stream = self.shake(site, reach, sock)?;
-        if padded {
+        let mut stream = self.shake(site, reach, reach.connect(site)?)?;
+        if opens && is_long(stream.round_trip()) {
             let mut bytes = Vec::new();
             frame::push_padding(&mut bytes, PADDING_BYTES);
             stream.write_all(&bytes)?;

@@ -15,6 +15,7 @@ pub mod keep;
 mod offers;
 pub mod onto;
 pub mod outgoing;
+pub mod pacer;
 mod passage;
 mod place;
 pub mod progress;

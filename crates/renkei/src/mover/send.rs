@@ -9,17 +9,17 @@ use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::onto;
 use super::outgoing::Outgoing;
+use super::pacer::Pacer;
 use super::progress::Watch;
 use super::throttle::Throttle;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
-use crate::net::socket::{pace, prepare_sending, rtt, sample, spare_rest};
+use crate::net::socket::{prepare_sending, rtt};
 use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::busy::Busy;
-use renkei_core::link::controller::{Controller, is_far};
+use renkei_core::link::controller::is_far;
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
@@ -27,7 +27,6 @@ use renkei_core::wire::message::{
     BATCH_ENTRIES, Class, Control, EntryFailure, OnError, Onto, Progress, SendDone, Summary,
 };
 use renkei_core::wire::parts;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -35,14 +34,8 @@ use std::time::{Duration, Instant};
 /// How often progress is told.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
-const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
-
 /// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
 pub(super) const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
-
-/// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
-const LIMIT_ROOM: f64 = 1.04;
 
 /// How long a stream without work lets small entries gather before it takes what is there.
 const GATHER: Duration = Duration::from_millis(5);
@@ -406,73 +399,11 @@ fn spawn_streams(
     streams.into_iter().try_for_each(|stream| run(stream).map(|thread| threads.push(thread)))
 }
 
-/// The connections of a session and the controller of their pace.
-struct Pacer {
-    sockets: Vec<Arc<TcpStream>>,
-    controller: Controller,
-    started: Instant,
-    /// When each stream is spared its next rest; not all at once.
-    rests: Vec<Duration>,
-    /// What a limit lets each stream have.
-    limit: Option<(u64, Busy)>,
-}
-
-impl Pacer {
-    /// Goes on with what is `known` of the path from an earlier session on the same streams.
-    fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
-        let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
-        let controller = known.unwrap_or_else(|| Controller::new(sockets.len())).resume(&samples);
-        let streams = sockets.len().max(1) as u32;
-        let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
-        let limit = limit.map(|limit| (limit, Busy::new(&samples)));
-        let pacer = Pacer { sockets, controller, started: Instant::now(), rests, limit };
-        // Streams that were kept still have the pace of the job before.
-        pacer.apply();
-        pacer
-    }
-
-    fn apply(&self) {
-        let rates = &self.controller.pacing().rates;
-        let share = self.limit.as_ref().map(|(limit, busy)| busy.share(*limit as f64 * LIMIT_ROOM));
-        let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
-        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
-    }
-
-    fn tick(&mut self) {
-        let now = self.started.elapsed();
-        let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
-        let share_limit = |(_, busy): &mut (u64, Busy)| busy.on_samples(now, PROGRESS_EVERY, &samples);
-        let shared = self.limit.as_mut().is_some_and(share_limit);
-        if self.controller.on_samples(now, &samples) || shared {
-            self.apply();
-        }
-        tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
-        // A rest of all streams would be missing from the limit, and what is missing is not made up for.
-        if self.controller.is_full() || self.limit.is_some() {
-            self.spare_rests(now);
-        }
-    }
-
-    fn spare_rests(&mut self, now: Duration) {
-        for (socket, due) in self.sockets.iter().zip(&mut self.rests) {
-            let is_due = *due <= now;
-            while *due <= now {
-                *due += SPARE_REST_EVERY;
-            }
-            if is_due {
-                spare_rest(socket);
-            }
-        }
-    }
-}
-
 fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("progress", move || {
         let mut told = Instant::now();
-        let interval = |pacer: &Option<Pacer>| {
-            pacer.as_ref().map_or(PROGRESS_EVERY, |pacer| pacer.controller.interval())
-        };
+        let interval = |pacer: &Option<Pacer>| pacer.as_ref().map_or(PROGRESS_EVERY, Pacer::interval);
         while !session.failure.wait_for(interval(&pacer)) {
             if let Some(pacer) = &mut pacer {
                 pacer.tick();
@@ -488,8 +419,7 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) 
                 return;
             }
         }
-        // What a limit let through tells little of the path.
-        if let (Some(keep), Some(Pacer { controller, limit: None, .. })) = (&session.keep, pacer) {
+        if let (Some(keep), Some(controller)) = (&session.keep, pacer.and_then(Pacer::into_known)) {
             keep.put_controller(controller);
         }
     })

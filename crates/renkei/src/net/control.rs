@@ -33,7 +33,7 @@ pub struct ControlReceiver {
     pinged: Instant,
     silence: Duration,
     through: Option<SiteName>,
-    shook_in: Duration,
+    round_trip: Duration,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,6 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Splits a connection whose first frames were exchanged; `silence` is how long the peer may say nothing.
 pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>, ControlReceiver), Error> {
     stream.bear_silence(silence)?;
+    let round_trip = stream.round_trip();
     let tick = PING_EVERY.min(silence / 3).max(Duration::from_millis(10));
     let timeout = stream.sock.set_read_timeout(Some(tick));
     timeout.map_err(|error| super::tls::lost("set timeout", &error))?;
@@ -60,7 +61,7 @@ pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>
         pinged: Instant::now(),
         silence,
         through: stream.through,
-        shook_in: stream.shook_in,
+        round_trip,
     };
     Ok((link, receiver))
 }
@@ -108,11 +109,9 @@ impl ControlReceiver {
         self.link.clone()
     }
 
-    /// The round trip to the peer. Through another PoP the kernel knows the last hop alone; the peer's part of the
-    /// handshake took a round trip of all of them, and a little more.
+    /// The round trip to the peer when the connection was made.
     pub fn round_trip(&self) -> Duration {
-        let hop = super::socket::rtt(&self.link.sock);
-        if self.through.is_some() { hop.max(self.shook_in) } else { hop }
+        self.round_trip
     }
 
     /// Changes how long the peer may say nothing.

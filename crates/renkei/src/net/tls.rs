@@ -29,6 +29,10 @@ const QUEUE_BYTES: usize = 16 << 10;
 /// messages.
 const OUTBOX_BYTES: usize = WRITE_BYTES + QUEUE_BYTES + (64 << 10);
 
+/// A handshake that takes longer than this, and many times the round trip of the connection, went further than the
+/// connection does. A busy machine takes long too: then a few more streams than needed are opened.
+const LONG_SHAKE: Duration = Duration::from_millis(60);
+
 /// The TLS state of one end.
 pub(super) struct Codec(Side);
 
@@ -377,6 +381,14 @@ impl TlsStream {
     /// Notes that the connection leads through the PoP of a site, to name it if a byte is changed there.
     pub fn leads_through(&mut self, site: Option<SiteName>) {
         self.through = site;
+    }
+
+    /// The round trip to the peer. Where others pass the connection on, the kernel knows one hop alone; the peer's part of
+    /// the handshake took a round trip of all of them, and a little more.
+    pub fn round_trip(&self) -> Duration {
+        let hop = super::socket::rtt(&self.sock);
+        let passed_on = self.through.is_some() || self.shook_in > LONG_SHAKE.max(8 * hop);
+        if passed_on { hop.max(self.shook_in) } else { hop }
     }
 
     /// The certificates the peer showed, leaf first.

@@ -7,10 +7,13 @@
 //! ticket works once; when the session ends, unused tickets end with it. Non-goal: looking into what passes.
 
 use super::access::Proof;
+use super::pacing::Paced;
 use super::snapshot::Snapshot;
 use super::tickets::one_share;
 use super::{Counters, Site};
 use crate::config::Relay;
+use crate::mover::dial::Dialler;
+use crate::mover::reach::Reach;
 use crate::mover::routes::Ways;
 use crate::net::control::ControlSender;
 use crate::net::socket::{keep_alive, prepare_sending, rtt};
@@ -20,6 +23,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link::controller::is_far;
 use renkei_core::path::SiteName;
+use renkei_core::route::Way;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, MAX_FURTHER, ticket};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Control, RelayedStatus};
@@ -27,7 +31,7 @@ use renkei_core::wire::violation;
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -58,7 +62,9 @@ pub(super) struct Leave {
     asked: Asked,
     link: Arc<ControlSender>,
     open: AtomicU32,
-    bytes: AtomicU64,
+    paced: Arc<Paced>,
+    /// How the circuits get to the site, where a further PoP passes them on.
+    onward: Mutex<Option<Reach>>,
     /// Its session has ended.
     over: AtomicBool,
     /// Its circuits shall end too.
@@ -101,9 +107,34 @@ impl Drop for Open {
 
 impl Leave {
     fn new(principal: Principal, asked: Asked, link: Arc<ControlSender>) -> Self {
-        let (open, bytes) = (AtomicU32::new(0), AtomicU64::new(0));
+        let (open, paced, onward) = (AtomicU32::new(0), Arc::default(), Mutex::default());
         let (over, cut) = (AtomicBool::new(false), AtomicBool::new(false));
-        Leave { principal, asked, link, open, bytes, over, cut }
+        Leave { principal, asked, link, open, paced, onward, over, cut }
+    }
+}
+
+impl Leave {
+    /// A connection to the site. Where a further PoP passes it on, one session there speaks for all circuits.
+    fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Reach), Error> {
+        let to = &self.asked.to;
+        let steps = dialler.plan(to)?;
+        let best = steps.iter().find(|step| step.against.is_none());
+        if !best.is_some_and(|step| matches!(step.way, Way::Through(_))) {
+            return dialler.circuit(to);
+        }
+        let known = {
+            let mut onward =
+                self.onward.lock().expect("no thread panics while it holds the lock: a panic aborts");
+            match &*onward {
+                Some(reach) => reach.clone(),
+                None => {
+                    let (sock, reach) = dialler.circuit(to)?;
+                    *onward = Some(reach.clone());
+                    return Ok((sock, reach));
+                }
+            }
+        };
+        known.connect(to).map(|sock| (sock, known)).or_else(|_| dialler.circuit(to))
     }
 }
 
@@ -111,7 +142,7 @@ impl Drop for Passing<'_> {
     fn drop(&mut self) {
         let mut state = self.all.lock();
         state.tickets.retain(|_, leave| !Arc::ptr_eq(leave, &self.leave));
-        let bytes = self.leave.bytes.load(Ordering::Relaxed);
+        let bytes = self.leave.paced.bytes.load(Ordering::Relaxed);
         let (principal, to) = (&self.leave.principal, &self.leave.asked.to);
         tracing::info!(target: "audit", %principal, %to, bytes, "circuits end");
         self.leave.over.store(true, Ordering::Relaxed);
@@ -173,7 +204,7 @@ impl Circuits {
             principal: leave.principal.to_string(),
             to: leave.asked.to.clone(),
             circuits: leave.open.load(Ordering::Relaxed),
-            bytes: leave.bytes.load(Ordering::Relaxed),
+            bytes: leave.paced.bytes.load(Ordering::Relaxed),
         };
         self.lock().leaves.iter().filter(|leave| shown(&leave.principal)).map(status).collect()
     }
@@ -273,7 +304,7 @@ impl Site {
         let work = move || {
             let Early { sock, received, place, .. } = early;
             drop(place);
-            if let Err(error) = site.pass_on(&leave, &sock, &received) {
+            if let Err(error) = site.pass_on(&leave, sock, &received) {
                 let error = of_here(error, site.name().as_str());
                 tracing::info!(to = %leave.asked.to, principal = %leave.principal, %error, "a circuit failed");
                 let _ = leave.link.send(&Control::Reply { id: leave.asked.id, reply: Err(error) });
@@ -289,26 +320,28 @@ impl Site {
     ///
     /// # Errors
     /// What kept it from being connected; how it ended later is no failure of this PoP.
-    fn pass_on(&self, leave: &Arc<Leave>, near: &TcpStream, received: &[u8]) -> Result<(), Error> {
+    fn pass_on(&self, leave: &Arc<Leave>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
         let snapshot = self.snapshot();
         let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
         let dialler = self.dialler(&snapshot)?;
         let further = leave.asked.further;
         let dialler = dialler.with_ways(Ways { further, ..self.ways(&snapshot) });
-        let (far, reach) = dialler.circuit(&leave.asked.to)?;
-        for sock in [near, &far] {
+        let (far, reach) = leave.dial(&dialler)?;
+        let (near, far) = (Arc::new(near), Arc::new(far));
+        for sock in [&near, &far] {
             prepare(sock);
         }
-        (&far).write_all(received).map_err(|error| lost("send", &error))?;
+        (&*far).write_all(received).map_err(|error| lost("send", &error))?;
         let on_bytes = |count| {
-            leave.bytes.fetch_add(count, Ordering::Relaxed);
+            leave.paced.bytes.fetch_add(count, Ordering::Relaxed);
             Counters::add(&self.counters.relayed_bytes_total, count);
         };
         on_bytes(received.len() as u64);
         Counters::add(&self.counters.circuits_total, 1);
+        let _shared = leave.paced.share(&near, &far);
         // The session may end before its circuits; they are cut only where somebody is not trusted any more.
         let is_stopped = || leave.cut.load(Ordering::Relaxed);
-        if let Err(error) = couple(near, &far, IDLE, is_stopped, on_bytes) {
+        if let Err(error) = couple(&near, &far, IDLE, is_stopped, on_bytes) {
             tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
         }
         // Where the next PoP in between could not pass it on, it says why.

@@ -15,6 +15,7 @@ pub mod introduction;
 pub mod kept;
 pub mod lines;
 pub mod notices;
+mod pacing;
 pub mod push;
 pub mod queue;
 pub mod revocation;

@@ -15,7 +15,6 @@ use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
 use crate::mover::keep::Keep;
 use crate::mover::send::{SendJob, send};
-use crate::net::socket;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -207,7 +206,7 @@ impl Site {
             return Err(violation("opening", "it counts other data streams than were kept"));
         }
         let how = if opened.kept { "kept from the transfer before" } else { "open" };
-        let round_trip = socket::rtt(kept.session.control.sender().socket());
+        let round_trip = kept.session.control.round_trip();
         listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(kept.controller.take())));
         let job =

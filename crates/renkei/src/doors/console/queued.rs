@@ -94,10 +94,12 @@ fn why(one: &Queued) -> Html {
     let failed = one.summary.as_ref().map_or(0, |summary| summary.failed);
     match &one.reason {
         _ if one.state == State::Waiting && one.needs > 0 => Html::of("waits for {} others", &[&one.needs]),
-        _ if failed > 0 => Html::of("{} entries failed", &[&failed]),
+        // Of several the first says little.
+        _ if failed > 1 => Html::of("{} entries failed", &[&failed]),
         Some(error) if one.state != State::Done => {
             Html::of("{}: <bdi>{}</bdi>{}", &[&error.code, &error.code.row().title, &again])
         }
+        _ if failed == 1 => Html::of("1 entry failed", &[]),
         _ => Html::new(),
     }
 }

@@ -182,7 +182,7 @@ fn done(summary: &Summary, failures: &[String]) -> Html {
     let mut html = Html::of("<p class=\"well\">It came to its end.</p>", &[]);
     if summary.failed > 0 {
         html = Html::of(
-            "<p class=\"partly\">It came to its end, but {} entries failed:</p><ul>",
+            "<p class=\"partly\">It came to its end, but not all arrived; failed: {}</p><ul>",
             &[&summary.failed],
         );
         for failure in failures {

@@ -1,0 +1,88 @@
+//! The pace of connections that share one path: what [`Controller`] decides from the kernel's counters.
+
+use crate::net::socket::{pace, sample, spare_rest};
+use renkei_core::link::busy::Busy;
+use renkei_core::link::controller::Controller;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
+const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
+
+/// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
+const LIMIT_ROOM: f64 = 1.04;
+
+/// How often the shares of a limit are looked at.
+const SHARE_EVERY: Duration = Duration::from_millis(200);
+
+/// The connections of a session and the controller of their pace.
+pub struct Pacer {
+    sockets: Vec<Arc<TcpStream>>,
+    controller: Controller,
+    started: Instant,
+    /// When each stream is spared its next rest; not all at once.
+    rests: Vec<Duration>,
+    /// What a limit lets each stream have.
+    limit: Option<(u64, Busy)>,
+}
+
+impl Pacer {
+    /// Goes on with what is `known` of the path from an earlier session on the same streams.
+    pub fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
+        let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
+        let controller = known.unwrap_or_else(|| Controller::new(sockets.len())).resume(&samples);
+        let streams = sockets.len().max(1) as u32;
+        let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
+        let limit = limit.map(|limit| (limit, Busy::new(&samples)));
+        let pacer = Pacer { sockets, controller, started: Instant::now(), rests, limit };
+        // Streams that were kept still have the pace of the job before.
+        pacer.apply();
+        pacer
+    }
+
+    fn apply(&self) {
+        let rates = &self.controller.pacing().rates;
+        let share = self.limit.as_ref().map(|(limit, busy)| busy.share(*limit as f64 * LIMIT_ROOM));
+        let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
+        self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
+    }
+
+    /// Looks at the connections; the controller decides anew.
+    pub fn tick(&mut self) {
+        let now = self.started.elapsed();
+        let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
+        let share_limit = |(_, busy): &mut (u64, Busy)| busy.on_samples(now, SHARE_EVERY, &samples);
+        let shared = self.limit.as_mut().is_some_and(share_limit);
+        if self.controller.on_samples(now, &samples) || shared {
+            self.apply();
+        }
+        tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
+        // A rest of all streams would be missing from the limit, and what is missing is not made up for.
+        if self.controller.is_full() || self.limit.is_some() {
+            self.spare_rests(now);
+        }
+    }
+
+    fn spare_rests(&mut self, now: Duration) {
+        for (socket, due) in self.sockets.iter().zip(&mut self.rests) {
+            let is_due = *due <= now;
+            while *due <= now {
+                *due += SPARE_REST_EVERY;
+            }
+            if is_due {
+                spare_rest(socket);
+            }
+        }
+    }
+
+    /// How long to wait for the next look.
+    pub fn interval(&self) -> Duration {
+        self.controller.interval()
+    }
+
+    /// What is known of the path now; nothing if a limit held the streams back, for that tells little of it.
+    pub(super) fn into_known(self) -> Option<Controller> {
+        self.limit.is_none().then_some(self.controller)
+    }
+}
