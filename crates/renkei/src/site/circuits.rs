@@ -453,7 +453,7 @@ mod tests {
         let leave = leave("alice@kek", 1, 1, &link);
         let (passing, _) = circuits.grant(leave.clone());
         let open = circuits.enter(&leave, 4).unwrap();
-        leave.bytes.fetch_add(7, Ordering::Relaxed);
+        leave.paced.bytes.fetch_add(7, Ordering::Relaxed);
         drop(passing);
         let [listed] = &circuits.list(|_| true)[..] else { panic!("the circuit goes on") };
         assert_eq!((listed.circuits, listed.bytes, listed.principal.as_str()), (1, 7, "alice@kek"));

@@ -120,6 +120,9 @@ fn retry_sends_only_what_failed(titech: &Site, kek: &Site, id: &str, files: usiz
     let field = |name: &str| told["summary"][name].as_u64().unwrap() as usize;
     assert_eq!((field("files"), field("files_skipped")), (files, files - files / ONE_OF));
     assert!(told["failures"].as_array().unwrap().is_empty(), "{told:#}");
+    let peaks = [titech, kek].map(|site| peak(site.pid()));
+    println!("tried again: at most {} MiB at the source and {} MiB at the destination", peaks[0], peaks[1]);
+    assert!(peaks.iter().all(|peak| *peak < MAX_MIB), "{peaks:?} MiB");
     assert_eq!(fs::read_to_string(kek.root().join("run/d0/f0")).unwrap(), "0");
 }
 
