@@ -299,6 +299,25 @@ fn a_relay_that_ends_its_trust_cuts_what_passes() {
 }
 
 #[test]
+fn a_queued_copy_outlives_the_trust_of_its_relay() {
+    let sites = Sites::start();
+    let Sites { hub, left, right, .. } = &sites;
+    let content = noise(9, 24 << 20);
+    fs::write(left.root().join("large"), &content).unwrap();
+    let (from, to) = (left.place("large"), right.place("large"));
+    let id = crate::queue::detach(left, &["--limit", "4M", &from, &to]);
+    let passes = || hub.json(&["status"]).1["relayed"][0]["bytes"].as_u64() > Some(1 << 20);
+    wait_until(hub, Duration::from_secs(30), passes);
+    hub.ok(&["trust", "remove", "left"]);
+    let told = crate::queue::until(left, &id, |told| told["state"] != "running");
+    println!("{told:#}");
+    assert_eq!((told["state"].as_str(), right.root().join("large").exists()), (Some("waiting"), false));
+    hub.take_card(left);
+    assert_eq!(crate::queue::ended(left, &id), 0, "{:#}", crate::queue::why(left, &id));
+    assert!(fs::read(right.root().join("large")).unwrap() == content);
+}
+
+#[test]
 fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
