@@ -88,7 +88,10 @@ impl Access {
             true => own_account(&mapped, &snapshot)?,
             false => Account::lookup(&mapped)?,
         };
-        account.check_servable()?;
+        // For its agent the PoP need not become it.
+        if !snapshot.has_agent_of(&mapped) {
+            account.check_servable()?;
+        }
         let (principal, proof) = (proof.principal.clone(), proof.clone());
         Ok(Access { principal, account, rule, mapped, snapshot, proof, via: None })
     }

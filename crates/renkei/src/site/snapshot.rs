@@ -137,6 +137,11 @@ impl Snapshot {
         root.storage.agent.as_deref()
     }
 
+    /// Whether some storage is meant for an agent of this account.
+    pub(super) fn has_agent_of(&self, account: &str) -> bool {
+        self.storages.keys().any(|storage| self.agent_of(storage) == Some(account))
+    }
+
     /// The agent of a storage of this site.
     pub(super) fn agent(&self, storage: &str) -> Principal {
         Principal::Agent { site: self.site.clone(), storage: storage.into() }

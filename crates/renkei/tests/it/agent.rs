@@ -2,6 +2,7 @@
 
 use crate::federation::{Site, account, binary};
 use crate::raw;
+use crate::safety::Unprivileged;
 use crate::tree::noise;
 use renkei::home::Home;
 use renkei::identity::credential::{Credential, KeyRequest};
@@ -493,6 +494,55 @@ fn others_are_refused() {
     }
     let remedy = Code::AgentRefused.row().remedy;
     assert!(remedy.contains("renkei storage add NAME --agent ACCOUNT"));
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_pop_without_privileges_has_agents_of_other_accounts() {
+    const DAEMON: u32 = 1;
+    if !is_root() {
+        eprintln!("skipped: needs root to become another account");
+        return;
+    }
+    let dir = open_dir();
+    let titech = Site::start(dir.path(), "titech");
+    let cern = Unprivileged::start(&titech);
+    fs::set_permissions(cern.dir.path(), Permissions::from_mode(0o755)).unwrap();
+    cern.ok(&["storage", "add", "scratch", "--agent", "daemon"]);
+    let [own, private] = ["own", "private"].map(|name| dir.path().join(name));
+    for folder in [&own, &private] {
+        fs::create_dir(folder).unwrap();
+        chown(folder, Some(DAEMON), Some(DAEMON)).unwrap();
+    }
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.arg("--dir").arg(&own).args(arguments).uid(DAEMON).gid(DAEMON);
+        command.current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let run = |arguments: &[&str]| command(arguments).output().unwrap();
+    assert!(run(&["login", "--pop", cern.dir.path().join("pop").to_str().unwrap()]).status.success());
+    let export = format!("scratch={}", private.display());
+    let _agent = Running(command(&["agent", "--export", &export]).stdout(Stdio::null()).spawn().unwrap());
+    let status = || cern.ok(&["--json", "status"]);
+    let is_up = || serde_json::from_str::<Value>(&status()).unwrap()["agents"][0]["up_s"].is_u64();
+    wait_until(Duration::from_secs(40), is_up, &status);
+    let file = file(dir.path(), "file", b"content");
+    let sent = run(&["--json", "cp", &file, "cern:/scratch/x"]);
+    assert!(sent.status.success(), "{sent:?}");
+    assert_eq!(fs::metadata(private.join("x")).unwrap().uid(), DAEMON);
+    // What it serves itself is for its own account alone, as ever.
+    let refused = run(&["--json", "cp", &file, "cern:/data/x"]);
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("RK-AUTH-9"), "{refused:?}");
 }
 
 #[test]
