@@ -230,9 +230,10 @@ codes! {
     PermissionDenied = "RK-STORE-5", Permission, Never, "permission denied by the file system",
         "ask the owner for access; `renkei whoami SITE` shows the account you work as";
     NoSpace = "RK-STORE-6", NoSpace, Never, "no space left on the target",
-        "free space (`renkei df` shows it), then give the same command again: it resumes";
+        "free space (`renkei df` shows it), then give the same command again: it resumes; a queued transfer does so by itself";
     QuotaExceeded = "RK-STORE-7", NoSpace, Never, "disk quota exceeded",
-        "free some of the account's space or ask for quota, then give the same command again: it resumes";
+        "free some of the account's space or ask for quota, then give the same command again: it resumes; a queued transfer \
+         does so by itself";
     ReadOnlyStorage = "RK-STORE-8", Permission, Never, "the storage is read-only",
         "write to another storage, or let the administrator add this one without --read-only";
     NameTooLong = "RK-STORE-9", Invalid, Never, "the name is too long for the target file system",
@@ -293,6 +294,8 @@ codes! {
         "one of them is there; copy sources with equal names one after the other, or to different places";
     TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
         "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
+    IntoItself = "RK-MOVE-13", Invalid, Never, "source and destination lie one within the other",
+        "choose a destination outside the source; with --delete, one that the source is not in";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
@@ -327,6 +330,10 @@ codes! {
         "nothing false was stored; check memory and network of the named PoP, or forbid it in `route`";
     RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator forbids every way to the site",
         "see `route` in config.toml";
+    WithAgent = "RK-ROUTE-8", Unavailable, Never, "the storage is with its agent, which is asked instead",
+        "upgrade the side that asked: it did not know what to do with this answer";
+    AgentAbsent = "RK-ROUTE-9", Unavailable, Later, "the agent that serves the storage is not connected",
+        "start `renkei agent` in the network where the storage is; `renkei status SITE` shows whether it is connected";
 
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
@@ -384,6 +391,10 @@ codes! {
         "see the cause; upgrade the older side, or submit the transfer anew";
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
         "`renkei renew ID` gives it a new one; `delegation_days` says how long one is good";
+    AgentRefused = "RK-AUTH-20", Permission, Never, "the site does not let this agent serve the storage",
+        "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
+    NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
+        "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
@@ -449,6 +460,14 @@ codes! {
         "write more of the id";
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
         "nothing: it runs when that one has ended; `renkei transfers` shows both";
+    NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",
+        "leave out --notify, or let the administrator add the address to `notify` in config.toml";
+
+    // NS: the tree of a volume.
+    RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
+        "choose a place that is not below it";
+    ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
+        "read the new version, then write again";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -43,6 +43,8 @@ pub struct Terms {
     pub label: String,
     /// What is compared when it has arrived.
     pub verify: Verify,
+    /// Where its end is told; empty for nowhere.
+    pub notify: String,
     /// Where the files were before they were sent to the buffer, in the client's words; else empty.
     pub origin: String,
 }

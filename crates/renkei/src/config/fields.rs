@@ -57,6 +57,9 @@ pub const FIELDS: &[Field] = &[
     Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",
         effect: "How long the credential that a queued transfer works with is good, 1 to 90. When it has expired the \
                  transfer waits (RK-AUTH-19)." },
+    Field { key: "notify", kind: Type::List, default: "[]", env: "RENKEI_NOTIFY",
+        effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
+                 the PoP connects to no others for its users. Empty: to none." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
         effect: "Sessions open at a time, at most half of them of one principal; one more is refused with RK-WIRE-6." },
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",
@@ -102,11 +105,15 @@ pub const FIELDS: &[Field] = &[
     Field { key: "log.format", kind: Type::Text, default: "text", env: "RENKEI_LOG_FORMAT",
         effect: "`text` for people, `json` for collectors." },
     Field { key: "storage.NAME.path", kind: Type::Text, default: "", env: "",
-        effect: "The root directory of storage NAME: an absolute path. Nothing outside it can be reached." },
+        effect: "The root directory of storage NAME: an absolute path. Nothing outside it can be reached. Left out where `agent` \
+                 is set." },
     Field { key: "storage.NAME.read_only", kind: Type::Bool, default: "false", env: "",
         effect: "Refuse every change in this storage." },
     Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
         effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
+    Field { key: "storage.NAME.agent", kind: Type::Text, default: "", env: "",
+        effect: "The storage is where this PoP cannot mount it: an agent that this account runs there (`renkei agent`) serves \
+                 it, to those who are mapped to the account." },
     Field { key: "rule.NAME.from", kind: Type::Text, default: "", env: "",
         effect: "The drop folder of rule NAME, `SITE:/STORAGE/PATH` at this site: what ordinary tools put there is forwarded." },
     Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
@@ -267,7 +274,12 @@ mod tests {
 
     /// A configuration in which every field is set, so that its serialised form shows all keys.
     fn full() -> Config {
-        let storage = Storage { path: "/x".into(), read_only: false, account: Some("a".into()) };
+        let storage = Storage {
+            path: "/x".into(),
+            read_only: false,
+            account: Some("a".into()),
+            agent: Some("b".into()),
+        };
         let rule = toml::from_str("from = 'kek:/data'\nto = 'titech:/data'").unwrap();
         let route = Route { pin: Some("direct".into()), forbid: Vec::new() };
         Config {

@@ -15,6 +15,7 @@ pub use rule::{Rule, SETTLE_S, Then, is_within};
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
+use renkei_core::queue::notice::Address;
 use renkei_core::route::{self, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -61,6 +62,9 @@ pub struct Config {
     /// How long the credential of a queued transfer is good, in days.
     #[serde(deserialize_with = "delegation_days")]
     pub delegation_days: u64,
+    /// Addresses below which ends of transfers may be told.
+    #[serde(deserialize_with = "addresses")]
+    pub notify: Vec<String>,
     /// Limits that protect the PoP.
     pub limits: Limits,
     /// The queue of transfers.
@@ -70,7 +74,7 @@ pub struct Config {
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
-    #[serde(deserialize_with = "labelled")]
+    #[serde(deserialize_with = "storages")]
     pub storage: BTreeMap<String, Storage>,
     /// The drop folders.
     #[serde(deserialize_with = "labelled")]
@@ -219,11 +223,11 @@ pub enum LogFormat {
 }
 
 /// A named root of files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
-    /// The root directory.
-    #[serde(deserialize_with = "absolute_path")]
+    /// The root directory; empty where an agent serves the storage from elsewhere.
+    #[serde(default, skip_serializing_if = "is_empty", deserialize_with = "absolute_path")]
     pub path: PathBuf,
     /// Whether writing is refused.
     #[serde(default)]
@@ -231,6 +235,26 @@ pub struct Storage {
     /// If set, all I/O on this storage is done as this account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
+    /// The account whose agent serves the storage, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+impl Storage {
+    /// What is wrong with it as a whole.
+    fn flaw(&self) -> Option<&'static str> {
+        match &self.agent {
+            None if is_empty(&self.path) => {
+                Some("missing field `path`, or `agent` for a storage that an agent serves")
+            }
+            Some(_) if self.account.is_some() => Some("`account` and `agent` exclude each other"),
+            _ => None,
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 impl Default for Config {
@@ -245,6 +269,7 @@ impl Default for Config {
             stall_timeout_s: 60,
             catalogue: String::new(),
             delegation_days: 7,
+            notify: Vec::new(),
             limits: Limits::default(),
             queue: Queue::default(),
             buffer: Buffer::default(),
@@ -351,6 +376,14 @@ impl Config {
         Duration::from_secs(self.stall_timeout_s)
     }
 
+    /// Whether the end of a transfer may be told there.
+    pub fn may_notify(&self, address: &Address) -> bool {
+        self.notify
+            .iter()
+            .filter_map(|text| Address::parse(text).ok())
+            .any(|prefix| address.is_within(&prefix))
+    }
+
     /// How long the credential of a queued transfer is good.
     pub fn delegation_life(&self) -> Duration {
         Duration::from_secs(self.delegation_days * 24 * 3600)
@@ -432,6 +465,14 @@ fn sites<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SiteName>, D:
     texts.iter().map(parse).collect()
 }
 
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"https://HOST/PATH\"")?;
+    match texts.iter().find_map(|text| Address::parse(text).err().map(|cause| (text, cause))) {
+        Some((bad, cause)) => Err(D::Error::custom(format!("`{bad}`: {cause}"))),
+        None => Ok(texts),
+    }
+}
+
 fn way<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     String::deserialize(deserializer).and_then(|text| known_way(text).map(Some))
 }
@@ -485,6 +526,14 @@ fn labelled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     match tables.keys().find(|name| !is_label(name)) {
         Some(bad) => Err(D::Error::custom(format!("`{bad}` is not a good name: {LABEL_RULE}"))),
         None => Ok(tables),
+    }
+}
+
+fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
+    let storages: BTreeMap<String, Storage> = labelled(deserializer)?;
+    match storages.iter().find_map(|(name, storage)| Some((name, storage.flaw()?))) {
+        Some((name, flaw)) => Err(D::Error::custom(format!("storage {name}: {flaw}"))),
+        None => Ok(storages),
     }
 }
 
@@ -546,8 +595,11 @@ mod tests {
             ("stall_timeout_s = -5", 1),
             ("[storage.Data]\npath = '/x'", 1),
             ("[storage.data]\npath = 'x'", 2),
+            ("[storage.data]\nread_only = true", 1),
+            ("[storage.data]\nagent = 'alice'\naccount = 'bob'", 1),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
+            ("notify = ['ftp://x']", 1),
             ("[rule.a]\nfrom = 'kek:/data'\nto = '/local'", 3),
             ("[rule.a]\nfrom = 'kek:/'\nto = 'titech:/raw'", 2),
         ] {

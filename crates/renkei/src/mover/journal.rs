@@ -289,10 +289,11 @@ pub fn boot_id() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::mover::journal::VERSION;
 
     fn header(job: u64) -> Header {
         Header {
-            version: renkei_core::mover::journal::VERSION,
+            version: VERSION,
             job,
             boot: boot_id(),
             to: None,

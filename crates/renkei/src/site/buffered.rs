@@ -304,7 +304,7 @@ impl Site {
         match row.course.state {
             State::Done | State::Cancelled if !runs => self.leave_buffer(&row),
             _ if runs => buffer.keep(&held.id, now + A_WHILE_MS),
-            State::Failed => {}
+            State::Failed | State::Partial => {}
             _ if kept_until > now => buffer.keep(&held.id, kept_until),
             _ if held.until_ms <= now && is_uploaded(&read_spec(&row)?) => self.lose(&row)?,
             _ => {}
@@ -354,7 +354,7 @@ mod tests {
     use renkei_core::buffer::source;
     use renkei_core::queue::Change;
     use renkei_core::wire::encode;
-    use renkei_core::wire::message::{Class, OpenFound, Source};
+    use renkei_core::wire::message::{Class, OnError, OpenFound, Source};
     use renkei_core::wire::queue::Terms;
 
     fn alice() -> Principal {
@@ -396,6 +396,8 @@ mod tests {
             limit: None,
             class: Class::Normal,
             max_streams: 1,
+            on_error: OnError::Skip,
+            onto: None,
         };
         let to = Place { storage: "data".into(), path: RelPath::root() };
         let open = OpenFound {
@@ -420,6 +422,7 @@ mod tests {
             deadline_ms: u64::MAX / 2,
             after: Vec::new(),
             credential: Vec::new(),
+            notify: String::new(),
         }
     }
 

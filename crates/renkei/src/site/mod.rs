@@ -5,20 +5,24 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod agents;
 pub mod buffer;
 pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;
 mod digests;
+pub mod export;
 pub mod files;
 pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
+pub mod notices;
 mod pacing;
 pub mod push;
 pub mod queue;
+pub mod revocation;
 pub mod rooms;
 pub mod rules;
 pub mod runner;
@@ -264,6 +268,7 @@ impl Site {
             relayed: self
                 .circuits
                 .list(|principal| access.is_none_or(|access| access.principal == *principal)),
+            agents: self.agent_status(),
         }
     }
 
@@ -281,12 +286,19 @@ impl Site {
     /// Ends what may not go on by the files of now.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
+        self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
-        self.held.look(now);
+        let left = self.held.look(now);
         let trusted = |site: &SiteName| now.trust.card(site).is_some();
-        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        self.circuits
+            .end(|principal, to| !trusted(principal.site()) || !trusted(to.site()) || left.contains(to));
         Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
+    }
+
+    /// Stops the transfers that run now.
+    pub(super) fn stop_transfers(&self, error: &Error) {
+        self.transfers.stop_all(error);
     }
 
     /// Stops every transfer; each can be resumed.

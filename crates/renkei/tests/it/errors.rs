@@ -138,7 +138,7 @@ pub struct Mounted(PathBuf);
 
 impl Mounted {
     /// Mounts with a command; `None` where the machine does not have or allow it.
-    fn by(at: &Path, program: &str, arguments: &[&str]) -> Option<Mounted> {
+    pub fn by(at: &Path, program: &str, arguments: &[&str]) -> Option<Mounted> {
         fs::create_dir_all(at).unwrap();
         system(program, arguments).then(|| Mounted(at.into()))
     }
@@ -162,7 +162,7 @@ impl Mounted {
         system(make[0], &arguments).then(mount).flatten()
     }
 
-    fn remount(&self, options: &str) {
+    pub fn remount(&self, options: &str) {
         assert!(system("mount", &["-o", &format!("remount,{options}"), text(&self.0)]));
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agent;
 mod browser;
 mod buffer;
 mod catalogue;
@@ -18,12 +19,16 @@ mod join;
 mod kept;
 mod lab;
 mod mover;
+mod notify;
 mod postgres;
 mod private;
 mod proxy;
 mod queue;
+mod queue_bad;
+mod queue_many;
 mod raw;
 mod records;
+mod revoked;
 mod rule;
 mod safety;
 mod sharing;

@@ -2,10 +2,10 @@
 
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
-use super::queued::hex;
 use crate::site::Site;
 use crate::site::console::Visitor;
 use crate::site::rooms::Room;
+use renkei_core::units::hex;
 use renkei_core::units::human;
 use renkei_core::wire::buffer::{BufferStatus, Stage};
 use renkei_core::wire::message::{Space, TransferId};
@@ -80,6 +80,8 @@ pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
     for room in site.rooms(visitor.access()) {
         let name = name(&room);
         let cells = match room.space {
+            _ if room.agent == Some(true) => untold("an agent serves it"),
+            _ if room.agent == Some(false) => untold("its agent is not connected"),
             Some(Ok(space)) => of_space(&space),
             Some(Err(error)) => untold(&error.to_string()),
             None => untold("not known yet"),

@@ -9,6 +9,7 @@ use crate::site::circuits::Asked;
 use crate::site::push::Leave;
 use crate::site::transfer::{Note, Stop, Watch};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::Place;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenFound, Reply, Request, Summary};
 use renkei_core::wire::{parts, violation};
@@ -42,15 +43,35 @@ pub(super) fn handle(
             .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
         Request::ForUser { chain, open } => {
-            site.for_user(peer, chain).and_then(|access| open_found(id, &open, &access, control, site))
+            let access = site.for_user(peer, chain).and_then(|access| {
+                site.expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
+            });
+            access.and_then(|access| open_found(id, &open, &access, control, site))
         }
         // These need no account here.
         Request::Line => return keep_line(id, peer, control, site),
         Request::Through { site: to, seed, count, further } => {
-            return pass_circuits(peer, Asked { to, seed, count, further, id }, control, site);
+            let to = Principal::Host(to);
+            return pass_circuits(peer, None, Asked { to, seed, count, further, id }, control, site);
         }
+        Request::ToAgent { storage, seed, count } => {
+            let to = Principal::Agent { site: site.name(), storage: storage.clone() };
+            let asked = Asked { to, seed, count, further: 0, id };
+            return pass_circuits(peer, Some(&storage), asked, control, site);
+        }
+        Request::Enlist { storage, request } => {
+            site.enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
+        }
+        Request::Terms(storage) => site.terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
+        Request::Term { storage, name, offset } => site
+            .term(proof, &storage, &name, offset)
+            .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
+        Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
-        request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
+        request => site.authorise(proof).and_then(|access| {
+            site.expect_here(&access, &request)?;
+            dispatch(id, request, &access, control, site)
+        }),
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
@@ -79,15 +100,20 @@ fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Sit
     Err(lost)
 }
 
-/// The session speaks for circuits from now on, and ends with that.
+/// The session speaks for circuits from now on, to a site or to the agent of a storage, and ends with that.
 fn pass_circuits(
     peer: &Peer,
+    storage: Option<&str>,
     asked: Asked,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let (id, link) = (asked.id, control.sender());
-    match site.pass_circuits(&peer.proof, asked, link.clone()) {
+    let passing = match storage {
+        None => site.pass_circuits(&peer.proof, asked, link.clone()),
+        Some(storage) => site.pass_to_agent(&peer.proof, storage, asked, link.clone()),
+    };
+    match passing {
         Ok(_passing) => {
             site.hold(&peer.proof, &link);
             link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
@@ -170,6 +196,9 @@ fn operate(
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
         Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Failures { id, after } => {
+            Reply::Failures(site.failures(Some(&access.principal), &id, after)?)
+        }
         Request::Reserve { transfer, bytes, waits } => {
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
@@ -255,7 +284,7 @@ fn push(
     work: impl FnOnce(&Watch, &Stop) -> Result<Summary, Error> + Send,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (watch, stop) = (Watch::with_notes(), Stop::default());
+    let (watch, stop) = (Watch::with_failures(), Stop::default());
     link.send(&Control::Reply { id, reply: Ok(Reply::Pushing) })?;
     let (finish, finished) = mpsc::channel();
     let ended = std::thread::scope(|scope| {
@@ -286,11 +315,12 @@ fn stop_when_told(control: &mut ControlReceiver, stop: &Stop) {
 
 fn tell(link: &ControlSender, watch: &Watch) {
     let _ = link.send(&Control::Progress(watch.look()));
-    let (mut removed, mut would_send) = (Vec::new(), Vec::new());
+    let (mut removed, mut would_send, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for note in watch.take_notes() {
         match note {
             Note::Removed(path) => removed.push(path),
             Note::WouldSend(path) => would_send.push(path),
+            Note::Failed(failure) => failed.push(failure),
         }
     }
     for paths in parts(removed, BATCH_ENTRIES) {
@@ -298,5 +328,8 @@ fn tell(link: &ControlSender, watch: &Watch) {
     }
     for paths in parts(would_send, BATCH_ENTRIES) {
         let _ = link.send(&Control::WouldSend(paths));
+    }
+    for failures in parts(failed, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Failures(failures));
     }
 }
