@@ -324,6 +324,10 @@ codes! {
         "nothing false was stored; check memory and network of the named PoP, or forbid it in `route`";
     RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator forbids every way to the site",
         "see `route` in config.toml";
+    WithAgent = "RK-ROUTE-8", Unavailable, Never, "the storage is with its agent, which is asked instead",
+        "upgrade the side that asked: it did not know what to do with this answer";
+    AgentAbsent = "RK-ROUTE-9", Unavailable, Later, "the agent that serves the storage is not connected",
+        "start `renkei agent` in the network where the storage is; `renkei status SITE` shows whether it is connected";
 
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
@@ -381,6 +385,10 @@ codes! {
         "see the cause; upgrade the older side, or submit the transfer anew";
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
         "`renkei renew ID` gives it a new one; `delegation_days` says how long one is good";
+    AgentRefused = "RK-AUTH-20", Permission, Never, "the site does not let this agent serve the storage",
+        "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
+    NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
+        "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
@@ -448,6 +456,12 @@ codes! {
         "nothing: it runs when that one has ended; `renkei transfers` shows both";
     NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",
         "leave out --notify, or let the administrator add the address to `notify` in config.toml";
+
+    // NS: the tree of a volume.
+    RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
+        "choose a place that is not below it";
+    ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
+        "read the new version, then write again";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -1,4 +1,4 @@
-//! A PoP at work: the only place that wires port, doors, local socket, site and signals together.
+//! A PoP or an agent at work: the only place that wires port, doors, local socket, site and signals together.
 
 use crate::config::Config;
 use crate::doors::line::spawn_lines;
@@ -11,6 +11,7 @@ use crate::mover::descriptors::raise_limit;
 use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::export::Export;
 use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
@@ -19,6 +20,8 @@ use renkei_core::error::{Code, Error};
 use renkei_core::wire::encode;
 use renkei_core::wire::message::Status;
 use serde_json::Value;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -27,11 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Runs the PoP in `home` until it is told to stop by SIGTERM or SIGINT.
 ///
 /// `on_ready` is called with the bound addresses when everything listens.
-pub fn run(
-    home: Home,
-    config: Config,
-    on_ready: impl FnOnce(&Site, &[std::net::SocketAddr]),
-) -> Result<(), Error> {
+pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr])) -> Result<(), Error> {
     raise_limit();
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
@@ -40,36 +39,69 @@ pub fn run(
     spawn_queue(&site)?;
     spawn_notices(&site)?;
     spawn_rules(&site)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let local = {
-        let (site, stop) = (site.clone(), stop.clone());
-        std::thread::Builder::new().name("socket".into()).spawn(move || {
-            if let Err(error) = serve_socket(&socket, &Local { site }, &stop) {
-                tracing::error!(%error, "the local socket failed");
-            }
-        })
-    };
-    let local = local.map_err(|error| Error::new(Code::SystemCall, "start thread", "socket", error))?;
+    let listen = site.last_snapshot().config.listen.clone();
+    serve_both(&site, &socket, &listen, on_ready)
+}
+
+/// Runs an agent until it is told to stop: the same engine, without a port of its own, a queue and rules.
+///
+/// # Errors
+/// Why the PoP does not let it, at the start; `AddressInUse` if another one serves the same storage from this directory.
+pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<(), Error> {
+    raise_limit();
+    export.make_home()?;
+    let socket = bind_socket(&export.home().socket())?;
+    export.begin()?;
+    let home = export.home().clone();
+    let config = Config::load(&home)?;
+    let site = Site::open(home, config)?;
+    spawn_cleanup(&site)?;
+    spawn_watch(&site)?;
+    export.spawn(&site)?;
+    serve_both(&site, &socket, &[], |site, _| on_ready(site))
+}
+
+/// Serves the local socket and the port, if there is one, until the process is told to stop.
+fn serve_both(
+    site: &Arc<Site>,
+    socket: &UnixListener,
+    listen: &[SocketAddr],
+    on_ready: impl FnOnce(&Site, &[SocketAddr]),
+) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Error::new(Code::SystemCall, "start runtime", "", error))?;
-    let served = runtime.block_on(serve(site.clone(), on_ready));
-    stop.store(true, Ordering::Release);
-    let _ = local.join();
+    let stop = AtomicBool::new(false);
+    let failed = |error| Error::new(Code::SystemCall, "start thread", "socket", error);
+    let served = std::thread::scope(|scope| {
+        let local = || {
+            if let Err(error) = serve_socket(socket, &Local { site: site.clone() }, &stop) {
+                tracing::error!(%error, "the local socket failed");
+            }
+        };
+        std::thread::Builder::new().name("socket".into()).spawn_scoped(scope, local).map_err(failed)?;
+        let served = runtime.block_on(serve(site.clone(), listen, on_ready));
+        stop.store(true, Ordering::Release);
+        served
+    });
     let _ = std::fs::remove_file(site.home().socket());
     served
 }
 
-async fn serve(site: Arc<Site>, on_ready: impl FnOnce(&Site, &[std::net::SocketAddr])) -> Result<(), Error> {
+async fn serve(
+    site: Arc<Site>,
+    listen: &[SocketAddr],
+    on_ready: impl FnOnce(&Site, &[SocketAddr]),
+) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::new(Code::SystemCall, "wait for signals", "", error);
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut hup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut addresses = Vec::new();
     let door = Door::new(&site);
-    for address in &site.last_snapshot().config.listen {
+    for address in listen {
         let listener = port::listen(*address).await?;
         addresses.push(listener.local_addr().map_err(failed)?);
         tokio::spawn(door.clone().accept(listener));

@@ -1,7 +1,7 @@
-//! An authenticated identity: a site's PoP or a user of a site.
+//! An authenticated identity: a site's PoP, a user of a site, or the agent that serves one of its storages.
 
 use crate::error::{Code, Error};
-use crate::path::{SiteName, printable};
+use crate::path::{SiteName, is_label, printable};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,7 +10,8 @@ pub const MAX_USER_BYTES: usize = 64;
 /// Scheme of the URI by which certificates name a principal.
 const URI_SCHEME: &str = "renkei://";
 
-/// Who somebody proved to be. Text form: `alice@titech` for a user, `titech` for a site's PoP.
+/// Who somebody proved to be. Text form: `alice@titech` for a user, `titech` for a site's PoP, `titech/scratch` for the
+/// agent of a storage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Principal {
@@ -23,6 +24,13 @@ pub enum Principal {
         /// The user's name there.
         name: String,
     },
+    /// The agent that serves a storage which its site's PoP cannot reach.
+    Agent {
+        /// The site.
+        site: SiteName,
+        /// The storage's name there.
+        storage: String,
+    },
 }
 
 impl Principal {
@@ -34,23 +42,36 @@ impl Principal {
         Err(bad_principal(name, "a user name is 1 to 64 of A-Z, a-z, 0-9, ., _ and -, not starting with -"))
     }
 
-    /// Parses `alice@titech` or `titech`.
+    /// The agent of a storage.
+    pub fn agent(site: &SiteName, storage: &str) -> Result<Self, Error> {
+        if is_label(storage) {
+            return Ok(Principal::Agent { site: site.clone(), storage: storage.into() });
+        }
+        Err(bad_principal(storage, "an agent is named by its storage: a-z, 0-9 and -"))
+    }
+
+    /// Parses `alice@titech`, `titech` or `titech/scratch`.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        match text.split_once('@') {
-            Some((name, site)) => Principal::user(&SiteName::parse(site)?, name),
+        if let Some((name, site)) = text.split_once('@') {
+            return Principal::user(&SiteName::parse(site)?, name);
+        }
+        match text.split_once('/') {
+            Some((site, storage)) => Principal::agent(&SiteName::parse(site)?, storage),
             None => Ok(Principal::Host(SiteName::parse(text)?)),
         }
     }
 
-    /// Parses the name in a certificate: `renkei://titech/host` or `renkei://titech/user/alice`.
+    /// Parses the name in a certificate: `renkei://titech/host`, `renkei://titech/user/alice` or
+    /// `renkei://titech/agent/scratch`.
     pub fn parse_uri(uri: &str) -> Result<Self, Error> {
         let parts: Vec<&str> = uri.strip_prefix(URI_SCHEME).unwrap_or_default().split('/').collect();
         match parts[..] {
             [site, "host"] => Ok(Principal::Host(SiteName::parse(site)?)),
             [site, "user", name] => Principal::user(&SiteName::parse(site)?, name),
+            [site, "agent", storage] => Principal::agent(&SiteName::parse(site)?, storage),
             _ => Err(bad_principal(
                 uri,
-                "a certificate's name is renkei://SITE/host or renkei://SITE/user/NAME",
+                "a certificate's name is renkei://SITE/host, renkei://SITE/user/NAME or renkei://SITE/agent/STORAGE",
             )),
         }
     }
@@ -65,7 +86,7 @@ impl Principal {
         }
     }
 
-    /// The name as delegated certificates carry it; `None` for a PoP, which delegates nothing.
+    /// The name as delegated certificates carry it; `None` for all but users, who alone delegate.
     pub fn to_delegated_uri(&self) -> Option<String> {
         self.user_name().map(|name| format!("{URI_SCHEME}{}/delegated/{name}", self.site()))
     }
@@ -80,20 +101,21 @@ impl Principal {
         match self {
             Principal::Host(site) => format!("{URI_SCHEME}{site}/host"),
             Principal::User { site, name } => format!("{URI_SCHEME}{site}/user/{name}"),
+            Principal::Agent { site, storage } => format!("{URI_SCHEME}{site}/agent/{storage}"),
         }
     }
 
     /// The site that vouches for the principal.
     pub fn site(&self) -> &SiteName {
         match self {
-            Principal::Host(site) | Principal::User { site, .. } => site,
+            Principal::Host(site) | Principal::User { site, .. } | Principal::Agent { site, .. } => site,
         }
     }
 
-    /// The user's name; `None` for a PoP.
+    /// The user's name; `None` for a PoP and for an agent.
     pub fn user_name(&self) -> Option<&str> {
         match self {
-            Principal::Host(_) => None,
+            Principal::Host(_) | Principal::Agent { .. } => None,
             Principal::User { name, .. } => Some(name),
         }
     }
@@ -116,6 +138,7 @@ impl fmt::Display for Principal {
         match self {
             Principal::Host(site) => write!(f, "{site}"),
             Principal::User { site, name } => write!(f, "{name}@{site}"),
+            Principal::Agent { site, storage } => write!(f, "{site}/{storage}"),
         }
     }
 }
@@ -140,7 +163,7 @@ mod tests {
 
     #[test]
     fn both_forms_round_trip() {
-        for text in ["alice@titech", "titech", "A.b_c-9@kek"] {
+        for text in ["alice@titech", "titech", "A.b_c-9@kek", "titech/scratch"] {
             let principal = Principal::parse(text).unwrap();
             assert_eq!(principal.to_string(), text);
             assert_eq!(Principal::parse_uri(&principal.to_uri()).unwrap(), principal);
@@ -154,8 +177,22 @@ mod tests {
     #[test]
     fn odd_names_are_refused() {
         let long = format!("{}@kek", "a".repeat(65));
-        for bad in ["", "@kek", "-a@kek", "a@", "a@b@kek", "a b@kek", "a/b@kek", "*@kek", "\u{e9}@kek", &long]
-        {
+        for bad in [
+            "",
+            "@kek",
+            "-a@kek",
+            "a@",
+            "a@b@kek",
+            "a b@kek",
+            "a/b@kek",
+            "*@kek",
+            "\u{e9}@kek",
+            "kek/",
+            "/a",
+            "kek/a/b",
+            "kek/A",
+            &long,
+        ] {
             assert!(Principal::parse(bad).is_err(), "{bad}");
         }
         assert!(Principal::parse(&format!("{}@kek", "a".repeat(64))).is_ok());
@@ -176,7 +213,14 @@ mod tests {
 
     #[test]
     fn odd_uris_are_refused() {
-        for bad in ["renkei://kek", "renkei://kek/user", "renkei://kek/user/a/b", "renkei://kek/user/-a"] {
+        for bad in [
+            "renkei://kek",
+            "renkei://kek/user",
+            "renkei://kek/user/a/b",
+            "renkei://kek/user/-a",
+            "renkei://kek/agent/",
+            "renkei://kek/agent/a/b",
+        ] {
             assert!(Principal::is_uri(bad) && Principal::parse_uri(bad).is_err(), "{bad}");
         }
         assert!(Principal::parse_uri("https://kek/host").is_err());

@@ -4,6 +4,7 @@ use super::data::{EntryId, Ticket};
 use super::queue::{Listed, Queued, Story, Submission};
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::identity::Principal;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
 use serde::{Deserialize, Serialize};
@@ -231,6 +232,33 @@ pub enum Request {
     },
     /// A one-time link to the PoP's web page.
     Console,
+    /// Let circuits to the agent of one of the PoP's own storages pass, as `Through` does to a site.
+    ToAgent {
+        /// The storage.
+        storage: String,
+        /// As in `Through`.
+        seed: Ticket,
+        /// As in `Through`.
+        count: u16,
+    },
+    /// A user, or the agent itself when its certificate ages, asks for the certificate of a storage's agent.
+    Enlist {
+        /// The storage.
+        storage: String,
+        /// Certificate request, PEM.
+        request: String,
+    },
+    /// What the agent of a storage goes by.
+    Terms(String),
+    /// One of the texts that the terms name, from a byte on.
+    Term {
+        /// The agent's storage.
+        storage: String,
+        /// The text's name.
+        name: String,
+        /// Where to begin.
+        offset: u64,
+    },
     /// The files of one of the asker's queued transfers that failed, a part of them.
     Failures {
         /// Which.
@@ -240,6 +268,31 @@ pub enum Request {
     },
     /// A PoP tells of what its site revoked: the newest list, DER.
     Revocations(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
+}
+
+impl Request {
+    /// The storages of the asked site that this is about, each once; none if it is about the site.
+    pub fn storages(&self) -> Vec<&str> {
+        let place = match self {
+            Self::Stat(Some(place)) | Self::StatDir(Some(place)) | Self::List(Some(place)) => place,
+            Self::Usage(place) | Self::Space(place) | Self::Checksum { place, .. } => place,
+            Self::Mkdir { place, .. } | Self::Remove { place, .. } | Self::Rename { from: place, .. } => {
+                place
+            }
+            Self::OpenReceive(open) | Self::Grant { open, .. } => &open.to,
+            Self::OpenFound(open) | Self::ForUser { open, .. } => &open.to,
+            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
+                return send.storages();
+            }
+            _ => return Vec::new(),
+        };
+        vec![place.storage.as_str()]
+    }
+
+    /// Whether it may be for an agent to answer: about storages, or about a grant that somebody there gave.
+    pub fn may_be_for_an_agent(&self) -> bool {
+        matches!(self, Request::Redeem(_)) || !self.storages().is_empty()
+    }
 }
 
 /// Digests a PoP can compute.
@@ -424,6 +477,19 @@ pub struct Onto {
     pub removes: bool,
 }
 
+impl OpenSend {
+    /// The storages of the sources, each once.
+    pub fn storages(&self) -> Vec<&str> {
+        let mut storages: Vec<&str> = Vec::new();
+        for source in &self.sources {
+            if !storages.contains(&source.from.storage.as_str()) {
+                storages.push(&source.from.storage);
+            }
+        }
+        storages
+    }
+}
+
 /// One thing to send and the path below the transfer's root it becomes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
@@ -478,8 +544,33 @@ pub enum Reply {
     Transfer(Box<Story>),
     /// To `Console`: what the link has to show.
     Console(String),
+    /// To `Enlist`: the certificate, PEM.
+    Enlisted(String),
+    /// To `Terms`.
+    Terms(Terms),
+    /// To `Term`: a part of the text, and whether more follows.
+    Term {
+        /// The part.
+        #[serde(with = "crate::path::path_bytes")]
+        bytes: Vec<u8>,
+        /// Whether more follows.
+        more: bool,
+    },
     /// To `Failures`: each with its number, ascending; none if there are no more.
     Failures(#[serde(deserialize_with = "batch")] Vec<(u64, EntryFailure)>),
+}
+
+/// What an agent goes by: what its PoP says, of the moment it says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The account whose users it serves, as the PoP names it.
+    pub account: String,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+    /// Whether users of the site become the account of the same name without a rule.
+    pub map_own_users: bool,
+    /// Texts to have beside it, with their digests: `map`, and `site/NAME` for each trusted site's card.
+    pub texts: Vec<(String, [u8; 32])>,
 }
 
 /// Who the asker is at a PoP.
@@ -538,6 +629,19 @@ pub struct Status {
     pub lines: Vec<LineStatus>,
     /// For whom circuits pass through this PoP, those the asker may see.
     pub relayed: Vec<RelayedStatus>,
+    /// The storages that agents serve.
+    pub agents: Vec<AgentStatus>,
+}
+
+/// A storage that an agent serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// The storage.
+    pub storage: String,
+    /// The account that may run the agent, and whose users it serves.
+    pub account: String,
+    /// Seconds since it is connected; `None` while it is not.
+    pub up_s: Option<u64>,
 }
 
 /// A line that is up.
@@ -556,8 +660,8 @@ pub struct LineStatus {
 pub struct RelayedStatus {
     /// For whom.
     pub principal: String,
-    /// Where they lead.
-    pub to: SiteName,
+    /// Where they lead: a site, or an agent of this one.
+    pub to: Principal,
     /// Open now.
     pub circuits: u32,
     /// Bytes passed, both ways.
@@ -744,6 +848,32 @@ pub const MAX_LISTED_BYTES: usize = 1 << 20;
 mod tests {
     use super::*;
     use crate::wire::{decode, encode};
+
+    #[test]
+    fn requests_tell_their_storages() {
+        let place = |text: &str| Place::parse(text.as_bytes()).unwrap().unwrap();
+        let source = |text: &str| Source { from: place(text), to: RelPath::root(), alone: false };
+        let send = OpenSend {
+            transfer: [0; 16],
+            sources: vec![source("/a/1"), source("/b/1"), source("/a/2")],
+            recursive: false,
+            offers: false,
+            digests: false,
+            dry_run: false,
+            limit: None,
+            class: Class::Normal,
+            max_streams: 1,
+            on_error: OnError::Skip,
+            onto: None,
+        };
+        assert_eq!(Request::OpenSend(send).storages(), ["a", "b"]);
+        let rename = Request::Rename { from: place("/a/1"), to: place("/c/1") };
+        assert_eq!(rename.storages(), ["a"]);
+        for of_the_site in [Request::Whoami, Request::List(None), Request::Status, Request::Line] {
+            assert!(!of_the_site.may_be_for_an_agent(), "{of_the_site:?}");
+        }
+        assert!(Request::Redeem([0; 32]).may_be_for_an_agent() && rename.may_be_for_an_agent());
+    }
 
     #[test]
     fn longer_lists_than_a_batch_are_refused() {

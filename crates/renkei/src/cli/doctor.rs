@@ -15,7 +15,7 @@ use crate::store::local::{Access, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::LineStatus;
+use renkei_core::wire::message::{AgentStatus, LineStatus};
 use rustix::fs::StatVfsMountFlags;
 use serde_json::json;
 use std::ffi::OsString;
@@ -119,6 +119,9 @@ fn check_authority_key(home: &Home, checks: &mut Checks) {
 
 fn check_storage(name: &str, storage: &Storage, checks: &mut Checks) {
     let what = format!("storage {name}");
+    if let Some(account) = &storage.agent {
+        return checks.ok(&what, format!("an agent of {account} serves it"));
+    }
     let path = &storage.path;
     let room = LocalStore::open(path, Access::ReadOnly).and_then(|store| store.space(&RelPath::root()));
     let room = match room {
@@ -170,6 +173,7 @@ fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
         Ok(status) => {
             checks.ok("PoP", format!("answers at {}", home.socket().display()));
             check_lines(&status, config, checks);
+            check_agents(&status, checks);
         }
         Err(error) => checks.error("PoP", &error),
     }
@@ -196,6 +200,22 @@ fn check_lines(status: &serde_json::Value, config: &Config, checks: &mut Checks)
                 &what,
                 "down: others do not reach this PoP over it",
                 format!("`renkei doctor {hub}`"),
+            ),
+        }
+    }
+}
+
+/// Whether the agents are connected that serve storages.
+fn check_agents(status: &serde_json::Value, checks: &mut Checks) {
+    let agents: Vec<AgentStatus> = serde_json::from_value(status["agents"].clone()).unwrap_or_default();
+    for AgentStatus { storage, account, up_s } in agents {
+        let what = format!("agent of {storage}");
+        match up_s {
+            Some(up_s) => checks.ok(&what, format!("up {}", span(Duration::from_secs(up_s)))),
+            None => checks.warn(
+                &what,
+                format!("not connected; {account} runs it"),
+                Code::AgentAbsent.row().remedy,
             ),
         }
     }
@@ -290,7 +310,7 @@ mod tests {
     fn a_storage_that_is_not_there_fails() {
         let dir = tempfile::tempdir().unwrap();
         let mut checks = Checks::default();
-        let storage = |path| Storage { path, read_only: false, account: None };
+        let storage = |path| Storage { path, ..Storage::default() };
         check_storage("data", &storage(dir.path().to_path_buf()), &mut checks);
         assert_eq!(checks.status(), 0);
         check_storage("gone", &storage(dir.path().join("gone")), &mut checks);

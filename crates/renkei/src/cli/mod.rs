@@ -4,6 +4,7 @@
 //! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
+mod agent;
 mod asker;
 mod change;
 mod check;
@@ -101,6 +102,7 @@ pub struct Global {
 enum Command {
     Init(init::Args),
     Serve(serve::Args),
+    Agent(agent::Args),
     Storage(storage::Args),
     Rule(rule::Args),
     Trust(trust::Args),
@@ -146,6 +148,7 @@ impl Command {
         match self {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
+            Command::Agent(args) => agent::run(args, context),
             Command::Storage(args) => storage::run(args, context),
             Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
@@ -217,7 +220,7 @@ pub fn run() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
-    if !matches!(cli.command, Command::Serve(_)) {
+    if !matches!(cli.command, Command::Serve(_) | Command::Agent(_)) {
         crate::telemetry::start_for_command(cli.global.verbose);
     }
     let context = Context { dir: cli.global.dir, output, verbose: cli.global.verbose };

@@ -1,6 +1,6 @@
 //! `renkei route`: the ways to sites, and why.
 
-use super::connect::{own_site, site_argument};
+use super::connect::{own_site, session, site_argument};
 use super::output::Report;
 use super::{Context, connect};
 use crate::config::Config;
@@ -9,8 +9,10 @@ use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::Dialler;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::{EndpointPath, SiteName};
 use renkei_core::route::{Step, Way};
+use renkei_core::wire::message::{Reply, Request};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -20,7 +22,8 @@ use std::sync::Arc;
 /// Show the hops by which data would go, and why
 ///
 /// With one place: from here to its site. With two: from the site of the first to that of the second, whose PoPs talk to
-/// each other. Ways are tried in the order shown; the first one that works is taken.
+/// each other. Ways are tried in the order shown; the first one that works is taken. Where a place is named, its site is
+/// asked whether an agent has it.
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Examples:\n  renkei route kek\n  renkei route titech:/scratch kek:/raw\n\nWhich lines are up now, \
@@ -51,16 +54,38 @@ struct Row {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (from, to) = match &args.to {
-        Some(to) => (Some(site_of(&args.from)?), site_of(to)?),
-        None => (None, site_of(&args.from)?),
+        Some(to) => (Some(end_of(&args.from, context)?), end_of(to, context)?),
+        None => (None, end_of(&args.from, context)?),
     };
     let ways = match &from {
-        Some(from) if *from != to => between(from, &to, context)?,
-        _ => from_here(&to, context)?,
+        Some(from) if from.site() != to.site() => between(from, to.site(), context)?,
+        _ => from_here(to.site(), context)?,
     };
-    let from = from.map_or_else(|| "here".into(), |site| site.to_string());
-    context.output.answer(&Shown { ways: rows(&from, &to, ways), from, to })?;
+    let from = from.as_ref().map_or_else(|| "here".into(), named);
+    let ways = rows(&from, &to, ways);
+    context.output.answer(&Shown { ways, from, to: to.site().clone() })?;
     Ok(0)
+}
+
+/// Who has what an argument names: the PoP of a site, or an agent of it, if the site can be asked and says so.
+fn end_of(argument: &OsStr, context: &Context) -> Result<Principal, Error> {
+    let site = site_of(argument)?;
+    let place = EndpointPath::parse(argument.as_bytes()).ok().flatten().and_then(|path| path.place);
+    let Some(place) = place else { return Ok(Principal::Host(site)) };
+    let status = session(context, &site).and_then(|mut session| session.ask(Request::Status));
+    match status {
+        Ok(Reply::Status(status)) if status.agents.iter().any(|agent| agent.storage == place.storage) => {
+            Principal::agent(&site, &place.storage)
+        }
+        _ => Ok(Principal::Host(site)),
+    }
+}
+
+fn named(end: &Principal) -> String {
+    match end {
+        Principal::Agent { site, storage } => format!("the agent of {site}:/{storage}"),
+        end => end.to_string(),
+    }
 }
 
 /// The site of an argument that names a place or a site.
@@ -87,22 +112,23 @@ fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
 }
 
 /// The ways that the PoP of one site has to another, as far as the cards known here tell.
-fn between(from: &SiteName, to: &SiteName, context: &Context) -> Result<Vec<Step>, Error> {
+fn between(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<Step>, Error> {
     let home = context.home()?;
-    let trust = match connect::dialler(context, &[from, to]) {
+    let trust = match connect::dialler(context, &[from.site(), to]) {
         Ok(dialler) => dialler.trust_shared(),
         Err(error) if error.code == Code::NotLoggedIn => Arc::new(Trust::load(&home)?),
         Err(error) => return Err(error),
     };
     let (config, here) = (Config::load(&home)?, own_site(context).ok());
-    let rules = if here.as_ref() == Some(from) { config.route_rules() } else { Default::default() };
-    crate::mover::routes::plan_of_pop(from, to, &trust, &rules)
+    let is_own = here.is_some_and(|here| *from == Principal::Host(here));
+    let rules = if is_own { config.route_rules() } else { Default::default() };
+    crate::mover::routes::plan_of(from, to, &trust, &rules)
 }
 
-fn rows(from: &str, to: &SiteName, steps: Vec<Step>) -> Vec<Row> {
+fn rows(from: &str, to: &Principal, steps: Vec<Step>) -> Vec<Row> {
     let chosen = steps.iter().position(|step| step.against.is_none());
     let row = |(number, step): (usize, Step)| Row {
-        hops: hops(from, to, &step.way),
+        hops: hops(from, to.site(), &step.way).into_iter().chain(last_hop(to)).collect(),
         against: step.against,
         chosen: Some(number) == chosen,
         why: step.why,
@@ -118,6 +144,16 @@ fn hops(from: &str, to: &SiteName, way: &Way) -> Vec<String> {
         Way::Through(relay) => {
             vec![format!("{from} dials {relay}"), format!("{relay} passes on to {to}")]
         }
+    }
+}
+
+/// From the PoP to the agent that has the place.
+fn last_hop(to: &Principal) -> Option<String> {
+    match to {
+        Principal::Agent { site, .. } => {
+            Some(format!("{} dials {site} when it is called over its line", named(to)))
+        }
+        _ => None,
     }
 }
 
@@ -148,6 +184,10 @@ mod tests {
         assert_eq!(hops("titech", &kek, &Way::Direct), ["titech dials kek"]);
         assert_eq!(hops("hub", &kek, &Way::Line), ["kek dials hub when it is called over its line"]);
         assert_eq!(hops("titech", &kek, &Way::Through(hub)), ["titech dials hub", "hub passes on to kek"]);
+        let agent = Principal::agent(&kek, "scratch").unwrap();
+        let last = "the agent of kek:/scratch dials kek when it is called over its line";
+        assert_eq!(last_hop(&agent).as_deref(), Some(last));
+        assert_eq!(last_hop(&Principal::Host(kek)), None);
     }
 
     #[test]

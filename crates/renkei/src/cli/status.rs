@@ -6,7 +6,9 @@ use super::quantity::{human, span};
 use super::{Context, login, why};
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::message::{Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus};
+use renkei_core::wire::message::{
+    AgentStatus, Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus,
+};
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
@@ -75,13 +77,20 @@ fn local(context: &Context) -> Result<Shown, Error> {
 
 impl Report for Shown {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Status { software, uptime_s, sessions, transfers, lines, relayed } = &self.status;
+        let Status { software, uptime_s, sessions, transfers, lines, relayed, agents } = &self.status;
         let site = self.site.as_ref().map(|site| format!("{site}  ")).unwrap_or_default();
         let up = span(Duration::from_secs(*uptime_s));
         writeln!(out, "{site}{software}  up {up}  sessions {sessions}  transfers {}", transfers.len())?;
         for line in lines {
             let to = if line.kept_here { "kept to" } else { "from" };
             writeln!(out, "  line {to} {}  up {}", line.site, span(Duration::from_secs(line.up_s)))?;
+        }
+        for AgentStatus { storage, account, up_s } in agents {
+            let state = match up_s {
+                Some(up_s) => format!("up {}", span(Duration::from_secs(*up_s))),
+                None => "not connected".into(),
+            };
+            writeln!(out, "  agent of {storage}  {account}  {state}")?;
         }
         for passing in relayed {
             let RelayedStatus { principal, to, circuits, bytes } = passing;

@@ -25,13 +25,17 @@ enum Action {
         /// Name of the storage, as in SITE:/NAME/...
         name: String,
         /// The root directory
-        path: PathBuf,
+        #[arg(required_unless_present = "agent", conflicts_with = "agent")]
+        path: Option<PathBuf>,
         /// Refuse every change
         #[arg(long)]
         read_only: bool,
         /// Do all I/O as this account instead of the one each user is mapped to
-        #[arg(long)]
+        #[arg(long, conflicts_with = "agent")]
         account: Option<String>,
+        /// Let this account serve the storage by `renkei agent`, from where the PoP cannot mount it
+        #[arg(long, value_name = "ACCOUNT")]
+        agent: Option<String>,
     },
     /// List the storages
     List,
@@ -45,9 +49,10 @@ enum Action {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    path: PathBuf,
+    path: Option<PathBuf>,
     read_only: bool,
     account: Option<String>,
+    agent: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -63,9 +68,10 @@ struct Changed {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
-        Action::Add { name, path, read_only, account } => {
-            let storage = Storage { path: root(path)?, read_only: *read_only, account: account.clone() };
-            add(name, &storage, context)
+        Action::Add { name, path, read_only, account, agent } => {
+            let path = path.as_deref().map(root).transpose()?.unwrap_or_default();
+            let (read_only, account, agent) = (*read_only, account.clone(), agent.clone());
+            add(name, &Storage { path, read_only, account, agent }, context)
         }
         Action::List => list(context),
         Action::Remove { name } => {
@@ -80,12 +86,12 @@ pub(super) fn add_named(argument: &str, context: &Context) -> Result<(), Error> 
     let (name, path) = argument.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
     })?;
-    let storage = Storage { path: root(Path::new(path))?, read_only: false, account: None };
+    let storage = Storage { path: root(Path::new(path))?, ..Storage::default() };
     add_storage(&context.home()?, name, &storage)
 }
 
 fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
-    if let Some(account) = &storage.account {
+    if let Some(account) = storage.account.as_ref().or(storage.agent.as_ref()) {
         Account::lookup(account)?;
     }
     add_storage(&context.home()?, name, storage)?;
@@ -103,9 +109,10 @@ fn list(context: &Context) -> Result<u8, Error> {
     config.site(&home)?;
     let row = |(name, storage): (String, Storage)| Row {
         name,
-        path: storage.path,
+        path: Some(storage.path).filter(|path| !path.as_os_str().is_empty()),
         read_only: storage.read_only,
         account: storage.account,
+        agent: storage.agent,
     };
     context.output.answer(&Listing { storages: config.storage.into_iter().map(row).collect() })?;
     Ok(0)
@@ -131,7 +138,11 @@ impl Report for Listing {
         for row in &self.storages {
             let mode = if row.read_only { "read-only" } else { "read-write" };
             let account = row.account.as_ref().map(|name| format!("  as {name}")).unwrap_or_default();
-            writeln!(out, "{:<16} {mode:<10} {}{account}", row.name, row.path.display())?;
+            let place = match (&row.path, &row.agent) {
+                (Some(path), _) => path.display().to_string(),
+                (None, agent) => format!("agent of {}", agent.as_deref().unwrap_or_default()),
+            };
+            writeln!(out, "{:<16} {mode:<10} {place}{account}", row.name)?;
         }
         Ok(())
     }

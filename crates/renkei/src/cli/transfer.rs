@@ -262,7 +262,9 @@ impl<'a> Run<'a> {
             if let Some(stopped) = self.stop.stopped() {
                 return Err(stopped);
             }
-            if !connected || !is_passing(&error) {
+            // An agent that is not there at the start is told at once, as a site is.
+            let is_absent = error.code == Code::AgentAbsent && lost_since.is_none();
+            if !connected || is_absent || !is_passing(&error) {
                 return Err(error);
             }
             if self.got_further(&mut files_done) || lost_since.is_none() {

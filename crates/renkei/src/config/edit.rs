@@ -119,7 +119,12 @@ fn to_table(storage: &Storage) -> Result<Table, Error> {
         Error::new(Code::UsageInvalid, "add storage", storage.path.display(), cause)
     })?;
     let mut table = Table::new();
-    table.insert("path", value(path));
+    if !path.is_empty() {
+        table.insert("path", value(path));
+    }
+    if let Some(agent) = &storage.agent {
+        table.insert("agent", value(agent.as_str()));
+    }
     if storage.read_only {
         table.insert("read_only", value(true));
     }
@@ -165,7 +170,7 @@ mod tests {
     }
 
     fn storage(path: &str) -> Storage {
-        Storage { path: path.into(), read_only: false, account: None }
+        Storage { path: path.into(), ..Storage::default() }
     }
 
     #[test]
@@ -177,6 +182,10 @@ mod tests {
         assert!(added.starts_with(text), "{added}");
         assert!(Config::load(&home).unwrap().storage["data"].read_only);
         remove_storage(&home, "data").unwrap();
+        let of_agent = Storage { agent: Some("alice".into()), ..Storage::default() };
+        add_storage(&home, "scratch", &of_agent).unwrap();
+        assert_eq!(Config::load(&home).unwrap().storage["scratch"], of_agent);
+        remove_storage(&home, "scratch").unwrap();
         assert_eq!(std::fs::read_to_string(home.config_file()).unwrap(), text);
     }
 

@@ -92,11 +92,15 @@ pub const FIELDS: &[Field] = &[
     Field { key: "log.format", kind: Type::Text, default: "text", env: "RENKEI_LOG_FORMAT",
         effect: "`text` for people, `json` for collectors." },
     Field { key: "storage.NAME.path", kind: Type::Text, default: "", env: "",
-        effect: "The root directory of storage NAME: an absolute path. Nothing outside it can be reached." },
+        effect: "The root directory of storage NAME: an absolute path. Nothing outside it can be reached. Left out where `agent` \
+                 is set." },
     Field { key: "storage.NAME.read_only", kind: Type::Bool, default: "false", env: "",
         effect: "Refuse every change in this storage." },
     Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
         effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
+    Field { key: "storage.NAME.agent", kind: Type::Text, default: "", env: "",
+        effect: "The storage is where this PoP cannot mount it: an agent that this account runs there (`renkei agent`) serves \
+                 it, to those who are mapped to the account." },
     Field { key: "rule.NAME.from", kind: Type::Text, default: "", env: "",
         effect: "The drop folder of rule NAME, `SITE:/STORAGE/PATH` at this site: what ordinary tools put there is forwarded." },
     Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
@@ -257,7 +261,12 @@ mod tests {
 
     /// A configuration in which every field is set, so that its serialised form shows all keys.
     fn full() -> Config {
-        let storage = Storage { path: "/x".into(), read_only: false, account: Some("a".into()) };
+        let storage = Storage {
+            path: "/x".into(),
+            read_only: false,
+            account: Some("a".into()),
+            agent: Some("b".into()),
+        };
         let rule = toml::from_str("from = 'kek:/data'\nto = 'titech:/data'").unwrap();
         let route = Route { pin: Some("direct".into()), forbid: Vec::new() };
         Config {

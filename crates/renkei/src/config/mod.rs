@@ -72,7 +72,7 @@ pub struct Config {
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
-    #[serde(deserialize_with = "labelled")]
+    #[serde(deserialize_with = "storages")]
     pub storage: BTreeMap<String, Storage>,
     /// The drop folders.
     #[serde(deserialize_with = "labelled")]
@@ -179,11 +179,11 @@ pub enum LogFormat {
 }
 
 /// A named root of files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Storage {
-    /// The root directory.
-    #[serde(deserialize_with = "absolute_path")]
+    /// The root directory; empty where an agent serves the storage from elsewhere.
+    #[serde(default, skip_serializing_if = "is_empty", deserialize_with = "absolute_path")]
     pub path: PathBuf,
     /// Whether writing is refused.
     #[serde(default)]
@@ -191,6 +191,26 @@ pub struct Storage {
     /// If set, all I/O on this storage is done as this account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
+    /// The account whose agent serves the storage, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+impl Storage {
+    /// What is wrong with it as a whole.
+    fn flaw(&self) -> Option<&'static str> {
+        match &self.agent {
+            None if is_empty(&self.path) => {
+                Some("missing field `path`, or `agent` for a storage that an agent serves")
+            }
+            Some(_) if self.account.is_some() => Some("`account` and `agent` exclude each other"),
+            _ => None,
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 impl Default for Config {
@@ -450,6 +470,14 @@ fn labelled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 }
 
+fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Storage>, D::Error> {
+    let storages: BTreeMap<String, Storage> = labelled(deserializer)?;
+    match storages.iter().find_map(|(name, storage)| Some((name, storage.flaw()?))) {
+        Some((name, flaw)) => Err(D::Error::custom(format!("storage {name}: {flaw}"))),
+        None => Ok(storages),
+    }
+}
+
 /// What [`is_label`] asks for, in words.
 pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter";
 
@@ -508,6 +536,8 @@ mod tests {
             ("stall_timeout_s = -5", 1),
             ("[storage.Data]\npath = '/x'", 1),
             ("[storage.data]\npath = 'x'", 2),
+            ("[storage.data]\nread_only = true", 1),
+            ("[storage.data]\nagent = 'alice'\naccount = 'bob'", 1),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
             ("notify = ['ftp://x']", 1),

@@ -229,6 +229,9 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, guest: Gu
             Ok(sock) => renkei::spawn(accepted(sock), snapshot.renkei_tls.clone(), site, seat),
             Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
         }
+    } else if snapshot.is_agent() {
+        // The pages are the PoP's.
+        Counters::add(&site.counters.refused_total, 1);
     } else {
         http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site).await;
         drop(seat);

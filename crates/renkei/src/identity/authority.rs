@@ -6,6 +6,7 @@
 //! the past so that a peer whose clock is a little behind takes them. Non-goals: intermediate authorities (the
 //! path length is 0) and names of other sites.
 
+use super::agency::{self, Sponsor};
 use super::certificate::{Facts, parse_chain, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
 use super::delegation;
@@ -196,6 +197,33 @@ impl Authority {
         params.custom_extensions = vec![delegation::extension(scope, &issued::parse_serial(parent)?)];
         let names = Names { uri, common: format!("{user}, delegated") };
         self.issue(user.clone(), names, params, key, now, life)
+    }
+
+    /// Names the agent of a storage of this site, for `life`. `request` is a PEM certificate request.
+    ///
+    /// # Errors
+    /// `NotAllowed` if the sponsor is no user of this site.
+    pub fn issue_agent(
+        &self,
+        storage: &str,
+        sponsor: &Sponsor,
+        request: &str,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued, Error> {
+        let agent = Principal::agent(&self.site, storage)?;
+        let user = &sponsor.user;
+        if user.user_name().is_none() || *user.site() != self.site {
+            let cause = format!("the agents of {} are run by its own users", self.site);
+            return Err(Error::new(Code::NotAllowed, "enlist", user, cause));
+        }
+        let key = parse_request(request)?.public_key;
+        let mut params = CertificateParams::default();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.custom_extensions = vec![agency::extension(sponsor)];
+        let names = Names { uri: agent.to_uri(), common: format!("agent of {agent} for {user}") };
+        self.issue(user.clone(), names, params, &key, now, life)
     }
 
     fn issue(

@@ -1,6 +1,6 @@
 //! What a certificate says: names, dates, serial. Reads only; nothing here is a judgement of trust.
 
-use super::delegation;
+use super::{agency, delegation};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use rustls::pki_types::CertificateDer;
@@ -25,8 +25,10 @@ pub struct Facts {
     pub is_authority: bool,
     /// What it is restricted to, if it is a delegated one.
     pub scope: Option<Scope>,
-    /// Serial of the certificate by which it was asked for, if it is a delegated one.
+    /// Serial of the certificate by which it was asked for, if it is a delegated one or an agent's.
     pub parent: Option<String>,
+    /// The user for whom it is, if it is an agent's.
+    pub sponsor: Option<Principal>,
 }
 
 impl Facts {
@@ -34,6 +36,7 @@ impl Facts {
     pub fn read(der: &CertificateDer<'_>) -> Result<Self, Error> {
         let certificate = parse(der)?;
         let (parent, scope) = delegation::read_extension(&certificate)?.unzip();
+        let sponsor = agency::read_extension(&certificate)?;
         Ok(Facts {
             names: renkei_names(&certificate)?,
             serial: serial_text(certificate.raw_serial()),
@@ -42,13 +45,17 @@ impl Facts {
             not_after: to_system_time(certificate.validity().not_after),
             is_authority: certificate.is_ca(),
             scope,
-            parent,
+            parent: parent.or_else(|| sponsor.as_ref().map(|sponsor| sponsor.parent.clone())),
+            sponsor: sponsor.map(|sponsor| sponsor.user),
         })
     }
 
     /// The one principal the certificate names; a delegated certificate, which is not for every use, is refused.
     pub fn principal(&self) -> Result<Principal, Error> {
         let principal = Principal::parse_uri(self.name()?).map_err(|error| bad(error.cause))?;
+        if matches!(principal, Principal::Agent { .. }) != self.sponsor.is_some() {
+            return Err(bad("the name of an agent and for whom it is belong together"));
+        }
         match self.scope {
             None => Ok(principal),
             Some(_) => Err(delegation::bad_scope("it has a scope and the name of a certificate without one")),
@@ -92,6 +99,11 @@ fn renkei_names(certificate: &X509Certificate<'_>) -> Result<Vec<String>, Error>
         _ => None,
     };
     Ok(names.value.general_names.iter().filter_map(uri).collect())
+}
+
+/// The public key of a certificate, DER: what stays the same when its holder renews it.
+pub fn public_key(der: &CertificateDer<'_>) -> Result<Vec<u8>, Error> {
+    Ok(parse(der)?.public_key().raw.to_vec())
 }
 
 /// The certificates of a PEM text, in order; at least one.

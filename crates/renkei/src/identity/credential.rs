@@ -35,11 +35,20 @@ impl Credential {
 
     /// The user's; fails if there was no login or the certificate is out of date.
     pub fn user(home: &Home, now: SystemTime) -> Result<Self, Error> {
+        Self::of_user(home)?.checked(now)
+    }
+
+    /// Whom the user's certificate names, whether it is still good or not.
+    pub fn user_named(home: &Home) -> Result<Principal, Error> {
+        Self::of_user(home)?.principal()
+    }
+
+    fn of_user(home: &Home) -> Result<Self, Error> {
         let path = home.user_credential();
         let text = secret::read(&path)?.ok_or_else(|| {
             Error::new(Code::NotLoggedIn, "read credential", path.display(), "there is no such file")
         })?;
-        Self::parse(&text, &text, &path)?.checked(now)
+        Self::parse(&text, &text, &path)
     }
 
     /// Takes PEM texts and checks that key and leaf belong together.
@@ -68,7 +77,7 @@ impl Credential {
         Facts::read(&self.chain[0])
     }
 
-    /// Whom the leaf names.
+    /// Whom the leaf names; a delegated certificate is refused.
     pub fn principal(&self) -> Result<Principal, Error> {
         self.facts()?.principal()
     }
@@ -110,10 +119,19 @@ pub struct KeyRequest {
 impl KeyRequest {
     /// Makes a key and its request.
     pub fn generate() -> Result<Self, Error> {
-        let key = generate_key()?;
+        Self::of(&generate_key()?)
+    }
+
+    /// Makes a request for a key that is there already, in PEM.
+    pub fn again(key: &str) -> Result<Self, Error> {
+        let bad = |error: rcgen::Error| Error::new(Code::BadCertificate, "read key", "", error);
+        Self::of(&KeyPair::from_pem(key).map_err(bad)?)
+    }
+
+    fn of(key: &KeyPair) -> Result<Self, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        let request = params.serialize_request(&key).and_then(|request| request.pem()).map_err(defect)?;
+        let request = params.serialize_request(key).and_then(|request| request.pem()).map_err(defect)?;
         Ok(KeyRequest { key: key.serialize_pem(), request })
     }
 }

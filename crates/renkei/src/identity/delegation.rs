@@ -180,7 +180,7 @@ pub(super) fn bad_scope(cause: &str) -> Error {
 }
 
 /// DER of an octet string of at most 65,535 bytes.
-fn octet_string(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn octet_string(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("a scope is short");
     let [high, low] = length.to_be_bytes();
     let head = match length {
@@ -195,7 +195,7 @@ fn octet_string(bytes: &[u8]) -> Vec<u8> {
 const OCTET_STRING: u8 = 4;
 
 /// What is in an octet string that fills `der` and is written as [`octet_string`] does.
-fn octets(der: &[u8]) -> Option<&[u8]> {
+pub(super) fn octets(der: &[u8]) -> Option<&[u8]> {
     let start = match der.get(1)? {
         length @ 0..=0x7f => der.len().checked_sub(usize::from(*length))?,
         0x81 => 3,

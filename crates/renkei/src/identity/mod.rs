@@ -2,9 +2,11 @@
 //!
 //! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
 //! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
-//! as it, [`login`] hands certificates to local users, and [`delegation`] makes those that transfers work with. The rules of mapping are in `renkei_core::identity`.
+//! as it, [`login`] hands certificates to local users, [`delegation`] makes those that transfers work with, and [`agency`]
+//! those of agents. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
+pub mod agency;
 pub mod authority;
 pub mod card;
 pub mod certificate;

@@ -12,6 +12,7 @@
 
 use super::credential::Credential;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -111,8 +112,17 @@ pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
 
 /// The server name to ask for: sessions are remembered under it, nothing is verified by it.
 pub fn server_name(site: &SiteName) -> ServerName<'static> {
+    server_name_of(&Principal::Host(site.clone()))
+}
+
+/// As [`server_name`], of a PoP or an agent: what one remembers of a session is of no use to another.
+pub fn server_name_of(peer: &Principal) -> ServerName<'static> {
     // A site's name may end with `-`, a DNS label may not.
-    ServerName::try_from(format!("{site}x.renkei.internal"))
+    let name = match peer {
+        Principal::Agent { site, storage } => format!("{storage}x.{site}x.renkei.internal"),
+        peer => format!("{}x.renkei.internal", peer.site()),
+    };
+    ServerName::try_from(name)
         .or_else(|_| ServerName::try_from("renkei.internal"))
         .expect("a constant legal name")
 }

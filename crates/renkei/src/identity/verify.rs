@@ -68,12 +68,24 @@ pub fn verify_holder(
 
 /// Checks that the peer, a server, is the PoP of `site` and not merely somebody of that site.
 pub fn expect_site(peer: &Principal, site: &SiteName) -> Result<(), Error> {
-    if matches!(peer, Principal::Host(host) if host == site) {
+    expect_peer(peer, &Principal::Host(site.clone()))
+}
+
+/// Checks that the peer, a server, is the PoP or the agent that was meant, and nobody else.
+pub fn expect_peer(peer: &Principal, meant: &Principal) -> Result<(), Error> {
+    if peer == meant {
         return Ok(());
     }
-    let what = if peer.user_name().is_some() { "user" } else { "PoP" };
-    let cause = format!("expected the PoP of {site}, the peer proved to be the {what} {peer}");
-    Err(Error::new(Code::WrongSite, OP, site, cause))
+    let cause = format!("expected {}, the peer proved to be {}", described(meant), described(peer));
+    Err(Error::new(Code::WrongSite, OP, meant, cause))
+}
+
+fn described(peer: &Principal) -> String {
+    match peer {
+        Principal::Host(site) => format!("the PoP of {site}"),
+        Principal::User { .. } => format!("the user {peer}"),
+        Principal::Agent { .. } => format!("the agent {peer}"),
+    }
 }
 
 struct Judge<'a> {

@@ -3,18 +3,22 @@
 //! On a far path each round trip is time the link stands empty. So the data streams are dialled while the session
 //! is still being agreed on, all at once, and the first request travels with the greeting. How a connection to the
 //! site is got, [`super::reach`] says; [`super::routes`] tries the ways one after the other.
+//!
+//! A storage may be served by an agent. Its PoP then answers that it is elsewhere, and the session goes there by itself:
+//! whoever asks sees one session with the site.
 
 use super::reach::Reach;
 use super::routes::Ways;
 use crate::identity::credential::Credential;
-use crate::identity::tls::{client_config, server_name};
+use crate::identity::tls::{client_config, server_name_of};
 use crate::identity::trust::Trust;
-use crate::identity::verify::{expect_site, verify_peer};
+use crate::identity::verify::{expect_peer, verify_peer};
 use crate::net::control::{ControlReceiver, split};
 use crate::net::socket;
 use crate::net::tls::TlsStream;
 use crate::net::{CONNECT_TIMEOUT, SOFTWARE, unix_ms};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::link::controller::{initial_streams, is_far, is_long};
 use renkei_core::path::SiteName;
 use renkei_core::route::Rule;
@@ -55,7 +59,12 @@ pub struct Session {
     pub welcome: Welcome,
     /// How it was reached.
     pub reach: Reach,
-    site: SiteName,
+    /// Who is at the other end: the site's PoP, or the agent of one of its storages.
+    peer: Principal,
+    /// Opens the session that goes on where this one leads to.
+    dialler: Dialler,
+    /// Data streams that will be wanted at most, and whether this side will send on them.
+    wanted: (u16, bool),
     chain: Vec<CertificateDer<'static>>,
     next_request: u64,
     /// The request that was sent with the greeting, until somebody asks it.
@@ -164,19 +173,25 @@ impl Dialler {
 
     /// Opens a session at one address.
     pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
-        self.open_noting(site, &Reach::Direct(address, CONNECT_TIMEOUT), ahead, &mut false)
+        self.open_by(site, &Reach::Direct(address, CONNECT_TIMEOUT), ahead)
+    }
+
+    /// Opens a session with the PoP of a site that is reached so.
+    pub(super) fn open_by(&self, site: &SiteName, reach: &Reach, ahead: &Ahead) -> Result<Session, Error> {
+        self.open_noting(&Principal::Host(site.clone()), reach, ahead, &mut false)
     }
 
     /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
     pub(super) fn open_noting(
         &self,
-        site: &SiteName,
+        peer: &Principal,
         reach: &Reach,
         ahead: &Ahead,
         used: &mut bool,
     ) -> Result<Session, Error> {
+        let site = peer.site();
         let subject = |error: Error| Error { subject: reach.place(site), ..error };
-        let (stream, streams) = self.shake_ahead(site, reach, ahead)?;
+        let (stream, streams) = self.shake_ahead(peer, reach, ahead)?;
         let chain = stream.peer_chain();
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
@@ -196,7 +211,9 @@ impl Dialler {
             control,
             welcome,
             reach: reach.clone(),
-            site: site.clone(),
+            peer: peer.clone(),
+            dialler: self.clone(),
+            wanted: (ahead.streams, ahead.sends),
             chain,
             next_request: 0,
             asked: ahead.request.clone(),
@@ -207,33 +224,33 @@ impl Dialler {
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
         let reach = Reach::Direct(address, CONNECT_TIMEOUT);
-        self.shake(site, &reach, reach.connect(site)?)
+        self.shake(&Principal::Host(site.clone()), &reach, reach.connect(site)?)
     }
 
-    fn shake(&self, site: &SiteName, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {
-        let stream = TlsStream::connect(sock, self.config.clone(), server_name(site), CONNECT_TIMEOUT);
-        let stream = stream.map_err(|error| named(error, site, reach))?;
-        let peer = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
+    fn shake(&self, peer: &Principal, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {
+        let stream = TlsStream::connect(sock, self.config.clone(), server_name_of(peer), CONNECT_TIMEOUT);
+        let stream = stream.map_err(|error| named(error, peer.site(), reach))?;
+        let proved = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
             .map_err(|error| error.at("client"))?;
-        expect_site(&peer, site).map_err(|error| error.at("client"))?;
+        expect_peer(&proved, peer).map_err(|error| error.at("client"))?;
         Ok(stream)
     }
 
     /// Connects and shakes hands, and dials data streams meanwhile: that it takes long is the first sign of a long path.
     fn shake_ahead(
         &self,
-        site: &SiteName,
+        peer: &Principal,
         reach: &Reach,
         ahead: &Ahead,
     ) -> Result<(TlsStream, Dialling), Error> {
         let mut dialling = Dialling::new();
         if ahead.streams == 0 {
-            return Ok((self.shake(site, reach, reach.connect(site)?)?, dialling));
+            return Ok((self.shake(peer, reach, reach.connect(peer.site())?)?, dialling));
         }
         let (tell, told) = mpsc::channel();
         let begin = {
-            let (dialler, site, reach) = (self.clone(), site.clone(), reach.clone());
-            move || dialler.begin(&site, &reach, &tell)
+            let (dialler, peer, reach) = (self.clone(), peer.clone(), reach.clone());
+            move || dialler.begin(&peer, &reach, &tell)
         };
         spawn_dial(begin)?;
         let started = Instant::now();
@@ -244,14 +261,14 @@ impl Dialler {
                 Some(sign) => match told.recv_timeout(sign.saturating_sub(started.elapsed())) {
                     Ok(begun) => begun,
                     Err(_) => {
-                        self.dial_ahead(&mut dialling, site, reach, ahead, *sign);
+                        self.dial_ahead(&mut dialling, peer, reach, ahead, *sign);
                         continue;
                     }
                 },
             };
             match begun? {
                 Begun::Connected(rtt) => {
-                    self.dial_ahead(&mut dialling, site, reach, ahead, rtt);
+                    self.dial_ahead(&mut dialling, peer, reach, ahead, rtt);
                     signs = [].iter();
                 }
                 Begun::Shaken(stream) => return Ok((*stream, dialling)),
@@ -261,13 +278,13 @@ impl Dialler {
 
     /// Connects and shakes hands. How long the path is shows when the connection is there; of one that others pass on,
     /// only when the site has answered.
-    fn begin(&self, site: &SiteName, reach: &Reach, tell: &mpsc::Sender<Result<Begun, Error>>) {
-        let shaken = reach.connect(site).and_then(|sock| {
+    fn begin(&self, peer: &Principal, reach: &Reach, tell: &mpsc::Sender<Result<Begun, Error>>) {
+        let shaken = reach.connect(peer.site()).and_then(|sock| {
             if let Reach::Direct(..) = reach {
                 // Nobody waits any more where this cannot be told.
                 let _ = tell.send(Ok(Begun::Connected(socket::rtt(&sock))));
             }
-            self.shake(site, reach, sock)
+            self.shake(peer, reach, sock)
         });
         let _ = tell.send(shaken.map(|stream| Begun::Shaken(Box::new(stream))));
     }
@@ -276,7 +293,7 @@ impl Dialler {
     fn dial_ahead(
         &self,
         dialling: &mut Dialling,
-        site: &SiteName,
+        peer: &Principal,
         reach: &Reach,
         ahead: &Ahead,
         rtt: Duration,
@@ -284,7 +301,7 @@ impl Dialler {
         let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
         while dialling.under_way < usize::from(count) {
             // What cannot be dialled now is dialled when it is needed.
-            if self.dial_stream(dialling, site, reach, ahead.sends).is_err() {
+            if self.dial_stream(dialling, peer, reach, ahead.sends).is_err() {
                 return;
             }
         }
@@ -294,20 +311,20 @@ impl Dialler {
     fn dial_stream(
         &self,
         dialling: &mut Dialling,
-        site: &SiteName,
+        peer: &Principal,
         reach: &Reach,
         opens: bool,
     ) -> Result<(), Error> {
-        let (dialler, site, reach) = (self.clone(), site.clone(), reach.clone());
+        let (dialler, peer, reach) = (self.clone(), peer.clone(), reach.clone());
         let ready = dialling.ready.clone();
         // If nobody waits any more, the stream is closed.
-        spawn_dial(move || drop(ready.send(dialler.dial(&site, &reach, opens))))?;
+        spawn_dial(move || drop(ready.send(dialler.dial(&peer, &reach, opens))))?;
         dialling.under_way += 1;
         Ok(())
     }
 
-    fn dial(&self, site: &SiteName, reach: &Reach, opens: bool) -> Result<TlsStream, Error> {
-        let mut stream = self.shake(site, reach, reach.connect(site)?)?;
+    fn dial(&self, peer: &Principal, reach: &Reach, opens: bool) -> Result<TlsStream, Error> {
+        let mut stream = self.shake(peer, reach, reach.connect(peer.site())?)?;
         if opens && is_long(stream.round_trip()) {
             let mut bytes = Vec::new();
             frame::push_padding(&mut bytes, PADDING_BYTES);
@@ -331,7 +348,7 @@ impl Dialler {
         let (mut streams, mut again) = (Vec::with_capacity(wanted), 2 * wanted);
         while streams.len() < wanted {
             while dialling.under_way < wanted - streams.len() {
-                self.dial_stream(&mut dialling, &session.site, &session.reach, false)?;
+                self.dial_stream(&mut dialling, &session.peer, &session.reach, false)?;
             }
             let joined = dialling.next().and_then(|stream| {
                 self.join_one(stream, &opened.ticket, u16::try_from(streams.len()).unwrap_or(u16::MAX))
@@ -360,8 +377,62 @@ impl Dialler {
 impl Session {
     /// Asks and waits for the answer.
     pub fn ask(&mut self, request: Request) -> Result<Reply, Error> {
+        self.ask_whom_it_concerns(request)?.1
+    }
+
+    /// Asks who is at the other end, whoever else it may concern.
+    pub(super) fn ask_here(&mut self, request: Request) -> Result<Reply, Error> {
         let id = self.send_request(request)?;
         self.reply_to(id)
+    }
+
+    /// Asks the PoP, or the agent that serves what it is about; tells the request's number and the first answer. If
+    /// another one has to be asked than the last time, the session is one with that from now on.
+    fn ask_whom_it_concerns(&mut self, request: Request) -> Result<(u64, Result<Reply, Error>), Error> {
+        if self.is_for_the_pop(&request) {
+            self.turn_back(&request)?;
+        }
+        let again = request.may_be_for_an_agent().then(|| request.clone());
+        let id = self.send_request(request)?;
+        match (self.outcome_of(id)?, again) {
+            (Err(error), Some(request)) if self.leads_on(&error) => {
+                self.go_to_agent(&error.subject, &request)?;
+                let id = self.send_request(request)?;
+                Ok((id, self.outcome_of(id)?))
+            }
+            (outcome, _) => Ok((id, outcome)),
+        }
+    }
+
+    /// Whether this is a session with an agent that a request does not concern.
+    fn is_for_the_pop(&self, request: &Request) -> bool {
+        let Principal::Agent { storage, .. } = &self.peer else { return false };
+        match request {
+            Request::Redeem(_) => false,
+            request => !request.storages().contains(&storage.as_str()),
+        }
+    }
+
+    /// Whether an answer of the PoP says that an agent is to be asked.
+    fn leads_on(&self, error: &Error) -> bool {
+        error.code == Code::WithAgent && matches!(self.peer, Principal::Host(_))
+    }
+
+    fn ahead_with(&self, request: &Request) -> Ahead {
+        let (streams, sends) = self.wanted;
+        Ahead { streams, sends, request: Some(request.clone()) }
+    }
+
+    fn turn_back(&mut self, request: &Request) -> Result<(), Error> {
+        let ahead = self.ahead_with(request);
+        *self = self.dialler.connect_ahead(self.peer.site(), &ahead)?;
+        Ok(())
+    }
+
+    fn go_to_agent(&mut self, storage: &str, request: &Request) -> Result<(), Error> {
+        let ahead = self.ahead_with(request);
+        *self = self.dialler.connect_to_agent(self.peer.site(), storage, &self.reach, &ahead)?;
+        Ok(())
     }
 
     fn send_request(&mut self, request: Request) -> Result<u64, Error> {
@@ -385,8 +456,8 @@ impl Session {
 
     /// The site's answer to a request; the outer error ends the session.
     fn outcome_of(&mut self, id: u64) -> Result<Result<Reply, Error>, Error> {
-        let site = self.site.clone();
-        match self.control.recv().map_err(|error| named(error, &site, &self.reach))? {
+        let site = self.peer.site();
+        match self.control.recv().map_err(|error| named(error, site, &self.reach))? {
             Control::Reply { id: answered, reply } if answered == id => Ok(reply),
             Control::Abort(error) => Err(error),
             other => Err(violation("reply", format_args!("{other:?}"))),
@@ -406,15 +477,37 @@ impl Session {
     ) -> Result<(), Error> {
         let mut waiting = VecDeque::with_capacity(ASKED_AHEAD);
         for request in requests {
-            if waiting.len() == ASKED_AHEAD
-                && let Some(id) = waiting.pop_front()
-            {
-                on_reply(self.outcome_of(id)?)?;
+            if self.is_for_the_pop(&request) {
+                self.settle(&mut waiting, 0, &mut on_reply)?;
+                self.turn_back(&request)?;
             }
-            waiting.push_back(self.send_request(request)?);
+            self.settle(&mut waiting, ASKED_AHEAD - 1, &mut on_reply)?;
+            waiting.push_back((self.send_request(request.clone())?, request));
         }
-        for id in waiting {
-            on_reply(self.outcome_of(id)?)?;
+        self.settle(&mut waiting, 0, &mut on_reply)
+    }
+
+    /// Takes answers until at most so many are waited for; what an agent must be asked is asked anew.
+    fn settle(
+        &mut self,
+        waiting: &mut VecDeque<(u64, Request)>,
+        most: usize,
+        on_reply: &mut dyn FnMut(Result<Reply, Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        while waiting.len() > most {
+            let Some((id, request)) = waiting.pop_front() else { return Ok(()) };
+            match self.outcome_of(id)? {
+                Err(error) if self.leads_on(&error) => {
+                    // The session is left, so its other answers are taken first.
+                    let answers = waiting.drain(..).map(|(id, request)| Ok((self.outcome_of(id)?, request)));
+                    let answers = answers.collect::<Result<Vec<_>, Error>>()?;
+                    for (outcome, request) in std::iter::once((Err(error), request)).chain(answers) {
+                        let leads_on = outcome.as_ref().is_err_and(|error| error.code == Code::WithAgent);
+                        on_reply(if leads_on { self.ask_whom_it_concerns(request)?.1 } else { outcome })?;
+                    }
+                }
+                outcome => on_reply(outcome)?,
+            }
         }
         Ok(())
     }
@@ -425,9 +518,9 @@ impl Session {
         request: Request,
         mut on_part: impl FnMut(Vec<renkei_core::entry::Entry>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let id = self.send_request(request)?;
+        let (id, mut reply) = self.ask_whom_it_concerns(request)?;
         loop {
-            match self.reply_to(id)? {
+            match reply? {
                 Reply::Listing { entries, more } => {
                     on_part(entries)?;
                     if !more {
@@ -436,6 +529,7 @@ impl Session {
                 }
                 other => return Err(violation("listing", format_args!("{other:?}"))),
             }
+            reply = self.outcome_of(id)?;
         }
     }
 
@@ -456,9 +550,9 @@ impl Session {
         request: Request,
         on_found: &mut dyn FnMut(Found) -> Result<(), Error>,
     ) -> Result<Result<Opened, Error>, Error> {
-        let id = self.send_request(request)?;
+        let (id, mut outcome) = self.ask_whom_it_concerns(request)?;
         loop {
-            match self.outcome_of(id)? {
+            match outcome {
                 Ok(Reply::Found(found)) => {
                     if let Err(refused) = on_found(found) {
                         return Ok(Err(refused));
@@ -468,6 +562,7 @@ impl Session {
                 Ok(other) => return Err(violation("opening", format_args!("{other:?}"))),
                 Err(error) => return Ok(Err(error)),
             }
+            outcome = self.outcome_of(id)?;
         }
     }
 
@@ -476,6 +571,7 @@ impl Session {
         match &self.reach {
             Reach::Direct(address, _) => address.to_string(),
             Reach::Line(_) => "its line".into(),
+            Reach::Through(passage) if passage.agent().is_some() => "by its agent".into(),
             Reach::Through(passage) => format!("through {}", passage.relay()),
         }
     }
@@ -487,7 +583,12 @@ impl Session {
 
     /// The site at the other end.
     pub fn site(&self) -> &SiteName {
-        &self.site
+        self.peer.site()
+    }
+
+    /// Whether the site's PoP is at the other end, and no agent.
+    pub fn is_with_the_pop(&self) -> bool {
+        matches!(self.peer, Principal::Host(_))
     }
 }
 

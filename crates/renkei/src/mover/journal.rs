@@ -289,9 +289,17 @@ pub fn boot_id() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::mover::journal::VERSION;
 
     fn header(job: u64) -> Header {
-        Header { version: 1, job, boot: boot_id(), to: None, local: b"/x".to_vec(), account: "a".into() }
+        Header {
+            version: VERSION,
+            job,
+            boot: boot_id(),
+            to: None,
+            local: b"/x".to_vec(),
+            account: "a".into(),
+        }
     }
 
     fn anything(_: u64) -> Result<(), Error> {

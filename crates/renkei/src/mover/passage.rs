@@ -1,20 +1,19 @@
-//! Circuits through another PoP, from the side that wants them.
+//! Circuits through another PoP, or from a PoP to an agent of its site, from the side that wants them.
 //!
 //! One session with the PoP in between (the relay) asks for all circuits of a conversation at once, and is kept as long
 //! as they may be wanted. Their tickets are made of a seed chosen here, so that the first circuit is dialled while the
 //! session is still being opened: the relay holds it until it knows the ticket. What the relay says later (the site
 //! cannot be reached from there) is the true reason when a circuit fails.
 
-use super::dial::{Ahead, Dialler, Session};
-use super::reach::{dial, random_ticket};
-use crate::net::CONNECT_TIMEOUT;
+use super::dial::{Ahead, Dialler, Session, named};
+use super::reach::{Reach, random_ticket};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Control, Request};
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,10 +24,13 @@ const WORD_WITHIN: Duration = Duration::from_secs(5);
 /// How long after a circuit failed that had been granted.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Leave to have circuits passed on to one site.
+/// Leave to have circuits passed on to one site, or to one agent of the relay's own site.
 pub struct Passage {
     relay: SiteName,
-    address: SocketAddr,
+    /// How the relay is reached.
+    by: Reach,
+    /// The storage of the agent they lead to, if they lead to one.
+    agent: Option<String>,
     seed: Ticket,
     next: AtomicU16,
     word: Arc<Word>,
@@ -75,21 +77,47 @@ impl Drop for Passage {
 }
 
 impl Passage {
-    /// Asks the PoP of `relay`, at `address`, for circuits to `site`; whether it grants them shows when the first is
-    /// used.
+    /// Asks the PoP of `relay`, reached so, for circuits to `site`; whether it grants them shows when the first is used.
     pub(super) fn ask(
         dialler: &Dialler,
         relay: &SiteName,
-        address: SocketAddr,
+        by: Reach,
         site: &SiteName,
         further: u8,
     ) -> Result<Arc<Passage>, Error> {
+        let site = site.clone();
+        Self::begin(dialler, relay, by, None, |seed| Request::Through {
+            site,
+            seed,
+            count: MAX_CIRCUITS,
+            further,
+        })
+    }
+
+    /// Asks the PoP of `site`, reached so, for circuits to the agent of one of its storages.
+    pub(super) fn ask_for_agent(
+        dialler: &Dialler,
+        site: &SiteName,
+        by: Reach,
+        storage: &str,
+    ) -> Result<Arc<Passage>, Error> {
+        let agent = Some(storage.to_owned());
+        let storage = storage.to_owned();
+        Self::begin(dialler, site, by, agent, |seed| Request::ToAgent { storage, seed, count: MAX_CIRCUITS })
+    }
+
+    fn begin(
+        dialler: &Dialler,
+        relay: &SiteName,
+        by: Reach,
+        agent: Option<String>,
+        request: impl FnOnce(Ticket) -> Request,
+    ) -> Result<Arc<Passage>, Error> {
         let (seed, word) = (random_ticket()?, Arc::new(Word::default()));
-        let passage =
-            Passage { relay: relay.clone(), address, seed, next: AtomicU16::new(0), word: word.clone() };
-        let request = Request::Through { site: site.clone(), seed, count: MAX_CIRCUITS, further };
-        let (dialler, relay) = (dialler.clone(), relay.clone());
-        let talk = move || talk(&dialler, &relay, address, request, &word);
+        let (next, said) = (AtomicU16::new(0), word.clone());
+        let passage = Passage { relay: relay.clone(), by: by.clone(), agent, seed, next, word };
+        let (request, dialler, relay) = (request(seed), dialler.clone(), relay.clone());
+        let talk = move || talk(&dialler, &relay, &by, request, &said);
         let spawned = std::thread::Builder::new().name("passage".into()).spawn(talk);
         spawned.map_err(|error| Error::new(Code::SystemCall, "start a thread", "circuit", error))?;
         Ok(Arc::new(passage))
@@ -100,6 +128,11 @@ impl Passage {
         &self.relay
     }
 
+    /// The storage of the agent they lead to, if they lead to one of the relay's.
+    pub fn agent(&self) -> Option<&str> {
+        self.agent.as_deref()
+    }
+
     /// One more circuit.
     pub(super) fn connect(&self) -> Result<TcpStream, Error> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -107,10 +140,9 @@ impl Passage {
             let cause = format!("{MAX_CIRCUITS} of one session were used");
             return Err(Error::new(Code::CircuitLimit, "connect", &self.relay, cause));
         }
-        let place = |error: Error| Error { subject: format!("{} at {}", self.relay, self.address), ..error };
-        let mut sock = dial(self.address, CONNECT_TIMEOUT).map_err(place)?;
+        let mut sock = self.by.connect(&self.relay)?;
         let sent = sock.write_all(&preface(&ticket(&self.seed, index)));
-        sent.map_err(|error| place(crate::net::tls::lost("send", &error)))?;
+        sent.map_err(|error| named(crate::net::tls::lost("send", &error), &self.relay, &self.by))?;
         Ok(sock)
     }
 
@@ -136,9 +168,10 @@ impl Passage {
 }
 
 /// Opens the session and listens on it until it ends.
-fn talk(dialler: &Dialler, relay: &SiteName, address: SocketAddr, request: Request, word: &Word) {
+fn talk(dialler: &Dialler, relay: &SiteName, by: &Reach, request: Request, word: &Word) {
     let ahead = Ahead { request: Some(request.clone()), ..Ahead::default() };
-    let outcome = dialler.open(relay, address, &ahead).and_then(|session| listen(session, request, word));
+    let opened = dialler.open_by(relay, by, &ahead);
+    let outcome = opened.and_then(|session| listen(session, request, word));
     if let Err(error) = outcome {
         word.say(|state| state.error = Some(error));
     }
@@ -150,7 +183,7 @@ fn listen(mut session: Session, request: Request, word: &Word) -> Result<(), Err
     if word.lock().over {
         return Ok(());
     }
-    session.ask(request)?;
+    session.ask_here(request)?;
     word.say(|state| state.granted = true);
     loop {
         if let Control::Reply { reply: Err(error), .. } = session.control.recv()? {

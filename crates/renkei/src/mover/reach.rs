@@ -8,6 +8,7 @@ use crate::net::switchboard::Switchboard;
 use crate::net::tls::{changed_through, lost};
 use aws_lc_rs::rand;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::route::Way;
 use renkei_core::wire::data::Ticket;
@@ -34,7 +35,7 @@ impl Reach {
             Reach::Direct(address, within) => {
                 dial(*address, *within).map_err(|error| named(error, site, self))
             }
-            Reach::Line(switchboard) => switchboard.call(site, random_ticket()?),
+            Reach::Line(switchboard) => switchboard.call(&Principal::Host(site.clone()), random_ticket()?),
             Reach::Through(passage) => passage.connect(),
         }
     }
@@ -77,7 +78,10 @@ impl Reach {
         match self {
             Reach::Direct(address, _) => format!("{site} at {address}"),
             Reach::Line(_) => format!("{site} by its line"),
-            Reach::Through(passage) => format!("{site} through {}", passage.relay()),
+            Reach::Through(passage) => match passage.agent() {
+                Some(storage) => format!("the agent of {site}:/{storage}"),
+                None => format!("{site} through {}", passage.relay()),
+            },
         }
     }
 }
@@ -106,7 +110,7 @@ pub fn unreachable(error: &io::Error) -> Error {
 }
 
 /// A fresh secret.
-pub(super) fn random_ticket() -> Result<Ticket, Error> {
+pub fn random_ticket() -> Result<Ticket, Error> {
     let mut ticket = [0; 32];
     rand::fill(&mut ticket)
         .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;

@@ -40,7 +40,7 @@ impl Default for Memory {
 pub struct Ways {
     /// The site whose PoP dials, if one does.
     pub here: Option<SiteName>,
-    /// The site of the user who dials, if one does.
+    /// The site of the user or agent who dials, if one does.
     pub home: Option<SiteName>,
     /// The lines that lead here.
     pub switchboard: Option<Arc<Switchboard>>,
@@ -56,7 +56,7 @@ impl Ways {
     /// What a principal knows by itself.
     pub fn of(principal: &Principal) -> Self {
         let site = Some(principal.site().clone());
-        let (here, home) = if principal.user_name().is_none() { (site, None) } else { (None, site) };
+        let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
         let (rules, memory) = (BTreeMap::new(), Memory::default());
         Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER }
     }
@@ -84,15 +84,16 @@ struct Missed {
     last: bool,
 }
 
-/// The ways from the PoP of one site to another site, as far as cards tell: a line to a PoP is up if the card says so.
-pub fn plan_of_pop(
-    from: &SiteName,
+/// The ways from a PoP or an agent to another site, as far as cards tell: a line to a PoP is up if the card says so.
+pub fn plan_of(
+    from: &Principal,
     to: &SiteName,
     trust: &Trust,
     rules: &BTreeMap<SiteName, Rule>,
 ) -> Result<Vec<Step>, Error> {
-    let has_line = trust.card(to).is_some_and(|card| card.via.contains(from));
-    let ways = Ways { rules: rules.clone(), ..Ways::of(&Principal::Host(from.clone())) };
+    let is_pop = matches!(from, Principal::Host(_));
+    let has_line = is_pop && trust.card(to).is_some_and(|card| card.via.contains(from.site()));
+    let ways = Ways { rules: rules.clone(), ..Ways::of(from) };
     plan(to, trust, &ways, has_line)
 }
 
@@ -102,7 +103,11 @@ impl Dialler {
     /// # Errors
     /// `SiteUnknown`.
     pub fn plan(&self, site: &SiteName) -> Result<Vec<Step>, Error> {
-        let has_line = self.ways.switchboard.as_ref().is_some_and(|board| board.has_line(site));
+        let has_line = self
+            .ways
+            .switchboard
+            .as_ref()
+            .is_some_and(|board| board.has_line(&Principal::Host(site.clone())));
         plan(site, self.trust(), &self.ways, has_line)
     }
 
@@ -110,7 +115,7 @@ impl Dialler {
     pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
         self.by_any_way(site, |reach| {
             let mut used = false;
-            let opened = self.open_noting(site, reach, ahead, &mut used);
+            let opened = self.open_noting(&Principal::Host(site.clone()), reach, ahead, &mut used);
             opened.map_err(|error| Missed { last: used || !is_network(error.code), error })
         })
     }
@@ -130,6 +135,21 @@ impl Dialler {
         let none =
             || Error::new(Code::NoRoute, "connect", site, format!("{relay} cannot be dialled from here"));
         self.passage(relay, address.ok_or_else(none)?, site).map_err(|missed| missed.error)
+    }
+
+    /// Opens a session with the agent of a storage, through the PoP of its site, which was reached so.
+    pub fn connect_to_agent(
+        &self,
+        site: &SiteName,
+        storage: &str,
+        by: &Reach,
+        ahead: &Ahead,
+    ) -> Result<Session, Error> {
+        let agent = Principal::agent(site, storage)?;
+        let passage = Passage::ask_for_agent(&self.asker(), site, by.clone(), storage)?;
+        let reach = Reach::Through(passage);
+        let opened = self.open_noting(&agent, &reach, ahead, &mut false);
+        opened.map_err(|error| explained(&reach, Missed { error, last: true }).error)
     }
 
     fn by_any_way<T>(
@@ -182,7 +202,8 @@ impl Dialler {
 
     fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
         let further = self.ways.further.saturating_sub(1);
-        let passage = Passage::ask(&self.asker(), relay, address, site, further);
+        let by = Reach::Direct(address, CONNECT_TIMEOUT);
+        let passage = Passage::ask(&self.asker(), relay, by, site, further);
         passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
     }
 

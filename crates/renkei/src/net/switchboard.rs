@@ -1,13 +1,13 @@
-//! The lines that other sites keep to this PoP, and the calls over them.
+//! The lines that other sites and own agents keep to this PoP, and the calls over them.
 //!
-//! A site that cannot be dialled keeps a session open, its line. Who wants a connection to it sends a call with a fresh
-//! ticket over the line; the site dials this PoP's port and shows the ticket, and the connection is handed to who waits
-//! for it. A ticket works once, and for [`ANSWER_WITHIN`].
+//! Who cannot be dialled keeps a session open, its line. Who wants a connection to it sends a call with a fresh
+//! ticket over the line; the called one dials this PoP's port and shows the ticket, and the connection is handed to who
+//! waits for it. A ticket works once, and for [`ANSWER_WITHIN`].
 
 use super::control::ControlSender;
 use super::socket;
 use renkei_core::error::{Code, Error};
-use renkei_core::path::SiteName;
+use renkei_core::identity::Principal;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::Control;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a called site may take to dial.
+/// How long who is called may take to dial.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a line may be silent: a host that vanished is noticed after this.
 pub const LINE_SILENCE: Duration = Duration::from_secs(8);
@@ -24,11 +24,13 @@ pub const LINE_SILENCE: Duration = Duration::from_secs(8);
 const MAX_CALLS: usize = 1024;
 /// Lines of one site: those of a line that is being replaced, and of several daemons.
 const MAX_LINES_OF_ONE: usize = 4;
+/// Lines of one agent: two would answer with different folders.
+const MAX_LINES_OF_AGENT: usize = 1;
 
 /// A line that is up.
 pub struct Line {
-    /// The site that keeps it.
-    pub site: SiteName,
+    /// Who keeps it: the PoP of a site, or an agent.
+    pub keeper: Principal,
     /// Since when it is up.
     pub since: Instant,
     link: Arc<ControlSender>,
@@ -64,14 +66,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Switchboard {
-    /// Lists a line; of too many of one site, the oldest is closed.
-    pub fn list(&self, site: &SiteName, link: Arc<ControlSender>) -> Listed<'_> {
+    /// Lists a line; of too many of one keeper, the oldest is closed.
+    pub fn list(&self, keeper: &Principal, link: Arc<ControlSender>) -> Listed<'_> {
         socket::give_up_after(link.socket(), Some(LINE_SILENCE));
-        let line = Arc::new(Line { site: site.clone(), since: Instant::now(), link });
+        let most = match keeper {
+            Principal::Agent { .. } => MAX_LINES_OF_AGENT,
+            _ => MAX_LINES_OF_ONE,
+        };
+        let line = Arc::new(Line { keeper: keeper.clone(), since: Instant::now(), link });
         let mut lines = lock(&self.lines);
-        let own = lines.iter().filter(|line| line.site == *site).count();
-        if own >= MAX_LINES_OF_ONE
-            && let Some(oldest) = lines.iter().position(|line| line.site == *site)
+        let own = lines.iter().filter(|line| line.keeper == *keeper).count();
+        if own >= most
+            && let Some(oldest) = lines.iter().position(|line| line.keeper == *keeper)
         {
             lines.remove(oldest).link.shutdown();
         }
@@ -85,35 +91,35 @@ impl Switchboard {
         lock(&self.lines).clone()
     }
 
-    /// Whether a site keeps a line to this PoP now.
-    pub fn has_line(&self, site: &SiteName) -> bool {
-        lock(&self.lines).iter().any(|line| line.site == *site)
+    /// Whether somebody keeps a line to this PoP now.
+    pub fn has_line(&self, keeper: &Principal) -> bool {
+        lock(&self.lines).iter().any(|line| line.keeper == *keeper)
     }
 
-    /// Calls a site and waits for its connection.
+    /// Calls the keeper of a line and waits for its connection.
     ///
     /// # Errors
     /// `NoLine`, `CallUnanswered`, `TooManySessions` if very many calls are under way; each may pass.
-    pub fn call(&self, site: &SiteName, ticket: Ticket) -> Result<TcpStream, Error> {
+    pub fn call(&self, keeper: &Principal, ticket: Ticket) -> Result<TcpStream, Error> {
         let (answer, answered) = mpsc::sync_channel(1);
-        let _called = self.note(site, ticket, answer)?;
+        let _called = self.note(keeper, ticket, answer)?;
         // The newest line is the one most likely to be alive.
-        let line = lock(&self.lines).iter().rev().find(|line| line.site == *site).cloned();
-        let line = line.ok_or_else(|| Error::new(Code::NoLine, "call", site, "no line is up"))?;
-        let lost = |error: Error| Error::new(Code::NoLine, "call", site, error.cause);
+        let line = lock(&self.lines).iter().rev().find(|line| line.keeper == *keeper).cloned();
+        let line = line.ok_or_else(|| Error::new(Code::NoLine, "call", keeper, "no line is up"))?;
+        let lost = |error: Error| Error::new(Code::NoLine, "call", keeper, error.cause);
         line.link.send(&Control::Call(ticket)).map_err(lost)?;
         let until = Instant::now() + ANSWER_WITHIN;
         loop {
             let look = Duration::from_millis(200).min(until.saturating_duration_since(Instant::now()));
             match answered.recv_timeout(look) {
                 Ok(sock) => return Ok(sock),
-                Err(RecvTimeoutError::Timeout) if !self.has_line(site) => {
-                    return Err(Error::new(Code::NoLine, "call", site, "its line was lost meanwhile"));
+                Err(RecvTimeoutError::Timeout) if !self.has_line(keeper) => {
+                    return Err(Error::new(Code::NoLine, "call", keeper, "its line was lost meanwhile"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => {
                     let cause = format!("nothing came within {} s", ANSWER_WITHIN.as_secs());
-                    return Err(Error::new(Code::CallUnanswered, "call", site, cause));
+                    return Err(Error::new(Code::CallUnanswered, "call", keeper, cause));
                 }
             }
         }
@@ -121,14 +127,14 @@ impl Switchboard {
 
     fn note(
         &self,
-        site: &SiteName,
+        keeper: &Principal,
         ticket: Ticket,
         answer: mpsc::SyncSender<TcpStream>,
     ) -> Result<Called<'_>, Error> {
         let mut calls = lock(&self.calls);
         if calls.len() >= MAX_CALLS {
             let cause = format!("{MAX_CALLS} calls are under way");
-            return Err(Error::new(Code::TooManySessions, "call", site, cause));
+            return Err(Error::new(Code::TooManySessions, "call", keeper, cause));
         }
         calls.insert(ticket, answer);
         Ok(Called(self, ticket))
@@ -153,8 +159,8 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn site(name: &str) -> SiteName {
-        SiteName::parse(name).unwrap()
+    fn site(name: &str) -> Principal {
+        Principal::parse(name).unwrap()
     }
 
     #[test]

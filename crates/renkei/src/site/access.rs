@@ -3,7 +3,7 @@
 use super::kept::Parked;
 use super::snapshot::{Root, Snapshot};
 use crate::identity::account::Account;
-use crate::identity::certificate::Facts;
+use crate::identity::certificate::{Facts, public_key};
 use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use crate::store::Store;
@@ -44,6 +44,8 @@ pub struct Access {
     pub account: Account,
     /// The rule that says so.
     pub rule: String,
+    /// The account by the name that the map gives it, which for an agent is that at its PoP.
+    pub(super) mapped: String,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) proof: Proof,
     /// The PoP that works for the principal, if one does.
@@ -66,6 +68,11 @@ impl Proof {
         self.scope.as_ref().map(|scope| hex(scope.transfer()))
     }
 
+    /// The key that was proved to be there.
+    pub(super) fn public_key(&self) -> Option<Vec<u8>> {
+        self.chain.first().and_then(|leaf| public_key(leaf).ok())
+    }
+
     /// Serial of the certificate.
     pub(super) fn serial(&self) -> Result<String, Error> {
         let none =
@@ -76,11 +83,17 @@ impl Proof {
 
 impl Access {
     pub(super) fn new(proof: &Proof, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
-        let (name, rule) = account_name(&proof.principal, &snapshot)?;
-        let account = Account::lookup(&name)?;
-        account.check_servable()?;
+        let (mapped, rule) = account_name(&proof.principal, &snapshot)?;
+        let account = match snapshot.is_agent() {
+            true => own_account(&mapped, &snapshot)?,
+            false => Account::lookup(&mapped)?,
+        };
+        // For its agent the PoP need not become it.
+        if !snapshot.has_agent_of(&mapped) {
+            account.check_servable()?;
+        }
         let (principal, proof) = (proof.principal.clone(), proof.clone());
-        Ok(Access { principal, account, rule, snapshot, proof, via: None })
+        Ok(Access { principal, account, rule, mapped, snapshot, proof, via: None })
     }
 
     /// Whether all this still holds by the files of now. A certificate that was good when it was shown and expires
@@ -94,9 +107,9 @@ impl Access {
             verify_holder(&proof.chain, &now.trust, proof.at)?;
         }
         match account_name(&self.principal, now)?.0 {
-            name if name == self.account.name => Ok(()),
+            name if name == self.mapped => Ok(()),
             name => {
-                let cause = format!("mapped to {name} now, not to {} any more", self.account.name);
+                let cause = format!("mapped to {name} now, not to {} any more", self.mapped);
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
@@ -105,7 +118,7 @@ impl Access {
     /// The site whose PoP works for the principal, if one does.
     pub(super) fn via_site(&self) -> Option<SiteName> {
         let via = &self.via.as_ref()?.proof.principal;
-        matches!(via, Principal::Host(_)).then(|| via.site().clone())
+        via.user_name().is_none().then(|| via.site().clone())
     }
 
     /// The certificates that proved the principal, leaf first.
@@ -169,6 +182,39 @@ impl Access {
         error.at(self.site())
     }
 
+    /// Whether an agent has one of the storages of a request; who asks the agent is told its storage.
+    ///
+    /// # Errors
+    /// `WithAgent`, `AgentAbsent`, `NotAgentsAccount`.
+    pub(super) fn expect_here(
+        &self,
+        storages: &[&str],
+        is_up: impl Fn(&Principal) -> bool,
+    ) -> Result<(), Error> {
+        let Some((storage, account)) =
+            storages.iter().find_map(|storage| Some((*storage, self.snapshot.agent_of(storage)?)))
+        else {
+            return Ok(());
+        };
+        let refused = |code, cause: String| Err(Error::new(code, "open", storage, cause).at(self.site()));
+        if account != self.mapped {
+            return refused(Code::NotAgentsAccount, format!("that of {account}, you are {}", self.mapped));
+        }
+        if storages.iter().any(|other| *other != storage) {
+            let cause = format!("the agent of {storage} has it alone; copy the others separately");
+            return refused(Code::NotAllowed, cause);
+        }
+        match is_up(&self.snapshot.agent(storage)) {
+            true => refused(Code::WithAgent, String::new()),
+            false => refused(Code::AgentAbsent, format!("that of {account}")),
+        }
+    }
+
+    /// Whether a storage is there for this principal at all.
+    pub(super) fn may_see(&self, storage: &str) -> bool {
+        self.snapshot.agent_of(storage).is_none_or(|account| account == self.mapped)
+    }
+
     /// Opens a storage; a scope's places in it are all that can be reached through it.
     fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
         let root = self.snapshot.storage(&place.storage)?;
@@ -211,10 +257,25 @@ impl Access {
             scope.permits().iter().filter(here).map(|permit| permit.right).collect::<Vec<_>>()
         });
         let writable = !root.storage.read_only;
+        if !self.may_see(name) {
+            return None;
+        }
         match rights {
             None => Some((name.into(), writable)),
             Some(rights) if rights.is_empty() => None,
             Some(rights) => Some((name.into(), writable && rights.contains(&Right::Write))),
+        }
+    }
+}
+
+/// The account that runs this agent, for those whom the PoP maps to it.
+fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
+    let served = snapshot.storages.values().find_map(|root| root.storage.agent.as_deref());
+    match served {
+        Some(served) if served == mapped => Account::own(),
+        served => {
+            let cause = format!("that of {}, you are {mapped}", served.unwrap_or("nobody"));
+            Err(Error::new(Code::NotAgentsAccount, "assume account", mapped, cause))
         }
     }
 }
@@ -228,7 +289,7 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
     let verdict = snapshot.mapping.resolve(principal, own);
     let Some(name) = verdict.account else {
         let cause = match verdict.why {
-            Why::HostHasNone => "a PoP has no account of its own",
+            Why::HostHasNone => "a PoP or an agent has no account of its own",
             Why::NotRootBySameName { .. } => "a rule with `*` makes nobody root",
             _ => "no rule matches",
         };

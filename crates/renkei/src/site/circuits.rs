@@ -22,7 +22,6 @@ use crate::net::tls::lost;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link::controller::is_far;
-use renkei_core::path::SiteName;
 use renkei_core::route::Way;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, MAX_FURTHER, ticket};
 use renkei_core::wire::data::Ticket;
@@ -44,8 +43,8 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// What somebody asked for in one request.
 pub struct Asked {
-    /// Where the circuits lead.
-    pub to: SiteName,
+    /// Where the circuits lead: to the PoP of a site, or to an agent of this one.
+    pub to: Principal,
     /// What their tickets are made of.
     pub seed: Ticket,
     /// How many at most.
@@ -114,9 +113,9 @@ impl Leave {
 }
 
 impl Leave {
-    /// A connection to the site. Where a further PoP passes it on, one session there speaks for all circuits.
+    /// A connection to the site they lead to. Where a further PoP passes it on, one session there speaks for all circuits.
     fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Reach), Error> {
-        let to = &self.asked.to;
+        let to = self.asked.to.site();
         let steps = dialler.plan(to)?;
         let best = steps.iter().find(|step| step.against.is_none());
         if !best.is_some_and(|step| matches!(step.way, Way::Through(_))) {
@@ -210,7 +209,7 @@ impl Circuits {
     }
 
     /// Ends the circuits of those who are `not` good any more.
-    pub(super) fn end(&self, not: impl Fn(&Principal, &SiteName) -> bool) {
+    pub(super) fn end(&self, not: impl Fn(&Principal, &Principal) -> bool) {
         let state = self.lock();
         for leave in state.leaves.iter().filter(|leave| not(&leave.principal, &leave.asked.to)) {
             leave.cut.store(true, Ordering::Relaxed);
@@ -248,10 +247,10 @@ fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), 
         }
         Relay::Own | Relay::Trusted => {}
     }
-    if asked.to == now.site {
+    if *asked.to.site() == now.site {
         return refused("a circuit to this site leads nowhere else".into());
     }
-    now.trust.endpoints(&asked.to).map(drop)
+    now.trust.endpoints(asked.to.site()).map(drop)
 }
 
 impl Site {
@@ -269,11 +268,21 @@ impl Site {
         may_pass(&principal, &asked, &snapshot).inspect_err(|error| {
             tracing::warn!(target: "audit", %principal, to = %asked.to, %error, "circuits refused");
         })?;
+        Ok(self.grant_circuits(proof, asked, link))
+    }
+
+    pub(super) fn grant_circuits(
+        self: &Arc<Self>,
+        proof: &Proof,
+        asked: Asked,
+        link: Arc<ControlSender>,
+    ) -> Passing<'_> {
+        let principal = proof.principal.clone();
         tracing::info!(target: "audit", %principal, to = %asked.to, "circuits may pass");
         let leave = Arc::new(Leave::new(principal, asked, link));
         let (passing, came) = self.circuits.grant(leave.clone());
         came.into_iter().for_each(|early| self.spawn_circuit(leave.clone(), early));
-        Ok(passing)
+        passing
     }
 
     /// Takes a connection that began with a preface: it was called for, or is to be passed on, or waits until
@@ -323,10 +332,7 @@ impl Site {
     fn pass_on(&self, leave: &Arc<Leave>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
         let snapshot = self.snapshot();
         let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
-        let dialler = self.dialler(&snapshot)?;
-        let further = leave.asked.further;
-        let dialler = dialler.with_ways(Ways { further, ..self.ways(&snapshot) });
-        let (far, reach) = leave.dial(&dialler)?;
+        let (far, reach) = self.onward(leave, &snapshot)?;
         let (near, far) = (Arc::new(near), Arc::new(far));
         for sock in [&near, &far] {
             prepare(sock);
@@ -345,7 +351,19 @@ impl Site {
             tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
         }
         // Where the next PoP in between could not pass it on, it says why.
-        reach.word().map_or(Ok(()), Err)
+        reach.and_then(|reach| reach.word()).map_or(Ok(()), Err)
+    }
+
+    /// A connection to where a circuit leads, and how it was got if that was not by calling an agent.
+    fn onward(&self, leave: &Leave, now: &Snapshot) -> Result<(TcpStream, Option<Reach>), Error> {
+        match &leave.asked.to {
+            agent @ Principal::Agent { .. } => self.call_agent(agent).map(|far| (far, None)),
+            _ => {
+                let ways = Ways { further: leave.asked.further, ..self.ways(now) };
+                let (far, reach) = leave.dial(&self.dialler(now)?.with_ways(ways))?;
+                Ok((far, Some(reach)))
+            }
+        }
     }
 }
 
@@ -373,7 +391,7 @@ mod tests {
 
     /// Leave for so many circuits to a site, with tickets of its own.
     fn leave(principal: &str, seed: u8, count: u16, link: &Arc<ControlSender>) -> Arc<Leave> {
-        let to = SiteName::parse("osaka").unwrap();
+        let to = Principal::parse("osaka").unwrap();
         let asked = Asked { to, seed: [seed; 32], count, further: 0, id: 1 };
         Arc::new(Leave::new(Principal::parse(principal).unwrap(), asked, link.clone()))
     }

@@ -161,7 +161,7 @@ fn list_storages(
     access: &Access,
     mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let names = access.snapshot.storages.keys();
+    let names = access.snapshot.storages.keys().filter(|name| access.may_see(name));
     on_part(names.map(|name| Ok(folder(RelPath::parse(name.as_bytes())?))).collect::<Result<_, Error>>()?)
 }
 

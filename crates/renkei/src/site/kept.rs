@@ -156,9 +156,9 @@ impl Parked {
 pub(crate) struct Parking(Mutex<Vec<Weak<Parked>>>);
 
 impl Parking {
-    /// A place for the streams of a session, which only another PoP's has.
+    /// A place for the streams of a session, which only that of a PoP or an agent has.
     pub(super) fn place(&self, proof: &Proof, link: &Arc<ControlSender>) -> Option<Arc<Parked>> {
-        if !matches!(proof.principal, Principal::Host(_)) {
+        if matches!(proof.principal, Principal::User { .. }) {
             return None;
         }
         let place = Arc::new(Parked { proof: proof.clone(), link: link.clone(), held: Mutex::default() });

@@ -1,9 +1,9 @@
-//! Lines: sessions that PoPs which cannot be dialled keep to this one, and those this one keeps to others.
+//! Lines: sessions that PoPs which cannot be dialled and agents keep to this one, and those this one keeps to others.
 
 use super::Site;
 use super::access::Proof;
+use super::agents::{check_agent, may_stay};
 use super::snapshot::Snapshot;
-use crate::identity::verify::verify_holder;
 use crate::mover::dial::Dialler;
 use crate::mover::reach::Reach;
 use crate::mover::routes::Ways;
@@ -58,18 +58,31 @@ impl Held {
         held.push((proof.clone(), Arc::downgrade(link)));
     }
 
-    /// Closes the sessions of those who are not trusted any more.
-    pub(super) fn look(&self, now: &Snapshot) {
+    /// Whether somebody else holds a session under the same name.
+    fn has_rival(&self, proof: &Proof) -> bool {
+        let held = self.0.lock().expect("no thread panics while it holds the lock");
+        let mut alive = held.iter().filter(|(_, link)| link.strong_count() > 0);
+        let key = proof.public_key();
+        alive.any(|(other, _)| other.principal == proof.principal && other.public_key() != key)
+    }
+
+    /// Closes the sessions of those who are not trusted any more, and tells which agents are among them.
+    pub(super) fn look(&self, now: &Snapshot) -> Vec<Principal> {
+        let mut left = Vec::new();
         let mut held = self.0.lock().expect("no thread panics while it holds the lock");
         held.retain(|(proof, link)| {
             let Some(link) = link.upgrade() else { return false };
-            let good = verify_holder(&proof.chain, &now.trust, SystemTime::now());
+            let good = may_stay(proof, now);
             if let Err(error) = &good {
                 tracing::info!(principal = %proof.principal, %error, "a line or passage is closed");
                 link.shutdown();
+                if matches!(proof.principal, Principal::Agent { .. }) {
+                    left.push(proof.principal.clone());
+                }
             }
             good.is_ok()
         });
+        left
     }
 }
 
@@ -86,23 +99,35 @@ impl Site {
             switchboard: Some(self.switchboard.clone()),
             rules: snapshot.config.route_rules(),
             memory: self.memory.clone(),
-            ..Ways::of(&Principal::Host(snapshot.site.clone()))
+            ..Ways::of(&snapshot.principal)
         }
     }
 
-    /// Takes a session as the line of a PoP, as long as what is returned lives.
+    /// Takes a session as the line of a PoP or an agent, as long as what is returned lives.
     ///
     /// # Errors
-    /// `NotAllowed` for anybody but the PoP of another site.
+    /// `NotAllowed` for anybody but the PoP of another site and agents of this one, `AgentRefused`.
     pub fn take_line(&self, proof: &Proof, link: &Arc<ControlSender>) -> Result<Listed<'_>, Error> {
-        match &proof.principal {
-            Principal::Host(site) if *site != self.name() => {
-                tracing::info!(target: "audit", %site, "line up");
-                Ok(self.switchboard.list(site, link.clone()))
-            }
+        let keeper = &proof.principal;
+        match keeper {
+            Principal::Host(site) if *site != self.name() => {}
+            Principal::Agent { site, .. } if *site == self.name() => self.check_alone(proof)?,
             other => {
-                let cause = "only the PoP of another site keeps a line to this one";
-                Err(Error::new(Code::NotAllowed, "keep line", other, cause))
+                let cause = "only the PoP of another site and agents of this one keep a line to it";
+                return Err(Error::new(Code::NotAllowed, "keep line", other, cause));
+            }
+        }
+        tracing::info!(target: "audit", %keeper, "line up");
+        Ok(self.switchboard.list(keeper, link.clone()))
+    }
+
+    fn check_alone(&self, proof: &Proof) -> Result<(), Error> {
+        check_agent(proof, &self.snapshot())?;
+        match self.held.has_rival(proof) {
+            false => Ok(()),
+            true => {
+                let cause = "another agent serves it now; this one takes over when that has ended";
+                Err(Error::new(Code::AgentRefused, "keep line", &proof.principal, cause))
             }
         }
     }
@@ -147,8 +172,10 @@ impl Site {
     }
 
     pub(super) fn line_status(&self) -> Vec<LineStatus> {
-        let of_others = self.switchboard.lines().into_iter().map(|line| LineStatus {
-            site: line.site.clone(),
+        let lines = self.switchboard.lines();
+        let of_others = lines.iter().filter(|line| matches!(line.keeper, Principal::Host(_)));
+        let of_others = of_others.map(|line| LineStatus {
+            site: line.keeper.site().clone(),
             kept_here: false,
             up_s: line.since.elapsed().as_secs(),
         });

@@ -5,10 +5,12 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+pub mod agents;
 pub mod buffer;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;
+pub mod export;
 pub mod files;
 pub mod history;
 pub mod introduction;
@@ -263,6 +265,7 @@ impl Site {
             relayed: self
                 .circuits
                 .list(|principal| access.is_none_or(|access| access.principal == *principal)),
+            agents: self.agent_status(),
         }
     }
 
@@ -283,10 +286,16 @@ impl Site {
         self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
-        self.held.look(now);
+        let left = self.held.look(now);
         let trusted = |site: &SiteName| now.trust.card(site).is_some();
-        self.circuits.end(|principal, to| !trusted(principal.site()) || !trusted(to));
+        self.circuits
+            .end(|principal, to| !trusted(principal.site()) || !trusted(to.site()) || left.contains(to));
         Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
+    }
+
+    /// Stops the transfers that run now.
+    pub(super) fn stop_transfers(&self, error: &Error) {
+        self.transfers.stop_all(error);
     }
 
     /// Stops every transfer; each can be resumed.

@@ -50,7 +50,7 @@ fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
     let cause = match peer {
         Principal::Host(site) if site == user.site() && user.user_name().is_some() => return Ok(()),
         Principal::Host(site) => format!("the PoP of {site} speaks for the users of {site} alone"),
-        Principal::User { .. } => "only a PoP speaks for others".into(),
+        Principal::User { .. } | Principal::Agent { .. } => "only a PoP speaks for others".into(),
     };
     Err(Error::new(Code::NotAllowed, "speak for", user, cause))
 }
@@ -214,7 +214,8 @@ impl Site {
         let reach = kept.session.reach.clone();
         let summary =
             send(job, &mut kept.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
-        if let Some(kept) = kept.after(&keep, count) {
+        let stays = kept.session.is_with_the_pop();
+        if let Some(kept) = kept.after(&keep, count).filter(|_| stays) {
             self.kept_sessions.put(kept, self.max_kept(access));
         }
         Ok(summary)

@@ -42,6 +42,8 @@ pub struct Room {
     pub read_only: bool,
     /// Where it is, for the administrator alone.
     pub path: Option<String>,
+    /// Whether the agent is connected that serves it, if one does; the PoP cannot tell the room there.
+    pub agent: Option<bool>,
     /// The room, or why it cannot be told; nothing if nobody looked yet.
     pub space: Option<Result<Space, Error>>,
     /// How long a look that has not ended has lasted.
@@ -73,15 +75,21 @@ impl Rooms {
         }
     }
 
-    fn room(&self, key: &Key, root: &Root, is_admin: bool) -> Room {
+    fn room(&self, key: &Key, root: &Root, agent: Option<bool>, is_admin: bool) -> Room {
         let looks = self.lock();
         let look = looks.get(key);
         let hanging = look.filter(|look| look.under_way).map(|look| look.began.elapsed());
         Room {
             name: key.0.clone(),
             read_only: root.storage.read_only,
-            path: is_admin.then(|| root.storage.path.display().to_string()),
-            space: root.store().err().map(Err).or_else(|| look.and_then(|look| look.seen.clone())),
+            path: (is_admin && agent.is_none()).then(|| root.storage.path.display().to_string()),
+            agent,
+            space: root
+                .store()
+                .err()
+                .filter(|_| agent.is_none())
+                .map(Err)
+                .or_else(|| look.and_then(|look| look.seen.clone())),
             hanging: hanging.filter(|hanging| *hanging > GOOD_FOR),
         }
     }
@@ -97,9 +105,12 @@ impl Site {
             if root.store().is_ok() && self.rooms.begin(&key, Instant::now()) {
                 self.look_at(&key, root.clone(), access.cloned());
             }
-            self.rooms.room(&key, root, access.is_none())
+            let has_line = || self.switchboard.has_line(&snapshot.agent(name));
+            let agent = snapshot.agent_of(name).map(|_| has_line());
+            self.rooms.room(&key, root, agent, access.is_none())
         };
-        snapshot.storages.iter().map(room).collect()
+        let seen = |(name, _): &(&String, &Arc<Root>)| access.is_none_or(|access| access.may_see(name));
+        snapshot.storages.iter().filter(seen).map(room).collect()
     }
 
     fn look_at(self: &Arc<Self>, key: &Key, root: Arc<Root>, access: Option<Access>) {

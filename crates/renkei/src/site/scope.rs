@@ -6,6 +6,7 @@
 
 use super::Site;
 use super::access::Proof;
+use super::agents::serves;
 use crate::identity::authority::Authority;
 use crate::identity::delegation::{Delegation, Delegator, issue};
 use crate::identity::verify::verify_holder;
@@ -17,11 +18,18 @@ use renkei_core::wire::message::Request;
 use std::time::SystemTime;
 
 impl Site {
-    /// Whether this may be asked by whoever has this proof; places are looked at later.
+    /// Whether this may be asked here, by whoever has this proof; places are looked at later.
     ///
     /// # Errors
-    /// `OutOfScope`.
+    /// `OutOfScope`; of an agent `NotAllowed`.
     pub fn admit(&self, proof: &Proof, request: &Request) -> Result<(), Error> {
+        let snapshot = self.last_snapshot();
+        if snapshot.is_agent() && !serves(request) {
+            let cause = "an agent serves its storage and nothing else; ask the PoP of the site";
+            return Err(
+                Error::new(Code::NotAllowed, "ask", &proof.principal, cause).at(snapshot.site.as_str())
+            );
+        }
         let Some(scope) = &proof.scope else { return Ok(()) };
         check(scope, request).map_err(|cause| {
             let error = Error::new(Code::OutOfScope, "ask", &proof.principal, cause).at(self.name().as_str());

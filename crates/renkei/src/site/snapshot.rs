@@ -11,16 +11,16 @@ use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Mapping;
+use renkei_core::identity::{Mapping, Principal};
 use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::SystemTime;
 
 /// Largest mapping file accepted.
-const MAX_MAP_BYTES: u64 = 16 << 20;
+pub(super) const MAX_MAP_BYTES: u64 = 16 << 20;
 
 /// One named root.
 pub struct Root {
@@ -41,7 +41,7 @@ impl Root {
 
     /// Tries again to open a store that is missing; may wait for the file system, and holds no lock meanwhile.
     fn look_again(&self) {
-        if self.store().is_err() {
+        if matches!(self.store(), Err(error) if error.code != Code::WithAgent) {
             let found = open(&self.storage);
             *self.store.write().expect("no thread panics while it holds the lock") = found;
         }
@@ -61,14 +61,18 @@ pub struct Snapshot {
     pub trust: Arc<Trust>,
     /// Who becomes which account.
     pub mapping: Mapping,
-    /// The host's certificate and key.
+    /// The certificate and key of the PoP, or of the agent.
     pub credential: Credential,
+    /// Whom it names.
+    pub principal: Principal,
     /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
     pub renkei_tls: Arc<ServerConfig>,
     /// TLS for HTTP.
     pub http_tls: Arc<ServerConfig>,
     /// The storages by name.
     pub storages: BTreeMap<String, Arc<Root>>,
+    /// What agents are told, made when the first one asks.
+    pub(super) texts: OnceLock<super::agents::Texts>,
     mark: Mark,
 }
 
@@ -92,12 +96,15 @@ impl Snapshot {
             (name.clone(), same.cloned().unwrap_or_else(|| Root::open(storage)))
         });
         let credential = Credential::host(home, SystemTime::now())?;
+        let principal = credential.principal()?;
         Ok(Snapshot {
             renkei_tls: server_config(&credential)?,
             http_tls: http_config(&credential)?,
             trust: Arc::new(Trust::load(home)?),
             mapping: Mapping::parse(&map)?,
             credential,
+            principal,
+            texts: OnceLock::new(),
             storages: storages.collect(),
             site,
             config,
@@ -119,6 +126,27 @@ impl Snapshot {
         &self.mark
     }
 
+    /// Whether this is an agent, which serves one storage and nothing else.
+    pub fn is_agent(&self) -> bool {
+        matches!(self.principal, Principal::Agent { .. })
+    }
+
+    /// The account of the agent that serves a storage, if one does and this is not it.
+    pub fn agent_of(&self, storage: &str) -> Option<&str> {
+        let root = self.storages.get(storage).filter(|_| !self.is_agent())?;
+        root.storage.agent.as_deref()
+    }
+
+    /// Whether some storage is meant for an agent of this account.
+    pub(super) fn has_agent_of(&self, account: &str) -> bool {
+        self.storages.keys().any(|storage| self.agent_of(storage) == Some(account))
+    }
+
+    /// The agent of a storage of this site.
+    pub(super) fn agent(&self, storage: &str) -> Principal {
+        Principal::Agent { site: self.site.clone(), storage: storage.into() }
+    }
+
     /// Looks again for the storages that are missing.
     pub fn look_for_storages(&self) {
         self.storages.values().for_each(|root| root.look_again());
@@ -132,6 +160,10 @@ impl Snapshot {
 }
 
 fn open(storage: &Storage) -> Result<Arc<dyn Store>, Error> {
+    if let (Some(account), true) = (&storage.agent, storage.path.as_os_str().is_empty()) {
+        let cause = format!("an agent of {account} has it");
+        return Err(Error::new(Code::WithAgent, "open", "storage", cause));
+    }
     let mode = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
     LocalStore::open(&storage.path, mode).map(|store| Arc::new(store) as Arc<dyn Store>)
 }

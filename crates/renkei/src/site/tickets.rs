@@ -25,6 +25,22 @@ const REDEEM_WITHIN: Duration = Duration::from_secs(600);
 /// Grants that may wait at once.
 const MAX_GRANTS: usize = 4096;
 
+/// By what a PoP knows the grants that an agent of its site gave, which it has not itself: the end of the ticket.
+pub type Mark = [u8; 8];
+/// Where it begins; what is before it is secret, and enough of that.
+const MARK_AT: usize = size_of::<Ticket>() - size_of::<Mark>();
+
+/// The mark of the grants of a storage's agent; no secret.
+pub fn mark_of(storage: &str) -> Mark {
+    let hash = blake3::derive_key("renkei 2026 grants of an agent", storage.as_bytes());
+    *hash.first_chunk().expect("32 bytes")
+}
+
+/// Whether a ticket has a mark.
+pub fn has_mark(ticket: &Ticket, mark: &Mark) -> bool {
+    ticket[MARK_AT..] == *mark
+}
+
 /// What one principal may have of something of which there is `limit` for all.
 pub fn one_share(limit: usize) -> usize {
     (limit / 2).max(1)
@@ -208,9 +224,18 @@ struct Grant {
 pub struct Grants(Mutex<HashMap<Ticket, Grant>>);
 
 impl Grants {
-    /// Lets `peer` open what `access` may open, once.
-    pub fn give(&self, access: Access, open: OpenReceive, peer: SiteName) -> Result<Ticket, Error> {
-        let ticket = random_ticket()?;
+    /// Lets `peer` open what `access` may open, once. A mark is what the ticket ends with.
+    pub fn give(
+        &self,
+        access: Access,
+        open: OpenReceive,
+        peer: SiteName,
+        mark: Option<&Mark>,
+    ) -> Result<Ticket, Error> {
+        let mut ticket = random_ticket()?;
+        if let Some(mark) = mark {
+            ticket[MARK_AT..].copy_from_slice(mark);
+        }
         let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
         let now = Instant::now();
         grants.retain(|_, grant| grant.until > now);

@@ -222,21 +222,22 @@ impl Site {
         access.open_base(&open)?;
         let (principal, transfer) = (&access.principal, access.proof.transfer());
         tracing::info!(target: "audit", %principal, transfer, %peer, to = %open.to, "granted");
-        self.grants.give(access.clone(), open, peer)
+        self.grants.give(access.clone(), open, peer, self.grant_mark().as_ref())
     }
 
     /// Takes a grant that a host shows.
     pub fn redeem(&self, peer: &Peer, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
         match &peer.proof.principal {
             // What the user may do is judged again: the map may have changed since the grant.
-            Principal::Host(site) => {
-                let (access, open) = self.grants.redeem(grant, site)?;
+            Principal::Host(site) | Principal::Agent { site, .. } => {
+                let redeemed = self.grants.redeem(grant, site);
+                let (access, open) = redeemed.map_err(|error| self.of_agent(grant).unwrap_or(error))?;
                 let access = Access { via: Some(peer.clone()), ..self.authorise(&access.proof)? };
                 access.judge_again(&access.snapshot)?;
                 Ok((access, open))
             }
             user @ Principal::User { .. } => {
-                Err(Error::new(Code::NotAllowed, "redeem", user, "only a PoP redeems grants"))
+                Err(Error::new(Code::NotAllowed, "redeem", user, "only a PoP or an agent redeems grants"))
             }
         }
     }

@@ -74,7 +74,7 @@ impl Visitor {
     fn sees_trust(&self, own: &SiteName) -> bool {
         let own_user = |access: &Access| match &access.principal {
             user @ Principal::User { .. } => user.site() == own,
-            Principal::Host(_) => false,
+            Principal::Host(_) | Principal::Agent { .. } => false,
         };
         self.access().is_none_or(own_user)
     }

@@ -7,8 +7,9 @@ use renkei::home::Home;
 use renkei::identity::authority::Authority;
 use renkei::identity::card::SiteCard;
 use renkei::identity::credential::{Credential, KeyRequest, generate_key};
+use renkei::identity::tls::server_config;
 use renkei::identity::trust::Trust;
-use renkei::mover::dial::{Dialler, Session};
+use renkei::mover::dial::{Ahead, Dialler, Session};
 use renkei::net::tls::TlsStream;
 use renkei::net::unix_ms;
 use renkei_core::error::Error;
@@ -16,9 +17,11 @@ use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{
-    Class, Control, Existing, Hello, OpenReceive, Opened, ReceiveOptions, Reply, Request,
+    Class, Control, Existing, Hello, OpenFound, OpenReceive, OpenSend, Opened, ReceiveOptions, Reply,
+    Request, Source,
 };
 use renkei_core::wire::{VERSIONS, decode, encode};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -70,6 +73,24 @@ pub fn dialler(site: &Site, credential: &Credential) -> Dialler {
 /// Opens a session from `site` to `to` with a credential, good or bad.
 pub fn connect(site: &Site, credential: &Credential, to: &Site) -> Result<Session, Error> {
     dialler(site, credential).connect(&name(to))
+}
+
+/// Opens a session with the agent of a storage of `site`, whatever the PoP would say.
+pub fn connect_to_agent(site: &Site, credential: &Credential, storage: &str) -> Result<Session, Error> {
+    let dialler = dialler(site, credential);
+    let pop = dialler.connect(&name(site))?;
+    dialler.connect_to_agent(&name(site), storage, &pop.reach, &Ahead::default())
+}
+
+/// Shows `credential` to whoever connects first, as a PoP shows its own.
+pub fn serve_as(credential: &Credential) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, config) = (listener.local_addr().unwrap(), server_config(credential).unwrap());
+    std::thread::spawn(move || {
+        let sock = listener.accept().unwrap().0;
+        drop(TlsStream::accept(sock, config, &[], PATIENCE));
+    });
+    address
 }
 
 /// A TLS connection, nothing said on it yet.
@@ -143,6 +164,42 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
         max_streams: 2,
         rules: Vec::new(),
     }
+}
+
+/// A request to send one file.
+pub fn open_send(path: &str) -> OpenSend {
+    let source = Source { from: place(path), to: RelPath::root(), alone: false };
+    OpenSend {
+        transfer: [7; 16],
+        sources: vec![source],
+        recursive: false,
+        offers: false,
+        digests: false,
+        dry_run: false,
+        limit: None,
+        class: Class::Normal,
+        max_streams: 1,
+        on_error: Default::default(),
+        onto: None,
+    }
+}
+
+/// A request to look at a destination and open nothing.
+pub fn open_found(path: &str) -> OpenFound {
+    OpenFound {
+        transfer: [7; 16],
+        job: 7,
+        to: place(path),
+        class: Class::Normal,
+        choices: Vec::new(),
+        max_streams: 1,
+        rules: Vec::new(),
+    }
+}
+
+/// A place at a site, `/STORAGE/PATH`.
+pub fn place(text: &str) -> Place {
+    Place::parse(text.as_bytes()).unwrap().unwrap()
 }
 
 /// An upload to `to` that was opened, and its data streams, which have joined.

@@ -285,13 +285,13 @@ fn a_read_only_storage_is_only_read() {
 }
 
 /// A PoP that runs without privileges.
-struct Unprivileged {
-    dir: tempfile::TempDir,
+pub struct Unprivileged {
+    pub dir: tempfile::TempDir,
     process: Option<Child>,
 }
 
 impl Unprivileged {
-    fn start(befriended: &Site) -> Unprivileged {
+    pub fn start(befriended: &Site) -> Unprivileged {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
         let mut pop = Unprivileged { dir, process: None };
@@ -327,7 +327,7 @@ impl Unprivileged {
         command
     }
 
-    fn ok(&self, arguments: &[&str]) -> String {
+    pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.command().args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()

@@ -20,6 +20,8 @@ pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
     for room in site.rooms(visitor.access()) {
         let name = name(&room);
         let cells = match room.space {
+            _ if room.agent == Some(true) => untold("an agent serves it"),
+            _ if room.agent == Some(false) => untold("its agent is not connected"),
             Some(Ok(space)) => of_space(&space),
             Some(Err(error)) => untold(&error.to_string()),
             None => untold("not known yet"),

@@ -13,6 +13,7 @@ use axum::{Json, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use renkei_core::error::Code;
 use replayed::Replayed;
 use rustls::ServerConfig;
 use std::net::SocketAddr;
@@ -72,7 +73,10 @@ async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
     let missing: Vec<String> = snapshot
         .storages
         .iter()
-        .filter_map(|(name, root)| root.store().err().map(|error| format!("{name}: {}", error.code.row().id)))
+        .filter_map(|(name, root)| Some((name, root.store().err()?)))
+        // Whether an agent is connected is not this PoP's health.
+        .filter(|(_, error)| error.code != Code::WithAgent)
+        .map(|(name, error)| format!("{name}: {}", error.code.row().id))
         .collect();
     let (status, state) = match missing.is_empty() {
         true => (StatusCode::OK, "ok"),

@@ -9,6 +9,7 @@ use crate::site::circuits::Asked;
 use crate::site::push::Leave;
 use crate::site::transfer::{Note, Stop, Watch};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::path::Place;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenFound, Reply, Request, Summary};
 use renkei_core::wire::{parts, violation};
@@ -42,16 +43,35 @@ pub(super) fn handle(
             .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
         Request::ForUser { chain, open } => {
-            site.for_user(peer, chain).and_then(|access| open_found(id, &open, &access, control, site))
+            let access = site.for_user(peer, chain).and_then(|access| {
+                site.expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
+            });
+            access.and_then(|access| open_found(id, &open, &access, control, site))
         }
         // These need no account here.
         Request::Line => return keep_line(id, peer, control, site),
         Request::Through { site: to, seed, count, further } => {
-            return pass_circuits(peer, Asked { to, seed, count, further, id }, control, site);
+            let to = Principal::Host(to);
+            return pass_circuits(peer, None, Asked { to, seed, count, further, id }, control, site);
         }
+        Request::ToAgent { storage, seed, count } => {
+            let to = Principal::Agent { site: site.name(), storage: storage.clone() };
+            let asked = Asked { to, seed, count, further: 0, id };
+            return pass_circuits(peer, Some(&storage), asked, control, site);
+        }
+        Request::Enlist { storage, request } => {
+            site.enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
+        }
+        Request::Terms(storage) => site.terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
+        Request::Term { storage, name, offset } => site
+            .term(proof, &storage, &name, offset)
+            .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
-        request => site.authorise(proof).and_then(|access| dispatch(id, request, &access, control, site)),
+        request => site.authorise(proof).and_then(|access| {
+            site.expect_here(&access, &request)?;
+            dispatch(id, request, &access, control, site)
+        }),
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
@@ -80,15 +100,20 @@ fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Sit
     Err(lost)
 }
 
-/// The session speaks for circuits from now on, and ends with that.
+/// The session speaks for circuits from now on, to a site or to the agent of a storage, and ends with that.
 fn pass_circuits(
     peer: &Peer,
+    storage: Option<&str>,
     asked: Asked,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let (id, link) = (asked.id, control.sender());
-    match site.pass_circuits(&peer.proof, asked, link.clone()) {
+    let passing = match storage {
+        None => site.pass_circuits(&peer.proof, asked, link.clone()),
+        Some(storage) => site.pass_to_agent(&peer.proof, storage, asked, link.clone()),
+    };
+    match passing {
         Ok(_passing) => {
             site.hold(&peer.proof, &link);
             link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
