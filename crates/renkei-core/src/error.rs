@@ -230,9 +230,10 @@ codes! {
     PermissionDenied = "RK-STORE-5", Permission, Never, "permission denied by the file system",
         "ask the owner for access; `renkei whoami SITE` shows the account you work as";
     NoSpace = "RK-STORE-6", NoSpace, Never, "no space left on the target",
-        "free space (`renkei df` shows it), then give the same command again: it resumes";
+        "free space (`renkei df` shows it), then give the same command again: it resumes; a queued transfer does so by itself";
     QuotaExceeded = "RK-STORE-7", NoSpace, Never, "disk quota exceeded",
-        "free some of the account's space or ask for quota, then give the same command again: it resumes";
+        "free some of the account's space or ask for quota, then give the same command again: it resumes; a queued transfer \
+         does so by itself";
     ReadOnlyStorage = "RK-STORE-8", Permission, Never, "the storage is read-only",
         "write to another storage, or let the administrator add this one without --read-only";
     NameTooLong = "RK-STORE-9", Invalid, Never, "the name is too long for the target file system",
@@ -287,6 +288,8 @@ codes! {
         "one of them is there; copy sources with equal names one after the other, or to different places";
     TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
         "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
+    IntoItself = "RK-MOVE-13", Invalid, Never, "source and destination lie one within the other",
+        "choose a destination outside the source; with --delete, one that the source is not in";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
@@ -451,6 +454,14 @@ codes! {
         "write more of the id";
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
         "nothing: it runs when that one has ended; `renkei transfers` shows both";
+    NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",
+        "leave out --notify, or let the administrator add the address to `notify` in config.toml";
+
+    // NS: the tree of a volume.
+    RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
+        "choose a place that is not below it";
+    ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
+        "read the new version, then write again";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -3,7 +3,7 @@
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`route`] the ways to a site,
 //! [`identity`] the rules that turn a principal into an account, [`queue`] what becomes of a transfer that was handed in,
-//! [`buffer`] the room in a relay's buffer, [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
+//! [`buffer`] the room in a relay's buffer, [`namespace`] the tree of a volume (no verb uses it yet), [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
 //! people read them, [`lab`] what an emulated link does to a frame, and [`sim`] runs the transfer on a virtual clock.
 
 pub mod buffer;
@@ -14,6 +14,7 @@ pub mod inbox;
 pub mod lab;
 pub mod link;
 pub mod mover;
+pub mod namespace;
 pub mod path;
 pub mod queue;
 pub mod route;

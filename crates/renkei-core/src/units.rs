@@ -1,6 +1,11 @@
-//! Sizes, rates and durations as people read them.
+//! Sizes, rates, durations and bytes as people read them.
 
 use std::time::Duration;
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// Bytes as `ls -h` and `df -h` write them: `999`, `1.5K`, `12M`; rounded up.
 pub fn human(bytes: u64) -> String {

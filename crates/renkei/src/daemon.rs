@@ -12,6 +12,7 @@ use crate::mover::hex;
 use crate::site::Site;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::export::Export;
+use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
 use crate::site::watch::spawn_watch;
@@ -36,6 +37,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
     spawn_queue(&site)?;
+    spawn_notices(&site)?;
     spawn_rules(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
@@ -143,7 +145,7 @@ impl Handler for Local {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
-            "transfers" | "transfer" | "change" => self.queue(peer, request),
+            "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "console" => self.console(peer).map(Value::from),
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
@@ -162,6 +164,7 @@ impl Local {
         Ok(match request["op"].as_str().unwrap_or_default() {
             "transfers" => told(&site.transfers(None, &field(request, "listed")?)?),
             "transfer" => told(&site.transfer(None, &field::<String>(request, "id")?)?),
+            "failures" => told(&site.failures(None, &field(request, "id")?, field(request, "after")?)?),
             _ => told(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
         })
     }

@@ -375,6 +375,8 @@ mod tests {
             limit: None,
             class: Class::Normal,
             max_streams: 1,
+            on_error: Default::default(),
+            onto: None,
         };
         let open = OpenFound {
             transfer: [5; 16],

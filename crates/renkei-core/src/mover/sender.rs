@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, HashMap};
 /// Files and symbolic links found and not yet acknowledged: more than a receiver keeps waiting for its syncs, so that
 /// the walk waits for the window only when the receiver is behind. They take about 40 MB.
 pub const MAX_UNACKNOWLEDGED: usize = 1 << 18;
+/// Failures that wait to be told one by one; of more the summary tells the number.
+const MAX_UNTOLD: usize = 1 << 16;
 
 /// A file or symbolic link under way.
 #[derive(Clone, Debug)]
@@ -73,6 +75,10 @@ pub struct Sender {
     summary: Summary,
     /// Bytes the listed failures take in a message.
     listed_bytes: usize,
+    /// Failures since somebody asked last.
+    untold: Vec<EntryFailure>,
+    stops_at_first: bool,
+    first: Option<Error>,
 }
 
 impl Sender {
@@ -90,7 +96,30 @@ impl Sender {
             progress: Progress::default(),
             summary: Summary::default(),
             listed_bytes: 0,
+            untold: Vec::new(),
+            stops_at_first: false,
+            first: None,
         }
+    }
+
+    /// The same, that is broken by the first failure.
+    pub fn stopping_at_first(self) -> Self {
+        Sender { stops_at_first: true, ..self }
+    }
+
+    /// Whether the first failure breaks it.
+    pub fn stops_at_first(&self) -> bool {
+        self.stops_at_first
+    }
+
+    /// The first failure, if the transfer shall end with it.
+    pub fn broken(&self) -> Option<&Error> {
+        self.first.as_ref().filter(|_| self.stops_at_first)
+    }
+
+    /// Takes the failures since the last call.
+    pub fn take_failures(&mut self) -> Vec<EntryFailure> {
+        std::mem::take(&mut self.untold)
     }
 
     /// Whether the walk should go on or wait.
@@ -301,10 +330,14 @@ impl Sender {
 
     fn fail(&mut self, failure: EntryFailure) {
         self.summary.failed += 1;
+        self.first.get_or_insert_with(|| failure.error.clone());
         self.list(failure);
     }
 
     fn list(&mut self, failure: EntryFailure) {
+        if self.untold.len() < MAX_UNTOLD {
+            self.untold.push(failure.clone());
+        }
         if self.summary.failures.len() >= MAX_LISTED_FAILURES {
             return;
         }
@@ -326,7 +359,12 @@ impl Sender {
     }
 
     /// The end; entries the receiver never spoke of count as lost.
-    pub fn finish(mut self, deleted: u64) -> Summary {
+    pub fn finish(self, deleted: u64) -> Summary {
+        self.finish_telling(deleted).0
+    }
+
+    /// The same, with the failures that nobody took yet.
+    pub fn finish_telling(mut self, deleted: u64) -> (Summary, Vec<EntryFailure>) {
         let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
         open.sort_unstable_by_key(|(id, _)| *id);
         for (id, open) in open {
@@ -334,7 +372,7 @@ impl Sender {
             self.fail(EntryFailure { id: Some(id), path: open.path, kept: false, error });
         }
         self.fail_deferred();
-        Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }
+        (Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }, self.untold)
     }
 
     /// Counts the directories and hard links the receiver never spoke of; their names are not kept.
@@ -344,6 +382,7 @@ impl Sender {
             let cause = format!("{lost} directories and hard links were never acknowledged");
             let error = Error::new(Code::ConnectionLost, "acknowledge", "", cause);
             self.summary.failed += lost;
+            self.first.get_or_insert_with(|| error.clone());
             self.list(EntryFailure { id: None, path: RelPath::root(), kept: false, error });
         }
     }
@@ -381,6 +420,24 @@ mod tests {
         let summary = sender.finish(0);
         assert_eq!((summary.files, summary.dirs, summary.bytes), (1, 1, 10));
         assert_eq!((summary.failed, summary.special, summary.failures.len()), (0, 1, 1));
+    }
+
+    #[test]
+    fn failures_are_told_once_and_the_first_one_breaks_it_if_that_is_wished() {
+        let gone = || Error::new(Code::SourceVanished, "open", "f", "");
+        for stops in [false, true] {
+            let sender = Sender::new(false, false);
+            let mut sender = if stops { sender.stopping_at_first() } else { sender };
+            add(&mut sender, file("f", 10));
+            add(&mut sender, entry("p", EntryKind::Special));
+            assert!(sender.broken().is_none(), "what is passed over is no failure");
+            sender.on_source_failed(0, gone());
+            sender.on_walk_failed(RelPath::root(), Error::new(Code::PermissionDenied, "list", "", ""));
+            assert_eq!(sender.broken().map(|error| error.code), stops.then_some(Code::SourceVanished));
+            let codes: Vec<Code> = sender.take_failures().iter().map(|failure| failure.error.code).collect();
+            assert_eq!(codes, [Code::SpecialFile, Code::SourceVanished, Code::PermissionDenied]);
+            assert!(sender.take_failures().is_empty());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where a queued transfer stands, and what each event makes of it.
 //!
 //! ```text
-//!   queued ---- begun ----> running ---- ended well ----> done
+//!   queued ---- begun ----> running ---- ended well ----> done, partial
 //!     ^  ^                   |   |  \--- for good ------> failed
 //!     |  +-- due, released --+   +------ on request ----> paused, cancelled
 //!     +------- waiting <-- for now
@@ -37,11 +37,13 @@ pub enum State {
     Failed,
     /// Given up on request.
     Cancelled,
+    /// Some files failed; all others are at the destination, durable and verified.
+    Partial,
 }
 
 impl State {
     /// All of them.
-    pub const ALL: [State; 7] = [
+    pub const ALL: [State; 8] = [
         State::Queued,
         State::Waiting,
         State::Running,
@@ -49,11 +51,12 @@ impl State {
         State::Done,
         State::Failed,
         State::Cancelled,
+        State::Partial,
     ];
 
     /// Whether nothing happens any more unless somebody asks for it.
     pub fn is_end(self) -> bool {
-        matches!(self, State::Done | State::Failed | State::Cancelled)
+        matches!(self, State::Done | State::Failed | State::Cancelled | State::Partial)
     }
 
     /// The state's name.
@@ -66,6 +69,7 @@ impl State {
             State::Done => "done",
             State::Failed => "failed",
             State::Cancelled => "cancelled",
+            State::Partial => "partial",
         }
     }
 
@@ -241,12 +245,10 @@ impl Course {
         match outcome {
             // Done is done, whatever was asked for meanwhile.
             Ok(summary) => self.only_if(self.state == State::Running, "end", |course| {
-                let partial = partial_failure(&summary);
+                let state = state_after(&summary);
+                let reason = partial_failure(&summary);
                 course.summary = Some(Summary { failures: Vec::new(), ..summary });
-                match partial {
-                    None => course.end(State::Done, None, now_ms),
-                    Some(error) => course.end(State::Failed, Some(error), now_ms),
-                }
+                course.end(state, reason, now_ms);
             }),
             Err(error) => self.end_running(now_ms, |course| course.fail(error, now_ms)),
         }
@@ -369,7 +371,7 @@ impl Course {
     }
 
     fn retry(&mut self, deadline_ms: u64) -> Result<(), Error> {
-        let may = matches!(self.state, State::Waiting | State::Failed | State::Cancelled);
+        let may = matches!(self.state, State::Waiting | State::Failed | State::Cancelled | State::Partial);
         self.only_if(may, "retry", |course| {
             course.deadline_ms = course.deadline_ms.max(deadline_ms);
             (course.in_vain, course.needs, course.ended_ms, course.summary) = (0, 0, None, None);
@@ -387,6 +389,15 @@ impl Course {
     }
 }
 
+/// What a transfer is that went to its end.
+fn state_after(summary: &Summary) -> State {
+    match summary.failed {
+        0 => State::Done,
+        _ if summary.files + summary.dirs + summary.links == 0 => State::Failed,
+        _ => State::Partial,
+    }
+}
+
 /// Why a transfer that went to its end is not done, if files failed.
 fn partial_failure(summary: &Summary) -> Option<Error> {
     let whole = summary.files + summary.dirs + summary.links == 0 && summary.failed == 1;
@@ -401,9 +412,10 @@ fn partial_failure(summary: &Summary) -> Option<Error> {
     }
 }
 
-/// Whether the same attempt may work later by itself.
+/// Whether the same attempt may work later by itself. Who copies by hand is told at once that the target is full; a
+/// transfer has until its deadline for somebody to make room.
 fn may_pass(error: &Error) -> bool {
-    error.retry() == Retry::Later
+    error.retry() == Retry::Later || matches!(error.code, Code::NoSpace | Code::QuotaExceeded)
 }
 
 /// The pause after so many attempts in vain.
@@ -476,12 +488,25 @@ mod tests {
     }
 
     #[test]
-    fn files_that_failed_make_it_fail() {
+    fn files_that_failed_make_it_partial() {
         let summary = Summary { files: 2, failed: 3, ..Summary::default() };
         let course = after([Event::Begun, ended(Ok(summary))]);
-        assert_eq!(course.state, State::Failed);
-        assert_eq!(course.reason.unwrap().code, Code::PartialFailure);
-        assert_eq!(course.summary.unwrap().files, 2);
+        assert_eq!(course.state, State::Partial);
+        assert_eq!(course.reason.clone().unwrap().code, Code::PartialFailure);
+        assert_eq!(course.summary.clone().unwrap().files, 2);
+        let mut again = course;
+        again.handle(asked(Change::Retry), 5).unwrap();
+        assert_eq!(again.state, State::Queued);
+        let nothing = Summary { failed: 3, ..Summary::default() };
+        assert_eq!(after([Event::Begun, ended(Ok(nothing))]).state, State::Failed);
+    }
+
+    #[test]
+    fn a_full_target_is_waited_for() {
+        for code in [Code::NoSpace, Code::QuotaExceeded] {
+            let course = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
+            assert_eq!((course.state, course.next_ms), (State::Waiting, Some(1002)));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! a database and starts what was picked.
 
 pub mod course;
+pub mod notice;
 pub mod schedule;
 
 pub use course::{Change, Course, Event, State, Wish};

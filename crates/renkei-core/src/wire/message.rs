@@ -79,6 +79,8 @@ pub enum Control {
     Found(Found),
     /// Over a line: dial my port and open a circuit with this ticket.
     Call(Ticket),
+    /// A PoP that moves for a client: these entries failed since it told last. Those of the summary are among them.
+    Failures(#[serde(deserialize_with = "batch")] Vec<EntryFailure>),
 }
 
 /// The dialling side's greeting.
@@ -257,6 +259,15 @@ pub enum Request {
         /// Where to begin.
         offset: u64,
     },
+    /// The files of one of the asker's queued transfers that failed, a part of them.
+    Failures {
+        /// Which.
+        id: TransferId,
+        /// Go on after the failure of this number; 0 for the first part.
+        after: u64,
+    },
+    /// A PoP tells of what its site revoked: the newest list, DER.
+    Revocations(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
 }
 
 impl Request {
@@ -439,6 +450,31 @@ pub struct OpenSend {
     pub class: Class,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// What becomes of the rest when an entry fails.
+    pub on_error: OnError,
+    /// What the asker receives to, if it receives.
+    pub onto: Option<Onto>,
+}
+
+/// What becomes of the rest of a transfer when an entry fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// It is copied, and what failed is listed.
+    #[default]
+    Skip,
+    /// It is left: the transfer ends with that failure.
+    Stop,
+}
+
+/// What a receiver tells of its base, so that a sender on the same machine notices a copy of something onto itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Onto {
+    /// The base and the directories above it, as far as they were looked at; each by a digest that only those who know the
+    /// machine's present boot can make.
+    pub lineage: Vec<[u8; 16]>,
+    /// Whether what the source lacks is removed there.
+    pub removes: bool,
 }
 
 impl OpenSend {
@@ -520,6 +556,8 @@ pub enum Reply {
         /// Whether more follows.
         more: bool,
     },
+    /// To `Failures`: each with its number, ascending; none if there are no more.
+    Failures(#[serde(deserialize_with = "batch")] Vec<(u64, EntryFailure)>),
 }
 
 /// What an agent goes by: what its PoP says, of the moment it says it.
@@ -658,6 +696,8 @@ pub struct Opened {
     pub offers: bool,
     /// Whether none is to be opened, because those of the session's last transfer are used again.
     pub kept: bool,
+    /// What is received to, if the PoP receives.
+    pub onto: Option<Onto>,
 }
 
 /// A file the sender could send.
@@ -823,6 +863,8 @@ mod tests {
             limit: None,
             class: Class::Normal,
             max_streams: 1,
+            on_error: OnError::Skip,
+            onto: None,
         };
         assert_eq!(Request::OpenSend(send).storages(), ["a", "b"]);
         let rename = Request::Rename { from: place("/a/1"), to: place("/c/1") };

@@ -40,6 +40,8 @@ pub struct Terms {
     pub label: String,
     /// What is compared when it has arrived.
     pub verify: Verify,
+    /// Where its end is told; empty for nowhere.
+    pub notify: String,
 }
 
 /// What is compared when a transfer has arrived.

@@ -4,6 +4,7 @@
 
 mod hostile;
 mod mover;
+mod namespace;
 mod queue;
 mod seeds;
 mod tree;

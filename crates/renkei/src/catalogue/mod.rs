@@ -4,9 +4,11 @@
 //! statements run on both. Callers block: they are threads, and each statement is short. Guarantee: what a call stored
 //! is durable when it returns. Non-goal: data of files.
 
+mod notices;
 mod schema;
 mod transfers;
 
+pub use notices::Notice;
 pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
 
 use crate::home::{Home, make_private_dir};

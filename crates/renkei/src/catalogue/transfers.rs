@@ -6,6 +6,7 @@
 use super::Catalogue;
 use renkei_core::error::Error;
 use renkei_core::queue::{Course, State};
+use renkei_core::units::hex;
 use renkei_core::wire::message::{EntryFailure, TransferId};
 use renkei_core::wire::queue::{Attempt, Listed};
 use renkei_core::wire::{decode, encode};
@@ -50,6 +51,8 @@ pub struct New {
     pub after: Vec<TransferId>,
     /// What it works with: secret.
     pub credential: Vec<u8>,
+    /// Where its end is told; empty for nowhere.
+    pub notify: String,
 }
 
 /// What became of a transfer that was put in.
@@ -91,8 +94,8 @@ pub struct Update<'a> {
     pub row: &'a Row,
     /// An attempt that began or ended.
     pub attempt: Option<&'a Attempt>,
-    /// The files that failed in it, which replace those of an earlier one.
-    pub failures: Option<&'a [EntryFailure]>,
+    /// Forget the files that failed in an earlier one.
+    pub forgets_failures: bool,
     /// A transfer that it waited for and does not any more.
     pub met: Option<TransferId>,
     /// A fresh credential.
@@ -102,7 +105,7 @@ pub struct Update<'a> {
 impl<'a> Update<'a> {
     /// Nothing but the new course.
     pub fn of(row: &'a Row) -> Self {
-        Update { row, attempt: None, failures: None, met: None, credential: None }
+        Update { row, attempt: None, forgets_failures: false, met: None, credential: None }
     }
 }
 
@@ -129,7 +132,7 @@ pub struct Waiting {
 
 /// An id as it is stored and shown.
 pub fn hex_id(id: &TransferId) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(id)
 }
 
 /// An id of 32 hexadecimal digits.
@@ -255,9 +258,36 @@ impl Catalogue {
         self.details("SELECT detail FROM attempt WHERE transfer = $1 ORDER BY number", id)
     }
 
-    /// The files that failed.
-    pub fn failures(&self, id: &TransferId) -> Result<Vec<EntryFailure>, Error> {
-        self.details("SELECT detail FROM failure WHERE transfer = $1 ORDER BY number", id)
+    /// The files that failed, each with its number, ascending: those after a number, `limit` at most.
+    pub fn failures(
+        &self,
+        id: &TransferId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, EntryFailure)>, Error> {
+        let sql =
+            "SELECT number, detail FROM failure WHERE transfer = $1 AND number > $2 ORDER BY number LIMIT $3";
+        self.run("read", async {
+            let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(after)).bind(count(limit));
+            let rows = query.fetch_all(&self.pool).await?;
+            let failure = |row: &AnyRow| {
+                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), unpack(&row.try_get::<Vec<u8>, _>(1)?)?))
+            };
+            rows.iter().map(failure).collect()
+        })
+    }
+
+    /// Adds files that failed; the first of them gets the number after `after`.
+    pub fn add_failures(&self, id: &TransferId, after: u64, failures: &[EntryFailure]) -> Result<(), Error> {
+        self.run("write", async {
+            let mut work = self.pool.begin().await?;
+            for (failure, number) in failures.iter().zip(after + 1..) {
+                let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
+                let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(number)).bind(pack(failure));
+                query.execute(&mut *work).await?;
+            }
+            work.commit().await
+        })
     }
 
     /// The credential of a transfer, if it has one.
@@ -343,7 +373,8 @@ impl Catalogue {
 }
 
 /// What goes with a transfer that is forgotten.
-const FORGET: [&str; 5] = [
+const FORGET: [&str; 6] = [
+    "DELETE FROM notice WHERE transfer = $1",
     "DELETE FROM credential WHERE transfer = $1",
     "DELETE FROM attempt WHERE transfer = $1",
     "DELETE FROM failure WHERE transfer = $1",
@@ -387,18 +418,26 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
 
 async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Course) -> Result<bool, sqlx::Error> {
     let sql = "INSERT INTO transfer (id, owner, lane, state, label, priority, submitted, next_at, deadline, ended, \
-        runner, revision, digest, spec, course) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12) \
+        runner, revision, digest, spec, course, notify) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12, $13) \
         ON CONFLICT (id) DO NOTHING";
     let query = sqlx::query(sql).bind(id).bind(&new.owner).bind(&new.lane).bind(course.state.name());
     let query = query.bind(&new.label).bind(i64::from(new.priority)).bind(moment(new.submitted_ms));
     let query = query.bind(NEVER).bind(moment(new.deadline_ms)).bind(new.digest.to_vec());
-    let done = query.bind(&new.spec).bind(pack(course)).execute(work).await?;
+    let done = query.bind(&new.spec).bind(pack(course)).bind(&new.notify).execute(work).await?;
     Ok(done.rows_affected() == 1)
 }
 
 async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sqlx::Error> {
-    let Update { row, attempt, failures, met, credential } = update;
+    let Update { row, attempt, forgets_failures, met, credential } = update;
     let (id, course) = (hex_id(&row.id), &row.course);
+    if let Some(ended) = course.ended_ms {
+        // Once for each end: what was known of it before is looked at.
+        let sql = "INSERT INTO notice (transfer, since, due, failures) SELECT id, CAST($1 AS BIGINT), CAST($1 AS BIGINT), 0 FROM transfer \
+            WHERE id = $2 AND notify <> '' AND ended <> $1 ON CONFLICT (transfer) \
+            DO UPDATE SET since = excluded.since, due = excluded.due, failures = 0";
+        sqlx::query(sql).bind(moment(ended)).bind(&id).execute(&mut *work).await?;
+    }
     let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
         revision = $7 WHERE id = $8 AND revision = $9";
     let query = sqlx::query(sql).bind(course.state.name()).bind(course.next_ms.map_or(NEVER, moment));
@@ -411,8 +450,8 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
     if let Some(attempt) = attempt {
         write_attempt(work, &id, attempt).await?;
     }
-    if let Some(failures) = failures {
-        write_failures(work, &id, failures).await?;
+    if *forgets_failures {
+        sqlx::query("DELETE FROM failure WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
     }
     if matches!(course.state, State::Done | State::Cancelled) {
         // Nobody needs it any more, and whoever tries again brings a new one.
@@ -445,19 +484,6 @@ async fn write_attempt(work: &mut AnyConnection, id: &str, attempt: &Attempt) ->
     Ok(())
 }
 
-async fn write_failures(
-    work: &mut AnyConnection,
-    id: &str,
-    failures: &[EntryFailure],
-) -> Result<(), sqlx::Error> {
-    sqlx::query("DELETE FROM failure WHERE transfer = $1").bind(id).execute(&mut *work).await?;
-    for (failure, number) in failures.iter().zip(1_i64..) {
-        let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
-        sqlx::query(sql).bind(id).bind(number).bind(pack(failure)).execute(&mut *work).await?;
-    }
-    Ok(())
-}
-
 async fn load(connection: &mut AnyConnection, id: &str) -> Result<Option<Row>, sqlx::Error> {
     let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer WHERE id = $1"));
     let row = sqlx::query(sql).bind(id.to_owned()).fetch_optional(connection).await?;
@@ -487,7 +513,7 @@ fn waiting(row: &AnyRow) -> Result<Waiting, sqlx::Error> {
     Ok(Waiting { id: id_at(row, 0)?, priority: row.try_get(1)?, submitted_ms })
 }
 
-fn id_at(row: &AnyRow, column: usize) -> Result<TransferId, sqlx::Error> {
+pub(super) fn id_at(row: &AnyRow, column: usize) -> Result<TransferId, sqlx::Error> {
     let text: String = row.try_get(column)?;
     parse_id(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no id").into()))
 }
@@ -511,10 +537,10 @@ fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, sqlx::Error
     }
 }
 
-fn moment(ms: u64) -> i64 {
+pub(super) fn moment(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(NEVER)
 }
 
-fn count(limit: usize) -> i64 {
+pub(super) fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(NEVER)
 }

@@ -6,7 +6,7 @@ use crate::identity::socket;
 use crate::mover::dial::Session;
 use renkei_core::error::Error;
 use renkei_core::queue::Change;
-use renkei_core::wire::message::{Reply, Request, TransferId};
+use renkei_core::wire::message::{EntryFailure, Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
 use renkei_core::wire::{decode, violation};
 use serde::de::DeserializeOwned;
@@ -55,6 +55,17 @@ impl<'c> Asker<'c> {
         }
         match self.ask(Request::Transfer(digits.into()))? {
             Reply::Transfer(story) => Ok(*story),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A part of the files of one that failed, each with its number: those after a number.
+    pub(super) fn failures(&mut self, id: TransferId, after: u64) -> Result<Vec<(u64, EntryFailure)>, Error> {
+        if self.all {
+            return self.ask_socket(&json!({"op": "failures", "id": id, "after": after}));
+        }
+        match self.ask(Request::Failures { id, after })? {
+            Reply::Failures(failures) => Ok(failures),
             other => Err(unexpected(&other)),
         }
     }

@@ -175,10 +175,10 @@ pub(super) fn refuse_overlap(
         } else if from.path == to {
             return refuse(Code::SameFile, "");
         } else if to.starts_with(&from.path) {
-            return refuse(Code::UsageInvalid, "the destination is inside the source");
+            return refuse(Code::IntoItself, "the destination is inside the source");
         } else if removes_others && from.path.starts_with(&to) {
             return refuse(
-                Code::UsageInvalid,
+                Code::IntoItself,
                 "the source is inside the destination, --delete would remove it",
             );
         }
@@ -266,12 +266,12 @@ mod tests {
             refuse_overlap(&[spec(source)], &base, &[target], removes).err().map(|error| error.code)
         };
         assert_eq!(refused("kek:/data/a/f", "kek:/data/a", "f", false), Some(Code::SameFile));
-        assert_eq!(refused("kek:/data/a", "kek:/data/a/b", "a", false), Some(Code::UsageInvalid));
-        assert_eq!(refused("kek:/data", "kek:/data/a", "b", false), Some(Code::UsageInvalid));
+        assert_eq!(refused("kek:/data/a", "kek:/data/a/b", "a", false), Some(Code::IntoItself));
+        assert_eq!(refused("kek:/data", "kek:/data/a", "b", false), Some(Code::IntoItself));
         assert_eq!(refused("kek:/data/a", "kek:/data", "ab", false), None);
         assert_eq!(refused("kek:/data/a", "kek:/other/a", "b", false), None);
         assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", false), None);
-        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", true), Some(Code::UsageInvalid));
+        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", true), Some(Code::IntoItself));
     }
 
     #[test]

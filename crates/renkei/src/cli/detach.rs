@@ -47,6 +47,9 @@ pub(super) struct Detach {
     /// What is compared
     #[arg(long, requires = "detach", value_name = "WHAT", value_enum, default_value_t = Compared::Source)]
     verify: Compared,
+    /// Where to tell how it ended, by an HTTP POST of JSON; the PoP's administrator says where that is allowed
+    #[arg(long, requires = "detach", value_name = "URL", default_value = "", hide_default_value = true)]
+    notify: String,
     /// The transfer's id, 32 hexadecimal digits; the same id again is the same transfer
     #[arg(long, requires = "detach", value_name = "ID", value_parser = parse_whole_id)]
     id: Option<TransferId>,
@@ -86,6 +89,7 @@ impl Detach {
                 Compared::Source => Verify::Source,
                 Compared::Both => Verify::Both,
             },
+            notify: self.notify.clone(),
         })
     }
 }

@@ -57,7 +57,7 @@ fn rename(many: &mut Many<'_>, from: &EndpointPath, to: &EndpointPath) -> Result
         return Err(Error::new(Code::SameFile, "move", from, ""));
     }
     if source.storage == target.storage && target.path.starts_with(&source.path) {
-        return Err(Error::new(Code::UsageInvalid, "move", from, "the destination is inside the source"));
+        return Err(Error::new(Code::IntoItself, "move", from, "the destination is inside the source"));
     }
     many.ask_done(&from.site, Request::Rename { from: source, to: target })
 }

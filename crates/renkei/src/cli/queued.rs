@@ -113,7 +113,7 @@ impl Shown {
                 };
                 reason().map(|reason| format!("{reason}{again}"))
             }
-            State::Failed => reason(),
+            State::Failed | State::Partial => reason(),
             State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
             _ => None,
         }

@@ -62,6 +62,8 @@ pub(super) fn transferred(
         match note {
             Note::WouldSend(path) => would_send.push(path.to_string()),
             Note::Removed(path) => removed.push(path.to_string()),
+            // The summary lists the first of them.
+            Note::Failed(_) => {}
         }
     }
     let report = Transferred {

@@ -24,6 +24,9 @@ pub struct Args {
     /// The site to ask, or the first digits (6 at least) of a queued transfer's id [default: the PoP of this machine]
     #[arg(value_name = "SITE|ID")]
     site: Option<OsString>,
+    /// Of a queued transfer: list every file that failed
+    #[arg(long, requires = "site")]
+    failures: bool,
 }
 
 #[derive(Serialize)]
@@ -35,7 +38,11 @@ struct Shown {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if let Some(id) = args.site.as_deref().and_then(OsStr::to_str).filter(|text| is_id(text)) {
-        return why::tell(id, false, false, context);
+        return why::tell(id, false, false, args.failures, context);
+    }
+    if args.failures {
+        let cause = "--failures is for a queued transfer; write the first digits of its id";
+        return Err(Error::new(Code::UsageInvalid, "show status", "--failures", cause));
     }
     let shown = match &args.site {
         None => local(context)?,

@@ -12,26 +12,26 @@ use super::source::{Sources, not_found};
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::BACKGROUND_STREAMS;
-use crate::mover::Stop;
 use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
+use crate::mover::onto;
 use crate::mover::progress::Watch;
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
+use crate::mover::{Stop, fresh_id};
 use crate::site::cleanup;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
-use aws_lc_rs::rand;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Choice, Class, Control, Existing, OpenFound, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions,
-    Reply, Request, Source, Summary, TransferId,
+    Choice, Class, Control, Existing, OnError, Onto, OpenFound, OpenReceive, OpenSend, Opened, Progress,
+    ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Submission, Terms};
 use std::ffi::OsString;
@@ -55,6 +55,15 @@ enum ClassName {
     Background,
 }
 
+/// What becomes of the rest, as `--on-error` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OnErrorName {
+    /// Copy it, and list what failed
+    Skip,
+    /// Leave it: the copy ends with the first failure
+    Stop,
+}
+
 /// Options of all verbs that transfer.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Common {
@@ -70,6 +79,9 @@ pub(super) struct Common {
     /// How much of the path to take
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = ClassName::Normal)]
     class: ClassName,
+    /// What to do with the rest when a file fails
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnErrorName::Skip)]
+    on_error: OnErrorName,
     /// Data streams at most; by default the PoP decides
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
@@ -84,6 +96,13 @@ impl Common {
         let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
         let enough = self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX));
         if self.class == ClassName::Background { enough.min(BACKGROUND_STREAMS) } else { enough }
+    }
+
+    fn on_error(&self) -> OnError {
+        match self.on_error {
+            OnErrorName::Skip => OnError::Skip,
+            OnErrorName::Stop => OnError::Stop,
+        }
     }
 
     fn class(&self) -> Class {
@@ -159,6 +178,8 @@ impl Job {
         if plans.iter().all(|(_, plan)| plan.is_err()) {
             return Err(why_nothing(&plans));
         }
+        // What would be a copy onto itself if that is found, the site refuses then, with its code.
+        let plans = Found::ALL.into_iter().map(|found| (found, run.lay_out_plan(found))).collect();
         let (send, open) = (run.open_send(false, run.unnamed())?, run.open_found(&plans, true)?);
         Ok(Submission { from, send, to, open, terms: Terms::default() })
     }
@@ -210,10 +231,7 @@ impl<'a> Run<'a> {
             job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
         let destination = Spec::parse(&job.destination)?;
         let direction = direction(&sources, &destination)?;
-        let mut transfer = TransferId::default();
-        let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
-        rand::fill(&mut transfer).map_err(random)?;
-        let transfer = job.common.detach.id().unwrap_or(transfer);
+        let transfer = job.common.detach.id().map_or_else(fresh_id, Ok)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
         let dialler = connect::dialler(context, &direction.sites())?;
@@ -340,6 +358,8 @@ impl<'a> Run<'a> {
             dry_run: self.job.options.dry_run,
             limit: self.job.common.limit,
             class: self.job.common.class(),
+            on_error: self.job.common.on_error(),
+            onto: opened.onto.clone(),
             account: Account::own()?,
             side: "client".into(),
             keep: None,
@@ -378,8 +398,11 @@ impl<'a> Run<'a> {
         if Journal::exists(&self.context.home().ok()?.journal_dir(), self.key()) {
             return None;
         }
-        let (_, layout) = self.look_at_local(path).ok()?;
-        self.open_send(self.offers(&self.options(&layout), false), layout.targets).ok().map(Request::OpenSend)
+        let (base, layout) = self.look_at_local(path).ok()?;
+        let options = self.options(&layout);
+        let onto = onto(&base, &layout, &options);
+        let open = self.open_send(self.offers(&options, false), layout.targets).ok()?;
+        Some(Request::OpenSend(OpenSend { onto, ..open }))
     }
 
     fn offers(&self, options: &ReceiveOptions, kept: bool) -> bool {
@@ -397,7 +420,9 @@ impl<'a> Run<'a> {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let options = self.options(&layout);
         let becomes = self.becomes(&layout);
-        let open = Request::OpenSend(self.open_send(self.offers(&options, kept), layout.targets)?);
+        let onto = onto(&base, &layout, &options);
+        let open = self.open_send(self.offers(&options, kept), layout.targets)?;
+        let open = Request::OpenSend(OpenSend { onto, ..open });
         if announced.is_some_and(|announced| announced != open) {
             // Something changed here meanwhile.
             session = self.dialler.connect(session.site())?;
@@ -481,6 +506,8 @@ impl<'a> Run<'a> {
                 Control::Progress(progress) => self.watch.set(progress),
                 Control::Removed(paths) => self.watch.note_removed(paths),
                 Control::WouldSend(paths) => self.watch.note_would_send(paths),
+                // The summary lists the first of them.
+                Control::Failures(_) => {}
                 Control::Finished(ended) => return ended,
                 other => return Err(renkei_core::wire::violation("push", format_args!("{other:?}"))),
             }
@@ -508,6 +535,8 @@ impl<'a> Run<'a> {
             limit: self.job.common.limit,
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
+            on_error: self.job.common.on_error(),
+            onto: None,
         })
     }
 
@@ -536,20 +565,26 @@ impl<'a> Run<'a> {
         Ok((open, plan))
     }
 
-    /// What the destination becomes a part of if it is `found`.
+    /// What the destination becomes a part of if it is `found`; nothing is copied onto itself.
     fn plan(&self, found: Found) -> Result<Plan, Error> {
+        let plan = self.lay_out_plan(found)?;
+        if let Direction::Between(from, site) = &self.direction
+            && from == site
+        {
+            let Choice { base, targets, .. } = &plan.choice;
+            let base = Place { storage: self.remote_destination()?.storage, path: base.clone() };
+            refuse_overlap(&self.sources, &base, targets, self.job.options.delete)?;
+        }
+        Ok(plan)
+    }
+
+    fn lay_out_plan(&self, found: Found) -> Result<Plan, Error> {
         let place = self.remote_destination()?;
         let layout = self.lay_out(found, place.path.name())?;
         let base = match layout.into {
             true => place.path.clone(),
             false => place.path.parent().unwrap_or_default(),
         };
-        if let Direction::Between(from, site) = &self.direction
-            && from == site
-        {
-            let base = Place { storage: place.storage.clone(), path: base.clone() };
-            refuse_overlap(&self.sources, &base, &layout.targets, self.job.options.delete)?;
-        }
         let (becomes, options) = (self.becomes(&layout), self.options(&layout));
         let choice = Choice { base, make: layout.make, options, targets: layout.targets };
         Ok(Plan { choice, becomes })
@@ -670,6 +705,13 @@ impl<'a> Run<'a> {
         };
         Journal::open(&self.context.home()?.journal_dir(), &header, &*unlimited()).map(Some)
     }
+}
+
+/// What a site that sends is told of where it goes to; the same before and after that is made.
+fn onto(base: &Path, layout: &Layout, options: &ReceiveOptions) -> Option<Onto> {
+    let there = if layout.make { split_local(base).0 } else { base.to_path_buf() };
+    let there = LocalStore::open(&there, Access::ReadOnly).and_then(|store| store.root()).ok()?;
+    if layout.make { onto::tell_within(&*there) } else { onto::tell(&*there, options.delete) }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

@@ -17,7 +17,7 @@ const BEAR_SILENCE: Duration = Duration::from_secs(600);
 
 /// Wait until queued transfers have ended; the exit status tells how
 ///
-/// 0 if all are done, 130 if one was cancelled, else that of the first failure.
+/// 0 if all are done, 23 if files of one failed, 130 if one was cancelled, else that of the first failure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The transfers, by the first digits of their ids
@@ -74,7 +74,7 @@ fn wait_for(id: &str, asker: &mut Asker<'_>, deadline: Option<Instant>) -> Resul
 fn exit_status(ended: &Shown) -> u8 {
     match (ended.state, ended.reason()) {
         (State::Done, _) => 0,
-        (State::Failed, Some(error)) => error.kind().exit_status(),
+        (State::Failed | State::Partial, Some(error)) => error.kind().exit_status(),
         _ => Kind::Interrupted.exit_status(),
     }
 }

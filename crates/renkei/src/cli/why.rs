@@ -8,6 +8,7 @@ use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
 use crate::catalogue::hex_id;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
+use renkei_core::wire::message::{EntryFailure, TransferId};
 use renkei_core::wire::queue::{Attempt, Story};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,6 +26,9 @@ pub struct Args {
     /// Also somebody else's: for the administrator, on the PoP's machine
     #[arg(long)]
     all: bool,
+    /// List every file that failed, not only the first
+    #[arg(long)]
+    failures: bool,
 }
 
 #[derive(Serialize)]
@@ -39,22 +43,41 @@ struct Told {
     raw: Story,
     #[serde(skip)]
     whole: bool,
+    /// Failures shown as text.
+    #[serde(skip)]
+    shown: usize,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    tell(&args.id, args.all, true, context)
+    tell(&args.id, args.all, true, args.failures, context)
 }
 
-/// Shows a transfer; the whole story only if that was asked for.
-pub(super) fn tell(id: &str, all: bool, whole: bool, context: &Context) -> Result<u8, Error> {
-    let story = Asker::new(context, all).story(id)?;
-    context.output.answer(&Told::new(story, whole))?;
+/// Shows a transfer; the whole story, and all files that failed, only if that was asked for.
+pub(super) fn tell(id: &str, all: bool, whole: bool, failures: bool, context: &Context) -> Result<u8, Error> {
+    let mut asker = Asker::new(context, all);
+    let mut story = asker.story(id)?;
+    if failures {
+        story.failures = all_failures(&mut asker, story.transfer.id)?;
+    }
+    let shown = if failures { usize::MAX } else { SHOWN_FAILURES };
+    context.output.answer(&Told::new(story, whole, shown))?;
     Ok(0)
 }
 
+/// Every failure that the PoP lists, asked for part by part.
+fn all_failures(asker: &mut Asker<'_>, id: TransferId) -> Result<Vec<EntryFailure>, Error> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let part = asker.failures(id, after)?;
+        let Some((last, _)) = part.last() else { return Ok(all) };
+        after = *last;
+        all.extend(part.into_iter().map(|(_, failure)| failure));
+    }
+}
+
 impl Told {
-    fn new(raw: Story, whole: bool) -> Self {
-        let failure = |failure: &renkei_core::wire::message::EntryFailure| {
+    fn new(raw: Story, whole: bool, shown: usize) -> Self {
+        let failure = |failure: &EntryFailure| {
             let mut json = reason_json(&failure.error);
             json["path"] = failure.path.to_string().into();
             json["kept"] = failure.kept.into();
@@ -68,6 +91,7 @@ impl Told {
             link_rests_until: raw.link_rests_until_ms.map(moment),
             raw,
             whole,
+            shown,
         }
     }
 
@@ -95,7 +119,7 @@ impl Told {
                 span(until(rests))
             )?;
         }
-        let stands = matches!(self.transfer.state, State::Waiting | State::Failed);
+        let stands = matches!(self.transfer.state, State::Waiting | State::Failed | State::Partial);
         match self.transfer.reason().filter(|_| stands) {
             Some(error) => {
                 writeln!(out, "  what to do  {}{}", error.code.row().remedy, wildcard_note(error))
@@ -105,14 +129,17 @@ impl Told {
     }
 
     fn write_failures(&self, out: &mut dyn Write) -> io::Result<()> {
-        for failure in self.raw.failures.iter().take(SHOWN_FAILURES) {
+        for failure in self.raw.failures.iter().take(self.shown) {
             writeln!(out, "  failed      {}: {}", failure.path, failure.error)?;
         }
         let failed = self.raw.transfer.summary.as_ref().map_or(0, |summary| summary.failed);
-        let shown = self.raw.failures.len().min(SHOWN_FAILURES) as u64;
+        let shown = self.raw.failures.len().min(self.shown) as u64;
         match failed.saturating_sub(shown) {
             0 => Ok(()),
-            more => writeln!(out, "  failed      {more} more; --json lists the first of them"),
+            more if self.shown == usize::MAX => {
+                writeln!(out, "  failed      {more} more, which are not listed")
+            }
+            more => writeln!(out, "  failed      {more} more; --failures lists them"),
         }
     }
 }

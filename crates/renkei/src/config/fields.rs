@@ -57,6 +57,9 @@ pub const FIELDS: &[Field] = &[
     Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",
         effect: "How long the credential that a queued transfer works with is good, 1 to 90. When it has expired the \
                  transfer waits (RK-AUTH-19)." },
+    Field { key: "notify", kind: Type::List, default: "[]", env: "RENKEI_NOTIFY",
+        effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
+                 the PoP connects to no others for its users. Empty: to none." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
         effect: "Sessions open at a time, at most half of them of one principal; one more is refused with RK-WIRE-6." },
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",

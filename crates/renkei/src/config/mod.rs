@@ -15,6 +15,7 @@ pub use rule::{Rule, SETTLE_S, Then, is_within};
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
+use renkei_core::queue::notice::Address;
 use renkei_core::route::{self, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -61,6 +62,9 @@ pub struct Config {
     /// How long the credential of a queued transfer is good, in days.
     #[serde(deserialize_with = "delegation_days")]
     pub delegation_days: u64,
+    /// Addresses below which ends of transfers may be told.
+    #[serde(deserialize_with = "addresses")]
+    pub notify: Vec<String>,
     /// Limits that protect the PoP.
     pub limits: Limits,
     /// The queue of transfers.
@@ -221,6 +225,7 @@ impl Default for Config {
             stall_timeout_s: 60,
             catalogue: String::new(),
             delegation_days: 7,
+            notify: Vec::new(),
             limits: Limits::default(),
             queue: Queue::default(),
             log: Log::default(),
@@ -320,6 +325,14 @@ impl Config {
         Duration::from_secs(self.stall_timeout_s)
     }
 
+    /// Whether the end of a transfer may be told there.
+    pub fn may_notify(&self, address: &Address) -> bool {
+        self.notify
+            .iter()
+            .filter_map(|text| Address::parse(text).ok())
+            .any(|prefix| address.is_within(&prefix))
+    }
+
     /// How long the credential of a queued transfer is good.
     pub fn delegation_life(&self) -> Duration {
         Duration::from_secs(self.delegation_days * 24 * 3600)
@@ -399,6 +412,14 @@ fn sites<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SiteName>, D:
     }
     let parse = |text: &String| SiteName::parse(text).map_err(|error| D::Error::custom(error.cause));
     texts.iter().map(parse).collect()
+}
+
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"https://HOST/PATH\"")?;
+    match texts.iter().find_map(|text| Address::parse(text).err().map(|cause| (text, cause))) {
+        Some((bad, cause)) => Err(D::Error::custom(format!("`{bad}`: {cause}"))),
+        None => Ok(texts),
+    }
 }
 
 fn way<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -519,6 +540,7 @@ mod tests {
             ("[storage.data]\nagent = 'alice'\naccount = 'bob'", 1),
             ("site = 'KEK'", 1),
             ("[log]\nformat = 'xml'", 2),
+            ("notify = ['ftp://x']", 1),
             ("[rule.a]\nfrom = 'kek:/data'\nto = '/local'", 3),
             ("[rule.a]\nfrom = 'kek:/'\nto = 'titech:/raw'", 2),
         ] {

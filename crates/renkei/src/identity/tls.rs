@@ -92,6 +92,24 @@ pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
+/// Where systems keep the authorities of the web; `SSL_CERT_FILE` names another file.
+const WEB_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// The dialling side of web servers, which the machine's authorities vouch for.
+pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
+    let mut files = named.into_iter().chain(WEB_AUTHORITIES.map(Into::into));
+    if let Some(text) = files.find_map(|file| std::fs::read(file).ok()) {
+        let all = pem::parse_many(text).unwrap_or_default().into_iter();
+        roots.add_parsable_certificates(all.map(|one| CertificateDer::from(one.into_contents())));
+    }
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
 /// The server name to ask for: sessions are remembered under it, nothing is verified by it.
 pub fn server_name(site: &SiteName) -> ServerName<'static> {
     server_name_of(&Principal::Host(site.clone()))

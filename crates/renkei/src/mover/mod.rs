@@ -13,6 +13,7 @@ mod incoming;
 pub mod journal;
 pub mod keep;
 mod offers;
+pub mod onto;
 pub mod outgoing;
 pub mod pacer;
 mod passage;
@@ -29,8 +30,15 @@ pub mod walk;
 
 pub use background::BACKGROUND_STREAMS;
 pub use failure::{Registered, Stop};
+pub use renkei_core::units::hex;
 
-/// Bytes as lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::TransferId;
+
+/// An id that no other transfer has.
+pub fn fresh_id() -> Result<TransferId, Error> {
+    let mut id = TransferId::default();
+    let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
+    aws_lc_rs::rand::fill(&mut id).map_err(random)?;
+    Ok(id)
 }

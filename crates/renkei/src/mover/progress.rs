@@ -1,22 +1,26 @@
 //! How far a transfer is and what it does, for whoever wants to look.
 
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::Progress;
+use renkei_core::wire::message::{EntryFailure, Progress};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Something a dry run would do, or a removal.
+/// Something a dry run would do, a removal, or a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// This file would be sent.
     WouldSend(RelPath),
     /// This name was removed, or would be.
     Removed(RelPath),
+    /// This entry failed.
+    Failed(EntryFailure),
 }
 
 #[derive(Default)]
 struct Seen {
     progress: Progress,
     notes: Option<Vec<Note>>,
+    /// Whether failures are noted too, beside those that the summary lists.
+    failures: bool,
 }
 
 /// The latest progress of one transfer; clones share it.
@@ -27,6 +31,12 @@ impl Watch {
     /// A watch that also keeps notes until they are taken.
     pub fn with_notes() -> Self {
         Watch(Arc::new(Mutex::new(Seen { notes: Some(Vec::new()), ..Seen::default() })))
+    }
+
+    /// The same, and each failure is a note.
+    pub fn with_failures() -> Self {
+        let seen = Seen { notes: Some(Vec::new()), failures: true, ..Seen::default() };
+        Watch(Arc::new(Mutex::new(seen)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
@@ -58,9 +68,16 @@ impl Watch {
         self.note(paths, Note::WouldSend);
     }
 
-    fn note(&self, paths: Vec<RelPath>, note: impl Fn(RelPath) -> Note) {
+    /// Takes entries that failed.
+    pub fn note_failed(&self, failures: Vec<EntryFailure>) {
+        if self.lock().failures {
+            self.note(failures, Note::Failed);
+        }
+    }
+
+    fn note<T>(&self, news: Vec<T>, note: impl Fn(T) -> Note) {
         if let Some(notes) = &mut self.lock().notes {
-            notes.extend(paths.into_iter().map(note));
+            notes.extend(news.into_iter().map(note));
         }
     }
 }

@@ -7,6 +7,7 @@
 use super::background::{Pace, spawn_pace};
 use super::failure::{Failure, Stop};
 use super::keep::Keep;
+use super::onto;
 use super::outgoing::Outgoing;
 use super::pacer::Pacer;
 use super::progress::Watch;
@@ -22,7 +23,9 @@ use renkei_core::link::controller::is_far;
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{BATCH_ENTRIES, Class, Control, EntryFailure, Progress, SendDone, Summary};
+use renkei_core::wire::message::{
+    BATCH_ENTRIES, Class, Control, EntryFailure, OnError, Onto, Progress, SendDone, Summary,
+};
 use renkei_core::wire::parts;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -63,6 +66,10 @@ pub struct SendJob {
     pub limit: Option<u64>,
     /// How much of the path it may take.
     pub class: Class,
+    /// What becomes of the rest when an entry fails.
+    pub on_error: OnError,
+    /// What the receiver tells of where it goes.
+    pub onto: Option<Onto>,
     /// Who reads.
     pub account: Account,
     /// This side's name in errors.
@@ -108,9 +115,11 @@ pub fn send(
     let throttle = background.as_ref().map(Pace::throttle).or_else(limit);
     let known = job.keep.as_ref().and_then(|keep| keep.take_controller());
     let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known));
+    let sender = Sender::new(job.offers, job.dry_run);
+    let sender = if job.on_error == OnError::Stop { sender.stopping_at_first() } else { sender };
     let session = Arc::new(Session {
         roots: job.roots,
-        state: Mutex::new(Sender::new(job.offers, job.dry_run)),
+        state: Mutex::new(sender),
         changed: Condvar::new(),
         sent_bytes: AtomicU64::new(0),
         offers: job.offers,
@@ -131,7 +140,7 @@ pub fn send(
         if let Some(pace) = background {
             threads.push(spawn_pace(&session, pace)?);
         }
-        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests)?);
+        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests, job.onto)?);
         spawn_streams(&session, &job.account, streams, &mut threads)
     };
     // Those that run when one cannot be started are ended as if it had failed.
@@ -171,6 +180,14 @@ impl Session {
     fn wake(&self) {
         drop(self.lock());
         self.changed.notify_all();
+    }
+
+    /// Ends the session with the first entry that failed, if it shall end so.
+    fn check_failed(&self) {
+        let broken = self.lock().broken().cloned();
+        if let Some(error) = broken {
+            self.fail(error);
+        }
     }
 
     /// Tells the sender what became of entries; the walk may wait for that.
@@ -253,6 +270,7 @@ impl Session {
         let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
         tracing::debug!(%error, "source failed");
         let failure = self.tell(|sender| sender.on_source_failed(item.id, error));
+        self.check_failed();
         failure.map_or(Ok(()), |failure| self.control.send(&Control::Failed(failure)))
     }
 
@@ -284,10 +302,14 @@ impl Session {
                     };
                     watch.note_would_send(would_send);
                     self.changed.notify_all();
+                    self.check_failed();
                     self.send_offers()?;
                 }
                 Control::Acked(ranges) => self.tell(|sender| sender.handle_acked(&ranges))?,
-                Control::Failed(failure) => self.tell(|sender| sender.handle_failed(failure)),
+                Control::Failed(failure) => {
+                    self.tell(|sender| sender.handle_failed(failure));
+                    self.check_failed();
+                }
                 Control::Removed(paths) => watch.note_removed(paths),
                 Control::ReceiveDone(done) => return Ok(done.deleted),
                 Control::Abort(error) => return Err(error),
@@ -298,16 +320,23 @@ impl Session {
 
     fn conclude(&self, ended: Result<u64, Error>, watch: &Watch) -> Result<Summary, Error> {
         watch.set(self.progress());
+        watch.note_failed(self.lock().take_failures());
         let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
         match ended {
             Ok(deleted) => {
-                let mut summary = sender.finish(deleted);
+                let stops = sender.stops_at_first();
+                let (mut summary, failures) = sender.finish_telling(deleted);
                 // Those of the receiver came with its name.
                 let sided =
                     |failure: EntryFailure| EntryFailure { error: failure.error.at(&self.side), ..failure };
+                watch.note_failed(failures.into_iter().map(sided).collect());
                 summary.failures = summary.failures.into_iter().map(sided).collect();
-                self.control.send(&Control::Finished(Ok(summary.clone())))?;
-                Ok(summary)
+                let outcome = match summary.failures.iter().find(|one| one.error.code != Code::SpecialFile) {
+                    Some(first) if stops => Err(first.error.clone()),
+                    _ => Ok(summary),
+                };
+                self.control.send(&Control::Finished(outcome.clone()))?;
+                outcome
             }
             Err(error) => Err(self.failure.first().unwrap_or(error)),
         }
@@ -321,9 +350,13 @@ fn spawn_walk(
     account: &Account,
     recursive: bool,
     digests: bool,
+    onto: Option<Onto>,
 ) -> Result<Thread, Error> {
     let session = session.clone();
     account.spawn("walk", move || {
+        if let Err(error) = onto.map_or(Ok(()), |onto| onto::check(&session.roots, &onto)) {
+            return session.fail(error);
+        }
         let mut sink = Finder { session: &session, digests };
         walk(&session.roots, recursive, &mut sink);
         session.lock().on_walk_done();
@@ -381,6 +414,7 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) 
             told = Instant::now();
             let progress = session.progress();
             watch.set(progress);
+            watch.note_failed(session.lock().take_failures());
             if session.control.send(&Control::Progress(progress)).is_err() {
                 return;
             }
@@ -435,12 +469,14 @@ impl Sink for Finder<'_> {
 
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
         self.session.lock().on_walk_failed(path, error.at(&self.session.side));
+        self.session.check_failed();
         !self.session.failure.is_over()
     }
 
     fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
         let error = error.at(&self.session.side);
         self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
+        self.session.check_failed();
     }
 }
 
@@ -479,6 +515,8 @@ mod tests {
             dry_run: false,
             limit: None,
             class: Class::Normal,
+            on_error: OnError::Skip,
+            onto: None,
             account: unusable_account(),
             side: "here".into(),
             keep: None,

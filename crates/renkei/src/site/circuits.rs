@@ -380,3 +380,114 @@ fn of_here(error: Error, site: &str) -> Error {
         _ => error.at(site),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::tests::{PATIENCE, connections};
+    use crate::net::control::split;
+    use std::net::TcpListener;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Leave for so many circuits to a site, with tickets of its own.
+    fn leave(principal: &str, seed: u8, count: u16, link: &Arc<ControlSender>) -> Arc<Leave> {
+        let to = Principal::parse("osaka").unwrap();
+        let asked = Asked { to, seed: [seed; 32], count, further: 0, id: 1 };
+        Arc::new(Leave::new(Principal::parse(principal).unwrap(), asked, link.clone()))
+    }
+
+    /// Counts itself as long as it lives.
+    struct Place(Arc<AtomicUsize>);
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection that came now and holds a place.
+    fn early(places: &Arc<AtomicUsize>) -> Early {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sock = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        places.fetch_add(1, Ordering::Relaxed);
+        Early { sock, received: Vec::new(), since: Instant::now(), place: Box::new(Place(places.clone())) }
+    }
+
+    fn link() -> (Arc<ControlSender>, TlsEnds) {
+        let (near, far) = connections(1).remove(0);
+        let (link, receiver) = split(near, PATIENCE).unwrap();
+        (link, (Box::new(receiver), Box::new(far)))
+    }
+
+    type TlsEnds = (Box<crate::net::control::ControlReceiver>, Box<crate::net::tls::TlsStream>);
+
+    #[test]
+    fn a_ticket_works_once_and_ends_with_its_session() {
+        let (circuits, places, (link, _ends)) = (Circuits::default(), Arc::default(), link());
+        let (passing, came) = circuits.grant(leave("alice@kek", 1, 2, &link));
+        assert!(came.is_empty());
+        assert!(circuits.take(ticket(&[1; 32], 0), early(&places)).is_some());
+        assert!(circuits.take(ticket(&[1; 32], 0), early(&places)).is_none(), "it was used");
+        assert!(circuits.take(ticket(&[1; 32], 2), early(&places)).is_none(), "only two were given");
+        drop(passing);
+        assert!(circuits.take(ticket(&[1; 32], 1), early(&places)).is_none(), "its session has ended");
+    }
+
+    #[test]
+    fn who_comes_early_holds_a_place_until_somebody_speaks_for_it_or_time_is_up() {
+        let (circuits, places, (link, _ends)) = (Circuits::default(), Arc::default(), link());
+        for index in 0..2 {
+            assert!(circuits.take(ticket(&[1; 32], index), early(&places)).is_none());
+        }
+        assert!(circuits.take([9; 32], early(&places)).is_none());
+        let (_passing, came) = circuits.grant(leave("alice@kek", 1, 2, &link));
+        assert_eq!((came.len(), places.load(Ordering::Relaxed)), (2, 3));
+        drop(came);
+        assert_eq!((circuits.refuse_late(), places.load(Ordering::Relaxed)), (0, 1));
+        let late = Instant::now() - SPOKEN_FOR_WITHIN;
+        circuits.lock().early.values_mut().for_each(|early| early.since = late);
+        assert_eq!((circuits.refuse_late(), places.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn no_more_are_open_than_the_limit_and_half_of_them_for_one() {
+        let (circuits, (link, _ends)) = (Circuits::default(), link());
+        let [one, two, bob] = [("alice@kek", 1), ("alice@kek", 2), ("bob@titech", 3)]
+            .map(|(who, seed)| leave(who, seed, 8, &link));
+        let _passing: Vec<_> = [&one, &two, &bob].map(|leave| circuits.grant(leave.clone())).into();
+        let enter = |leave: &Arc<Leave>| circuits.enter(leave, 4);
+        let (first, _second) = (enter(&one).unwrap(), enter(&two).unwrap());
+        let code = |leave: &Arc<Leave>| enter(leave).err().map(|error| error.code);
+        assert_eq!(code(&one), Some(Code::CircuitLimit), "half of them, over both sessions");
+        let _others = [enter(&bob).unwrap(), enter(&bob).unwrap()];
+        assert_eq!(code(&bob), Some(Code::CircuitLimit));
+        drop(first);
+        assert_eq!(code(&two), None, "a place came free");
+    }
+
+    #[test]
+    fn what_passes_is_listed_until_its_last_circuit_has_ended() {
+        let (circuits, (link, _ends)) = (Circuits::default(), link());
+        let leave = leave("alice@kek", 1, 1, &link);
+        let (passing, _) = circuits.grant(leave.clone());
+        let open = circuits.enter(&leave, 4).unwrap();
+        leave.paced.bytes.fetch_add(7, Ordering::Relaxed);
+        drop(passing);
+        let [listed] = &circuits.list(|_| true)[..] else { panic!("the circuit goes on") };
+        assert_eq!((listed.circuits, listed.bytes, listed.principal.as_str()), (1, 7, "alice@kek"));
+        assert!(circuits.list(|principal| principal.user_name() == Some("bob")).is_empty());
+        drop(open);
+        circuits.refuse_late();
+        assert!(circuits.list(|_| true).is_empty());
+    }
+
+    #[test]
+    fn circuits_of_whom_nobody_trusts_are_cut() {
+        let (circuits, (link, _ends)) = (Circuits::default(), link());
+        let [alice, bob] =
+            [("alice@kek", 1), ("bob@titech", 2)].map(|(who, seed)| leave(who, seed, 1, &link));
+        let _passing = [&alice, &bob].map(|leave| circuits.grant(leave.clone()));
+        circuits.end(|principal, _| principal.site().as_str() == "titech");
+        assert!(!alice.cut.load(Ordering::Relaxed) && bob.cut.load(Ordering::Relaxed));
+    }
+}

@@ -16,9 +16,11 @@ pub mod history;
 pub mod introduction;
 pub mod kept;
 pub mod lines;
+pub mod notices;
 mod pacing;
 pub mod push;
 pub mod queue;
+pub mod revocation;
 pub mod rooms;
 pub mod rules;
 pub mod runner;
@@ -281,6 +283,7 @@ impl Site {
     /// Ends what may not go on by the files of now.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
+        self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
         let left = self.held.look(now);

@@ -209,7 +209,8 @@ impl Site {
         let round_trip = kept.session.control.round_trip();
         listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
         let (count, keep) = (streams.len(), Arc::new(Keep::holding(kept.controller.take())));
-        let job = SendJob { offers: opened.offers, keep: Some(keep.clone()), ..opening.job };
+        let job =
+            SendJob { offers: opened.offers, onto: opened.onto, keep: Some(keep.clone()), ..opening.job };
         let reach = kept.session.reach.clone();
         let summary =
             send(job, &mut kept.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;

@@ -14,9 +14,10 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
-use renkei_core::wire::message::{BATCH_ENTRIES, Found, TransferId};
+use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, TransferId};
 use renkei_core::wire::queue::{Listed, MAX_AFTER, MAX_LABEL_BYTES, Queued, Story, Submission, Terms};
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::{decode, encode, parts};
+use rustls::pki_types::CertificateDer;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -40,7 +41,14 @@ pub(super) struct Active {
     pub(super) stop: Stop,
     /// Where it may write.
     pub(super) writes: Arc<Vec<(SiteName, Place)>>,
+    /// The sites that take part.
+    pub(super) sites: [SiteName; 2],
+    /// With what it works, and since when.
+    pub(super) shown: Arc<OnceLock<Shown>>,
 }
+
+/// The certificates that an attempt shows, leaf first, and the moment they were found to be good.
+pub(super) type Shown = (Vec<CertificateDer<'static>>, SystemTime);
 
 /// The queue of a PoP.
 #[derive(Default)]
@@ -52,6 +60,8 @@ pub(crate) struct Queue {
     pub(super) runner: OnceLock<String>,
     pub(super) load: Mutex<Load>,
     pub(super) active: Mutex<HashMap<TransferId, Active>>,
+    /// The number of the revocation list that the sites of what runs were told of last.
+    pub(super) told_list: Mutex<Option<u64>>,
     bell: Mutex<bool>,
     rung: Condvar,
     stopping: AtomicBool,
@@ -137,8 +147,8 @@ impl Queue {
             let mut row = catalogue.load(id)?.ok_or_else(|| unknown(&hex_id(id)))?;
             more(&mut row)?;
             row.course.handle(event.clone(), now_ms()).map_err(|error| about(error, &row.id))?;
-            let With { attempt, failures, met, credential } = *with;
-            if catalogue.update(&Update { row: &row, attempt, failures, met, credential })? {
+            let With { attempt, met, credential } = *with;
+            if catalogue.update(&Update { attempt, met, credential, ..Update::of(&row) })? {
                 return Ok(row);
             }
         }
@@ -149,7 +159,6 @@ impl Queue {
 #[derive(Clone, Copy, Default)]
 pub(super) struct With<'a> {
     pub(super) attempt: Option<&'a renkei_core::wire::queue::Attempt>,
-    pub(super) failures: Option<&'a [renkei_core::wire::message::EntryFailure]>,
     pub(super) met: Option<TransferId>,
     pub(super) credential: Option<&'a [u8]>,
 }
@@ -250,6 +259,7 @@ impl Site {
                 true => Err(Error::new(Code::DependencyCycle, "submit", short(id), "")),
                 false => check(submission, &snapshot.trust).and_then(|()| has_room(good.len(), room, owner)),
             };
+            let checked = checked.and_then(|()| self.check_notify(&submission.terms.notify));
             let checked = checked.and_then(|()| scope(submission)).map(|scope| {
                 good.push((at, new_row(owner, submission, limits.deadline_days), scope));
             });
@@ -285,15 +295,30 @@ impl Site {
         let spec = read_spec(&row)?;
         let link = Link { from: spec.from.clone(), to: spec.to.clone() };
         let link_rests_until_ms = self.queue.load().rests_until(&link, now_ms());
-        let mut failures = catalogue.failures(&row.id)?;
-        failures.truncate(BATCH_ENTRIES);
+        let failures = self.failures(None, &row.id, 0)?;
         Ok(Story {
             transfer: self.told(&row)?,
             after: catalogue.states(&spec.terms.after)?,
             attempts: catalogue.attempts(&row.id)?,
-            failures,
+            failures: failures.into_iter().map(|(_, failure)| failure).collect(),
             link_rests_until_ms: link_rests_until_ms.filter(|_| !row.course.state.is_end()),
         })
+    }
+
+    /// A part of the files of a transfer that failed: those after a number.
+    ///
+    /// # Errors
+    /// `TransferUnknown`.
+    pub fn failures(
+        &self,
+        who: Option<&Principal>,
+        id: &TransferId,
+        after: u64,
+    ) -> Result<Vec<(u64, EntryFailure)>, Error> {
+        let row = self.find_one(who, &hex_id(id))?;
+        let listed = self.queue.catalogue()?.failures(&row.id, after, BATCH_ENTRIES)?;
+        // As many as one message holds: names are long at times.
+        Ok(parts(listed, BATCH_ENTRIES).into_iter().next().unwrap_or_default())
     }
 
     /// Changes a transfer.
@@ -443,6 +468,7 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
         deadline_ms: terms.deadline_ms.unwrap_or(submitted_ms + deadline_days * DAY_MS),
         after: terms.after.clone(),
         credential: Vec::new(),
+        notify: terms.notify.clone(),
     }
 }
 

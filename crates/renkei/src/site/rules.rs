@@ -14,9 +14,8 @@ use crate::catalogue::{Listing, hex_id};
 use crate::config::{Rule, Then, is_within};
 use crate::identity::account::Account;
 use crate::identity::login::vouch;
-use crate::mover::BACKGROUND_STREAMS;
+use crate::mover::{BACKGROUND_STREAMS, fresh_id};
 use crate::store::{Detail, Dir};
-use aws_lc_rs::rand;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 
@@ -25,7 +24,7 @@ use renkei_core::inbox::{Inbox, Seen, is_unfinished};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::queue::State;
 use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
+    Choice, Class, Existing, Found, OnError, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
 };
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -455,9 +454,7 @@ fn parts<'a>(rule: &Rule, files: &'a [Seen]) -> Vec<&'a [Seen]> {
 /// A transfer of some files, with the folders they lie in.
 fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) -> Result<Submission, Error> {
     let rules = rules.into_iter().collect();
-    let mut id = TransferId::default();
-    let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
-    rand::fill(&mut id).map_err(random)?;
+    let id = fresh_id()?;
     let place = |path: &Option<Place>| path.clone().expect("what is read as a rule names a storage");
     let (from, to) = (place(&rule.from.place), place(&rule.to.place));
     let mut sources = Vec::new();
@@ -486,6 +483,8 @@ fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) 
             limit: None,
             class: rule.class,
             max_streams,
+            on_error: OnError::Skip,
+            onto: None,
         },
         to: rule.to.site.clone(),
         open: OpenFound { transfer: id, job, to, class: rule.class, choices, max_streams, rules },

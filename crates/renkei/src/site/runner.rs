@@ -11,21 +11,22 @@ use super::queue::{Active, With, now_ms, read_lane, read_spec, writes};
 use crate::catalogue::{Catalogue, Row, Update, hex_id};
 use crate::home::{read_text, write_file};
 use crate::identity::delegation::Delegation;
-use crate::mover::Stop;
 use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::progress::{Note, Watch};
+use crate::mover::{Stop, fresh_id};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
 use renkei_core::wire::message::{
-    Choice, Control, Existing, Found, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Summary,
-    TransferId,
+    Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, ReceiveOptions, Reply, Request,
+    Summary, TransferId,
 };
 use renkei_core::wire::queue::{Attempt, Submission, Verify};
 use renkei_core::wire::violation;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often the queue is looked at when nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -37,6 +38,8 @@ const STORE_EVERY: Duration = Duration::from_secs(1);
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 /// How long one whose destination is busy is held back, in milliseconds.
 const HELD_MS: u64 = 1000;
+/// Failures of one transfer that are listed; all are counted.
+const MAX_FAILURES: u64 = 100_000;
 /// How often old transfers are forgotten.
 const FORGET_EVERY_MS: u64 = 60 * 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
@@ -137,10 +140,7 @@ impl Site {
         if let Some(name) = read_text(&path, 100)? {
             return Ok(name.trim().to_owned());
         }
-        let mut id = TransferId::default();
-        aws_lc_rs::rand::fill(&mut id)
-            .map_err(|_| Error::new(Code::SystemCall, "random", "name", "the generator failed"))?;
-        let name = hex_id(&id);
+        let name = hex_id(&fresh_id()?);
         write_file(&path, format!("{name}\n").as_bytes(), 0o600)?;
         Ok(name)
     }
@@ -248,16 +248,23 @@ impl Site {
             error: None,
         };
         // Before it is known to run, so that whoever wants it stopped finds it.
-        let active = Active { watch: Watch::with_notes(), stop: Stop::default(), writes: Arc::new(writes) };
+        let active = Active {
+            watch: Watch::with_notes(),
+            stop: Stop::default(),
+            writes: Arc::new(writes),
+            sites: [head.link.from.clone(), head.link.to.clone()],
+            shown: Arc::default(),
+        };
         self.queue.active().insert(row.id, active.clone());
-        let begun = catalogue.update(&Update { attempt: Some(&attempt), ..Update::of(&row) });
+        let update = Update { attempt: Some(&attempt), forgets_failures: true, ..Update::of(&row) };
+        let begun = catalogue.update(&update);
         if !matches!(begun, Ok(true)) {
             self.queue.active().remove(&row.id);
             return begun.map(drop);
         }
         self.queue.load().start(&head.owner, &head.link);
         let (site, link, id) = (self.clone(), head.link.clone(), row.id);
-        let work = move || Run { site: &site, row, link, active, attempt }.run();
+        let work = move || Run { site: &site, row, link, active, attempt, listed: Cell::new(0) }.run();
         if let Err(error) = std::thread::Builder::new().name("transfer".into()).spawn(work) {
             tracing::error!(%error, "no thread for a transfer");
             self.queue.active().remove(&id);
@@ -283,6 +290,8 @@ struct Run<'a> {
     link: Link,
     active: Active,
     attempt: Attempt,
+    /// Failures that are in the catalogue.
+    listed: Cell<u64>,
 }
 
 impl Run<'_> {
@@ -308,7 +317,9 @@ impl Run<'_> {
         self.attempt.bytes_moved = progress.bytes_moved;
         self.attempt.files_done = progress.files_done;
         self.attempt.error = outcome.as_ref().err().cloned();
-        let further = progress.files_done > before || progress.bytes_moved >= SLOT_BYTES;
+        // Blocks that a full target did not keep are no way further.
+        let kept = !matches!(&outcome, Err(error) if error.kind() == Kind::NoSpace);
+        let further = progress.files_done > before || (kept && progress.bytes_moved >= SLOT_BYTES);
         self.store_end(outcome, further);
         self.site.queue.active().remove(&self.row.id);
         self.site.queue.load().end(&self.row.owner, &self.link);
@@ -334,13 +345,12 @@ impl Run<'_> {
 
     /// Stores how the attempt ended; while the catalogue fails, again and again, because nobody else knows.
     fn store_end(&self, outcome: Result<Summary, Error>, further: bool) {
-        let failures = outcome.as_ref().ok().map(|summary| summary.failures.clone());
         let event = match outcome {
             Err(_) if self.site.queue.is_stopping() => Event::Interrupted,
             Err(error) if error.code == Code::DelegationExpired => Event::NoCredential(error),
             outcome => Event::Ended { outcome, further },
         };
-        let with = With { attempt: Some(&self.attempt), failures: failures.as_deref(), ..With::default() };
+        let with = With { attempt: Some(&self.attempt), ..With::default() };
         loop {
             match self.site.queue.happen(&self.row.id, &event, &|_| Ok(()), &with) {
                 Ok(row) => return tracing::info!(state = row.course.state.name(), "stored"),
@@ -378,6 +388,7 @@ impl Run<'_> {
         };
         let delegation = Delegation::from_bytes(&kept.ok_or_else(none)?)?;
         self.site.check_delegation(&delegation)?;
+        let _ = self.active.shown.set((delegation.credential.chain.clone(), SystemTime::now()));
         Ok(delegation)
     }
 
@@ -444,9 +455,21 @@ impl Run<'_> {
                 Control::Progress(progress) => self.active.watch.set(progress),
                 Control::WouldSend(paths) => self.active.watch.note_would_send(paths),
                 Control::Removed(_) | Control::Found(_) => {}
+                Control::Failures(failures) => self.list(&failures),
                 Control::Finished(ended) => return ended,
                 other => return Err(violation("push", format_args!("{other:?}"))),
             }
+        }
+    }
+
+    /// Lists files that failed, as many as are kept. One that cannot be listed is counted all the same.
+    fn list(&self, failures: &[EntryFailure]) {
+        let room = MAX_FAILURES.saturating_sub(self.listed.get());
+        let listed = &failures[..failures.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        let catalogue = self.site.queue.catalogue();
+        match catalogue.and_then(|all| all.add_failures(&self.row.id, self.listed.get(), listed)) {
+            Ok(()) => self.listed.set(self.listed.get() + listed.len() as u64),
+            Err(error) => tracing::warn!(%error, "failures are not listed"),
         }
     }
 

@@ -220,7 +220,7 @@ impl Transfers {
 }
 
 /// Stops a transfer without waiting until its peer was told.
-fn stop_soon(stop: Stop, error: Error) {
+pub(super) fn stop_soon(stop: Stop, error: Error) {
     let stopping = {
         let (stop, error) = (stop.clone(), error.clone());
         std::thread::Builder::new().name("stop".into()).spawn(move || stop.stop(error))

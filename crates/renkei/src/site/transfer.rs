@@ -11,6 +11,7 @@ pub use crate::mover::Stop;
 use crate::mover::hex;
 use crate::mover::journal::{Allow, Journal, boot_id, check_unfinished};
 use crate::mover::keep::Keep;
+use crate::mover::onto;
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
@@ -25,7 +26,8 @@ use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Class, Control, Existing, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary, TransferStatus,
+    Class, Control, Existing, Onto, OpenReceive, OpenSend, Opened, Progress, Reply, Source, Summary,
+    TransferStatus,
 };
 use std::sync::Arc;
 
@@ -96,8 +98,13 @@ impl Site {
         let (place, within) = access.open_base(&open)?;
         self.arrives_by_rules(access, &open.to, &open.rules)?;
         let account = place.account.clone();
-        let base = place.run("open", |store, path| store.dir(path));
-        let base = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
+        let removes = open.options.delete;
+        let base = place.run("open", move |store, path| {
+            let dir = store.dir(path)?;
+            let onto = onto::tell(&*dir, removes);
+            Ok((dir, onto))
+        });
+        let (base, onto) = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
@@ -111,7 +118,7 @@ impl Site {
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
-        offer_streams(&waiting, offers, left.is_some(), request, control)?;
+        offer_streams(&waiting, (offers, onto), left.is_some(), request, control)?;
         let storage = open.to.storage;
         let max_deferred = access.snapshot.config.limits.max_entries as usize;
         let gathered = left.map_or_else(|| waiting.gather(&stop, control.sender().socket()), Ok);
@@ -201,7 +208,7 @@ impl Site {
         tracing::info!(from = places(&open), "opening");
         let wanted = self.stream_count(access, open.max_streams, None, control);
         let waiting = self.issue_streams(access, wanted)?;
-        offer_streams(&waiting, open.offers, false, request, control)?;
+        offer_streams(&waiting, (open.offers, None), false, request, control)?;
         let streams = waiting.gather(&stop, control.sender().socket());
         Ok(streams.and_then(|streams| {
             let round_trip = control.round_trip();
@@ -305,12 +312,12 @@ impl Site {
 /// Answers `request` with the ticket.
 fn offer_streams(
     waiting: &Waiting<'_>,
-    offers: bool,
+    (offers, onto): (bool, Option<Onto>),
     kept: bool,
     request: u64,
     control: &ControlReceiver,
 ) -> Result<(), Error> {
-    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers, kept };
+    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers, kept, onto };
     control.sender().send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
     tracing::info!(streams = waiting.streams, offers, kept, "opened");
     Ok(())
@@ -354,6 +361,8 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
         dry_run: open.dry_run,
         limit: open.limit,
         class: open.class,
+        on_error: open.on_error,
+        onto: open.onto.clone(),
         account,
         side: access.site().into(),
         keep: None,

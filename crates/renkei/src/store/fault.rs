@@ -354,6 +354,10 @@ impl Dir for FaultDir {
         self.inner.device()
     }
 
+    fn lineage(&self) -> Vec<(u64, u64)> {
+        self.inner.lineage()
+    }
+
     fn child(&self, name: &[u8]) -> Result<Arc<dyn Dir>, Error> {
         Ok(self.wrap(self.on(Op::OpenDir, name, |dir| dir.child(name))?))
     }

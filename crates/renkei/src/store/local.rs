@@ -10,7 +10,7 @@ use super::file::{LocalFile, retry};
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::Entries;
 use super::metadata::{self, Handle};
-use super::{Detail, Dir, Listing, Raw, ReadFile, Space, Store, WriteFile};
+use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -290,6 +290,21 @@ impl Dir for LocalDir {
 
     fn device(&self) -> u64 {
         self.device
+    }
+
+    fn lineage(&self) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let mut above = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
+        while let Ok(dir) = above {
+            let Ok(stat) = rustix::fs::fstat(&dir) else { break };
+            // The root of the machine is above itself.
+            if found.last() == Some(&(stat.st_dev, stat.st_ino)) || found.len() == MAX_LINEAGE {
+                break;
+            }
+            found.push((stat.st_dev, stat.st_ino));
+            above = rustix::fs::openat(&dir, "..", HANDLE | OFlags::CLOEXEC, Mode::empty());
+        }
+        found
     }
 
     fn child(&self, name: &[u8]) -> Result<Arc<dyn Dir>, Error> {

@@ -38,6 +38,9 @@ use std::sync::Arc;
 /// Alignment of direct writes: the page size, which is no less than any disk's block.
 pub const DIRECT_ALIGN: usize = 4096;
 
+/// Most directories of a lineage: trees that people make are less deep.
+pub const MAX_LINEAGE: usize = 256;
+
 /// A place that holds files, and the root of it.
 pub trait Store: Send + Sync {
     /// Opens the root.
@@ -62,6 +65,10 @@ pub trait Dir: Any + Send + Sync {
 
     /// The device number, equal for directories of one file system.
     fn device(&self) -> u64;
+
+    /// Device and inode of this directory and of each one above it, also above the store, as far as the account gets
+    /// and up to [`MAX_LINEAGE`].
+    fn lineage(&self) -> Vec<(u64, u64)>;
 
     /// Opens a subdirectory; a symbolic link is `NotADirectory`.
     fn child(&self, name: &[u8]) -> Result<Arc<dyn Dir>, Error>;

@@ -39,6 +39,7 @@ fn new(n: u32, lane: &str) -> New {
         deadline_ms: 1_000_000,
         after: Vec::new(),
         credential: vec![1, 2, 3],
+        notify: String::new(),
     }
 }
 
@@ -166,13 +167,53 @@ fn stories_are_kept_and_names_stay_bytes() {
         let failures = [failure(b"\xff\xfe/a"), failure(b"b")];
         for (number, bytes) in [(1, 0), (1, 7), (2, 0), (150, 0)] {
             let attempt = attempt(number, bytes);
-            let update = Update { attempt: Some(&attempt), failures: Some(&failures), ..Update::of(&row) };
+            let update = Update { attempt: Some(&attempt), forgets_failures: true, ..Update::of(&row) };
             assert!(catalogue.update(&update).unwrap());
+            catalogue.add_failures(&id(1), 0, &failures[..1]).unwrap();
+            catalogue.add_failures(&id(1), 1, &failures[1..]).unwrap();
             row = catalogue.load(&id(1)).unwrap().unwrap();
         }
         let numbers: Vec<u32> = catalogue.attempts(&id(1)).unwrap().iter().map(|one| one.number).collect();
         assert_eq!(numbers, [150], "the oldest are forgotten");
-        assert_eq!(catalogue.failures(&id(1)).unwrap(), failures);
+        let [first, second] = failures;
+        let listed = |after, limit| catalogue.failures(&id(1), after, limit).unwrap();
+        assert_eq!(listed(0, 9), [(1, first.clone()), (2, second.clone())]);
+        assert_eq!((listed(0, 1), listed(1, 9)), (vec![(1, first)], vec![(2, second)]));
+        assert!(listed(2, 9).is_empty());
+    });
+}
+
+#[test]
+fn each_end_is_told_once() {
+    on_both(|open| {
+        let catalogue = open();
+        let told = New { notify: "https://h/x".into(), ..new(1, "a") };
+        catalogue.submit(&[told, new(2, "a")]).unwrap();
+        let end = |n| {
+            happen(&catalogue, n, Event::Begun);
+            happen(&catalogue, n, ended(Ok(Summary { failed: 1, ..Summary::default() })));
+        };
+        (1..=2).for_each(end);
+        let due = |now| catalogue.notices(now, 9).unwrap();
+        assert!(due(49).is_empty());
+        let [notice] = &due(50)[..] else { panic!("{:?}", due(50)) };
+        assert_eq!((notice.id, notice.address.as_str(), notice.failures), (id(1), "https://h/x", 0));
+        catalogue.put_off(notice, Some(70)).unwrap();
+        assert!(due(69).is_empty());
+        assert_eq!(due(70)[0].failures, 1);
+        catalogue.put_off(notice, None).unwrap();
+        // A change that is no end makes no notice, and one more end makes one.
+        let mut row = catalogue.load(&id(1)).unwrap().unwrap();
+        assert!(catalogue.update(&Update::of(&row)).unwrap() && due(1000).is_empty());
+        row = catalogue.load(&id(1)).unwrap().unwrap();
+        row.course.handle(Event::Asked { change: Change::Retry, deadline_ms: 0 }, 80).unwrap();
+        row.course.handle(Event::Begun, 80).unwrap();
+        assert!(catalogue.update(&Update::of(&row)).unwrap() && due(1000).is_empty());
+        row = catalogue.load(&id(1)).unwrap().unwrap();
+        row.course.handle(ended(Ok(Summary::default())), 90).unwrap();
+        assert!(catalogue.update(&Update::of(&row)).unwrap());
+        catalogue.put_off(notice, None).unwrap();
+        assert_eq!(due(90).len(), 1, "that of the end before is another");
     });
 }
 

@@ -19,8 +19,8 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Algorithm, Choice, Class, Control, Existing, Found, OpenFound, OpenReceive, OpenSend, ReceiveOptions,
-    Reply, Request, Source, Summary,
+    Algorithm, Choice, Class, Control, Existing, Found, OnError, OpenFound, OpenReceive, OpenSend,
+    ReceiveOptions, Reply, Request, Source, Summary,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -127,6 +127,8 @@ fn send_from(from: &str, to: &str) -> OpenSend {
         limit: None,
         class: Class::Normal,
         max_streams: 2,
+        on_error: OnError::Skip,
+        onto: None,
     }
 }
 
@@ -140,7 +142,7 @@ fn pushed(mut session: Session, request: Request) -> Result<Summary, Error> {
     loop {
         match session.control.recv()? {
             Control::Finished(ended) => return ended,
-            Control::Progress(_) | Control::Found(_) => {}
+            Control::Progress(_) | Control::Found(_) | Control::Failures(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -329,6 +331,8 @@ fn what_is_received_beside_the_destination_is_refused() {
         dry_run: false,
         limit: None,
         class: Class::Normal,
+        on_error: OnError::Skip,
+        onto: None,
         side: "client".into(),
         account: Account::own().unwrap(),
         keep: None,

@@ -25,6 +25,22 @@ fn generated_pages_are_up_to_date() {
     }
 }
 
+/// The table of bad cases names tests; each of them is there.
+#[test]
+fn tests_that_a_page_names_are_there() {
+    let (page, sources) = (page("operations.md"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it"));
+    let named: Vec<(&str, &str)> = page
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .filter_map(|line| line.rsplit('`').nth(1)?.split_once("::"))
+        .collect();
+    assert!(named.len() > 15, "{named:?}");
+    for (file, test) in named {
+        let source = std::fs::read_to_string(sources.join(format!("{file}.rs"))).unwrap_or_default();
+        assert!(source.contains(&format!("#[test]\nfn {test}()")), "{file}::{test}");
+    }
+}
+
 #[test]
 fn every_man_page_can_be_formatted() {
     let dir = tempfile::tempdir().unwrap();

@@ -134,17 +134,17 @@ fn system(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// A file system mounted as long as the value lives.
-struct Mounted(PathBuf);
+pub struct Mounted(PathBuf);
 
 impl Mounted {
     /// Mounts with a command; `None` where the machine does not have or allow it.
-    fn by(at: &Path, program: &str, arguments: &[&str]) -> Option<Mounted> {
+    pub fn by(at: &Path, program: &str, arguments: &[&str]) -> Option<Mounted> {
         fs::create_dir_all(at).unwrap();
         system(program, arguments).then(|| Mounted(at.into()))
     }
 
     /// A file system in memory; `None`, said aloud, where mounting is not allowed.
-    fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
+    pub fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
         let mounted = Mounted::by(at, "mount", &["-t", "tmpfs", "-o", options, "tmpfs", text(at)]);
         if mounted.is_none() {
             eprintln!("SKIPPED: cannot mount");
@@ -162,7 +162,7 @@ impl Mounted {
         system(make[0], &arguments).then(mount).flatten()
     }
 
-    fn remount(&self, options: &str) {
+    pub fn remount(&self, options: &str) {
         assert!(system("mount", &["-o", &format!("remount,{options}"), text(&self.0)]));
     }
 }

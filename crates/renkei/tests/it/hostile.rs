@@ -339,6 +339,8 @@ fn a_flood_of_requests_is_answered_or_ended() {
         limit: None,
         class: renkei_core::wire::message::Class::Normal,
         max_streams: u16::MAX,
+        on_error: Default::default(),
+        onto: None,
     };
     let opened = session.ask_open(Request::OpenSend(send));
     drop((opened, session));

@@ -19,7 +19,7 @@ use renkei::store::local::{Access, LocalStore};
 use renkei::store::temp::is_temp_name;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, SiteName};
-use renkei_core::wire::message::{Class, Existing, Progress, ReceiveOptions, Summary};
+use renkei_core::wire::message::{Class, Existing, OnError, Progress, ReceiveOptions, Summary};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -109,6 +109,8 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         dry_run: false,
         limit: None,
         class: Class::Normal,
+        on_error: OnError::Skip,
+        onto: None,
         side: "client".into(),
         account: account.clone(),
         keep: None,

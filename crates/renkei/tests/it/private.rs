@@ -299,6 +299,30 @@ fn a_relay_that_ends_its_trust_cuts_what_passes() {
 }
 
 #[test]
+fn a_queued_copy_outlives_the_trust_of_its_relay() {
+    let sites = Sites::start();
+    let Sites { hub, left, right, .. } = &sites;
+    let content = noise(9, 24 << 20);
+    fs::write(left.root().join("large"), &content).unwrap();
+    let (from, to) = (left.place("large"), right.place("large"));
+    let id = crate::queue::detach(left, &["--limit", "4M", &from, &to]);
+    let passes = || {
+        let (_, status) = hub.json(&["status"]);
+        status["relayed"].as_array().unwrap().iter().any(|one| one["bytes"].as_u64() > Some(1 << 20))
+    };
+    wait_until(hub, Duration::from_secs(30), passes);
+    hub.ok(&["trust", "remove", "left"]);
+    // Also when the relay says why, it is waited for.
+    let tried = |told: &Value| told["attempts"].as_u64() >= Some(3) && told["state"] != "running";
+    let told = crate::queue::until(left, &id, |told| told["state"] == "failed" || tried(told));
+    assert_eq!(told["state"], "waiting", "{told:#}");
+    assert!(!right.root().join("large").exists());
+    hub.take_card(left);
+    assert_eq!(crate::queue::ended(left, &id), 0, "{:#}", crate::queue::why(left, &id));
+    assert!(fs::read(right.root().join("large")).unwrap() == content);
+}
+
+#[test]
 fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;

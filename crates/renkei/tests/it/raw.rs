@@ -179,6 +179,8 @@ pub fn open_send(path: &str) -> OpenSend {
         limit: None,
         class: Class::Normal,
         max_streams: 1,
+        on_error: Default::default(),
+        onto: None,
     }
 }
 

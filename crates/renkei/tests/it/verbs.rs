@@ -498,7 +498,7 @@ fn nothing_is_copied_into_itself() {
     assert_eq!(status(site, &["cp", "-r", &place, &format!("{place}/below")]), 2);
     assert_eq!(status(site, &["sync", &place, &place]), 2);
     let code = |arguments: &[&str]| site.json(arguments).1["error"]["code"].as_str().unwrap().to_owned();
-    assert_eq!(code(&["mv", &place, &format!("{place}/sub")]), "RK-CONF-6");
+    assert_eq!(code(&["mv", &place, &format!("{place}/sub")]), "RK-MOVE-13");
     assert_eq!(code(&["mv", &place, &format!("{place}/")]), "RK-MOVE-7");
     assert_eq!(status(site, &["rm", "-r", "kek:/data"]), 2);
 }

@@ -8,8 +8,7 @@ use crate::site::console::Visitor;
 use crate::site::view::moment;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::{Change, State};
-use renkei_core::units::{human, span};
-use renkei_core::wire::message::TransferId;
+use renkei_core::units::{hex, human, span};
 use renkei_core::wire::queue::{Attempt, Listed, Queued, Story};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -23,11 +22,14 @@ const MAX_FAILURES: usize = 50;
 /// What may be asked for, with its name in an address and on a button, and in which states it makes sense.
 type Button = (Change, &'static str, &'static str, &'static [State]);
 
+/// What can be tried again.
+const RETRIED: &[State] = &[State::Waiting, State::Failed, State::Cancelled, State::Partial];
+
 /// All of them.
 const BUTTONS: [Button; 4] = [
     (Change::Pause, "pause", "Pause", &[State::Queued, State::Waiting, State::Running]),
     (Change::Resume, "resume", "Resume", &[State::Paused]),
-    (Change::Retry, "retry", "Try again now", &[State::Waiting, State::Failed, State::Cancelled]),
+    (Change::Retry, "retry", "Try again now", RETRIED),
     (Change::Cancel, "cancel", "Cancel", &[State::Queued, State::Waiting, State::Running, State::Paused]),
 ];
 
@@ -49,10 +51,6 @@ pub(super) fn table(site: &Arc<Site>, visitor: &Visitor, ended: bool) -> Html {
     }
 }
 
-fn hex(id: &TransferId) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn link(one: &Queued) -> Html {
     let id = hex(&one.id);
     Html::of("<a id=\"q-{}\" href=\"/console/queue/{}\"><code>{}</code></a>", &[&id, &id, &&id[..8]])
@@ -72,10 +70,9 @@ fn what(one: &Queued, visitor: &Visitor) -> Html {
 
 fn state(one: &Queued) -> Html {
     let class = match one.state {
-        State::Done if one.summary.as_ref().is_some_and(|summary| summary.failed > 0) => "partly",
         State::Done => "well",
         State::Failed => "badly",
-        State::Waiting => "partly",
+        State::Waiting | State::Partial => "partly",
         _ => "plain",
     };
     let name = if one.stopping { "stopping" } else { one.state.name() };

@@ -66,6 +66,7 @@ pub(super) fn handle(
         Request::Term { storage, name, offset } => site
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
+        Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.expect_here(&access, &request)?;
@@ -195,6 +196,9 @@ fn operate(
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
         Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Failures { id, after } => {
+            Reply::Failures(site.failures(Some(&access.principal), &id, after)?)
+        }
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
@@ -276,7 +280,7 @@ fn push(
     work: impl FnOnce(&Watch, &Stop) -> Result<Summary, Error> + Send,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (watch, stop) = (Watch::with_notes(), Stop::default());
+    let (watch, stop) = (Watch::with_failures(), Stop::default());
     link.send(&Control::Reply { id, reply: Ok(Reply::Pushing) })?;
     let (finish, finished) = mpsc::channel();
     let ended = std::thread::scope(|scope| {
@@ -307,11 +311,12 @@ fn stop_when_told(control: &mut ControlReceiver, stop: &Stop) {
 
 fn tell(link: &ControlSender, watch: &Watch) {
     let _ = link.send(&Control::Progress(watch.look()));
-    let (mut removed, mut would_send) = (Vec::new(), Vec::new());
+    let (mut removed, mut would_send, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for note in watch.take_notes() {
         match note {
             Note::Removed(path) => removed.push(path),
             Note::WouldSend(path) => would_send.push(path),
+            Note::Failed(failure) => failed.push(failure),
         }
     }
     for paths in parts(removed, BATCH_ENTRIES) {
@@ -319,5 +324,8 @@ fn tell(link: &ControlSender, watch: &Watch) {
     }
     for paths in parts(would_send, BATCH_ENTRIES) {
         let _ = link.send(&Control::WouldSend(paths));
+    }
+    for failures in parts(failed, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Failures(failures));
     }
 }

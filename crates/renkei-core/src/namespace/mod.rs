@@ -1,0 +1,277 @@
+//! The tree of a volume: its nodes and names, and who may change them in which order.
+//!
+//! The home site of a volume puts all changes in one order ([`home`]): each becomes a record of its log, with what it
+//! did to the tree or why it was refused. Other sites follow the log ([`follower`]): they hold a copy of the tree, so that
+//! reading is local, and see their own changes at once, before the home has heard of them. What a change means is
+//! decided in one place ([`tree`]), for the home and for a follower that looks ahead. A tree is kept behind a trait
+//! ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it ([`overlay`]).
+//!
+//! Guarantees: copies that followed as far are equal; a change is in the log once, however often it was sent; a change
+//! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
+//! wrote the same file both contents stay, side by side. Non-goals: who may do what, quotas, where replicas are.
+
+pub mod follower;
+pub mod home;
+pub mod memory;
+pub mod overlay;
+pub mod tree;
+
+use crate::entry::FileTime;
+use crate::error::Error;
+use crate::path::path_bytes;
+use serde::{Deserialize, Serialize};
+
+/// A node's number in its volume. Sites draw numbers from ranges of their own, so that what they make has one before the
+/// home knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeId(pub u64);
+
+/// The volume's top directory.
+pub const ROOT: NodeId = NodeId(1);
+
+/// A site that changes a volume, numbered by its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Origin(pub u16);
+
+/// Numbers of nodes that one origin may give.
+const IDS_OF_ONE: u64 = 1 << 47;
+
+impl Origin {
+    /// The home itself, where it must give a number of its own.
+    pub const HOME: Origin = Origin(u16::MAX);
+
+    /// The `count`-th number of this origin's range, from 1 on.
+    pub fn id(self, count: u64) -> NodeId {
+        NodeId((u64::from(self.0) + 1) * IDS_OF_ONE + count % IDS_OF_ONE)
+    }
+}
+
+/// Content of a file: one version, never changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The record that made it; 0 for one that the home has not heard of.
+    pub version: u64,
+    /// The change that made it: whose, and its number there.
+    pub by: (Origin, u64),
+    /// Length in bytes.
+    pub size: u64,
+    /// BLAKE3, once it is known.
+    pub digest: Option<[u8; 32]>,
+}
+
+/// The version of a content that a writer knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Base {
+    /// The one of this record.
+    Version(u64),
+    /// The one made by this change of the writer's own site, in the log or not.
+    Own(u64),
+}
+
+impl Content {
+    /// What a writer knows who has seen this.
+    pub fn base(&self) -> Base {
+        if self.version > 0 { Base::Version(self.version) } else { Base::Own(self.by.1) }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A directory.
+    Dir {
+        /// Names in it.
+        names: u64,
+        /// The directory it is in; its own for the top.
+        parent: NodeId,
+    },
+    /// A regular file.
+    File(Content),
+    /// A symbolic link.
+    Symlink {
+        /// Its target, any bytes.
+        #[serde(with = "path_bytes")]
+        target: Vec<u8>,
+    },
+}
+
+/// What a node has beside its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Permission bits (`mode & 0o7777`).
+    pub mode: u32,
+    /// Owner's name in the volume.
+    pub owner: String,
+    /// Group's name in the volume.
+    pub group: String,
+    /// Time of last modification.
+    pub mtime: FileTime,
+}
+
+/// A file, directory or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// What it has beside that.
+    pub attributes: Attributes,
+    /// Names it has; of a directory 2 and one for each directory in it, as in POSIX.
+    pub links: u32,
+    /// The last record that changed it.
+    pub changed: u64,
+}
+
+impl Node {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        matches!(self.kind, Kind::Dir { .. })
+    }
+}
+
+/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Name(#[serde(with = "path_bytes")] pub Vec<u8>);
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        Name(text.as_bytes().to_vec())
+    }
+}
+
+/// A name in a directory of the volume.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Spot {
+    /// The directory.
+    pub dir: NodeId,
+    /// The name in it.
+    pub name: Name,
+}
+
+/// What a new node shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewKind {
+    /// An empty directory.
+    Dir,
+    /// An empty file.
+    File,
+    /// A symbolic link.
+    Symlink(#[serde(with = "path_bytes")] Vec<u8>),
+}
+
+/// Something to be done to the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// A new node under a free name.
+    Make {
+        /// Its number.
+        id: NodeId,
+        /// Its name.
+        at: Spot,
+        /// What it shall be.
+        kind: NewKind,
+        /// What it has; its mtime becomes that of the directory.
+        attributes: Attributes,
+        /// Where the name was taken meanwhile, take another one beside it.
+        keep_both: bool,
+    },
+    /// A further name of a file or symbolic link.
+    Link {
+        /// The node.
+        id: NodeId,
+        /// Its new name.
+        at: Spot,
+        /// The time of the change.
+        time: FileTime,
+    },
+    /// A name of a file or symbolic link goes, and the node with the last one.
+    Remove {
+        /// The name.
+        at: Spot,
+        /// The time of the change.
+        time: FileTime,
+    },
+    /// An empty directory goes.
+    RemoveDir {
+        /// Its name.
+        at: Spot,
+        /// The time of the change.
+        time: FileTime,
+    },
+    /// Another name, in one step.
+    Rename {
+        /// The name now.
+        from: Spot,
+        /// The name then; what has it goes.
+        to: Spot,
+        /// Whether something may have it.
+        replace: bool,
+        /// The time of the change.
+        time: FileTime,
+    },
+    /// Other attributes.
+    SetAttributes {
+        /// The node.
+        id: NodeId,
+        /// All of them.
+        attributes: Attributes,
+    },
+    /// A new version of a file's content.
+    SetContent {
+        /// The file.
+        id: NodeId,
+        /// The version that the writer knew.
+        base: Base,
+        /// Length in bytes.
+        size: u64,
+        /// BLAKE3, once it is known.
+        digest: Option<[u8; 32]>,
+        /// The time of the change.
+        mtime: FileTime,
+        /// What becomes of it where the file has another version by now, or is gone. Without it the change is refused.
+        beside: Option<Beside>,
+    },
+}
+
+/// A file of its own for content that found another version in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Its number; the same for all writes of one file that the log does not have yet.
+    pub id: NodeId,
+    /// The name by which the file was written; the new one is beside it.
+    pub at: Spot,
+    /// What it has.
+    pub attributes: Attributes,
+}
+
+/// A change, as its origin numbered it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbered {
+    /// Who changes.
+    pub origin: Origin,
+    /// Ascending from 1, without gaps, for each origin.
+    pub number: u64,
+    /// The change.
+    pub change: Change,
+}
+
+/// What a change did to the tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effects {
+    /// Nodes as they are then; none if they are gone.
+    pub nodes: Vec<(NodeId, Option<Node>)>,
+    /// Names and what they are of then; none if they are free.
+    pub names: Vec<(Spot, Option<NodeId>)>,
+}
+
+/// One line of the home's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Ascending from 1, without gaps.
+    pub seq: u64,
+    /// Whose change it was.
+    pub origin: Origin,
+    /// Its number there.
+    pub number: u64,
+    /// What it did, or why it was refused.
+    pub outcome: Result<Effects, Error>,
+}

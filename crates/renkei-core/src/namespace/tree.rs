@@ -1,0 +1,346 @@
+//! What a change means.
+
+use super::overlay::Overlay;
+use super::{
+    Attributes, Base, Beside, Change, Content, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin,
+    ROOT, Spot,
+};
+use crate::entry::FileTime;
+use crate::error::{Code, Error};
+
+/// Longest name, as in POSIX file systems.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// Directories above each other at most: a rename looks at all those above its target.
+pub const MAX_DEPTH: usize = 4096;
+
+/// Names beside a taken one that are tried.
+const MAX_BESIDE: u32 = 1000;
+
+/// A volume's nodes and names.
+pub trait Tree {
+    /// The node of a number.
+    fn node(&self, id: NodeId) -> Option<Node>;
+
+    /// The node a name is of.
+    fn child(&self, at: &Spot) -> Option<NodeId>;
+
+    /// Up to `most` names of a directory after `after`, in the order of their bytes.
+    fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)>;
+}
+
+/// What becomes of a change that another site's came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clash {
+    /// It is refused: who makes it sees the other one.
+    Refuse,
+    /// As the change wants it: it was made in good faith.
+    AsWanted,
+}
+
+/// Says what a change does to a tree, as record `seq`.
+///
+/// # Errors
+/// Those of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is as it was then.
+pub fn decide(tree: &impl Tree, seq: u64, made: &Numbered, clash: Clash) -> Result<Effects, Error> {
+    let by = (made.origin, made.number);
+    let mut draft = Draft { tree: Overlay::over(tree), seq, by, clash };
+    match &made.change {
+        Change::Make { id, at, kind, attributes, keep_both } => {
+            draft.make(*id, at, kind, attributes, *keep_both)
+        }
+        Change::Link { id, at, time } => draft.link(*id, at, *time),
+        Change::Remove { at, time } => draft.remove(at, *time),
+        Change::RemoveDir { at, time } => draft.remove_dir(at, *time),
+        Change::Rename { from, to, replace, time } => draft.rename(from, to, *replace, *time),
+        Change::SetAttributes { id, attributes } => draft.set_attributes(*id, attributes),
+        Change::SetContent { id, base, size, digest, mtime, beside } => {
+            let content = Content { version: seq, by, size: *size, digest: *digest };
+            draft.set_content(*id, *base, content, *mtime, beside.as_ref())
+        }
+    }?;
+    Ok(draft.tree.into_effects())
+}
+
+fn refused(code: Code, op: &str, subject: impl ToString) -> Error {
+    Error::new(code, op, subject.to_string(), "")
+}
+
+fn shown(name: &Name) -> String {
+    String::from_utf8_lossy(&name.0).into_owned()
+}
+
+/// Whether a name may be given.
+fn check_name(name: &Name) -> Result<(), Error> {
+    let bytes = &name.0;
+    if bytes.len() > MAX_NAME_BYTES {
+        return Err(refused(Code::NameTooLong, "name", shown(name)));
+    }
+    let bad = bytes.is_empty() || bytes == b"." || bytes == b"..";
+    if bad || bytes.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(refused(Code::BadPath, "name", shown(name)));
+    }
+    Ok(())
+}
+
+struct Draft<'t, T: Tree> {
+    tree: Overlay<&'t T>,
+    seq: u64,
+    /// Whose change it is, and its number there.
+    by: (Origin, u64),
+    clash: Clash,
+}
+
+impl<T: Tree> Draft<'_, T> {
+    fn node(&self, id: NodeId) -> Result<Node, Error> {
+        self.tree
+            .node(id)
+            .ok_or_else(|| refused(Code::PathNotFound, "look up", format_args!("node {}", id.0)))
+    }
+
+    fn child(&self, at: &Spot) -> Result<(NodeId, Node), Error> {
+        self.dir(at.dir)?;
+        let id =
+            self.tree.child(at).ok_or_else(|| refused(Code::PathNotFound, "look up", shown(&at.name)))?;
+        Ok((id, self.node(id)?))
+    }
+
+    fn dir(&self, id: NodeId) -> Result<Node, Error> {
+        let node = self.node(id)?;
+        if node.is_dir() { Ok(node) } else { Err(refused(Code::NotADirectory, "look up", id.0)) }
+    }
+
+    fn put(&mut self, id: NodeId, node: Node) {
+        self.tree.put_node(id, Some(Node { changed: self.seq, ..node }));
+    }
+
+    /// Changes a directory's counts of names and of directories in it.
+    fn touch_dir(&mut self, id: NodeId, names: i64, dirs: i32, time: FileTime) -> Result<(), Error> {
+        let mut dir = self.dir(id)?;
+        if let Kind::Dir { names: count, .. } = &mut dir.kind {
+            *count = count.saturating_add_signed(names);
+        }
+        dir.links = dir.links.saturating_add_signed(dirs);
+        dir.attributes.mtime = time;
+        self.put(id, dir);
+        Ok(())
+    }
+
+    /// Gives a free name to a node.
+    fn enter(&mut self, at: &Spot, id: NodeId, is_dir: bool, time: FileTime) -> Result<(), Error> {
+        check_name(&at.name)?;
+        self.dir(at.dir)?;
+        if self.tree.child(at).is_some() {
+            return Err(refused(Code::PathExists, "make", shown(&at.name)));
+        }
+        self.touch_dir(at.dir, 1, i32::from(is_dir), time)?;
+        self.tree.put_name(at.clone(), Some(id));
+        Ok(())
+    }
+
+    /// Takes a name away.
+    fn leave(&mut self, at: &Spot, is_dir: bool, time: FileTime) -> Result<(), Error> {
+        self.touch_dir(at.dir, -1, -i32::from(is_dir), time)?;
+        self.tree.put_name(at.clone(), None);
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        id: NodeId,
+        at: &Spot,
+        kind: &NewKind,
+        attributes: &Attributes,
+        keep_both: bool,
+    ) -> Result<(), Error> {
+        if self.tree.node(id).is_some() || id == ROOT {
+            return Err(refused(Code::PathExists, "make", format_args!("node {}", id.0)));
+        }
+        let (kind, links) = match kind {
+            NewKind::Dir => (Kind::Dir { names: 0, parent: at.dir }, 2),
+            NewKind::File => {
+                (Kind::File(Content { version: self.seq, by: self.by, size: 0, digest: None }), 1)
+            }
+            NewKind::Symlink(target) => (Kind::Symlink { target: target.clone() }, 1),
+        };
+        let is_dir = links == 2;
+        let at = if keep_both && self.clash == Clash::AsWanted { self.free_beside(at)? } else { at.clone() };
+        self.enter(&at, id, is_dir, attributes.mtime)?;
+        self.put(id, Node { kind, attributes: attributes.clone(), links, changed: self.seq });
+        Ok(())
+    }
+
+    /// The name itself if it is free, else one beside it.
+    fn free_beside(&self, at: &Spot) -> Result<Spot, Error> {
+        if self.tree.child(at).is_none() {
+            return Ok(at.clone());
+        }
+        for count in 0..MAX_BESIDE {
+            let (origin, number) = self.by;
+            // The same name wherever the change is looked at.
+            let mut mark = format!(".conflict-{}-{number}", origin.0);
+            if count > 0 {
+                mark += &format!("-{count}");
+            }
+            let kept = at.name.0.len().min(MAX_NAME_BYTES - mark.len());
+            let name = Name([&at.name.0[..kept], mark.as_bytes()].concat());
+            let beside = Spot { dir: at.dir, name };
+            if self.tree.child(&beside).is_none() {
+                return Ok(beside);
+            }
+        }
+        Err(refused(Code::PathExists, "make", shown(&at.name)))
+    }
+
+    fn link(&mut self, id: NodeId, at: &Spot, time: FileTime) -> Result<(), Error> {
+        let mut node = self.node(id)?;
+        if node.is_dir() {
+            return Err(refused(Code::IsADirectory, "link", shown(&at.name)));
+        }
+        self.enter(at, id, false, time)?;
+        node.links += 1;
+        self.put(id, node);
+        Ok(())
+    }
+
+    /// One name less of a file or symbolic link.
+    fn unlink(&mut self, id: NodeId, mut node: Node) {
+        node.links -= 1;
+        if node.links == 0 {
+            self.tree.put_node(id, None);
+        } else {
+            self.put(id, node);
+        }
+    }
+
+    fn remove(&mut self, at: &Spot, time: FileTime) -> Result<(), Error> {
+        let (id, node) = self.child(at)?;
+        if node.is_dir() {
+            return Err(refused(Code::IsADirectory, "remove", shown(&at.name)));
+        }
+        self.leave(at, false, time)?;
+        self.unlink(id, node);
+        Ok(())
+    }
+
+    fn remove_dir(&mut self, at: &Spot, time: FileTime) -> Result<(), Error> {
+        let (id, node) = self.child(at)?;
+        match node.kind {
+            Kind::Dir { names: 0, .. } => {}
+            Kind::Dir { .. } => return Err(refused(Code::NotEmpty, "remove", shown(&at.name))),
+            _ => return Err(refused(Code::NotADirectory, "remove", shown(&at.name))),
+        }
+        self.leave(at, true, time)?;
+        self.tree.put_node(id, None);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Spot, to: &Spot, replace: bool, time: FileTime) -> Result<(), Error> {
+        let (id, node) = self.child(from)?;
+        self.dir(to.dir)?;
+        if node.is_dir() && self.is_within(to.dir, id)? {
+            return Err(refused(Code::RenamedIntoItself, "rename", shown(&from.name)));
+        }
+        if let Some(other) = self.tree.child(to) {
+            if !replace {
+                return Err(refused(Code::PathExists, "rename", shown(&to.name)));
+            }
+            if other == id {
+                // Two names of one file: both stay, as POSIX has it.
+                return Ok(());
+            }
+            self.replace(to, other, node.is_dir(), time)?;
+        }
+        self.leave(from, node.is_dir(), time)?;
+        self.enter(to, id, node.is_dir(), time)?;
+        if let Kind::Dir { names, .. } = self.node(id)?.kind {
+            self.put(id, Node { kind: Kind::Dir { names, parent: to.dir }, ..node });
+        }
+        Ok(())
+    }
+
+    /// Makes room for what is renamed.
+    fn replace(&mut self, at: &Spot, other: NodeId, by_dir: bool, time: FileTime) -> Result<(), Error> {
+        match (by_dir, self.node(other)?.is_dir()) {
+            (true, false) => Err(refused(Code::NotADirectory, "rename", shown(&at.name))),
+            (false, true) => Err(refused(Code::IsADirectory, "rename", shown(&at.name))),
+            (true, true) => self.remove_dir(at, time),
+            (false, false) => self.remove(at, time),
+        }
+    }
+
+    /// Whether `dir` is `above` or lies below it.
+    fn is_within(&self, dir: NodeId, above: NodeId) -> Result<bool, Error> {
+        let mut at = dir;
+        for _ in 0..MAX_DEPTH {
+            if at == above {
+                return Ok(true);
+            }
+            match self.dir(at)?.kind {
+                Kind::Dir { parent, .. } if at != ROOT => at = parent,
+                _ => return Ok(false),
+            }
+        }
+        Err(refused(Code::NameTooLong, "rename", "more directories than are allowed above each other"))
+    }
+
+    fn set_attributes(&mut self, id: NodeId, attributes: &Attributes) -> Result<(), Error> {
+        let node = self.node(id)?;
+        self.put(id, Node { attributes: attributes.clone(), ..node });
+        Ok(())
+    }
+
+    fn set_content(
+        &mut self,
+        id: NodeId,
+        base: Base,
+        content: Content,
+        mtime: FileTime,
+        beside: Option<&Beside>,
+    ) -> Result<(), Error> {
+        let beside = beside.filter(|_| self.clash == Clash::AsWanted);
+        match (self.tree.node(id), beside) {
+            (Some(node), _) if self.is_at(&node, base) => {
+                let attributes = Attributes { mtime, ..node.attributes };
+                self.put(id, Node { kind: Kind::File(content), attributes, ..node });
+                Ok(())
+            }
+            (Some(node), _) if node.is_dir() => Err(refused(Code::IsADirectory, "write", id.0)),
+            (Some(Node { kind: Kind::Symlink { .. }, .. }), _) => {
+                Err(refused(Code::BadPath, "write", format_args!("node {}, a symbolic link", id.0)))
+            }
+            (_, Some(beside)) => self.keep_beside(beside, base, content),
+            (None, None) => Err(refused(Code::PathNotFound, "write", format_args!("node {}", id.0))),
+            (Some(_), None) => Err(refused(Code::ContentConflict, "write", format_args!("node {}", id.0))),
+        }
+    }
+
+    /// Whether a file has the content that its writer knew.
+    fn is_at(&self, node: &Node, base: Base) -> bool {
+        let Kind::File(content) = &node.kind else { return false };
+        match base {
+            Base::Version(version) => content.version == version && version > 0,
+            Base::Own(number) => content.by == (self.by.0, number),
+        }
+    }
+
+    /// Makes a file for content that lost its place; at the top if its directory is gone.
+    fn keep_beside(&mut self, beside: &Beside, base: Base, content: Content) -> Result<(), Error> {
+        let id = match self.tree.node(beside.id) {
+            // What was written before lies there already.
+            Some(node) if self.is_at(&node, base) => {
+                self.put(beside.id, Node { kind: Kind::File(content), ..node });
+                return Ok(());
+            }
+            Some(_) => Origin::HOME.id(self.seq),
+            None => beside.id,
+        };
+        let is_there = self.tree.node(beside.at.dir).is_some_and(|dir| dir.is_dir());
+        let dir = if is_there { beside.at.dir } else { ROOT };
+        let at = Spot { dir, name: beside.at.name.clone() };
+        self.make(id, &at, &NewKind::File, &beside.attributes, true)?;
+        let made = self.node(id)?;
+        self.put(id, Node { kind: Kind::File(content), ..made });
+        Ok(())
+    }
+}

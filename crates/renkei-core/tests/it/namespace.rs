@@ -1,0 +1,610 @@
+//! The tree of a volume: against a plain model, and at three sites whose links are cut.
+
+use proptest::prelude::*;
+use renkei_core::entry::FileTime;
+use renkei_core::error::Code;
+use renkei_core::namespace::follower::Follower;
+use renkei_core::namespace::home::Home;
+use renkei_core::namespace::memory::MemoryTree;
+use renkei_core::namespace::tree::{Clash, Tree, decide};
+use renkei_core::namespace::{
+    Attributes, Base, Beside, Change, Kind, Name, NewKind, NodeId, Numbered, Origin, ROOT, Record, Spot,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+const HERE: Origin = Origin(0);
+
+fn time(secs: i64) -> FileTime {
+    FileTime { secs, nanos: 0 }
+}
+
+fn attributes(mode: u32) -> Attributes {
+    Attributes { mode, owner: "alice".into(), group: "users".into(), mtime: time(1) }
+}
+
+/// A step of a script: numbers name directories and nodes among those there are.
+#[derive(Clone, Debug)]
+enum Step {
+    Make { dir: usize, name: u8, kind: u8 },
+    Link { node: usize, dir: usize, name: u8 },
+    Remove { dir: usize, name: u8 },
+    RemoveDir { dir: usize, name: u8 },
+    Rename { from: (usize, u8), to: (usize, u8), replace: bool },
+    SetMode { node: usize, mode: u32 },
+    Write { node: usize, stale: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let dir = || 0..6_usize;
+    let name = || 0..5_u8;
+    prop_oneof![
+        6 => (dir(), name(), 0..3_u8).prop_map(|(dir, name, kind)| Step::Make { dir, name, kind }),
+        2 => (0..12_usize, dir(), name()).prop_map(|(node, dir, name)| Step::Link { node, dir, name }),
+        2 => (dir(), name()).prop_map(|(dir, name)| Step::Remove { dir, name }),
+        2 => (dir(), name()).prop_map(|(dir, name)| Step::RemoveDir { dir, name }),
+        5 => ((dir(), name()), (dir(), name()), prop::bool::weighted(0.8))
+            .prop_map(|(from, to, replace)| Step::Rename { from, to, replace }),
+        1 => (0..12_usize, 0..0o1000_u32).prop_map(|(node, mode)| Step::SetMode { node, mode }),
+        3 => (0..12_usize, prop::bool::weighted(0.3)).prop_map(|(node, stale)| Step::Write { node, stale }),
+    ]
+}
+
+fn spot(dir: NodeId, name: u8) -> Spot {
+    Spot { dir, name: Name(vec![b'a' + name]) }
+}
+
+/// Own changes that wrote a file last, and where what they wrote goes if another site's came before.
+type Wrote = BTreeMap<NodeId, (u64, NodeId)>;
+
+/// The change a step means to whoever sees `tree`; `id` is a fresh number, `last` are the own changes that wrote.
+fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> Change {
+    let (dirs, nodes) = (&ids.dirs, &ids.nodes);
+    let dir = |which: usize| dirs[which % dirs.len()];
+    let node = |which: usize| nodes[which % nodes.len()];
+    let now = time(2);
+    match *step {
+        Step::Make { dir: at, name, kind } => {
+            let kind = match kind {
+                0 => NewKind::Dir,
+                1 => NewKind::File,
+                _ => NewKind::Symlink(b"target".to_vec()),
+            };
+            Change::Make { id, at: spot(dir(at), name), kind, attributes: attributes(0o755), keep_both: true }
+        }
+        Step::Link { node: of, dir: at, name } => {
+            Change::Link { id: node(of), at: spot(dir(at), name), time: now }
+        }
+        Step::Remove { dir: at, name } => Change::Remove { at: spot(dir(at), name), time: now },
+        Step::RemoveDir { dir: at, name } => Change::RemoveDir { at: spot(dir(at), name), time: now },
+        Step::Rename { from, to, replace } => {
+            let (from, to) = (spot(dir(from.0), from.1), spot(dir(to.0), to.1));
+            Change::Rename { from, to, replace, time: now }
+        }
+        Step::SetMode { node: of, mode } => {
+            Change::SetAttributes { id: node(of), attributes: attributes(mode) }
+        }
+        Step::Write { node: of, stale } => {
+            let file = node(of);
+            let known = tree.node(file).and_then(|node| match node.kind {
+                Kind::File(content) => Some(content.base()),
+                _ => None,
+            });
+            let base = known.filter(|_| !stale).unwrap_or(Base::Version(1_000_000));
+            let beside = own.get(&file).map_or(id, |(_, beside)| *beside);
+            let beside = Beside { id: beside, at: spot(ROOT, 0), attributes: attributes(0o600) };
+            Change::SetContent {
+                id: file,
+                base,
+                size: id.0 % 1000,
+                digest: None,
+                mtime: now,
+                beside: Some(beside),
+            }
+        }
+    }
+}
+
+/// Numbers that were given, so that a script names what there is and what there was.
+struct Ids {
+    dirs: Vec<NodeId>,
+    nodes: Vec<NodeId>,
+}
+
+impl Ids {
+    fn new() -> Self {
+        Ids { dirs: vec![ROOT], nodes: vec![ROOT] }
+    }
+
+    fn note(&mut self, change: &Change) {
+        if let Change::Make { id, kind, .. } = change {
+            self.nodes.push(*id);
+            if *kind == NewKind::Dir {
+                self.dirs.push(*id);
+            }
+        }
+    }
+}
+
+/// Kind, mode, and of a file version and length.
+type ModelNode = (char, u32, Option<(u64, u64)>);
+
+/// A tree as a list of names, searched from end to end: what POSIX says, and nothing else.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    /// Kind, mode and content of each node.
+    nodes: BTreeMap<NodeId, ModelNode>,
+    names: Vec<(NodeId, Name, NodeId)>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Model { nodes: BTreeMap::from([(ROOT, ('d', 0o755, None))]), names: Vec::new() }
+    }
+
+    fn kind(&self, id: NodeId) -> Option<char> {
+        self.nodes.get(&id).map(|node| node.0)
+    }
+
+    fn find(&self, at: &Spot) -> Option<NodeId> {
+        self.names.iter().find(|(dir, name, _)| *dir == at.dir && *name == at.name).map(|(.., id)| *id)
+    }
+
+    fn dir(&self, id: NodeId) -> Result<(), Code> {
+        match self.kind(id) {
+            None => Err(Code::PathNotFound),
+            Some('d') => Ok(()),
+            Some(_) => Err(Code::NotADirectory),
+        }
+    }
+
+    fn lookup(&self, at: &Spot) -> Result<NodeId, Code> {
+        self.dir(at.dir)?;
+        self.find(at).ok_or(Code::PathNotFound)
+    }
+
+    fn is_empty(&self, id: NodeId) -> bool {
+        !self.names.iter().any(|(dir, ..)| *dir == id)
+    }
+
+    fn drop_name(&mut self, at: &Spot) {
+        let id = self.find(at).unwrap();
+        self.names.retain(|(dir, name, _)| !(*dir == at.dir && *name == at.name));
+        if !self.names.iter().any(|(.., other)| *other == id) {
+            self.nodes.remove(&id);
+        }
+    }
+
+    fn is_below(&self, dir: NodeId, above: NodeId) -> bool {
+        let parent = |of: NodeId| self.names.iter().find(|(.., id)| *id == of).map(|(dir, ..)| *dir);
+        std::iter::successors(Some(dir), |dir| parent(*dir)).any(|dir| dir == above)
+    }
+
+    fn rename(&mut self, from: &Spot, to: &Spot, replace: bool) -> Result<(), Code> {
+        let id = self.lookup(from)?;
+        self.dir(to.dir)?;
+        let is_dir = self.kind(id) == Some('d');
+        if is_dir && self.is_below(to.dir, id) {
+            return Err(Code::RenamedIntoItself);
+        }
+        if let Some(other) = self.find(to) {
+            match self.kind(other) {
+                _ if !replace => return Err(Code::PathExists),
+                _ if other == id => return Ok(()),
+                Some('d') if !is_dir => return Err(Code::IsADirectory),
+                Some('d') if !self.is_empty(other) => return Err(Code::NotEmpty),
+                Some(kind) if is_dir && kind != 'd' => return Err(Code::NotADirectory),
+                _ => self.drop_name(to),
+            }
+        }
+        self.names.retain(|(dir, name, _)| !(*dir == from.dir && *name == from.name));
+        self.names.push((to.dir, to.name.clone(), id));
+        Ok(())
+    }
+
+    fn run(&mut self, seq: u64, change: &Change) -> Result<(), Code> {
+        match change {
+            Change::Make { id, at, kind, attributes, .. } => {
+                self.dir(at.dir)?;
+                if self.find(at).is_some() {
+                    return Err(Code::PathExists);
+                }
+                let node = match kind {
+                    NewKind::Dir => ('d', attributes.mode, None),
+                    NewKind::File => ('f', attributes.mode, Some((seq, 0))),
+                    NewKind::Symlink(_) => ('l', attributes.mode, None),
+                };
+                self.nodes.insert(*id, node);
+                self.names.push((at.dir, at.name.clone(), *id));
+            }
+            Change::Link { id, at, .. } => {
+                match self.kind(*id) {
+                    None => return Err(Code::PathNotFound),
+                    Some('d') => return Err(Code::IsADirectory),
+                    Some(_) => self.dir(at.dir)?,
+                }
+                if self.find(at).is_some() {
+                    return Err(Code::PathExists);
+                }
+                self.names.push((at.dir, at.name.clone(), *id));
+            }
+            Change::Remove { at, .. } => {
+                let id = self.lookup(at)?;
+                if self.kind(id) == Some('d') {
+                    return Err(Code::IsADirectory);
+                }
+                self.drop_name(at);
+            }
+            Change::RemoveDir { at, .. } => {
+                let id = self.lookup(at)?;
+                match self.kind(id) {
+                    Some('d') if self.is_empty(id) => self.drop_name(at),
+                    Some('d') => return Err(Code::NotEmpty),
+                    _ => return Err(Code::NotADirectory),
+                }
+            }
+            Change::Rename { from, to, replace, .. } => self.rename(from, to, *replace)?,
+            Change::SetAttributes { id, attributes } => match self.nodes.get_mut(id) {
+                Some(node) => node.1 = attributes.mode,
+                None => return Err(Code::PathNotFound),
+            },
+            Change::SetContent { id, base: Base::Version(base), size, .. } => match self.nodes.get_mut(id) {
+                None => return Err(Code::PathNotFound),
+                Some(('d', ..)) => return Err(Code::IsADirectory),
+                Some((_, _, Some(content))) if content.0 == *base => *content = (seq, *size),
+                Some((_, _, Some(_))) => return Err(Code::ContentConflict),
+                Some(_) => return Err(Code::BadPath),
+            },
+            Change::SetContent { .. } => unreachable!("scripts of one site know all versions"),
+        }
+        Ok(())
+    }
+
+    fn check(&self, tree: &MemoryTree) {
+        let mut names: Vec<_> = self.names.iter().map(|(dir, name, id)| (*dir, name.clone(), *id)).collect();
+        names.sort();
+        let there: Vec<_> = tree.names().map(|(at, id)| (at.dir, at.name.clone(), id)).collect();
+        assert_eq!(there, names);
+        assert_eq!(
+            tree.nodes().map(|(id, _)| id).collect::<Vec<_>>(),
+            self.nodes.keys().copied().collect::<Vec<_>>()
+        );
+        for (id, node) in tree.nodes() {
+            let (kind, mode, content) = self.nodes[&id];
+            let is_dir = |of: &NodeId| self.kind(*of) == Some('d');
+            let within = || self.names.iter().filter(|(dir, ..)| *dir == id);
+            let links = match kind {
+                'd' => 2 + within().filter(|(.., child)| is_dir(child)).count(),
+                _ => self.names.iter().filter(|(.., other)| *other == id).count(),
+            };
+            assert_eq!((node.links as usize, node.attributes.mode), (links, mode), "{id:?}");
+            match &node.kind {
+                Kind::Dir { names, parent } => {
+                    let above =
+                        self.names.iter().find(|(.., other)| *other == id).map_or(ROOT, |(dir, ..)| *dir);
+                    assert_eq!((kind, *names as usize, *parent), ('d', within().count(), above));
+                }
+                Kind::File(found) => assert_eq!(Some((found.version, found.size)), content),
+                Kind::Symlink { .. } => assert_eq!(kind, 'l'),
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_tree_does_what_posix_says(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut tree, mut model, mut ids) = (MemoryTree::default(), Model::new(), Ids::new());
+        for (count, step) in steps.iter().enumerate() {
+            let seq = count as u64 + 1;
+            let change = change(step, &tree, &ids, HERE.id(seq), &BTreeMap::new());
+            let made = Numbered { origin: HERE, number: seq, change };
+            let decided = decide(&tree, seq, &made, Clash::Refuse);
+            let expected = model.run(seq, &made.change);
+            prop_assert_eq!(decided.as_ref().map(drop).map_err(|error| error.code), expected, "{:?}", made.change);
+            if let Ok(effects) = decided {
+                tree.apply(&effects);
+                ids.note(&made.change);
+            }
+            model.check(&tree);
+        }
+    }
+}
+
+/// A site that follows, with what it keeps on its disk.
+struct Site {
+    origin: Origin,
+    copy: MemoryTree,
+    follower: Follower,
+    made: u64,
+    wrote: Wrote,
+    refused: Vec<u64>,
+    /// Changes on the way to the home, records on the way here; lost when the link is cut.
+    out: VecDeque<Numbered>,
+    sent: u64,
+    back: VecDeque<Record>,
+    fed: u64,
+}
+
+impl Site {
+    fn new(origin: Origin) -> Self {
+        Site {
+            origin,
+            copy: MemoryTree::default(),
+            follower: Follower::resume(origin, 0, 0, VecDeque::new()),
+            made: 0,
+            wrote: BTreeMap::new(),
+            refused: Vec::new(),
+            out: VecDeque::new(),
+            sent: 0,
+            back: VecDeque::new(),
+            fed: 0,
+        }
+    }
+
+    /// The process is killed: what is on its disk stays.
+    fn restart(&mut self) {
+        let pending: VecDeque<_> = self.follower.pending(0).cloned().collect();
+        self.follower = Follower::resume(self.origin, self.follower.seq(), self.follower.number(), pending);
+        self.cut();
+    }
+
+    fn cut(&mut self) {
+        self.out.clear();
+        self.back.clear();
+        // Both sides begin anew at what the other one has.
+        (self.sent, self.fed) = (0, self.follower.seq());
+    }
+
+    fn submit(&mut self, step: &Step, ids: &mut Ids) -> Option<(u64, u64)> {
+        let id = self.origin.id(self.follower.number() + 1);
+        let view = self.follower.view(&self.copy);
+        let change = change(step, &view, ids, id, &self.wrote);
+        drop(view);
+        let made = self.follower.submit(&self.copy, change).ok()?;
+        self.made += 1;
+        ids.note(&made.change);
+        let Change::SetContent { id, size, beside: Some(beside), .. } = &made.change else { return None };
+        self.wrote.insert(*id, (made.number, beside.id));
+        Some((made.number, *size))
+    }
+
+    fn take(&mut self, record: Record) {
+        if record.origin == self.origin {
+            self.wrote.retain(|_, (number, _)| *number > record.number);
+        }
+        if let Some(followed) = self.follower.handle(record).unwrap() {
+            self.copy.apply(&followed.effects);
+            self.refused.extend(followed.refused.map(|refused| refused.number));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Do(usize, Step),
+    /// A message gets to the home, or from it.
+    Carry(usize),
+    Cut(usize),
+    Kill(usize),
+    KillHome,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..3_usize, step()).prop_map(|(site, step)| Event::Do(site, step)),
+        8 => (0..3_usize).prop_map(Event::Carry),
+        1 => (0..3_usize).prop_map(Event::Cut),
+        1 => (0..3_usize).prop_map(Event::Kill),
+        1 => Just(Event::KillHome),
+    ]
+}
+
+struct Federation {
+    home: Home,
+    tree: MemoryTree,
+    log: Vec<Record>,
+    sites: Vec<Site>,
+    ids: Ids,
+    /// Contents that a site was told are written: whose, which change, how long.
+    written: Vec<(Origin, u64, u64)>,
+}
+
+impl Federation {
+    fn new() -> Self {
+        let sites = (0..3).map(|origin| Site::new(Origin(origin))).collect();
+        let (home, tree, log) = (Home::default(), MemoryTree::default(), Vec::new());
+        Federation { home, tree, log, sites, ids: Ids::new(), written: Vec::new() }
+    }
+
+    fn carry(&mut self, which: usize) {
+        let site = &mut self.sites[which];
+        let fresh: Vec<_> = site.follower.pending(site.sent).take(3).cloned().collect();
+        site.sent = fresh.last().map_or(site.sent, |last| last.number);
+        site.out.extend(fresh);
+        if let Some(sent) = site.out.pop_front()
+            && let Some(record) = self.home.handle(&self.tree, &sent).unwrap()
+        {
+            if let Ok(effects) = &record.outcome {
+                self.tree.apply(effects);
+            }
+            self.log.push(record);
+        }
+        let told: Vec<_> = self.log.iter().skip(site.fed as usize).take(2).cloned().collect();
+        site.fed += told.len() as u64;
+        site.back.extend(told);
+        if let Some(record) = site.back.pop_front() {
+            site.take(record);
+        }
+    }
+
+    fn run(&mut self, event: &Event) {
+        match event {
+            Event::Do(which, step) => {
+                let site = &mut self.sites[*which];
+                let written = site.submit(step, &mut self.ids);
+                self.written.extend(written.map(|(number, size)| (site.origin, number, size)));
+            }
+            Event::Carry(which) => self.carry(*which),
+            Event::Cut(which) => self.sites[*which].cut(),
+            Event::Kill(which) => self.sites[*which].restart(),
+            Event::KillHome => {
+                let taken = (0..3).map(|origin| (Origin(origin), self.home.taken(Origin(origin)))).collect();
+                self.home = Home::resume(self.home.seq(), taken);
+                self.sites.iter_mut().for_each(Site::cut);
+            }
+        }
+    }
+
+    /// All links are up until nothing is left to say.
+    fn settle(&mut self) {
+        self.sites.iter_mut().for_each(Site::cut);
+        for _ in 0..10_000 {
+            (0..3).for_each(|which| self.carry(which));
+            let quiet = |site: &Site| {
+                site.follower.pending(0).next().is_none() && site.follower.seq() == self.home.seq()
+            };
+            if self.sites.iter().all(quiet) {
+                return;
+            }
+        }
+        panic!("the sites do not come to an end");
+    }
+
+    fn check(&mut self) {
+        for site in &mut self.sites {
+            assert_eq!(site.copy, self.tree);
+            let view = site.follower.view(&site.copy);
+            assert!(
+                self.ids.nodes.iter().all(|id| view.node(*id) == self.tree.node(*id)),
+                "nothing lies over it"
+            );
+            let mine = self.log.iter().filter(|record| record.origin == site.origin);
+            let numbers: Vec<_> = mine.clone().map(|record| record.number).collect();
+            assert_eq!(
+                numbers,
+                (1..=site.made).collect::<Vec<_>>(),
+                "each change is in the log once, in order"
+            );
+            let refused: Vec<_> =
+                mine.filter(|record| record.outcome.is_err()).map(|record| record.number).collect();
+            assert_eq!(site.refused, refused, "each site hears of what was refused");
+        }
+        for (origin, number, size) in &self.written {
+            let record =
+                self.log.iter().find(|record| (record.origin, record.number) == (*origin, *number)).unwrap();
+            let effects = record.outcome.as_ref().expect("content is never refused");
+            let kept = effects.nodes.iter().any(|(_, node)| {
+                matches!(node, Some(node) if matches!(&node.kind, Kind::File(content) if content.by == (*origin, *number) && content.size == *size))
+            });
+            assert!(kept, "what {origin:?} wrote as {number} got a version of its own");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn three_sites_with_cuts_and_crashes_end_with_one_tree(events in prop::collection::vec(event(), 1..120)) {
+        let mut federation = Federation::new();
+        for event in &events {
+            federation.run(event);
+        }
+        federation.settle();
+        federation.check();
+    }
+}
+
+/// A federation of which the sites have done these things and told nobody.
+fn apart(steps: &[(usize, Step)]) -> Federation {
+    let mut federation = Federation::new();
+    for (which, step) in steps {
+        federation.run(&Event::Do(*which, step.clone()));
+    }
+    federation
+}
+
+fn names(tree: &impl Tree) -> Vec<String> {
+    let listed = tree.list(ROOT, None, 100);
+    listed.into_iter().map(|(name, _)| String::from_utf8(name.0).unwrap()).collect()
+}
+
+#[test]
+fn a_site_sees_its_own_change_before_the_home_does() {
+    let mut federation = apart(&[(1, Step::Make { dir: 0, name: 0, kind: 1 })]);
+    let site = &mut federation.sites[1];
+    assert_eq!(names(&site.follower.view(&site.copy)), ["a"]);
+    assert_eq!((names(&site.copy), names(&federation.tree)), (vec![], vec![]));
+    federation.settle();
+    assert_eq!(names(&federation.sites[2].copy), ["a"]);
+}
+
+#[test]
+fn two_files_of_one_name_stay_side_by_side() {
+    let make = Step::Make { dir: 0, name: 0, kind: 1 };
+    let mut federation = apart(&[(1, make.clone()), (2, make.clone())]);
+    federation.settle();
+    assert_eq!(names(&federation.tree), ["a", "a.conflict-2-1"]);
+    // Who knows of the first one is refused at once.
+    let site = &mut federation.sites[1];
+    assert!(site.submit(&make, &mut federation.ids).is_none());
+    federation.settle();
+    assert_eq!(names(&federation.tree).len(), 2);
+}
+
+#[test]
+fn what_two_sites_wrote_at_once_stays_side_by_side() {
+    let mut federation = apart(&[(0, Step::Make { dir: 0, name: 0, kind: 1 })]);
+    federation.settle();
+    for which in [1, 2, 1, 2] {
+        federation.run(&Event::Do(which, Step::Write { node: 1, stale: false }));
+    }
+    federation.settle();
+    federation.check();
+    // The second write of the site that lost goes where its first one went.
+    assert_eq!(names(&federation.tree), ["a", "a.conflict-2-1"]);
+}
+
+#[test]
+fn lists_go_on_after_a_name_with_changes_over_them() {
+    let make = |name| Step::Make { dir: 0, name, kind: 1 };
+    let mut federation = apart(&[(0, make(0)), (0, make(2)), (0, make(3))]);
+    federation.settle();
+    federation.run(&Event::Do(0, make(1)));
+    federation.run(&Event::Do(0, Step::Remove { dir: 0, name: 2 }));
+    let site = &mut federation.sites[0];
+    let view = site.follower.view(&site.copy);
+    let list = |after: Option<&str>, most| -> Vec<_> {
+        let listed = view.list(ROOT, after.map(Name::from).as_ref(), most);
+        listed.into_iter().map(|(name, _)| String::from_utf8(name.0).unwrap()).collect()
+    };
+    assert_eq!(list(None, 2), ["a", "b"]);
+    assert_eq!(list(Some("b"), 2), ["d"]);
+    assert_eq!(list(Some("a"), 1), ["b"]);
+}
+
+#[test]
+fn content_finds_a_place_although_the_number_for_it_is_taken() {
+    let mut federation = apart(&[(0, Step::Make { dir: 0, name: 0, kind: 1 })]);
+    federation.settle();
+    let file = federation.ids.nodes[1];
+    let beside = Beside { id: file, at: spot(ROOT, 0), attributes: attributes(0o600) };
+    let write = |base| Change::SetContent {
+        id: file,
+        base,
+        size: 5,
+        digest: None,
+        mtime: time(3),
+        beside: Some(beside.clone()),
+    };
+    let made = Numbered { origin: Origin(1), number: 1, change: write(Base::Version(99)) };
+    let effects = decide(&federation.tree, 2, &made, Clash::AsWanted).unwrap();
+    federation.tree.apply(&effects);
+    assert_eq!(names(&federation.tree), ["a", "a.conflict-1-1"]);
+    assert_eq!(federation.tree.child(&Spot { dir: ROOT, name: "a".into() }), Some(file));
+    // Whoever writes it now and knows better is told.
+    let refused = decide(&federation.tree, 3, &made, Clash::Refuse).unwrap_err();
+    assert_eq!(refused.code, Code::ContentConflict);
+}

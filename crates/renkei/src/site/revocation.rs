@@ -1,0 +1,105 @@
+//! What a site took back ends what runs by it, at every site that takes part.
+//!
+//! The home PoP of a transfer holds its credential. When that is revoked it stops the attempt, and with it the push at the
+//! sending site; and it tells the sites of all that runs its new revocation list, by which each of them judges what it does for
+//! whom. So a transfer ends even where the word of the home PoP to stop it does not arrive.
+
+use super::Site;
+use super::access::Proof;
+use super::queue::{Active, Shown};
+use super::running::stop_soon;
+use super::snapshot::Snapshot;
+use crate::identity::trust::Trust;
+use crate::identity::verify::verify_holder;
+use crate::mover::dial::Dialler;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Request;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a site is told that cannot be reached, with growing pauses between.
+const TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Site {
+    /// Stops attempts whose credential was taken back, and tells the sites of all attempts what this one took back.
+    pub(super) fn judge_queue(&self, now: &Arc<Snapshot>) {
+        let all: Vec<Active> = self.queue.active().values().cloned().collect();
+        for active in &all {
+            let refused = active.shown.get().and_then(|shown| check(shown, now).err());
+            if let Some(error) = refused.filter(|_| active.stop.stopped().is_none()) {
+                tracing::warn!(target: "audit", %error, "a queued transfer is stopped");
+                stop_soon(active.stop.clone(), error.at(now.site.as_str()));
+            }
+        }
+        if let Some(list) = self.news(now) {
+            let sites: BTreeSet<SiteName> = all.into_iter().flat_map(|active| active.sites).collect();
+            for site in sites.into_iter().filter(|site| *site != now.site) {
+                self.tell_list(now, site, list.clone());
+            }
+        }
+    }
+
+    /// The site's revocation list, if it changed since the last look.
+    fn news(&self, now: &Snapshot) -> Option<Vec<u8>> {
+        let (number, list) = now.trust.revocation_list(&now.site)?;
+        let mut told = self.queue.told_list.lock().expect("no thread panics while it holds the lock");
+        let before = told.replace(number);
+        // What was revoked before the PoP started runs nowhere for it.
+        before.is_none_or(|before| before < number).then(|| list.to_vec())
+    }
+
+    fn tell_list(&self, now: &Snapshot, to: SiteName, list: Vec<u8>) {
+        let dialler = match self.dialler(now) {
+            Ok(dialler) => dialler,
+            Err(error) => return tracing::warn!(%error, "a revocation list is not told"),
+        };
+        let tell = move || match tell(&dialler, &to, &list) {
+            Ok(()) => tracing::info!(target: "audit", site = %to, "told what was revoked"),
+            Err(error) => tracing::warn!(%error, "a revocation list was not told"),
+        };
+        if let Err(error) = std::thread::Builder::new().name("revoked".into()).spawn(tell) {
+            tracing::warn!(%error, "no thread to tell a revocation list");
+        }
+    }
+
+    /// Takes the newest revocation list of a site from its PoP.
+    ///
+    /// # Errors
+    /// `NotAllowed` from anybody else, `BadCertificate` if the site's authority did not sign it.
+    pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
+        let Principal::Host(site) = &proof.principal else {
+            let cause = "a PoP tells what its site revoked";
+            return Err(Error::new(Code::NotAllowed, "take revocation list", &proof.principal, cause));
+        };
+        if Trust::load(self.home())?.merge_crl(site, list)? {
+            tracing::info!(target: "audit", %site, "its newer revocation list was taken");
+            // What runs is judged by it at once.
+            self.judge(&self.snapshot());
+        }
+        Ok(())
+    }
+}
+
+/// Whether an attempt's credential is still good; one that expired meanwhile is, for what runs.
+fn check((chain, at): &Shown, now: &Snapshot) -> Result<(), Error> {
+    verify_holder(chain, &now.trust, *at).map(drop)
+}
+
+fn tell(dialler: &Dialler, to: &SiteName, list: &[u8]) -> Result<(), Error> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..TRIES {
+        let told =
+            dialler.connect(to).and_then(|mut session| session.ask(Request::Revocations(list.to_vec())));
+        match told {
+            Ok(_) => return Ok(()),
+            Err(error) => tracing::debug!(%error, "a revocation list is told again"),
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    dialler.connect(to)?.ask(Request::Revocations(list.to_vec())).map(drop)
+}
