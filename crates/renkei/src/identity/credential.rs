@@ -178,6 +178,17 @@ mod tests {
     }
 
     #[test]
+    fn a_request_can_be_made_again_for_the_same_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, authority) = pop(dir.path(), "kek");
+        let first = KeyRequest::generate().unwrap();
+        let again = KeyRequest::again(&first.key).unwrap();
+        let pem = authority.issue_user("alice", &again.request, 1, now()).unwrap().pem;
+        Credential::parse(&pem, &first.key, dir.path()).unwrap();
+        assert_eq!(KeyRequest::again("no key").err().unwrap().code, Code::BadCertificate);
+    }
+
+    #[test]
     fn key_and_certificate_must_belong_together() {
         let dir = tempfile::tempdir().unwrap();
         let (_, authority) = pop(dir.path(), "kek");

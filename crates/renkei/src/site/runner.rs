@@ -17,6 +17,7 @@ use crate::mover::{Stop, fresh_id};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
+use renkei_core::path::SiteName;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
 use renkei_core::wire::message::{
     Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, ReceiveOptions, Reply, Request,
@@ -382,10 +383,11 @@ impl Run<'_> {
                 .with_ways(self.site.ways(&snapshot))
                 .passed_on_for(&snapshot.credential)?;
         let side = snapshot.site.to_string();
-        self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
+        let ended = self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
             "client" => Error { side, ..error },
             _ => error.at(&side),
-        })
+        });
+        ended.map_err(|error| of_relay(error, [&snapshot.site, &spec.from, &spec.to]))
     }
 
     /// What the user delegated, if it is still good.
@@ -504,6 +506,18 @@ impl Run<'_> {
     }
 }
 
+/// What a site in between refuses is no word on the transfer: another way may open, or that one's administrator change
+/// his mind.
+fn of_relay(error: Error, ends: [&SiteName; 3]) -> Error {
+    let refused = matches!(error.kind(), Kind::Identity | Kind::Permission);
+    match SiteName::parse(&error.side) {
+        Ok(side) if refused && !ends.contains(&&side) => {
+            Error::new(Code::NoRoute, "go through", &side, &error).at(side.as_str())
+        }
+        _ => error,
+    }
+}
+
 /// What the destination is.
 fn look(target: &mut Session, spec: &Submission) -> Result<Found, Error> {
     match target.ask(Request::StatDir(Some(spec.open.to.clone()))) {
@@ -522,5 +536,29 @@ fn make(target: &mut Session, spec: &Submission) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(error) if error.code == Code::PathExists => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_in_between_ends_no_transfer() {
+        let [home, from, to] = ["home", "from", "to"].map(|name| SiteName::parse(name).unwrap());
+        let seen = |code, side: &str| {
+            let error = of_relay(Error::new(code, "greet", "", "").at(side), [&home, &from, &to]);
+            (error.code, error.side)
+        };
+        assert_eq!(seen(Code::UnknownAuthority, "hub"), (Code::NoRoute, "hub".into()));
+        assert_eq!(seen(Code::RelayRefused, "hub"), (Code::NoRoute, "hub".into()));
+        for (code, side) in [
+            (Code::UnknownAuthority, "to"),
+            (Code::NotMapped, "from"),
+            (Code::CertificateRevoked, "home"),
+            (Code::PathNotFound, "hub"),
+        ] {
+            assert_eq!(seen(code, side), (code, side.into()));
+        }
     }
 }

@@ -262,6 +262,10 @@ fn a_folder_behind_an_agent_is_a_storage_as_any() {
     assert_eq!(person.json(&["df", "titech"]).1["storages"].as_array().unwrap().len(), 2);
     person.ok(&["cp", "-r", "titech:/data/c", &agent.place("")]);
     assert!(fs::read(agent.root.join("c/a/b/moved")).unwrap() == content);
+    // Whoever sends has all of the sources.
+    let (status, report) =
+        person.json(&["cp", "-r", &agent.place("a/b/moved"), "titech:/data/c", "kek:/data"]);
+    assert_eq!((status, code(&report)), (5, "RK-AUTH-14"), "{report}");
     person.ok(&["rm", "-r", &agent.place("a"), "titech:/data/c", &agent.place("c")]);
     assert_eq!(fs::read_dir(&agent.root).unwrap().count(), 0);
     let (status, report) = person.json(&["stat", &agent.place("missing")]);
@@ -310,7 +314,7 @@ fn two_sites_exchange_data_by_their_agents() {
     // A queued one, by the PoP of either site.
     for person in [&here, &there] {
         let to = right.place(&format!("by-{}", person.dir.file_name().unwrap().to_str().unwrap()));
-        let id = person.ok(&["cp", "--detach", &left.place("one"), &to]);
+        let id = person.ok(&["cp", "--detach", "--verify", "both", &left.place("one"), &to]);
         let ended = person.run(&["wait", "--timeout", "60", id.trim()]);
         assert!(ended.status.success(), "{}", person.ok(&["why", id.trim()]));
     }

@@ -315,7 +315,12 @@ fn a_queued_copy_outlives_the_trust_of_its_relay() {
     // Also when the relay says why, it is waited for.
     let tried = |told: &Value| told["attempts"].as_u64() >= Some(3) && told["state"] != "running";
     let told = crate::queue::until(left, &id, |told| told["state"] == "failed" || tried(told));
-    assert_eq!(told["state"], "waiting", "{told:#}");
+    assert_eq!(
+        (&told["state"], &told["reason"]["code"]),
+        (&"waiting".into(), &"RK-ROUTE-1".into()),
+        "{told:#}"
+    );
+    assert!(told["reason"]["cause"].as_str().unwrap().contains("RK-AUTH-3"), "{told:#}");
     assert!(!right.root().join("large").exists());
     hub.take_card(left);
     assert_eq!(crate::queue::ended(left, &id), 0, "{:#}", crate::queue::why(left, &id));
