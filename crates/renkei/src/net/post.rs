@@ -1,7 +1,7 @@
 //! Tells a web server something: one HTTP/1.1 POST on a connection of its own.
 //!
 //! What the server answers but its status is not looked at, and it is not followed anywhere. Everything together takes
-//! [`WITHIN`] at most, however slowly a server talks.
+//! `WITHIN` at most, however slowly a server talks.
 
 use renkei_core::queue::notice::Address;
 use rustls::pki_types::ServerName;
