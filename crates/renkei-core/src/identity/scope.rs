@@ -373,19 +373,7 @@ mod tests {
         };
         let sources =
             ["/raw/a", "/raw/b"].map(|text| Source { from: place(text), to: RelPath::root(), alone: false });
-        let send = OpenSend {
-            transfer: [5; 16],
-            sources: sources.into(),
-            recursive: true,
-            offers: false,
-            digests: false,
-            dry_run: false,
-            limit: None,
-            class: Class::Normal,
-            max_streams: 1,
-            on_error: Default::default(),
-            onto: None,
-        };
+        let send = OpenSend { recursive: true, ..OpenSend::plain([5; 16], sources.into()) };
         let open = OpenFound {
             transfer: [5; 16],
             job: 0,

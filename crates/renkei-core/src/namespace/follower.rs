@@ -4,9 +4,9 @@
 //! are decided against what is seen here, shown at once, and kept until the log has them. When records come, the
 //! copy moves on and the changes that are left are laid over it anew.
 
-use super::overlay::{Layer, Overlay};
+use super::overlay::Layer;
 use super::tree::{Clash, Tree, decide};
-use super::{Change, Effects, Numbered, Origin, Record};
+use super::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
 use crate::error::{Code, Error};
 use std::collections::VecDeque;
 
@@ -68,9 +68,9 @@ impl Follower {
     }
 
     /// The tree as it is seen here.
-    pub fn view<'a, T: Tree>(&mut self, copy: &'a T) -> Overlay<&'a T> {
+    pub fn view<'a, T: Tree>(&'a mut self, copy: &'a T) -> Seen<'a, T> {
         self.lay_anew(copy);
-        Overlay::with(copy, self.layer.clone())
+        Seen { layer: &self.layer, copy }
     }
 
     /// Makes a change, to be sent; gives it with its number, to be stored first.
@@ -78,9 +78,8 @@ impl Follower {
     /// # Errors
     /// As [`decide`], by what is seen here.
     pub fn submit(&mut self, copy: &impl Tree, change: Change) -> Result<Numbered, Error> {
-        self.lay_anew(copy);
         let made = Numbered { origin: self.origin, number: self.number + 1, change };
-        let effects = decide(&Seen { layer: &self.layer, copy }, 0, &made, Clash::Refuse)?;
+        let effects = decide(&self.view(copy), 0, &made, Clash::Refuse)?;
         self.layer.add(effects);
         self.number = made.number;
         self.pending.push_back(made.clone());
@@ -134,26 +133,21 @@ impl Follower {
 }
 
 /// A copy with a layer over it, both elsewhere.
-struct Seen<'a, T> {
+pub struct Seen<'a, T> {
     layer: &'a Layer,
     copy: &'a T,
 }
 
 impl<T: Tree> Tree for Seen<'_, T> {
-    fn node(&self, id: super::NodeId) -> Option<super::Node> {
+    fn node(&self, id: NodeId) -> Option<Node> {
         self.layer.node(self.copy, id)
     }
 
-    fn child(&self, at: &super::Spot) -> Option<super::NodeId> {
+    fn child(&self, at: &Spot) -> Option<NodeId> {
         self.layer.child(self.copy, at)
     }
 
-    fn list(
-        &self,
-        dir: super::NodeId,
-        after: Option<&super::Name>,
-        most: usize,
-    ) -> Vec<(super::Name, super::NodeId)> {
+    fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)> {
         self.layer.list(self.copy, dir, after, most)
     }
 }

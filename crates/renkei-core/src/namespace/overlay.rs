@@ -17,11 +17,6 @@ impl Layer {
         self.nodes.extend(effects.nodes);
         self.names.extend(effects.names);
     }
-
-    /// Whether nothing differs.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.names.is_empty()
-    }
 }
 
 /// A tree with a layer over it.
@@ -34,11 +29,6 @@ impl<T: Tree> Overlay<T> {
     /// Nothing differs yet.
     pub fn over(below: T) -> Self {
         Overlay { below, layer: Layer::default() }
-    }
-
-    /// A tree as a layer shows it.
-    pub fn with(below: T, layer: Layer) -> Self {
-        Overlay { below, layer }
     }
 
     /// Changes a node; none removes it.

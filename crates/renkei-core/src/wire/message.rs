@@ -490,6 +490,23 @@ pub struct Onto {
 }
 
 impl OpenSend {
+    /// A plain copy of some sources: nothing below directories, nothing offered, no limit, one stream.
+    pub fn plain(transfer: TransferId, sources: Vec<Source>) -> Self {
+        OpenSend {
+            transfer,
+            sources,
+            recursive: false,
+            offers: false,
+            digests: false,
+            dry_run: false,
+            limit: None,
+            class: Class::Normal,
+            max_streams: 1,
+            on_error: OnError::Skip,
+            onto: None,
+        }
+    }
+
     /// The storages of the sources, each once.
     pub fn storages(&self) -> Vec<&str> {
         let mut storages: Vec<&str> = Vec::new();
@@ -869,19 +886,7 @@ mod tests {
     fn requests_tell_their_storages() {
         let place = |text: &str| Place::parse(text.as_bytes()).unwrap().unwrap();
         let source = |text: &str| Source { from: place(text), to: RelPath::root(), alone: false };
-        let send = OpenSend {
-            transfer: [0; 16],
-            sources: vec![source("/a/1"), source("/b/1"), source("/a/2")],
-            recursive: false,
-            offers: false,
-            digests: false,
-            dry_run: false,
-            limit: None,
-            class: Class::Normal,
-            max_streams: 1,
-            on_error: OnError::Skip,
-            onto: None,
-        };
+        let send = OpenSend::plain([0; 16], vec![source("/a/1"), source("/b/1"), source("/a/2")]);
         assert_eq!(Request::OpenSend(send).storages(), ["a", "b"]);
         let rename = Request::Rename { from: place("/a/1"), to: place("/c/1") };
         assert_eq!(rename.storages(), ["a"]);

@@ -361,7 +361,6 @@ impl Site {
         let id = self.origin.id(self.follower.number() + 1);
         let view = self.follower.view(&self.copy);
         let change = change(step, &view, ids, id, &self.wrote);
-        drop(view);
         let made = self.follower.submit(&self.copy, change).ok()?;
         self.made += 1;
         ids.note(&made.change);

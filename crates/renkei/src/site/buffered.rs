@@ -354,7 +354,7 @@ mod tests {
     use renkei_core::buffer::source;
     use renkei_core::queue::Change;
     use renkei_core::wire::encode;
-    use renkei_core::wire::message::{Class, OnError, OpenFound, Source};
+    use renkei_core::wire::message::{Class, OpenFound, Source};
     use renkei_core::wire::queue::Terms;
 
     fn alice() -> Principal {
@@ -386,19 +386,7 @@ mod tests {
     fn row(id: &TransferId) -> New {
         let name = |name: &str| renkei_core::path::SiteName::parse(name).unwrap();
         let from = Source { from: source(id, 0), to: RelPath::root(), alone: false };
-        let send = OpenSend {
-            transfer: *id,
-            sources: vec![from],
-            recursive: false,
-            offers: false,
-            digests: false,
-            dry_run: false,
-            limit: None,
-            class: Class::Normal,
-            max_streams: 1,
-            on_error: OnError::Skip,
-            onto: None,
-        };
+        let send = OpenSend::plain(*id, vec![from]);
         let to = Place { storage: "data".into(), path: RelPath::root() };
         let open = OpenFound {
             transfer: *id,

@@ -24,7 +24,7 @@ use renkei_core::inbox::{Inbox, Seen, is_unfinished};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::queue::State;
 use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OnError, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
+    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
 };
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -473,19 +473,7 @@ fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) 
     let job = u64::from_le_bytes(*id.first_chunk().expect("16 bytes"));
     Ok(Submission {
         from: rule.from.site.clone(),
-        send: OpenSend {
-            transfer: id,
-            sources,
-            recursive: false,
-            offers: true,
-            digests: false,
-            dry_run: false,
-            limit: None,
-            class: rule.class,
-            max_streams,
-            on_error: OnError::Skip,
-            onto: None,
-        },
+        send: OpenSend { offers: true, class: rule.class, max_streams, ..OpenSend::plain(id, sources) },
         to: rule.to.site.clone(),
         open: OpenFound { transfer: id, job, to, class: rule.class, choices, max_streams, rules },
         terms: Terms { label: label(name), ..Terms::default() },

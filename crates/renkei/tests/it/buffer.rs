@@ -3,6 +3,7 @@
 use crate::console::{get, log_in};
 use crate::errors::Mounted;
 use crate::federation::{Federation, Site};
+use crate::queue::{until_within, why};
 use crate::tree::{self, assert_same, assert_same_content, noise};
 use serde_json::Value;
 use std::fs;
@@ -46,22 +47,8 @@ fn refused(site: &Site, arguments: &[&str]) -> (i32, String, String) {
     (status, field("code"), field("cause"))
 }
 
-fn why(site: &Site, id: &str) -> Value {
-    let (status, told) = site.json(&["why", id]);
-    assert_eq!(status, 0, "{told}");
-    told
-}
-
 fn until(site: &Site, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        let told = why(site, id);
-        if wanted(&told) {
-            return told;
-        }
-        assert!(start.elapsed() < WITHIN, "{told:#}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until_within(WITHIN, site, id, wanted)
 }
 
 /// Waits until it has ended; gives the exit status of `wait`.

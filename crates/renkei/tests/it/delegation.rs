@@ -117,19 +117,8 @@ fn receive_at(to: &str, delete: bool) -> OpenReceive {
 }
 
 fn send_from(from: &str, to: &str) -> OpenSend {
-    OpenSend {
-        transfer: TRANSFER,
-        sources: vec![Source { from: place(from), to: rel(to), alone: false }],
-        recursive: true,
-        offers: false,
-        digests: false,
-        dry_run: false,
-        limit: None,
-        class: Class::Normal,
-        max_streams: 2,
-        on_error: OnError::Skip,
-        onto: None,
-    }
+    let source = Source { from: place(from), to: rel(to), alone: false };
+    OpenSend { recursive: true, max_streams: 2, ..OpenSend::plain(TRANSFER, vec![source]) }
 }
 
 fn grant(to: &str, peer: &Site) -> Request {

@@ -12,7 +12,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
 use renkei_core::wire::frame::{FrameKind, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::message::{
-    Control, EntryFailure, IdRange, OfferItem, Request, SendDone, Source, Verdict,
+    Control, EntryFailure, IdRange, OfferItem, OpenSend, Request, SendDone, Source, Verdict,
 };
 use renkei_core::wire::{decode, encode};
 use std::fs;
@@ -329,19 +329,8 @@ fn a_flood_of_requests_is_answered_or_ended() {
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
     let place = || Place { storage: "data".into(), path: RelPath::root() };
     let source = || Source { from: place(), to: RelPath::root(), alone: false };
-    let send = renkei_core::wire::message::OpenSend {
-        transfer: [1; 16],
-        sources: (0..100_000).map(|_| source()).collect(),
-        recursive: true,
-        offers: false,
-        digests: false,
-        dry_run: false,
-        limit: None,
-        class: renkei_core::wire::message::Class::Normal,
-        max_streams: u16::MAX,
-        on_error: Default::default(),
-        onto: None,
-    };
+    let plain = OpenSend::plain([1; 16], (0..100_000).map(|_| source()).collect());
+    let send = OpenSend { recursive: true, max_streams: u16::MAX, ..plain };
     let opened = session.ask_open(Request::OpenSend(send));
     drop((opened, session));
     assert_unharmed(&federation, pid);

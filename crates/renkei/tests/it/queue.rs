@@ -8,7 +8,7 @@ use renkei::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OnError, OpenFound, OpenSend, ReceiveOptions, Reply, Request, Source,
+    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Reply, Request, Source,
 };
 use renkei_core::wire::queue::{Submission, Terms};
 use serde_json::Value;
@@ -36,13 +36,18 @@ pub fn why(site: &Site, id: &str) -> Value {
 
 /// Waits until `wanted` holds for a transfer.
 pub fn until(site: &Site, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    until_within(WITHIN, site, id, wanted)
+}
+
+/// The same, for so long.
+pub fn until_within(within: Duration, site: &Site, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
         let told = why(site, id);
         if wanted(&told) {
             return told;
         }
-        assert!(start.elapsed() < WITHIN, "{told:#}");
+        assert!(start.elapsed() < within, "{told:#}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -318,19 +323,7 @@ pub fn submission(n: u32, name: &str) -> Submission {
     let (class, max_streams) = (Class::Normal, 64);
     Submission {
         from: site("titech"),
-        send: OpenSend {
-            transfer,
-            sources: vec![source],
-            recursive: false,
-            offers: false,
-            digests: false,
-            dry_run: false,
-            limit: None,
-            class,
-            max_streams,
-            on_error: OnError::Skip,
-            onto: None,
-        },
+        send: OpenSend { max_streams, ..OpenSend::plain(transfer, vec![source]) },
         to: site("kek"),
         open: OpenFound {
             transfer,

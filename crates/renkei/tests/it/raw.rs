@@ -169,19 +169,7 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
 /// A request to send one file.
 pub fn open_send(path: &str) -> OpenSend {
     let source = Source { from: place(path), to: RelPath::root(), alone: false };
-    OpenSend {
-        transfer: [7; 16],
-        sources: vec![source],
-        recursive: false,
-        offers: false,
-        digests: false,
-        dry_run: false,
-        limit: None,
-        class: Class::Normal,
-        max_streams: 1,
-        on_error: Default::default(),
-        onto: None,
-    }
+    OpenSend::plain([7; 16], vec![source])
 }
 
 /// A request to look at a destination and open nothing.
