@@ -160,9 +160,11 @@ impl Plan {
             self.large.push_back(Large { item: Arc::new(item), next: 0, present: present.into() });
             return;
         }
+        // The destination itself goes ahead of all: nothing can be written there before its entry has unlocked it.
+        let is_destination = item.entry.path.is_root();
         self.pack_bytes += item.entry.size();
         self.pack.push(item);
-        if self.pack_bytes >= PACK_BYTES || self.pack.len() >= PACK_ENTRIES {
+        if is_destination || self.pack_bytes >= PACK_BYTES || self.pack.len() >= PACK_ENTRIES {
             self.close_pack();
         }
     }
@@ -307,6 +309,17 @@ mod tests {
         assert_eq!(slots, [1, 3]);
         assert!(plan.is_empty());
         assert!(plan.handle_verdict(1, &Verdict::Have).is_none());
+    }
+
+    #[test]
+    fn the_destination_goes_before_any_extent() {
+        let mut plan = Plan::new(false);
+        let origin = Origin { source: 0, path: RelPath::root() };
+        let root = Entry { path: RelPath::root(), meta: Meta::default(), kind: EntryKind::Dir };
+        let id = plan.handle_entry(origin, root, None);
+        add(&mut plan, 2 * SLOT_BYTES);
+        let first = plan.poll_unit();
+        assert!(matches!(first, Some(Unit::Pack(items)) if items.len() == 1 && items[0].id == id));
     }
 
     #[test]
