@@ -6,7 +6,7 @@ use renkei_core::wire::message::Control;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A broken data stream is often the echo of something the peer says on the control stream; it may take so long.
 const ECHO: Duration = Duration::from_secs(2);
@@ -15,6 +15,7 @@ const ECHO: Duration = Duration::from_secs(2);
 struct State {
     first: Option<Error>,
     over: bool,
+    failed: Option<Instant>,
 }
 
 /// The end of one session, shared by its threads.
@@ -59,6 +60,7 @@ impl Failure {
             }
             state.first = Some(error.clone());
             state.over = true;
+            state.failed = Some(Instant::now());
             self.over.store(true, Ordering::Release);
         }
         self.changed.notify_all();
@@ -92,6 +94,22 @@ impl Failure {
 
     pub(super) fn first(&self) -> Option<Error> {
         self.lock().first.clone()
+    }
+
+    /// Whether what the peer says is passed over, because the session has failed. It is read on for a moment, so that the
+    /// peer hears why; a peer that never stops is left then.
+    ///
+    /// # Errors
+    /// The first one, after that moment.
+    pub(super) fn passes_over(&self) -> Result<bool, Error> {
+        if !self.is_over() {
+            return Ok(false);
+        }
+        let state = self.lock();
+        match (&state.first, state.failed) {
+            (Some(first), Some(failed)) if failed.elapsed() > ECHO => Err(first.clone()),
+            (first, _) => Ok(first.is_some()),
+        }
     }
 
     /// Waits for the end.

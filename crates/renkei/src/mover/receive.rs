@@ -577,7 +577,11 @@ impl Session {
         offers: mpsc::SyncSender<Vec<OfferItem>>,
     ) -> Result<Summary, Error> {
         loop {
-            match control.recv()? {
+            let message = control.recv()?;
+            if self.failure.passes_over()? {
+                continue;
+            }
+            match message {
                 Control::Offer(items) => drop(offers.send(items)),
                 Control::SendDone(done) => self.on_send_done(done.complete),
                 Control::Progress(progress) => self.watch.set(progress),

@@ -308,7 +308,11 @@ impl Session {
     /// Handles what the receiver says until it is done.
     fn converse(&self, control: &mut ControlReceiver, watch: &Watch) -> Result<u64, Error> {
         loop {
-            match control.recv()? {
+            let message = control.recv()?;
+            if self.failure.passes_over()? {
+                continue;
+            }
+            match message {
                 Control::Verdicts(verdicts) => {
                     let would_send = {
                         let mut sender = self.lock();
