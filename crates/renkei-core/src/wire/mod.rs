@@ -10,6 +10,7 @@
 pub mod buffer;
 pub mod circuit;
 pub mod data;
+pub mod file;
 pub mod frame;
 pub mod message;
 pub mod queue;
