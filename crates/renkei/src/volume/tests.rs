@@ -1,0 +1,1 @@
+//! A volume against the plain tree below it.
