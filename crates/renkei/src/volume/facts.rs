@@ -151,7 +151,7 @@ pub fn remove(home: &Home, name: &str) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
