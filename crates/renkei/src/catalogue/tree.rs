@@ -86,10 +86,7 @@ impl VolumeTree {
 
     /// Closes its connections; whoever has it finds nothing any more.
     pub(super) fn close(&self) {
-        self.base.wait(async {
-            self.reader.close().await;
-            self.writer.close().await;
-        });
+        self.base.close([&self.reader, &self.writer]);
     }
 
     /// The node of a number.

@@ -16,6 +16,7 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` for records that do not follow one another.
     pub fn follow(&self, origin: Origin, records: &[Record]) -> Result<(), Error> {
+        let _within = self.base.enter();
         let begun = self.base.run("follow", async {
             let mut work = self.writer.begin().await?;
             let position = self.lock(&mut work).await?;

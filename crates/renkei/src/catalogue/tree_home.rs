@@ -16,7 +16,7 @@ use renkei_core::namespace::{Change, Effects, Name, Node, NodeId, Numbered, Orig
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 impl VolumeTree {
     /// Decides changes in order against the tree, and stores records, what they did, and the position; gives the records
@@ -28,6 +28,7 @@ impl VolumeTree {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
+        let _within = self.base.enter();
         let (work, position) = self.base.run("decide", async {
             let mut work = self.writer.begin().await?;
             let position = self.lock(&mut work).await?;
@@ -207,7 +208,10 @@ impl<'a> Reading<'a> {
 
     /// Remembers the first failure.
     fn note<T>(&self, read: Result<T, Error>) -> Option<T> {
-        read.map_err(|error| drop(self.failed.borrow_mut().get_or_insert(error))).ok()
+        let remember = |error| {
+            self.failed.borrow_mut().get_or_insert(error);
+        };
+        read.map_err(remember).ok()
     }
 
     fn lost<T>(&self, what: impl std::fmt::Display) -> Option<T> {

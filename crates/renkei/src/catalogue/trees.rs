@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::runtime::Runtime;
+use tokio::runtime::{EnterGuard, Runtime};
 
 /// A volume's number, the same at all sites.
 pub type VolumeId = [u8; 16];
@@ -58,18 +58,31 @@ impl Drop for Base {
 }
 
 impl Base {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until the base is dropped")
+    }
+
     /// Does some work in a database and waits for it.
     pub(super) fn run<T>(
         &self,
         op: &str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Error> {
-        self.wait(work).map_err(|error| self.failed(op, &error))
+        self.runtime().block_on(work).map_err(|error| self.failed(op, &error))
     }
 
-    /// As [`Base::run`], with the failure as it was.
-    pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.as_ref().expect("it is there until the base is dropped").block_on(work)
+    /// Lets the caller drop a transaction, which goes back to its pool.
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime().enter()
+    }
+
+    /// Closes pools.
+    pub(super) fn close(&self, pools: [&AnyPool; 2]) {
+        self.runtime().block_on(async {
+            for pool in pools {
+                pool.close().await;
+            }
+        });
     }
 
     /// A failure of the database.
@@ -210,8 +223,9 @@ async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
 /// The number that stands for a volume in the tables; a new one if it has none.
 async fn number(pool: &AnyPool, volume: VolumeId) -> Result<i64, sqlx::Error> {
     let known = "SELECT number FROM tree_volumes WHERE id = $1";
+    // Without a condition SQLite takes ON for that of a join.
     let draw = "INSERT INTO tree_volumes (number, id, seq, made) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0 FROM tree_volumes ON CONFLICT DO NOTHING";
+        SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
     for _ in 0..DRAWS {
         if let Some(row) = sqlx::query(known).bind(volume.to_vec()).fetch_optional(pool).await? {
             return row.try_get(0);
