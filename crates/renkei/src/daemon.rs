@@ -195,7 +195,7 @@ impl Local {
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
             "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
-            "forget" => return site.forget_volume(parse_id(&field(request, "id")?)?).map(|()| Value::Null),
+            "forget" => return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null),
             _ => serde_json::to_value(site.volume_standing(&name()?)?),
         };
         Ok(answer.expect("what is told of a volume is plain data"))

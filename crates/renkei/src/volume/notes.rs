@@ -318,7 +318,11 @@ mod tests {
             notes.on_stored(&taken);
             // Asked before or after it was stored: both are answered.
             while !waiting.is_finished() {
-                if notes.state().asked > notes.state().done {
+                let is_asked = {
+                    let state = notes.state();
+                    state.asked > state.done
+                };
+                if is_asked {
                     let taken = take_all(&notes);
                     notes.on_stored(&taken);
                 }
