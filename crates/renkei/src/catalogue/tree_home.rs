@@ -54,7 +54,9 @@ impl VolumeTree {
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
         PUT_RECORDS.execute(&mut work, self.volume, rows).await?;
         self.store_position(&mut work, &position).await?;
-        work.commit().await
+        work.commit().await?;
+        self.tail.grow(position.seq);
+        Ok(())
     }
 
     /// Stores how far the tree is.
