@@ -294,13 +294,15 @@ impl VolumeTree {
 
 const PUT_HELD: Many = Many {
     before: "INSERT INTO tree_held (volume, node, held) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, node) DO UPDATE SET held = excluded.held",
-    with_volume: true,
 };
 const DROP_HELD: Many = Many {
-    before: "DELETE FROM tree_held WHERE volume = $1 AND (node) IN (VALUES ",
+    before: "DELETE FROM tree_held WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
     after: ")",
-    with_volume: false,
 };
 
 /// A name with its node.
