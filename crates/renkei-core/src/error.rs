@@ -470,6 +470,8 @@ codes! {
         "choose a place that is not below it";
     ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
         "read the new version, then write again";
+    VolumeUnknown = "RK-NS-3", NotFound, Never, "there is no volume of that name",
+        "`renkei volume list` shows the volumes of a PoP";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -624,6 +624,8 @@ pub struct Identity {
     pub rule: String,
     /// Storages and whether they may be written.
     pub storages: Vec<(String, bool)>,
+    /// Volumes and whether something in them may be written.
+    pub volumes: Vec<(String, bool)>,
 }
 
 /// Space used by a tree.

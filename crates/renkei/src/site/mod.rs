@@ -33,6 +33,7 @@ mod spill;
 pub mod tickets;
 pub mod transfer;
 pub mod view;
+pub mod volumes;
 pub mod watch;
 
 use crate::config::Config;
