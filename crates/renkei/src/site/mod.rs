@@ -13,7 +13,9 @@ pub mod cleanup;
 pub mod console;
 mod digests;
 pub mod export;
+mod fetching;
 pub mod files;
+pub mod following;
 pub mod history;
 pub mod introduction;
 pub mod kept;
@@ -129,13 +131,15 @@ pub struct Site {
     pub(crate) own_lines: lines::OwnLines,
     console: console::Console,
     rooms: rooms::Rooms,
+    pub(crate) following: following::Following,
 }
 
 impl Site {
     /// Opens the PoP in `home` with `config`.
     pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
         let snapshot = Snapshot::load(&home, config)?;
-        Ok(Arc::new(Site {
+        let fetching = snapshot.fetching.clone();
+        let site = Arc::new(Site {
             home,
             current: RwLock::new(Arc::new(snapshot)),
             unusable: Mutex::default(),
@@ -157,7 +161,10 @@ impl Site {
             own_lines: lines::OwnLines::default(),
             console: console::Console::default(),
             rooms: rooms::Rooms::default(),
-        }))
+            following: following::Following::default(),
+        });
+        fetching.belongs_to(&site);
+        Ok(site)
     }
 
     /// The PoP's directories.
