@@ -28,11 +28,19 @@ pub(super) enum Spec {
 impl Spec {
     /// Takes an argument.
     pub(super) fn parse(argument: &OsStr) -> Result<Self, Error> {
+        Self::parse_as(argument, |argument| EndpointPath::parse(argument.as_bytes()))
+    }
+
+    /// The same, where `endpoint` knows which arguments are places at sites.
+    pub(super) fn parse_as(
+        argument: &OsStr,
+        endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
+    ) -> Result<Self, Error> {
         let bytes = argument.as_bytes();
         if bytes.is_empty() {
             return Err(Error::new(Code::BadPath, "parse path", "''", "an empty path"));
         }
-        if let Some(remote) = EndpointPath::parse(bytes)? {
+        if let Some(remote) = endpoint(argument)? {
             return Ok(Spec::Remote(remote));
         }
         let slash =

@@ -21,6 +21,7 @@ mod doctor;
 mod doctor_site;
 mod done;
 mod du;
+mod find;
 mod init;
 mod intent;
 mod invite;
@@ -35,6 +36,7 @@ mod many;
 mod map;
 mod mkdir;
 mod mv;
+mod namespace;
 pub mod output;
 mod progress;
 mod quantity;
@@ -57,6 +59,8 @@ mod transfer;
 mod transfers;
 mod trust;
 mod upload;
+mod volume;
+mod volume_show;
 mod wait;
 mod whoami;
 mod why;
@@ -106,6 +110,7 @@ enum Command {
     Serve(serve::Args),
     Agent(agent::Args),
     Storage(storage::Args),
+    Volume(volume::Args),
     Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
@@ -116,6 +121,7 @@ enum Command {
     Sync(sync::Args),
     Ls(ls::Args),
     Stat(stat::Args),
+    Find(find::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
@@ -153,6 +159,7 @@ impl Command {
             Command::Serve(args) => serve::run(args, context),
             Command::Agent(args) => agent::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Volume(args) => volume::run(args, context),
             Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
@@ -163,6 +170,7 @@ impl Command {
             Command::Sync(args) => sync::run(args, context),
             Command::Ls(args) => ls::run(args, context),
             Command::Stat(args) => stat::run(args, context),
+            Command::Find(args) => find::run(args, context),
             Command::Mkdir(args) => mkdir::run(args, context),
             Command::Rm(args) => rm::run(args, context),
             Command::Mv(args) => mv::run(args, context),

@@ -108,6 +108,8 @@ struct Batch {
     done: HashSet<RelPath>,
     /// Directories of which names changed.
     touched: BTreeMap<RelPath, NodeId>,
+    /// Directories of which names may have changed there and back.
+    doubtful: BTreeMap<RelPath, NodeId>,
     gone: HashSet<NodeId>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
@@ -251,6 +253,7 @@ impl Compare {
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let parent = RelPath::parse(parent)?;
         let (Some(dir), Some(id)) = (self.open(&parent), self.dir_id(&parent)?) else { return Ok(None) };
+        self.batch.doubtful.insert(parent.clone(), id);
         let place = Place { dir, path: parent, id };
         let known = if self.batch.fresh.contains(&id) { None } else { self.tree.child(&place.spot(name))? };
         self.bring_name(&place, name, known)
@@ -515,6 +518,7 @@ impl Compare {
         }
         self.batch.ids.retain(|below, _| !below.starts_with(path));
         self.batch.touched.retain(|below, _| !below.starts_with(path));
+        self.batch.doubtful.retain(|below, _| !below.starts_with(path));
         self.remove_tree(at, id, time)
     }
 
@@ -684,14 +688,28 @@ impl Compare {
 
     /// Directories of which names changed get the times that they have.
     fn settle_dirs(&mut self) -> Result<(), Error> {
-        for (path, id) in std::mem::take(&mut self.batch.touched) {
-            let Some(dir) = self.open(&path) else { continue };
-            if let Ok((entry, raw)) = dir.self_entry(Detail::Basic) {
-                let attributes = Plain { entry, raw }.attributes();
-                self.change(Change::SetAttributes { id, attributes })?;
-            }
+        let touched = std::mem::take(&mut self.batch.touched);
+        let mut doubtful = std::mem::take(&mut self.batch.doubtful);
+        doubtful.retain(|path, _| !touched.contains_key(path));
+        for (path, id) in touched {
+            self.settle_dir(&path, id, None)?;
+        }
+        for (path, id) in doubtful {
+            let known = self.tree.node(id)?.map(|node| node.attributes);
+            self.settle_dir(&path, id, known)?;
         }
         Ok(())
+    }
+
+    /// Gives a directory the attributes that it has, unless those are `known`.
+    fn settle_dir(&mut self, path: &RelPath, id: NodeId, known: Option<Attributes>) -> Result<(), Error> {
+        let Some(dir) = self.open(path) else { return Ok(()) };
+        let Ok((entry, raw)) = dir.self_entry(Detail::Basic) else { return Ok(()) };
+        let attributes = Plain { entry, raw }.attributes();
+        if known.as_ref() == Some(&attributes) {
+            return Ok(());
+        }
+        self.change(Change::SetAttributes { id, attributes }).map(drop)
     }
 
     fn decide(&mut self, changes: &[Numbered], held: Vec<(NodeId, Of, Stamp)>) -> Result<(), Error> {

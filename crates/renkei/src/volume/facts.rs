@@ -56,9 +56,17 @@ fn write_id<S: Serializer>(id: &VolumeId, serializer: S) -> Result<S::Ok, S::Err
 }
 
 fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let number = u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32);
-    number.map(u128::to_be_bytes).ok_or_else(|| serde::de::Error::custom("an id is 32 hexadecimal digits"))
+    parse_id(&String::deserialize(deserializer)?).map_err(|error| serde::de::Error::custom(error.cause))
+}
+
+/// Reads what [`id_text`] wrote.
+///
+/// # Errors
+/// `UsageInvalid`.
+pub fn parse_id(text: &str) -> Result<VolumeId, Error> {
+    let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    let bad = || Error::new(Code::UsageInvalid, "read id", text, "an id is 32 hexadecimal digits");
+    number.map(u128::to_be_bytes).ok_or_else(bad)
 }
 
 /// A volume's number as people see it.

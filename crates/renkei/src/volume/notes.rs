@@ -148,16 +148,19 @@ impl Notes {
         state.asked += 1;
         let (own, failures) = (state.asked, state.failures);
         self.changed.notify_all();
-        while state.done < own {
-            if state.is_stopped {
-                return Err(stopped());
-            }
+        loop {
+            // To be told of a failure that came a moment later does no harm.
             if state.failures != failures {
                 return Err(state.error.clone().unwrap_or_else(stopped));
             }
+            if state.done >= own {
+                return Ok(());
+            }
+            if state.is_stopped {
+                return Err(stopped());
+            }
             state = self.changed.wait(state).expect("no thread panics while it holds the lock");
         }
-        Ok(())
     }
 
     /// Asks for a scan; gives its number.
