@@ -13,6 +13,7 @@ use crate::site::Site;
 use crate::site::buffered::spawn_buffer;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::export::Export;
+use crate::site::following::spawn_following;
 use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
@@ -43,6 +44,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_notices(&site)?;
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
+    spawn_following(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }

@@ -5,6 +5,7 @@
 
 mod background;
 mod block;
+pub mod clerk;
 mod commit;
 pub mod custody;
 pub mod descriptors;

@@ -16,7 +16,7 @@ use crate::volume::grant::folders;
 use crate::volume::{Facts, Scanned, Standing, VolumeStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Right};
-use renkei_core::path::Place;
+use renkei_core::path::{Place, RelPath};
 use std::sync::Arc;
 
 impl Access {
@@ -51,6 +51,9 @@ pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(Str
 /// Opens a volume for what is needed.
 pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
     let snapshot = &access.snapshot;
+    if snapshot.follows(facts) {
+        return entered_copy(access, facts, place, need);
+    }
     let volume = snapshot.volume(&place.storage).ok_or_else(|| unknown(&place.storage))??;
     let storage = &snapshot.storage(&facts.storage)?.storage;
     if need == Need::Write && storage.read_only {
@@ -72,6 +75,26 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
         (false, Some(name)) => Account::lookup(name)?,
         (false, None) => access.account.clone(),
     };
+    account.check_servable()?;
+    Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
+}
+
+/// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
+fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+    let folders = folders(&facts.grant, &access.principal, need);
+    if !folders.iter().any(|folder| place.path.starts_with(folder)) {
+        let cause = format!("no grant of this site, which follows it, lets you {need} it");
+        return Err(Error::new(Code::NotAllowed, "open", place, cause));
+    }
+    if need == Need::Write {
+        let cause = format!("it is followed here; change it at its home, {}:/{}", facts.home, place.storage);
+        return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause));
+    }
+    let mut store = access.snapshot.store(&place.storage)?;
+    if !folders.iter().any(RelPath::is_root) {
+        store = Arc::new(Narrowed::new(store, folders));
+    }
+    let account = Account::lookup(&facts.account)?;
     account.check_servable()?;
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }

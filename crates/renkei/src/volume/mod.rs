@@ -8,6 +8,7 @@
 
 mod compare;
 pub mod facts;
+pub mod followed;
 pub mod grant;
 mod keeper;
 mod notes;
@@ -118,6 +119,21 @@ impl Volumes {
         self.open.lock().expect("no thread panics while it holds the lock")
     }
 
+    /// The tree of a volume, made if it is not there.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn tree(&self, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        self.trees(&mut self.open_ones())?.tree(id)
+    }
+
+    fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
+        Ok(match &open.trees {
+            Some(trees) => trees.clone(),
+            None => open.trees.insert(Arc::new(Trees::open(&self.named, &self.home)?)).clone(),
+        })
+    }
+
     /// Opens a volume, or gives the one that is open.
     ///
     /// # Errors
@@ -128,10 +144,7 @@ impl Volumes {
             volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
             return Ok(volume.clone());
         }
-        let trees = match &open.trees {
-            Some(trees) => trees.clone(),
-            None => open.trees.insert(Arc::new(Trees::open(&self.named, &self.home)?)).clone(),
-        };
+        let trees = self.trees(&mut open)?;
         let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?)?);
         open.volumes.insert(facts.id, volume.clone());
         Ok(volume)
