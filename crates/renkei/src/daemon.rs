@@ -155,6 +155,10 @@ impl Handler for Local {
             "buffer" => self.buffer(peer),
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),
+            "subscribe" => {
+                only_administrator(peer, "volumes")?;
+                self.site.subscribe(&field(request, "subscription")?).map(Value::from)
+            }
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
@@ -197,7 +201,9 @@ impl Local {
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
             "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
-            "forget" => return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null),
+            "forget" => {
+                return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null);
+            }
             _ => serde_json::to_value(site.volume_standing(&name()?)?),
         };
         Ok(answer.expect("what is told of a volume is plain data"))

@@ -22,6 +22,7 @@ mod doctor;
 mod doctor_site;
 mod done;
 mod du;
+mod evict;
 mod find;
 mod init;
 mod intent;
@@ -44,6 +45,7 @@ mod put;
 mod quantity;
 mod queued;
 mod renew;
+mod replicate;
 mod report;
 mod revoke;
 mod rm;
@@ -55,15 +57,18 @@ mod source;
 mod stat;
 mod status;
 mod storage;
+mod subscribe;
 mod sync;
 mod time;
 mod transfer;
 mod transfers;
 mod trust;
 mod upload;
+mod verify;
 mod volume;
 mod volume_show;
 mod wait;
+mod whereabouts;
 mod whoami;
 mod why;
 
@@ -130,6 +135,10 @@ enum Command {
     Cat(cat::Args),
     Put(put::Args),
     Du(du::Args),
+    Where(whereabouts::Args),
+    Replicate(replicate::Args),
+    Evict(evict::Args),
+    Verify(verify::Args),
     Df(df::Args),
     Checksum(checksum::Args),
     Whoami(whoami::Args),
@@ -181,6 +190,10 @@ impl Command {
             Command::Cat(args) => cat::run(args, context),
             Command::Put(args) => put::run(args, context),
             Command::Du(args) => du::run(args, context),
+            Command::Where(args) => whereabouts::run(args, context),
+            Command::Replicate(args) => replicate::run(args, context),
+            Command::Evict(args) => evict::run(args, context),
+            Command::Verify(args) => verify::run(args, context),
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),

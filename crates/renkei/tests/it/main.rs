@@ -15,6 +15,7 @@ mod errors;
 mod federation;
 mod fidelity;
 mod files;
+mod following;
 mod hostile;
 mod join;
 mod kept;
