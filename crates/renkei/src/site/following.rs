@@ -22,7 +22,7 @@ use renkei_core::namespace::{Numbered, Origin, Record};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::volume::{AboutVolume, MOST_RECORDS, VolumeReply, VolumeStatus};
-use renkei_core::wire::{decode, encode, violation};
+use renkei_core::wire::{decode, encode, parts, violation};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// How long a follower waits at the home for records, which also tells it that the home is there.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pages of the log that are asked for ahead of their answers, so that a long way there and back is not waited for each time.
+const PAGES_AHEAD: u64 = 64;
 /// How long one look at the log waits: a daemon that shares the database tells nobody of what it wrote there.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pauses before a home that could not be asked is asked again: the first, and the longest.
@@ -150,24 +152,42 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
     let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
     let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
     let origin = enlist(&mut session, name, facts)?;
+    let mut last = 0;
     while is_followed(site, facts) {
-        let after = tree.position()?.seq;
-        let about = AboutVolume::Log { volume: facts.id, after, patience_ms: PATIENCE.as_millis() as u32 };
-        let (records, last) = match ask(&mut session, about)? {
-            VolumeReply::Records { records, last } => (records, last),
-            other => return Err(violation("log", format_args!("{other:?}"))),
-        };
-        apply(tree, origin, &records, plain)?;
+        let (mut seq, mut broken) = (tree.position()?.seq, None);
+        session.ask_each(pages(facts.id, seq, last), |reply| {
+            let VolumeReply::Records { records, last: now } = about(reply?)? else {
+                return Err(violation("log", "another answer"));
+            };
+            last = now;
+            let follows = records.first().is_none_or(|first| first.seq == seq + 1);
+            if broken.is_none() && follows {
+                seq += records.len() as u64;
+                broken = apply(tree, origin, &records, plain).err();
+            }
+            Ok(())
+        })?;
+        broken.map_or(Ok(()), Err)?;
         *heard = true;
         site.following.change(&facts.id, |standing| {
             (standing.last, standing.heard, standing.trouble) = (last, Some(Instant::now()), None);
         });
-        let seq = after + records.len() as u64;
         if seq == last {
             hold(site, name, facts, seq);
         }
     }
     Ok(())
+}
+
+/// What to ask after a record: pages of the log ahead of their answers if there are known to be more, else one that waits.
+/// A page that holds fewer records than it might makes those after it come in vain.
+fn pages(volume: VolumeId, seq: u64, last: u64) -> impl Iterator<Item = Request> {
+    let page = u64::from(MOST_RECORDS);
+    let count = last.saturating_sub(seq).div_ceil(page).clamp(1, PAGES_AHEAD);
+    let patience_ms = if count > 1 { 0 } else { PATIENCE.as_millis() as u32 };
+    (0..count).map(move |number| {
+        Request::Volume(AboutVolume::Log { volume, after: seq + number * page, patience_ms })
+    })
 }
 
 /// Has what shall be held brought here, beside following, unless that was done for this record.
@@ -239,7 +259,11 @@ fn enlist(session: &mut Session, name: &str, facts: &Facts) -> Result<Origin, Er
 }
 
 fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeReply, Error> {
-    match session.ask(Request::Volume(about))? {
+    self::about(session.ask(Request::Volume(about))?)
+}
+
+fn about(reply: Reply) -> Result<VolumeReply, Error> {
+    match reply {
         Reply::Volume(reply) => Ok(reply),
         other => Err(violation("volume", format_args!("{other:?}"))),
     }
@@ -427,6 +451,8 @@ fn wait_for_records(
         stop.check()?;
         let tree = tree()?;
         let records: Vec<Record> = tree.log(after, MOST_RECORDS as usize)?;
+        // As many as fit a message.
+        let records = parts(records, MOST_RECORDS as usize).into_iter().next().unwrap_or_default();
         let left = until.saturating_duration_since(Instant::now());
         if !records.is_empty() || left.is_zero() {
             let last = tree.position()?.seq;
