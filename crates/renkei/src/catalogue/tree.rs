@@ -193,6 +193,15 @@ impl VolumeTree {
         })
     }
 
+    /// A name that a node has in a directory; looks at all names there.
+    pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
+        let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
+        self.base.run("read", async {
+            let query = self.ask(sql).bind(signed(dir)).bind(signed(id));
+            query.fetch_optional(&self.reader).await?.map(|row| name_at(&row, 0)).transpose()
+        })
+    }
+
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
         self.base.run("read", async {

@@ -9,7 +9,6 @@ use crate::catalogue::VolumeTree;
 use crate::mover::far::{Config, Far, FarFiles, WhenLost};
 use crate::store::local::LocalStore;
 use crate::store::{ReadFile, Store};
-use crate::volume::Facts;
 use crate::volume::followed::Fetch;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
@@ -25,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long a session stays open that nobody uses.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a reader waits for a home that is away.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The file sessions with homes of followed volumes.
 #[derive(Default)]
@@ -60,7 +59,10 @@ impl Fetching {
         let dialler = site.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
         let far = Far { dialler, site: home.clone(), place, write: false };
-        let files = Arc::new(FarFiles::open(far, Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() })?);
+        let files = Arc::new(FarFiles::open(
+            far,
+            Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() },
+        )?);
         *slot = Some((files.clone(), Instant::now()));
         Ok(files)
     }
@@ -70,7 +72,10 @@ impl Fetching {
         let slots: Vec<Arc<Slot>> = lock(&self.open).values().cloned().collect();
         for slot in slots {
             let mut slot = lock(&slot);
-            if slot.as_ref().is_some_and(|(files, used)| Arc::strong_count(files) == 1 && used.elapsed() > IDLE) {
+            if slot
+                .as_ref()
+                .is_some_and(|(files, used)| Arc::strong_count(files) == 1 && used.elapsed() > IDLE)
+            {
                 *slot = None;
             }
         }
@@ -92,7 +97,13 @@ pub(super) struct Contents {
 }
 
 impl Fetch for Contents {
-    fn open(&self, path: &RelPath, id: NodeId, content: &Content, stamp: Stamp) -> Result<Box<dyn ReadFile>, Error> {
+    fn open(
+        &self,
+        path: &RelPath,
+        id: NodeId,
+        content: &Content,
+        stamp: Stamp,
+    ) -> Result<Box<dyn ReadFile>, Error> {
         if let Some(file) = self.open_held(path, id, content)? {
             return Ok(Box::new(Named { file, stamp }));
         }
@@ -102,9 +113,16 @@ impl Fetch for Contents {
 
 impl Contents {
     /// The plain file, if this version is held and nobody touched the file.
-    pub(super) fn open_held(&self, path: &RelPath, id: NodeId, content: &Content) -> Result<Option<Box<dyn ReadFile>>, Error> {
+    pub(super) fn open_held(
+        &self,
+        path: &RelPath,
+        id: NodeId,
+        content: &Content,
+    ) -> Result<Option<Box<dyn ReadFile>>, Error> {
         let Some(plain) = &self.plain else { return Ok(None) };
-        let Some(held) = self.tree.held(id)?.filter(|held| held.version == content.version) else { return Ok(None) };
+        let Some(held) = self.tree.held(id)?.filter(|held| held.version == content.version) else {
+            return Ok(None);
+        };
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
         let good = opened.and_then(|file| Ok((file.stamp()? == held.stamp).then_some(file)));
@@ -117,11 +135,20 @@ impl Contents {
 
     /// The file at the home.
     pub(super) fn open_far(&self, path: &RelPath, expected: Stamp) -> Result<Box<dyn ReadFile>, Error> {
-        let files = self.fetching.session(&self.name, &self.home)?;
-        match files.operate(Op::Open(path.clone()), &[])? {
+        let away = |error: Error| {
+            let cause = format!("its content is at {} and not here; {}", self.home, error.cause);
+            Error { subject: path.to_string(), cause, ..error }
+        };
+        let files = self.fetching.session(&self.name, &self.home).map_err(away)?;
+        match files.operate(Op::Open(path.clone()), &[]).map_err(away)? {
             Answer::Opened { handle, item } => {
                 let EntryKind::File { stamp, .. } = item.entry.kind else {
-                    return Err(Error::new(Code::SourceChanged, "open", path, "it is no file at its home any more"));
+                    return Err(Error::new(
+                        Code::SourceChanged,
+                        "open",
+                        path,
+                        "it is no file at its home any more",
+                    ));
                 };
                 let same = (stamp.size, stamp.mtime) == (expected.size, expected.mtime);
                 let stamp = if same { expected } else { stamp };

@@ -4,6 +4,8 @@
 //! for a file system. One that is missing is looked for by the PoP's watch alone.
 
 use super::buffer::Buffer;
+use super::fetching::{Contents, Fetching};
+use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
@@ -11,8 +13,6 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
-use super::fetching::{Contents, Fetching};
-use crate::catalogue::{VolumeId, VolumeTree};
 use crate::volume::followed::FollowedStore;
 use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
 use renkei_core::buffer::Limits;
@@ -221,7 +221,10 @@ impl Snapshot {
     /// # Errors
     /// `StorageUnknown` and `StorageMissing` for its storage, `CatalogueFailed`.
     pub fn volume(&self, name: &str) -> Option<Result<Arc<Volume>, Error>> {
-        self.volumes.get(name).filter(|facts| !self.follows(facts)).map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
+        self.volumes
+            .get(name)
+            .filter(|facts| !self.follows(facts))
+            .map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
     }
 
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {

@@ -13,10 +13,11 @@ use crate::store::Store;
 use crate::store::narrowed::Narrowed;
 use crate::volume::facts::unknown;
 use crate::volume::grant::folders;
-use crate::volume::{Facts, Scanned, Standing, VolumeStore};
+use crate::volume::{Facts, Followed, Scanned, Standing, VolumeStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Right};
 use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::volume::VolumeStatus;
 use std::sync::Arc;
 
 impl Access {
@@ -105,7 +106,13 @@ impl Site {
     /// # Errors
     /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
     pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
-        self.snapshot().volume(name).ok_or_else(|| unknown(name))??.standing()
+        let snapshot = self.snapshot();
+        if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            let VolumeStatus { seq, last, heard_s, trouble, .. } = self.volume_status(name, facts)?;
+            let followed = Some(Followed { last, heard_s });
+            return Ok(Standing { records: seq, trouble, followed, ..Standing::default() });
+        }
+        snapshot.volume(name).ok_or_else(|| unknown(name))??.standing()
     }
 
     /// Compares a volume's catalogue with its plain files now.

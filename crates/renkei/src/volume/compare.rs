@@ -14,7 +14,8 @@ use crate::store::{Detail, Dir, Raw, names};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
-    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record,
+    Spot,
 };
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
@@ -108,6 +109,8 @@ struct Batch {
     done: HashSet<RelPath>,
     /// Directories of which names changed.
     touched: BTreeMap<RelPath, NodeId>,
+    /// Directories of which names may have changed there and back.
+    doubtful: BTreeMap<RelPath, NodeId>,
     gone: HashSet<NodeId>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
@@ -251,6 +254,7 @@ impl Compare {
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let parent = RelPath::parse(parent)?;
         let (Some(dir), Some(id)) = (self.open(&parent), self.dir_id(&parent)?) else { return Ok(None) };
+        self.batch.doubtful.insert(parent.clone(), id);
         let place = Place { dir, path: parent, id };
         let known = if self.batch.fresh.contains(&id) { None } else { self.tree.child(&place.spot(name))? };
         self.bring_name(&place, name, known)
@@ -260,7 +264,11 @@ impl Compare {
     ///
     /// # Errors
     /// As [`Compare::bring`].
-    pub(super) fn look_into(&mut self, path: &RelPath, skip: impl Fn(&RelPath) -> bool) -> Result<Vec<RelPath>, Error> {
+    pub(super) fn look_into(
+        &mut self,
+        path: &RelPath,
+        skip: impl Fn(&RelPath) -> bool,
+    ) -> Result<Vec<RelPath>, Error> {
         let Some(dir) = self.open(path) else { return Ok(Vec::new()) };
         let Some(id) = self.dir_id(path)? else { return self.bring(path) };
         if path.is_root() {
@@ -268,7 +276,9 @@ impl Compare {
         }
         let listed: Result<Vec<_>, Error> = dir.list().and_then(|listing| listing.collect());
         let mut names: VecDeque<Vec<u8>> = match listed {
-            Ok(listed) => listed.into_iter().map(|listed| listed.name).filter(|name| !is_temp_name(name)).collect(),
+            Ok(listed) => {
+                listed.into_iter().map(|listed| listed.name).filter(|name| !is_temp_name(name)).collect()
+            }
             Err(error) => {
                 self.tally.fail(path, &error);
                 return Ok(Vec::new());
@@ -427,7 +437,14 @@ impl Compare {
         }
     }
 
-    fn update(&mut self, place: &Place, path: &RelPath, plain: &Plain, id: NodeId, node: Node) -> Result<(), Error> {
+    fn update(
+        &mut self,
+        place: &Place,
+        path: &RelPath,
+        plain: &Plain,
+        id: NodeId,
+        node: Node,
+    ) -> Result<(), Error> {
         if let Kind::File(content) = &node.kind {
             if let Some(twin) = self.twin(plain)?.filter(|twin| *twin != id) {
                 tracing::debug!(node = id.0, other = twin.0, "another name of another file");
@@ -515,6 +532,7 @@ impl Compare {
         }
         self.batch.ids.retain(|below, _| !below.starts_with(path));
         self.batch.touched.retain(|below, _| !below.starts_with(path));
+        self.batch.doubtful.retain(|below, _| !below.starts_with(path));
         self.remove_tree(at, id, time)
     }
 
@@ -548,7 +566,9 @@ impl Compare {
         }
         let Some(node) = self.tree.node(ROOT)? else { return Ok(()) };
         match self.top.self_entry(Detail::Basic) {
-            Ok((entry, raw)) => self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true),
+            Ok((entry, raw)) => {
+                self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true)
+            }
             Err(error) => {
                 self.tally.fail(&path, &error);
                 Ok(())
@@ -564,7 +584,9 @@ impl Compare {
     /// As [`Compare::bring`].
     pub(super) fn follow_move(&mut self, from: &RelPath, to: &RelPath) -> Result<bool, Error> {
         self.commit()?;
-        let (Some(source), Some(target)) = (self.place_of(from)?, self.place_of(to)?) else { return Ok(false) };
+        let (Some(source), Some(target)) = (self.place_of(from)?, self.place_of(to)?) else {
+            return Ok(false);
+        };
         let (from_name, to_name) = (from.name().unwrap_or_default(), to.name().unwrap_or_default());
         let Some((id, node)) = self.tree.child(&source.spot(from_name))? else { return Ok(false) };
         let (Ok(None), Ok(Some(plain))) = (look(&*source.dir, from_name), look(&*target.dir, to_name)) else {
@@ -673,7 +695,9 @@ impl Compare {
     pub(super) fn commit(&mut self) -> Result<(), Error> {
         let settled = self.settle_dirs();
         let batch = std::mem::take(&mut self.batch);
-        settled.and_then(|()| self.decide(&batch.changes, batch.held)).inspect_err(|_| self.numbers.change = None)
+        settled
+            .and_then(|()| self.decide(&batch.changes, batch.held))
+            .inspect_err(|_| self.numbers.change = None)
     }
 
     /// Forgets what was gathered.
@@ -684,14 +708,28 @@ impl Compare {
 
     /// Directories of which names changed get the times that they have.
     fn settle_dirs(&mut self) -> Result<(), Error> {
-        for (path, id) in std::mem::take(&mut self.batch.touched) {
-            let Some(dir) = self.open(&path) else { continue };
-            if let Ok((entry, raw)) = dir.self_entry(Detail::Basic) {
-                let attributes = Plain { entry, raw }.attributes();
-                self.change(Change::SetAttributes { id, attributes })?;
-            }
+        let touched = std::mem::take(&mut self.batch.touched);
+        let mut doubtful = std::mem::take(&mut self.batch.doubtful);
+        doubtful.retain(|path, _| !touched.contains_key(path));
+        for (path, id) in touched {
+            self.settle_dir(&path, id, None)?;
+        }
+        for (path, id) in doubtful {
+            let known = self.tree.node(id)?.map(|node| node.attributes);
+            self.settle_dir(&path, id, known)?;
         }
         Ok(())
+    }
+
+    /// Gives a directory the attributes that it has, unless those are `known`.
+    fn settle_dir(&mut self, path: &RelPath, id: NodeId, known: Option<Attributes>) -> Result<(), Error> {
+        let Some(dir) = self.open(path) else { return Ok(()) };
+        let Ok((entry, raw)) = dir.self_entry(Detail::Basic) else { return Ok(()) };
+        let attributes = Plain { entry, raw }.attributes();
+        if known.as_ref() == Some(&attributes) {
+            return Ok(());
+        }
+        self.change(Change::SetAttributes { id, attributes }).map(drop)
     }
 
     fn decide(&mut self, changes: &[Numbered], held: Vec<(NodeId, Of, Stamp)>) -> Result<(), Error> {

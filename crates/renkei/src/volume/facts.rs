@@ -42,6 +42,9 @@ pub struct Facts {
     /// Seconds between two scans for what changed behind the PoP's back; 0 for none but those that are asked for.
     #[serde(default = "scan_every")]
     pub scan_every_s: u64,
+    /// At a site that follows: the folders whose files are all held here, the top being the empty one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hold: Vec<String>,
     /// Who may use it beside those who have an account with the right to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grant: Vec<Grant>,
@@ -56,9 +59,17 @@ fn write_id<S: Serializer>(id: &VolumeId, serializer: S) -> Result<S::Ok, S::Err
 }
 
 fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let number = u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32);
-    number.map(u128::to_be_bytes).ok_or_else(|| serde::de::Error::custom("an id is 32 hexadecimal digits"))
+    parse_id(&String::deserialize(deserializer)?).map_err(|error| serde::de::Error::custom(error.cause))
+}
+
+/// Reads what [`id_text`] wrote.
+///
+/// # Errors
+/// `UsageInvalid`.
+pub fn parse_id(text: &str) -> Result<VolumeId, Error> {
+    let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    let bad = || Error::new(Code::UsageInvalid, "read id", text, "an id is 32 hexadecimal digits");
+    number.map(u128::to_be_bytes).ok_or_else(bad)
 }
 
 /// A volume's number as people see it.
@@ -79,6 +90,8 @@ impl Facts {
         let invalid = |cause: String| Error::new(Code::ConfigInvalid, "read volume", path.display(), cause);
         let facts: Facts = toml::from_str(text).map_err(|error| invalid(error.message().into()))?;
         facts.place().map_err(|error| invalid(error.to_string()))?;
+        let folders = facts.hold.iter().try_for_each(|folder| RelPath::parse(folder.as_bytes()).map(drop));
+        folders.map_err(|error| invalid(error.to_string()))?;
         Ok(facts)
     }
 
@@ -87,8 +100,8 @@ impl Facts {
     /// # Errors
     /// Those of the file system.
     pub fn store(&self, home: &Home, name: &str) -> Result<(), Error> {
-        let text = toml::to_string(self)
-            .map_err(|error| Error::new(Code::Internal, "write volume", name, error))?;
+        let text =
+            toml::to_string(self).map_err(|error| Error::new(Code::Internal, "write volume", name, error))?;
         make_dir(&home.volumes_dir(), 0o755)?;
         write_file(&file(home, name)?, text.as_bytes(), MODE)
     }
@@ -164,6 +177,7 @@ pub(crate) mod tests {
             account: "alice".into(),
             in_place: false,
             scan_every_s: 60,
+            hold: Vec::new(),
             grant: Vec::new(),
         }
     }

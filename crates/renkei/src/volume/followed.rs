@@ -3,10 +3,8 @@
 //!
 //! Guarantee: no question about names and metadata leaves the site. Non-goal: writing, which is done at the home.
 
-use crate::catalogue::trees::VolumeTree;
-use crate::store::{
-    Detail, Dir, Listed, Listing, Raw, ReadFile, Space, Store, TypeHint, WriteFile,
-};
+use crate::catalogue::VolumeTree;
+use crate::store::{Detail, Dir, Listed, Listing, Raw, ReadFile, Space, Store, TypeHint, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
@@ -221,7 +219,14 @@ impl Dir for FollowedDir {
 
     fn list(&self) -> Result<Listing, Error> {
         let (volume, seen) = (self.volume.clone(), self.seen.clone());
-        Ok(Box::new(Names { volume, dir: self.id, seen, page: Vec::new().into_iter(), last: None, over: false }))
+        Ok(Box::new(Names {
+            volume,
+            dir: self.id,
+            seen,
+            page: Vec::new().into_iter(),
+            last: None,
+            over: false,
+        }))
     }
 
     fn entry(&self, name: &[u8], _detail: Detail) -> Result<(Entry, Raw), Error> {

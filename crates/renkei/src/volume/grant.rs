@@ -50,7 +50,8 @@ impl Grantee {
         }
         match Principal::parse(text)? {
             Principal::Agent { .. } => {
-                let cause = "write NAME@SITE, *@SITE for all users of a site, or SITE for it to follow the volume";
+                let cause =
+                    "write NAME@SITE, *@SITE for all users of a site, or SITE for it to follow the volume";
                 Err(Error::new(Code::UsageInvalid, "grant", text, cause))
             }
             principal => Ok(Grantee::One(principal)),
@@ -139,9 +140,12 @@ mod tests {
         assert_eq!(paths("alice@titech", Need::Read), ["", "in"]);
         assert_eq!(paths("alice@titech", Need::Write), ["in"]);
         assert_eq!(paths("bob@titech", Need::Examine), [""]);
-        for (who, need) in
-            [("bob@titech", Need::Write), ("bob@kek", Need::Look), ("titech", Need::Look), ("titech/x", Need::Look)]
-        {
+        for (who, need) in [
+            ("bob@titech", Need::Write),
+            ("bob@kek", Need::Look),
+            ("titech", Need::Look),
+            ("titech/x", Need::Look),
+        ] {
             assert!(paths(who, need).is_empty(), "{who}");
         }
     }

@@ -84,6 +84,18 @@ pub struct Standing {
     pub is_full: bool,
     /// The last scan, if there was one.
     pub scan: Option<Scanned>,
+    /// Where it is followed: how it stands with the home.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub followed: Option<Followed>,
+}
+
+/// How a site that follows a volume stands with its home.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The last record that the home told of.
+    pub last: u64,
+    /// Seconds since the home was heard, if it was since the PoP started.
+    pub heard_s: Option<u64>,
 }
 
 /// What a scan found.
@@ -185,7 +197,8 @@ impl Volume {
             _ => error,
         };
         let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
-        let watch = Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
+        let watch =
+            Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok()));
         let volume = Volume { at: at.clone(), store, tree, shared };
         volume.start()?;
@@ -260,6 +273,7 @@ impl Volume {
             watched: watch.as_ref().map(|watch| watch.count() as u64),
             is_full: watch.as_ref().is_some_and(Watch::is_full),
             scan: told.scan.map(Scanned::from),
+            followed: None,
         })
     }
 }

@@ -148,16 +148,19 @@ impl Notes {
         state.asked += 1;
         let (own, failures) = (state.asked, state.failures);
         self.changed.notify_all();
-        while state.done < own {
-            if state.is_stopped {
-                return Err(stopped());
-            }
+        loop {
+            // To be told of a failure that came a moment later does no harm.
             if state.failures != failures {
                 return Err(state.error.clone().unwrap_or_else(stopped));
             }
+            if state.done >= own {
+                return Ok(());
+            }
+            if state.is_stopped {
+                return Err(stopped());
+            }
             state = self.changed.wait(state).expect("no thread panics while it holds the lock");
         }
-        Ok(())
     }
 
     /// Asks for a scan; gives its number.
@@ -315,7 +318,11 @@ mod tests {
             notes.on_stored(&taken);
             // Asked before or after it was stored: both are answered.
             while !waiting.is_finished() {
-                if notes.state().asked > notes.state().done {
+                let is_asked = {
+                    let state = notes.state();
+                    state.asked > state.done
+                };
+                if is_asked {
                     let taken = take_all(&notes);
                     notes.on_stored(&taken);
                 }

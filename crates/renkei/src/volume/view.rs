@@ -136,7 +136,6 @@ impl VolumeDir {
             }
         })
     }
-
 }
 
 impl Dir for VolumeDir {

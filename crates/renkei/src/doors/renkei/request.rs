@@ -211,6 +211,7 @@ fn operate(
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
         Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
+        Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
