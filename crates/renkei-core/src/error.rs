@@ -474,6 +474,8 @@ codes! {
         "read the new version, then write again";
     VolumeUnknown = "RK-NS-3", NotFound, Never, "there is no volume of that name",
         "`renkei volume list` shows the volumes of a PoP";
+    RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume does not have these records any more",
+        "nothing: a site that follows gets the tree as it is now";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -858,7 +858,7 @@ pub struct Summary {
 }
 
 /// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
-pub(super) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

@@ -22,7 +22,8 @@ pub(super) enum Value {
     Bytes(Vec<u8>),
 }
 
-type Bound<'q> = Query<'q, Any, AnyArguments>;
+/// A statement with its values.
+pub(super) type Bound<'q> = Query<'q, Any, AnyArguments>;
 
 fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
     match value {
@@ -43,36 +44,53 @@ pub(super) struct Many {
     pub(super) after: &'static str,
 }
 
+/// A volume, as statements for many rows of it name it.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    /// Its number.
+    pub(super) volume: i64,
+    /// Whether it is in SQLite, which looks for a value with a name in a list, one after the other: there values have no
+    /// names, and the number stands in the text.
+    pub(super) lite: bool,
+}
+
 impl Many {
     /// The statement for so many rows.
-    fn sql(&self, rows: usize) -> String {
+    fn sql(&self, rows: usize, scope: Scope) -> String {
         let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
         let mut number = 1;
         sql += self.before;
         for row in 0..rows {
             sql += if row == 0 { "" } else { self.between };
             for (index, text) in self.row.split('?').enumerate() {
-                if index > 0 {
+                if index > 0 && scope.lite {
+                    sql.push('?');
+                } else if index > 0 {
                     number += 1;
                     write!(sql, "${number}").expect("a string takes all");
                 }
                 sql += text;
             }
         }
-        sql + self.after
+        sql += self.after;
+        if scope.lite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
+    }
+
+    fn query<const N: usize>(&self, scope: Scope, rows: Vec<[Value; N]>) -> Bound<'static> {
+        let query = sqlx::query(AssertSqlSafe(self.sql(rows.len(), scope)));
+        let query = if scope.lite { query } else { query.bind(scope.volume) };
+        rows.into_iter().flatten().fold(query, bind)
     }
 
     /// Executes it for all rows.
     pub(super) async fn execute<const N: usize>(
         &self,
         work: &mut AnyConnection,
-        volume: i64,
+        scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<(), sqlx::Error> {
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len()));
-            let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
-            query.execute(&mut *work).await?;
+            self.query(scope, part).execute(&mut *work).await?;
         }
         Ok(())
     }
@@ -81,14 +99,12 @@ impl Many {
     pub(super) async fn fetch<const N: usize>(
         &self,
         work: &mut AnyConnection,
-        volume: i64,
+        scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<Vec<AnyRow>, sqlx::Error> {
         let mut found = Vec::new();
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len()));
-            let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
-            found.extend(query.fetch_all(&mut *work).await?);
+            found.extend(self.query(scope, part).fetch_all(&mut *work).await?);
         }
         Ok(found)
     }
@@ -135,7 +151,7 @@ const DROP_NAMES: Many = Many {
 /// Stores what changes did; each node and name at most once.
 pub(super) async fn store(
     work: &mut AnyConnection,
-    volume: i64,
+    scope: Scope,
     effects: Effects,
 ) -> Result<(), sqlx::Error> {
     let (mut put, mut gone) = (Vec::new(), Vec::new());
@@ -145,8 +161,8 @@ pub(super) async fn store(
             None => gone.push([number(id)]),
         }
     }
-    PUT_NODES.execute(work, volume, put).await?;
-    DROP_NODES.execute(work, volume, gone).await?;
+    PUT_NODES.execute(work, scope, put).await?;
+    DROP_NODES.execute(work, scope, gone).await?;
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (at, id) in effects.names {
         let (dir, name) = (number(at.dir), Value::Bytes(at.name.0));
@@ -155,8 +171,8 @@ pub(super) async fn store(
             None => gone.push([dir, name]),
         }
     }
-    PUT_NAMES.execute(work, volume, put).await?;
-    DROP_NAMES.execute(work, volume, gone).await
+    PUT_NAMES.execute(work, scope, put).await?;
+    DROP_NAMES.execute(work, scope, gone).await
 }
 
 /// A node's number as the database has it: the bits of one with a sign.
