@@ -13,6 +13,7 @@ use crate::site::Site;
 use crate::site::buffered::spawn_buffer;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::export::Export;
+use crate::site::following::spawn_following;
 use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
@@ -43,6 +44,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_notices(&site)?;
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
+    spawn_following(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }
@@ -153,6 +155,10 @@ impl Handler for Local {
             "buffer" => self.buffer(peer),
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),
+            "subscribe" => {
+                only_administrator(peer, "volumes")?;
+                self.site.subscribe(&field(request, "subscription")?).map(Value::from)
+            }
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
@@ -195,7 +201,9 @@ impl Local {
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
             "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
-            "forget" => return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null),
+            "forget" => {
+                return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null);
+            }
             _ => serde_json::to_value(site.volume_standing(&name()?)?),
         };
         Ok(answer.expect("what is told of a volume is plain data"))

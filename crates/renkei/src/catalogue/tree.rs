@@ -15,7 +15,8 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// A transaction.
 pub(super) type Work = Transaction<'static, Any>;
@@ -29,6 +30,28 @@ pub struct VolumeTree {
     pub(super) reader: AnyPool,
     /// Whether nobody else uses the connections.
     pub(super) owns_connections: bool,
+    pub(super) tail: Tail,
+}
+
+/// The last record that this process wrote to a log, for those that wait for more.
+#[derive(Default)]
+pub(super) struct Tail {
+    seq: Mutex<u64>,
+    grown: Condvar,
+}
+
+impl Tail {
+    /// The log goes on to `seq`.
+    pub(super) fn grow(&self, seq: u64) {
+        let mut last = self.seq.lock().expect("no thread panics while it holds the lock");
+        *last = seq.max(*last);
+        self.grown.notify_all();
+    }
+
+    fn wait_beyond(&self, seq: u64, at_most: Duration) {
+        let last = self.seq.lock().expect("no thread panics while it holds the lock");
+        drop(self.grown.wait_timeout_while(last, at_most, |last| *last <= seq));
+    }
 }
 
 impl Drop for VolumeTree {
@@ -141,6 +164,15 @@ impl VolumeTree {
         query.fetch_all(connection).await?.iter().map(entry).collect()
     }
 
+    /// A name that a node has in a directory; looks at all names there.
+    pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
+        let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(signed(dir)).bind(signed(id));
+            query.fetch_optional(&self.reader).await?.map(|row| name_at(&row, 0)).transpose()
+        })
+    }
+
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
         self.base.run("read", async {
@@ -183,6 +215,11 @@ impl VolumeTree {
     pub fn log(&self, after: u64, most: usize) -> Result<Vec<Record>, Error> {
         let sql = "SELECT record FROM tree_log WHERE volume = $1 AND seq > $2 ORDER BY seq LIMIT $3";
         self.values_after(sql, after, most)
+    }
+
+    /// Returns when this process has written records after `seq`, or `at_most` has passed.
+    pub fn wait_beyond(&self, seq: u64, at_most: Duration) {
+        self.tail.wait_beyond(seq, at_most);
     }
 
     /// Own changes after `after` that the log does not have yet, at most `most`.
@@ -266,13 +303,15 @@ impl VolumeTree {
 
 const PUT_HELD: Many = Many {
     before: "INSERT INTO tree_held (volume, node, held) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, node) DO UPDATE SET held = excluded.held",
-    with_volume: true,
 };
 const DROP_HELD: Many = Many {
-    before: "DELETE FROM tree_held WHERE volume = $1 AND (node) IN (VALUES ",
+    before: "DELETE FROM tree_held WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
     after: ")",
-    with_volume: false,
 };
 
 /// A name with its node.

@@ -55,8 +55,9 @@ impl VolumeTree {
 
 const KEEP: Many = Many {
     before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, number) DO NOTHING",
-    with_volume: true,
 };
 
 /// The records after those that the tree holds.

@@ -54,7 +54,9 @@ impl VolumeTree {
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
         PUT_RECORDS.execute(&mut work, self.volume, rows).await?;
         self.store_position(&mut work, &position).await?;
-        work.commit().await
+        work.commit().await?;
+        self.tail.grow(position.seq);
+        Ok(())
     }
 
     /// Stores how far the tree is.
@@ -91,26 +93,34 @@ impl Position {
     }
 }
 
-const PUT_RECORDS: Many =
-    Many { before: "INSERT INTO tree_log (volume, seq, record) VALUES ", after: "", with_volume: true };
+const PUT_RECORDS: Many = Many {
+    before: "INSERT INTO tree_log (volume, seq, record) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
+    after: "",
+};
 /// Numbers are drawn beside this, so those that were given never become fewer.
 const PUT_ORIGINS: Many = Many {
     before: "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ",
+    row: "($1, ?, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, origin) DO UPDATE SET taken = excluded.taken, given = \
         CASE WHEN excluded.given > tree_origins.given THEN excluded.given ELSE tree_origins.given END",
-    with_volume: true,
 };
+/// A cross join is what makes SQLite take each wanted row and look it up, and not the other way round.
 const FIND_NAMES: Many = Many {
     before: "WITH wanted (dir, name) AS (VALUES ",
-    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w \
-        JOIN tree_names n ON n.volume = $1 AND n.dir = w.dir AND n.name = w.name \
-        LEFT JOIN tree_nodes d ON d.volume = $1 AND d.id = n.node",
-    with_volume: false,
+    row: "(?, ?)",
+    between: ", ",
+    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w CROSS JOIN tree_names n \
+        LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
+        WHERE n.volume = $1 AND n.dir = w.dir AND n.name = w.name",
 };
 const FIND_NODES: Many = Many {
-    before: "WITH wanted (id) AS (VALUES ",
-    after: ") SELECT d.id, d.node FROM wanted w JOIN tree_nodes d ON d.volume = $1 AND d.id = w.id",
-    with_volume: false,
+    before: "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
 };
 
 /// A count, to be stored.

@@ -3,7 +3,7 @@
 //! A list of rows is cut into parts of a few sizes, so that the database sees few different statements and keeps
 //! them prepared.
 
-use super::transfers::unpack;
+use super::transfers::{pack, unpack};
 use renkei_core::namespace::{Effects, Name, Node, NodeId};
 use sqlx::any::{Any, AnyArguments, AnyRow};
 use sqlx::query::Query;
@@ -31,31 +31,33 @@ fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
     }
 }
 
-/// A statement for many rows of one volume: `before`, the rows in brackets, `after`.
+/// A statement for many rows of one volume, whose number is `$1`.
 pub(super) struct Many {
     /// What stands before the rows.
     pub(super) before: &'static str,
+    /// A row; each `?` stands for a value.
+    pub(super) row: &'static str,
+    /// What stands between rows.
+    pub(super) between: &'static str,
     /// What stands after them.
     pub(super) after: &'static str,
-    /// Whether each row begins with the volume's number; else that is `$1` alone.
-    pub(super) with_volume: bool,
 }
 
 impl Many {
-    /// The statement for so many rows of so many values.
-    fn sql(&self, rows: usize, columns: usize) -> String {
-        let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * columns * 8);
+    /// The statement for so many rows.
+    fn sql(&self, rows: usize) -> String {
+        let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
+        let mut number = 1;
         sql += self.before;
         for row in 0..rows {
-            sql += if row == 0 { "(" } else { ", (" };
-            if self.with_volume {
-                sql += "$1, ";
+            sql += if row == 0 { "" } else { self.between };
+            for (index, text) in self.row.split('?').enumerate() {
+                if index > 0 {
+                    number += 1;
+                    write!(sql, "${number}").expect("a string takes all");
+                }
+                sql += text;
             }
-            for column in 0..columns {
-                let comma = if column == 0 { "" } else { ", " };
-                write!(sql, "{comma}${}", 2 + row * columns + column).expect("a string takes all");
-            }
-            sql.push(')');
         }
         sql + self.after
     }
@@ -68,7 +70,7 @@ impl Many {
         rows: Vec<[Value; N]>,
     ) -> Result<(), sqlx::Error> {
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len(), N));
+            let sql = AssertSqlSafe(self.sql(part.len()));
             let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
             query.execute(&mut *work).await?;
         }
@@ -84,7 +86,7 @@ impl Many {
     ) -> Result<Vec<AnyRow>, sqlx::Error> {
         let mut found = Vec::new();
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len(), N));
+            let sql = AssertSqlSafe(self.sql(part.len()));
             let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
             found.extend(query.fetch_all(&mut *work).await?);
         }
@@ -106,23 +108,28 @@ fn parts<T>(rows: Vec<T>) -> Vec<Vec<T>> {
 
 const PUT_NODES: Many = Many {
     before: "INSERT INTO tree_nodes (volume, id, node) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, id) DO UPDATE SET node = excluded.node",
-    with_volume: true,
 };
 const DROP_NODES: Many = Many {
-    before: "DELETE FROM tree_nodes WHERE volume = $1 AND (id) IN (VALUES ",
+    before: "DELETE FROM tree_nodes WHERE volume = $1 AND id IN (",
+    row: "?",
+    between: ", ",
     after: ")",
-    with_volume: false,
 };
 const PUT_NAMES: Many = Many {
     before: "INSERT INTO tree_names (volume, dir, name, node) VALUES ",
+    row: "($1, ?, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, dir, name) DO UPDATE SET node = excluded.node",
-    with_volume: true,
 };
+/// With the volume beside the list, or with a list of pairs, SQLite would read all names of the volume.
 const DROP_NAMES: Many = Many {
-    before: "DELETE FROM tree_names WHERE volume = $1 AND (dir, name) IN (VALUES ",
-    after: ")",
-    with_volume: false,
+    before: "DELETE FROM tree_names WHERE ",
+    row: "(volume = $1 AND dir = ? AND name = ?)",
+    between: " OR ",
+    after: "",
 };
 
 /// Stores what changes did; each node and name at most once.
@@ -134,7 +141,7 @@ pub(super) async fn store(
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (id, node) in effects.nodes {
         match node {
-            Some(node) => put.push([number(id), Value::Bytes(super::transfers::pack(&node))]),
+            Some(node) => put.push([number(id), Value::Bytes(pack(&node))]),
             None => gone.push([number(id)]),
         }
     }

@@ -6,11 +6,12 @@
 //! beside it; each reads the state after the last commit.
 
 use super::schema::{TREES, bring_up_to_date};
-use super::tree::VolumeTree;
+use super::tree::{Tail, VolumeTree};
 use super::{ACQUIRE_WITHIN, BUSY_MS, Engine, Prepared, SERVER_CONNECTIONS, failed, start_runtime};
 use crate::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
+pub use renkei_core::wire::volume::VolumeId;
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use std::collections::BTreeMap;
@@ -18,9 +19,6 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
-
-/// A volume's number, the same at all sites.
-pub type VolumeId = [u8; 16];
 
 /// Connections that read an SQLite file at a time.
 const READERS: u32 = 4;
@@ -150,7 +148,8 @@ impl Trees {
         };
         let volume = self.base.run("open", number(&writer, volume))?;
         let owns_connections = matches!(self.place, Place::Folder(_));
-        VolumeTree { base: self.base.clone(), volume, writer, reader, owns_connections }.with_root()
+        let (base, tail) = (self.base.clone(), Tail::default());
+        VolumeTree { base, volume, writer, reader, owns_connections, tail }.with_root()
     }
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {

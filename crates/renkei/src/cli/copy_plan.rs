@@ -26,12 +26,7 @@ pub(super) enum Spec {
 }
 
 impl Spec {
-    /// Takes an argument.
-    pub(super) fn parse(argument: &OsStr) -> Result<Self, Error> {
-        Self::parse_as(argument, |argument| EndpointPath::parse(argument.as_bytes()))
-    }
-
-    /// The same, where `endpoint` knows which arguments are places at sites.
+    /// Takes an argument; `endpoint` knows which are places at sites.
     pub(super) fn parse_as(
         argument: &OsStr,
         endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
@@ -225,7 +220,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> Spec {
-        Spec::parse(OsStr::new(text)).unwrap()
+        Spec::parse_as(OsStr::new(text), |text| EndpointPath::parse(text.as_bytes())).unwrap()
     }
 
     fn layout(sources: &[&str], destination: &str, found: Found) -> Result<Vec<String>, Error> {

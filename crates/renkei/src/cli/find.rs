@@ -82,7 +82,8 @@ fn parse_age(text: &str) -> Result<Duration, String> {
 
 /// A whole number with the first of these units that fits.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let (number, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    let (number, factor) =
+        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(*factor)
 }
@@ -98,7 +99,8 @@ struct Tests {
 impl Tests {
     fn new(args: &Args, now: SystemTime) -> Result<Self, Error> {
         let pattern = args.name.as_ref().map(|name| CString::new(name.as_bytes()));
-        let name = pattern.transpose().map_err(|error| Error::new(Code::UsageInvalid, "find", "--name", error))?;
+        let name =
+            pattern.transpose().map_err(|error| Error::new(Code::UsageInvalid, "find", "--name", error))?;
         let since = |age: Duration| {
             let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(age);
             FileTime { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }

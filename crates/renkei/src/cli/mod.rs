@@ -7,6 +7,7 @@
 mod agent;
 mod asker;
 mod buffer;
+mod cat;
 mod change;
 mod check;
 mod checksum;
@@ -21,6 +22,7 @@ mod doctor;
 mod doctor_site;
 mod done;
 mod du;
+mod evict;
 mod find;
 mod init;
 mod intent;
@@ -39,9 +41,11 @@ mod mv;
 mod namespace;
 pub mod output;
 mod progress;
+mod put;
 mod quantity;
 mod queued;
 mod renew;
+mod replicate;
 mod report;
 mod revoke;
 mod rm;
@@ -53,15 +57,18 @@ mod source;
 mod stat;
 mod status;
 mod storage;
+mod subscribe;
 mod sync;
 mod time;
 mod transfer;
 mod transfers;
 mod trust;
 mod upload;
+mod verify;
 mod volume;
 mod volume_show;
 mod wait;
+mod whereabouts;
 mod whoami;
 mod why;
 
@@ -125,7 +132,13 @@ enum Command {
     Mkdir(mkdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
+    Cat(cat::Args),
+    Put(put::Args),
     Du(du::Args),
+    Where(whereabouts::Args),
+    Replicate(replicate::Args),
+    Evict(evict::Args),
+    Verify(verify::Args),
     Df(df::Args),
     Checksum(checksum::Args),
     Whoami(whoami::Args),
@@ -174,7 +187,13 @@ impl Command {
             Command::Mkdir(args) => mkdir::run(args, context),
             Command::Rm(args) => rm::run(args, context),
             Command::Mv(args) => mv::run(args, context),
+            Command::Cat(args) => cat::run(args, context),
+            Command::Put(args) => put::run(args, context),
             Command::Du(args) => du::run(args, context),
+            Command::Where(args) => whereabouts::run(args, context),
+            Command::Replicate(args) => replicate::run(args, context),
+            Command::Evict(args) => evict::run(args, context),
+            Command::Verify(args) => verify::run(args, context),
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),

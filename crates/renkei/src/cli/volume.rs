@@ -2,7 +2,7 @@
 
 use super::output::Report;
 use super::volume_show::{Shown, ask, show};
-use super::{Context, login};
+use super::{Context, login, subscribe};
 use crate::config::{Config, Storage};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
@@ -53,7 +53,8 @@ enum Action {
     Set {
         /// Name of the volume
         name: String,
-        /// `scan_every_s=SECONDS` (0: never by itself), `account=ACCOUNT`
+        /// `scan_every_s=SECONDS` (0: never by itself), `account=ACCOUNT`; where it is followed `hold=/FOLDER,...`, whose files
+        /// are all held here (`hold=/` for all of them, `hold=` for none)
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
     },
@@ -61,7 +62,7 @@ enum Action {
     Grant {
         /// Name of the volume
         name: String,
-        /// NAME@SITE, or *@SITE for all users of a site
+        /// NAME@SITE, *@SITE for all users of a site, or SITE for that site to follow the volume
         who: String,
         /// `read` or `write`
         level: String,
@@ -78,6 +79,15 @@ enum Action {
         /// Of this folder alone [default: all that were given to WHO]
         #[arg(long, value_name = "FOLDER")]
         on: Option<String>,
+    },
+    Subscribe(subscribe::Args),
+    /// Follow a volume of another site no more; replicas stay as plain files
+    Unsubscribe {
+        /// Name of the volume
+        name: String,
+        /// Remove the replicas, too
+        #[arg(long)]
+        files: bool,
     },
     /// Compare a volume's catalogue with its plain files now
     Check {
@@ -140,14 +150,15 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Create(args) => create(args, &home, context),
         Action::List => {
-            let volumes = facts::load(&home)?.into_iter().map(|(name, facts)| Shown::new(&name, facts, &home));
+            let volumes =
+                facts::load(&home)?.into_iter().map(|(name, facts)| Shown::new(&name, facts, &home));
             context.output.answer(&Listing { volumes: volumes.collect() })?;
             Ok(0)
         }
         Action::Show { name } => show(name, &home, context),
-        Action::Set { name, values } => {
-            change(name, "changed", &home, context, |facts| values.iter().try_for_each(|value| set(facts, value)))
-        }
+        Action::Set { name, values } => change(name, "changed", &home, context, |facts| {
+            values.iter().try_for_each(|value| set(facts, value))
+        }),
         Action::Grant { name, who, level, on } => {
             let grant = Grant::parse(who, level, on)?;
             change(name, "granted", &home, context, |facts| {
@@ -158,6 +169,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Revoke { name, who, on } => {
             let who = Grantee::parse(who)?;
             change(name, "revoked", &home, context, |facts| take_back(facts, &who, on.as_deref()))
+        }
+        Action::Subscribe(args) => subscribe::run(args, context),
+        Action::Unsubscribe { name, files } => {
+            let facts = facts::find(&home, name)?;
+            if facts.home == *Config::load(&home)?.site(&home)? {
+                return Err(invalid("unsubscribe", name, "its home is here; `renkei volume delete` ends it"));
+            }
+            delete(name, *files, &home, context)
         }
         Action::Check { name } => {
             facts::find(&home, name)?;
@@ -192,7 +211,8 @@ fn create(args: &Create, home: &Home, context: &Context) -> Result<u8, Error> {
     let folder = storage.path.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
     refuse_overlap(&folder, &config, home)?;
     let is_new = args.in_place.is_none();
-    let account = account(args, storage, is_new.then_some(folder.as_path()).filter(|_| !folder.exists()), &folder)?;
+    let account =
+        account(args, storage, is_new.then_some(folder.as_path()).filter(|_| !folder.exists()), &folder)?;
     make_folder(storage, &path, is_new, &account)?;
     let site = config.site(home)?.clone();
     let facts = Facts {
@@ -203,6 +223,7 @@ fn create(args: &Create, home: &Home, context: &Context) -> Result<u8, Error> {
         account: account.name,
         in_place: !is_new,
         scan_every_s: args.scan_every_s,
+        hold: Vec::new(),
         grant: Vec::new(),
     };
     facts.store(home, &args.name)?;
@@ -272,7 +293,12 @@ fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(), Err
 }
 
 /// Whose the volume is.
-fn account(args: &Create, storage: &Storage, missing: Option<&Path>, folder: &Path) -> Result<Account, Error> {
+fn account(
+    args: &Create,
+    storage: &Storage,
+    missing: Option<&Path>,
+    folder: &Path,
+) -> Result<Account, Error> {
     if let Some(name) = args.account.as_ref().or(storage.account.as_ref()) {
         return Account::lookup(name);
     }
@@ -282,7 +308,11 @@ fn account(args: &Create, storage: &Storage, missing: Option<&Path>, folder: &Pa
     let owner = folder.metadata().map_err(|error| file_error("create volume", folder, &error))?.uid();
     match user_name(owner) {
         Some(name) => Account::lookup(&name),
-        None => Err(invalid("create volume", folder.display(), format!("no account has its owner's number {owner}; give --account"))),
+        None => Err(invalid(
+            "create volume",
+            folder.display(),
+            format!("no account has its owner's number {owner}; give --account"),
+        )),
     }
 }
 
@@ -337,12 +367,26 @@ fn set(facts: &mut Facts, value: &str) -> Result<(), Error> {
     let (key, text) = value.split_once('=').ok_or_else(|| invalid("set", value, "write KEY=VALUE"))?;
     match key {
         "scan_every_s" => {
-            facts.scan_every_s = text.parse().map_err(|_| invalid("set", value, "write a number of seconds"))?;
+            facts.scan_every_s =
+                text.parse().map_err(|_| invalid("set", value, "write a number of seconds"))?;
         }
         "account" => facts.account = Account::lookup(text)?.name,
-        _ => return Err(invalid("set", key, "there is `scan_every_s` and `account`")),
+        "hold" if facts.storage.is_empty() => {
+            return Err(invalid("set", key, "it was subscribed to without --storage"));
+        }
+        "hold" => facts.hold = folders(text)?,
+        _ => return Err(invalid("set", key, "there is `scan_every_s`, `account` and `hold`")),
     }
     Ok(())
+}
+
+/// The folders of a volume that somebody wrote, `/2026/raw,/public`.
+pub(super) fn folders(text: &str) -> Result<Vec<String>, Error> {
+    let folder = |text: &str| {
+        let path = RelPath::parse_lenient(text.as_bytes())?;
+        Ok(String::from_utf8_lossy(path.as_bytes()).into_owned())
+    };
+    text.split(',').filter(|text| !text.is_empty()).map(folder).collect()
 }
 
 fn add_grant(facts: &mut Facts, grant: Grant) {
@@ -367,14 +411,20 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
     if files {
         let place = facts.place()?;
         if place.is_root() {
-            return Err(invalid("delete volume", name, "it is a whole storage, which is never removed; leave out --files"));
+            return Err(invalid(
+                "delete volume",
+                name,
+                "it is a whole storage, which is never removed; leave out --files",
+            ));
         }
     }
     facts::remove(home, name)?;
     let request = json!({"op": "volume", "act": "forget", "id": id_text(&facts.id)});
     match socket::request(&login::socket(home, None), &request) {
         Ok(_) => {}
-        Err(error) if error.code == Code::PopNotRunning => Volumes::new(home, &config.catalogue).forget(facts.id)?,
+        Err(error) if error.code == Code::PopNotRunning => {
+            Volumes::new(home, &config.catalogue).forget(facts.id)?
+        }
         Err(error) => return Err(error),
     }
     if files {
@@ -386,14 +436,19 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
 fn remove_files(facts: &Facts, config: &Config) -> Result<(), Error> {
     let (Some(storage), place) = (config.storage.get(&facts.storage), facts.place()?) else { return Ok(()) };
     let Some((parent, name)) = place.split() else { return Ok(()) };
-    let dir = LocalStore::open(&storage.path, Access::ReadWrite)?.root()?.descend(&RelPath::parse(parent)?)?;
+    let dir =
+        LocalStore::open(&storage.path, Access::ReadWrite)?.root()?.descend(&RelPath::parse(parent)?)?;
     remove_tree(&*dir, name).map(drop)
 }
 
 impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for volume in &self.volumes {
-            writeln!(out, "{:<16} {:<12} {}:/{}  as {}", volume.name, volume.home, volume.storage, volume.path, volume.account)?;
+            writeln!(
+                out,
+                "{:<16} {:<12} {}:/{}  as {}",
+                volume.name, volume.home, volume.storage, volume.path, volume.account
+            )?;
         }
         Ok(())
     }
@@ -411,6 +466,10 @@ impl Report for Changed {
             write!(out, ", {failed} failed")?;
         }
         writeln!(out, " ({} directories)", found.dirs)?;
-        found.examples.iter().filter(|_| self.action == "checked").try_for_each(|line| writeln!(out, "  {line}"))
+        found
+            .examples
+            .iter()
+            .filter(|_| self.action == "checked")
+            .try_for_each(|line| writeln!(out, "  {line}"))
     }
 }

@@ -26,11 +26,14 @@ pub(super) struct Shown {
     pub(super) account: String,
     in_place: bool,
     scan_every_s: u64,
+    hold: Vec<String>,
     grants: Vec<Grant>,
     /// None where no PoP runs.
     standing: Option<Standing>,
     #[serde(skip)]
     trouble: Option<Error>,
+    #[serde(skip)]
+    is_followed: bool,
 }
 
 /// Asks the PoP of this directory.
@@ -48,7 +51,7 @@ pub(super) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Err
 impl Shown {
     /// With what the PoP tells, if one runs.
     pub(super) fn new(name: &str, facts: Facts, home: &Home) -> Self {
-        let standing = ask(home, json!({"op": "volume", "act": "standing", "name": name}));
+        let standing = ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name}));
         let (standing, trouble) = match standing {
             Ok(standing) => (Some(standing), None),
             Err(error) => (None, Some(error)),
@@ -62,6 +65,8 @@ impl Shown {
             account: facts.account,
             in_place: facts.in_place,
             scan_every_s: facts.scan_every_s,
+            is_followed: standing.as_ref().is_some_and(|standing| standing.followed.is_some()),
+            hold: facts.hold,
             grants: facts.grant,
             standing,
             trouble,
@@ -75,13 +80,20 @@ impl Report for Shown {
         writeln!(out, "id         {}", self.id)?;
         writeln!(out, "home       {}", self.home)?;
         let how = if self.in_place { " (in place)" } else { "" };
-        writeln!(out, "files      {}:/{}{how}", self.storage, self.path)?;
+        match self.storage.as_str() {
+            "" => writeln!(out, "files      at its home; no replicas here")?,
+            storage => writeln!(out, "files      {storage}:/{}{how}", self.path)?,
+        }
         writeln!(out, "account    {}", self.account)?;
         for Grant { to, level, on } in &self.grants {
             let level = if *level == Level::Read { "read" } else { "write" };
             writeln!(out, "grant      {to} {level} /{on}")?;
         }
+        for folder in &self.hold {
+            writeln!(out, "holds      /{folder}")?;
+        }
         match self.scan_every_s {
+            _ if self.is_followed => {}
             0 => writeln!(out, "scans      when the PoP starts, and with `renkei volume check`")?,
             seconds => writeln!(out, "scans      every {seconds} s")?,
         }
@@ -96,6 +108,14 @@ impl Report for Shown {
 }
 
 fn write_standing(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(followed) = &standing.followed {
+        writeln!(out, "records    {} of {}", standing.records, followed.last)?;
+        match followed.heard_s {
+            Some(seconds) => writeln!(out, "home       heard {seconds} s ago")?,
+            None => writeln!(out, "home       not heard since the PoP started")?,
+        }
+        return write_trouble(standing, out);
+    }
     writeln!(out, "records    {}", standing.records)?;
     match (standing.watched, standing.is_full) {
         (Some(count), false) => writeln!(out, "watched    {count} directories")?,
@@ -112,6 +132,10 @@ fn write_standing(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
     if standing.is_scanning {
         writeln!(out, "scanning   now")?;
     }
+    write_trouble(standing, out)
+}
+
+fn write_trouble(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
     match &standing.trouble {
         Some(error) => writeln!(out, "trouble    {error}"),
         None => Ok(()),

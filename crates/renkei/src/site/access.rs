@@ -100,6 +100,23 @@ impl Access {
         Ok(Access { principal, account, rule, mapped, is_guest, snapshot, proof, via: None })
     }
 
+    /// What the PoP does by itself, with its own credential, as an account.
+    pub(super) fn of_the_pop(snapshot: Arc<Snapshot>, account: &Account) -> Self {
+        let principal = Principal::Host(snapshot.site.clone());
+        let proof =
+            Proof { principal: principal.clone(), scope: None, chain: Arc::new([]), at: SystemTime::now() };
+        Access {
+            principal,
+            account: account.clone(),
+            rule: "the PoP itself".into(),
+            mapped: account.name.clone(),
+            is_guest: true,
+            snapshot,
+            proof,
+            via: None,
+        }
+    }
+
     /// Whether all this still holds by the files of now. A certificate that was good when it was shown and expires
     /// meanwhile ends nothing that runs.
     pub(super) fn judge_again(&self, now: &Arc<Snapshot>) -> Result<(), Error> {

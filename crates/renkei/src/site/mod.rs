@@ -11,9 +11,12 @@ pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;
+pub mod desks;
 mod digests;
 pub mod export;
+mod fetching;
 pub mod files;
+pub mod following;
 pub mod history;
 pub mod introduction;
 pub mod kept;
@@ -22,6 +25,7 @@ pub mod notices;
 mod pacing;
 pub mod push;
 pub mod queue;
+pub mod replicas;
 pub mod revocation;
 pub mod rooms;
 pub mod rules;
@@ -31,6 +35,7 @@ pub mod scope;
 pub mod snapshot;
 mod spill;
 pub mod tickets;
+mod trailing;
 pub mod transfer;
 pub mod view;
 pub mod volumes;
@@ -86,6 +91,14 @@ pub struct Counters {
     pub circuits_total: AtomicU64,
     /// Bytes passed on between other sites.
     pub relayed_bytes_total: AtomicU64,
+    /// File sessions open now.
+    pub file_sessions: AtomicU64,
+    /// File sessions since the start.
+    pub file_sessions_total: AtomicU64,
+    /// Operations of file sessions that ended.
+    pub file_operations_total: AtomicU64,
+    /// Bytes that those read and wrote.
+    pub file_bytes_total: AtomicU64,
     /// Connections with a ticket that nobody spoke for.
     pub tickets_refused_total: AtomicU64,
 }
@@ -129,13 +142,15 @@ pub struct Site {
     pub(crate) own_lines: lines::OwnLines,
     console: console::Console,
     rooms: rooms::Rooms,
+    pub(crate) following: following::Following,
 }
 
 impl Site {
     /// Opens the PoP in `home` with `config`.
     pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
         let snapshot = Snapshot::load(&home, config)?;
-        Ok(Arc::new(Site {
+        let fetching = snapshot.fetching.clone();
+        let site = Arc::new(Site {
             home,
             current: RwLock::new(Arc::new(snapshot)),
             unusable: Mutex::default(),
@@ -157,7 +172,10 @@ impl Site {
             own_lines: lines::OwnLines::default(),
             console: console::Console::default(),
             rooms: rooms::Rooms::default(),
-        }))
+            following: following::Following::default(),
+        });
+        fetching.belongs_to(&site);
+        Ok(site)
     }
 
     /// The PoP's directories.

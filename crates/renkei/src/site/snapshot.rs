@@ -4,6 +4,8 @@
 //! for a file system. One that is missing is looked for by the PoP's watch alone.
 
 use super::buffer::Buffer;
+use super::fetching::{Contents, Fetching};
+use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
@@ -11,6 +13,7 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
+use crate::volume::followed::FollowedStore;
 use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
 use renkei_core::buffer::Limits;
 use renkei_core::error::{Code, Error};
@@ -83,6 +86,7 @@ pub struct Snapshot {
     /// The volumes by name.
     pub volumes: BTreeMap<String, Facts>,
     open_volumes: Arc<Volumes>,
+    pub(super) fetching: Arc<Fetching>,
     buffer: Arc<Slot>,
     /// What agents are told, made when the first one asks.
     pub(super) texts: OnceLock<super::agents::Texts>,
@@ -94,14 +98,15 @@ impl Snapshot {
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
         let slot = Slot { folder: config.buffer.folder(home), opened: Mutex::default() };
         let open = Volumes::new(home, &config.catalogue);
-        Self::load_after(home, config, &BTreeMap::new(), (Arc::new(slot), Arc::new(open)), mark(home))
+        let shared = (Arc::new(slot), Arc::new(open), Arc::default());
+        Self::load_after(home, config, &BTreeMap::new(), shared, mark(home))
     }
 
     fn load_after(
         home: &Home,
         config: Config,
         before: &BTreeMap<String, Arc<Root>>,
-        (buffer, open_volumes): (Arc<Slot>, Arc<Volumes>),
+        (buffer, open_volumes, fetching): (Arc<Slot>, Arc<Volumes>, Arc<Fetching>),
         mark: Mark,
     ) -> Result<Self, Error> {
         let site = config.site(home)?.clone();
@@ -119,6 +124,7 @@ impl Snapshot {
         Ok(Snapshot {
             volumes,
             open_volumes,
+            fetching,
             renkei_tls: server_config(&credential)?,
             http_tls: http_config(&credential)?,
             trust: Arc::new(Trust::load(home)?),
@@ -140,7 +146,7 @@ impl Snapshot {
         let mark = mark(home);
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        let shared = (self.buffer.clone(), self.open_volumes.clone());
+        let shared = (self.buffer.clone(), self.open_volumes.clone(), self.fetching.clone());
         Self::load_after(home, config, &self.storages, shared, mark)
     }
 
@@ -197,12 +203,28 @@ impl Snapshot {
         Ok(opened.insert(Arc::new(buffer)).clone())
     }
 
-    /// Opens a volume, if there is one of that name.
+    /// Whether the home of a volume is another site.
+    pub fn follows(&self, facts: &Facts) -> bool {
+        facts.home != self.site
+    }
+
+    /// The tree of a volume of this site, or the copy of it.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(super) fn volume_tree(&self, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        self.open_volumes.tree(id)
+    }
+
+    /// Opens a volume of this site, if there is one of that name.
     ///
     /// # Errors
     /// `StorageUnknown` and `StorageMissing` for its storage, `CatalogueFailed`.
     pub fn volume(&self, name: &str) -> Option<Result<Arc<Volume>, Error>> {
-        self.volumes.get(name).map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
+        self.volumes
+            .get(name)
+            .filter(|facts| !self.follows(facts))
+            .map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
     }
 
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
@@ -236,10 +258,36 @@ impl Snapshot {
     /// # Errors
     /// `StorageUnknown`, `StorageMissing`, `CatalogueFailed`.
     pub fn store(&self, name: &str) -> Result<Arc<dyn Store>, Error> {
-        match self.volume(name) {
-            Some(volume) => Ok(Arc::new(VolumeStore::new(volume?))),
-            None => self.storage(name)?.store(),
+        match (self.volume(name), self.volumes.get(name)) {
+            (Some(volume), _) => Ok(Arc::new(VolumeStore::new(volume?))),
+            (None, Some(facts)) => Ok(Arc::new(self.followed(name, facts)?)),
+            (None, None) => self.storage(name)?.store(),
         }
+    }
+
+    /// Opens a volume that is followed.
+    fn followed(&self, name: &str, facts: &Facts) -> Result<FollowedStore, Error> {
+        let contents = Arc::new(self.contents(name, facts)?);
+        Ok(FollowedStore::new(contents.tree.clone(), &facts.id, contents, format!("{}:/{name}", facts.home)))
+    }
+
+    /// The content of a volume that is followed.
+    pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
+        let plain = match facts.storage.as_str() {
+            "" => None,
+            storage => {
+                let root = &self.storage(storage)?.storage;
+                let mode = if root.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+                Some(Arc::new(LocalStore::open(&root.path, mode)?.below(&facts.place()?)?))
+            }
+        };
+        Ok(Contents {
+            fetching: self.fetching.clone(),
+            name: name.into(),
+            home: facts.home.clone(),
+            tree: self.volume_tree(facts.id)?,
+            plain,
+        })
     }
 
     /// A storage by name.

@@ -13,10 +13,11 @@ use crate::store::Store;
 use crate::store::narrowed::Narrowed;
 use crate::volume::facts::unknown;
 use crate::volume::grant::folders;
-use crate::volume::{Facts, Scanned, Standing, VolumeStore};
+use crate::volume::{Facts, Followed, Scanned, Standing, VolumeStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Right};
-use renkei_core::path::Place;
+use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::volume::VolumeStatus;
 use std::sync::Arc;
 
 impl Access {
@@ -51,6 +52,9 @@ pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(Str
 /// Opens a volume for what is needed.
 pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
     let snapshot = &access.snapshot;
+    if snapshot.follows(facts) {
+        return entered_copy(access, facts, place, need);
+    }
     let volume = snapshot.volume(&place.storage).ok_or_else(|| unknown(&place.storage))??;
     let storage = &snapshot.storage(&facts.storage)?.storage;
     if need == Need::Write && storage.read_only {
@@ -76,13 +80,39 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
 
+/// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
+fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+    let folders = folders(&facts.grant, &access.principal, need);
+    if !folders.iter().any(|folder| place.path.starts_with(folder)) {
+        let cause = format!("no grant of this site, which follows it, lets you {need} it");
+        return Err(Error::new(Code::NotAllowed, "open", place, cause));
+    }
+    if need == Need::Write {
+        let cause = format!("it is followed here; change it at its home, {}:/{}", facts.home, place.storage);
+        return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause));
+    }
+    let mut store = access.snapshot.store(&place.storage)?;
+    if !folders.iter().any(RelPath::is_root) {
+        store = Arc::new(Narrowed::new(store, folders));
+    }
+    let account = Account::lookup(&facts.account)?;
+    account.check_servable()?;
+    Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
+}
+
 impl Site {
     /// How it stands with a volume.
     ///
     /// # Errors
     /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
     pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
-        self.snapshot().volume(name).ok_or_else(|| unknown(name))??.standing()
+        let snapshot = self.snapshot();
+        if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            let VolumeStatus { seq, last, heard_s, trouble, .. } = self.volume_status(name, facts)?;
+            let followed = Some(Followed { last, heard_s });
+            return Ok(Standing { records: seq, trouble, followed, ..Standing::default() });
+        }
+        snapshot.volume(name).ok_or_else(|| unknown(name))??.standing()
     }
 
     /// Compares a volume's catalogue with its plain files now.

@@ -14,7 +14,8 @@ use crate::store::{Detail, Dir, Raw, names};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
-    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record,
+    Spot,
 };
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
@@ -263,7 +264,11 @@ impl Compare {
     ///
     /// # Errors
     /// As [`Compare::bring`].
-    pub(super) fn look_into(&mut self, path: &RelPath, skip: impl Fn(&RelPath) -> bool) -> Result<Vec<RelPath>, Error> {
+    pub(super) fn look_into(
+        &mut self,
+        path: &RelPath,
+        skip: impl Fn(&RelPath) -> bool,
+    ) -> Result<Vec<RelPath>, Error> {
         let Some(dir) = self.open(path) else { return Ok(Vec::new()) };
         let Some(id) = self.dir_id(path)? else { return self.bring(path) };
         if path.is_root() {
@@ -271,7 +276,9 @@ impl Compare {
         }
         let listed: Result<Vec<_>, Error> = dir.list().and_then(|listing| listing.collect());
         let mut names: VecDeque<Vec<u8>> = match listed {
-            Ok(listed) => listed.into_iter().map(|listed| listed.name).filter(|name| !is_temp_name(name)).collect(),
+            Ok(listed) => {
+                listed.into_iter().map(|listed| listed.name).filter(|name| !is_temp_name(name)).collect()
+            }
             Err(error) => {
                 self.tally.fail(path, &error);
                 return Ok(Vec::new());
@@ -430,7 +437,14 @@ impl Compare {
         }
     }
 
-    fn update(&mut self, place: &Place, path: &RelPath, plain: &Plain, id: NodeId, node: Node) -> Result<(), Error> {
+    fn update(
+        &mut self,
+        place: &Place,
+        path: &RelPath,
+        plain: &Plain,
+        id: NodeId,
+        node: Node,
+    ) -> Result<(), Error> {
         if let Kind::File(content) = &node.kind {
             if let Some(twin) = self.twin(plain)?.filter(|twin| *twin != id) {
                 tracing::debug!(node = id.0, other = twin.0, "another name of another file");
@@ -552,7 +566,9 @@ impl Compare {
         }
         let Some(node) = self.tree.node(ROOT)? else { return Ok(()) };
         match self.top.self_entry(Detail::Basic) {
-            Ok((entry, raw)) => self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true),
+            Ok((entry, raw)) => {
+                self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true)
+            }
             Err(error) => {
                 self.tally.fail(&path, &error);
                 Ok(())
@@ -568,7 +584,9 @@ impl Compare {
     /// As [`Compare::bring`].
     pub(super) fn follow_move(&mut self, from: &RelPath, to: &RelPath) -> Result<bool, Error> {
         self.commit()?;
-        let (Some(source), Some(target)) = (self.place_of(from)?, self.place_of(to)?) else { return Ok(false) };
+        let (Some(source), Some(target)) = (self.place_of(from)?, self.place_of(to)?) else {
+            return Ok(false);
+        };
         let (from_name, to_name) = (from.name().unwrap_or_default(), to.name().unwrap_or_default());
         let Some((id, node)) = self.tree.child(&source.spot(from_name))? else { return Ok(false) };
         let (Ok(None), Ok(Some(plain))) = (look(&*source.dir, from_name), look(&*target.dir, to_name)) else {
@@ -677,7 +695,9 @@ impl Compare {
     pub(super) fn commit(&mut self) -> Result<(), Error> {
         let settled = self.settle_dirs();
         let batch = std::mem::take(&mut self.batch);
-        settled.and_then(|()| self.decide(&batch.changes, batch.held)).inspect_err(|_| self.numbers.change = None)
+        settled
+            .and_then(|()| self.decide(&batch.changes, batch.held))
+            .inspect_err(|_| self.numbers.change = None)
     }
 
     /// Forgets what was gathered.

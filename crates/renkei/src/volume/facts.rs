@@ -42,6 +42,9 @@ pub struct Facts {
     /// Seconds between two scans for what changed behind the PoP's back; 0 for none but those that are asked for.
     #[serde(default = "scan_every")]
     pub scan_every_s: u64,
+    /// At a site that follows: the folders whose files are all held here, the top being the empty one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hold: Vec<String>,
     /// Who may use it beside those who have an account with the right to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grant: Vec<Grant>,
@@ -87,6 +90,8 @@ impl Facts {
         let invalid = |cause: String| Error::new(Code::ConfigInvalid, "read volume", path.display(), cause);
         let facts: Facts = toml::from_str(text).map_err(|error| invalid(error.message().into()))?;
         facts.place().map_err(|error| invalid(error.to_string()))?;
+        let folders = facts.hold.iter().try_for_each(|folder| RelPath::parse(folder.as_bytes()).map(drop));
+        folders.map_err(|error| invalid(error.to_string()))?;
         Ok(facts)
     }
 
@@ -95,8 +100,8 @@ impl Facts {
     /// # Errors
     /// Those of the file system.
     pub fn store(&self, home: &Home, name: &str) -> Result<(), Error> {
-        let text = toml::to_string(self)
-            .map_err(|error| Error::new(Code::Internal, "write volume", name, error))?;
+        let text =
+            toml::to_string(self).map_err(|error| Error::new(Code::Internal, "write volume", name, error))?;
         make_dir(&home.volumes_dir(), 0o755)?;
         write_file(&file(home, name)?, text.as_bytes(), MODE)
     }
@@ -172,6 +177,7 @@ pub(crate) mod tests {
             account: "alice".into(),
             in_place: false,
             scan_every_s: 60,
+            hold: Vec::new(),
             grant: Vec::new(),
         }
     }

@@ -16,12 +16,12 @@ pub enum Level {
     Write,
 }
 
-/// Whom a grant is for: a user, or all users of a site.
+/// Whom a grant is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Grantee {
-    /// `alice@titech`.
-    User(Principal),
+    /// A user, `alice@titech`; or a site, `titech`, whose PoP may follow the volume and lets in there whom it wants.
+    One(Principal),
     /// `*@titech`.
     Site(SiteName),
 }
@@ -48,17 +48,19 @@ impl Grantee {
         if let Some(site) = text.strip_prefix("*@") {
             return SiteName::parse(site).map(Grantee::Site);
         }
-        let principal = Principal::parse(text)?;
-        if principal.user_name().is_none() {
-            let cause = "write NAME@SITE, or *@SITE for all users of a site";
-            return Err(Error::new(Code::UsageInvalid, "grant", text, cause));
+        match Principal::parse(text)? {
+            Principal::Agent { .. } => {
+                let cause =
+                    "write NAME@SITE, *@SITE for all users of a site, or SITE for it to follow the volume";
+                Err(Error::new(Code::UsageInvalid, "grant", text, cause))
+            }
+            principal => Ok(Grantee::One(principal)),
         }
-        Ok(Grantee::User(principal))
     }
 
     fn names(&self, principal: &Principal) -> bool {
         match self {
-            Grantee::User(user) => user == principal,
+            Grantee::One(user) => user == principal,
             Grantee::Site(site) => principal.user_name().is_some() && principal.site() == site,
         }
     }
@@ -80,7 +82,7 @@ impl From<Grantee> for String {
 impl fmt::Display for Grantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Grantee::User(principal) => principal.fmt(f),
+            Grantee::One(principal) => principal.fmt(f),
             Grantee::Site(site) => write!(f, "*@{site}"),
         }
     }
@@ -138,16 +140,19 @@ mod tests {
         assert_eq!(paths("alice@titech", Need::Read), ["", "in"]);
         assert_eq!(paths("alice@titech", Need::Write), ["in"]);
         assert_eq!(paths("bob@titech", Need::Examine), [""]);
-        for (who, need) in
-            [("bob@titech", Need::Write), ("bob@kek", Need::Look), ("titech", Need::Look), ("titech/x", Need::Look)]
-        {
+        for (who, need) in [
+            ("bob@titech", Need::Write),
+            ("bob@kek", Need::Look),
+            ("titech", Need::Look),
+            ("titech/x", Need::Look),
+        ] {
             assert!(paths(who, need).is_empty(), "{who}");
         }
     }
 
     #[test]
     fn what_names_nobody_is_refused() {
-        for to in ["titech", "titech/scratch", "*", "*@", "@titech", "*@KEK", ""] {
+        for to in ["titech/scratch", "*", "*@", "@titech", "*@KEK", ""] {
             assert!(Grantee::parse(to).is_err(), "{to}");
         }
         assert!(Grant::parse("*@kek", "own", "").is_err());

@@ -8,6 +8,7 @@
 
 mod compare;
 pub mod facts;
+pub mod followed;
 pub mod grant;
 mod keeper;
 mod notes;
@@ -85,6 +86,18 @@ pub struct Standing {
     pub is_full: bool,
     /// The last scan, if there was one.
     pub scan: Option<Scanned>,
+    /// Where it is followed: how it stands with the home.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub followed: Option<Followed>,
+}
+
+/// How a site that follows a volume stands with its home.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The last record that the home told of.
+    pub last: u64,
+    /// Seconds since the home was heard, if it was since the PoP started.
+    pub heard_s: Option<u64>,
 }
 
 /// What a scan found.
@@ -120,6 +133,21 @@ impl Volumes {
         self.open.lock().expect("no thread panics while it holds the lock")
     }
 
+    /// The tree of a volume, made if it is not there.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn tree(&self, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        self.trees(&mut self.open_ones())?.tree(id)
+    }
+
+    fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
+        Ok(match &open.trees {
+            Some(trees) => trees.clone(),
+            None => open.trees.insert(Arc::new(Trees::open(&self.named, &self.home)?)).clone(),
+        })
+    }
+
     /// Opens a volume, or gives the one that is open.
     ///
     /// # Errors
@@ -133,10 +161,7 @@ impl Volumes {
             volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
             return Ok(volume.clone());
         }
-        let trees = match &open.trees {
-            Some(trees) => trees.clone(),
-            None => open.trees.insert(Arc::new(Trees::open(&self.named, &self.home)?)).clone(),
-        };
+        let trees = self.trees(&mut open)?;
         let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?)?);
         open.volumes.insert(facts.id, volume.clone());
         Ok(volume)
@@ -178,7 +203,8 @@ impl Volume {
             _ => error,
         };
         let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
-        let watch = Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
+        let watch =
+            Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok()));
         let volume = Volume { at: at.clone(), store, tree, shared };
         volume.start()?;
@@ -253,6 +279,7 @@ impl Volume {
             watched: watch.as_ref().map(|watch| watch.count() as u64),
             is_full: watch.as_ref().is_some_and(Watch::is_full),
             scan: told.scan.map(Scanned::from),
+            followed: None,
         })
     }
 }

@@ -75,7 +75,12 @@ impl Place {
         for (path, line) in &plain {
             assert_eq!(known.get(path), Some(line), "{path}");
         }
-        assert_eq!(plain.len(), known.len(), "{:?}", known.keys().filter(|path| !plain.contains_key(*path)).collect::<Vec<_>>());
+        assert_eq!(
+            plain.len(),
+            known.len(),
+            "{:?}",
+            known.keys().filter(|path| !plain.contains_key(*path)).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -112,8 +117,18 @@ fn plain(top: &Path) -> BTreeMap<String, Line> {
 
 fn plain_line(path: &Path, files: &mut Vec<u64>) -> Line {
     let data = fs::symlink_metadata(path).unwrap();
-    let kind = if data.is_dir() { 'd' } else if data.is_symlink() { 'l' } else { 'f' };
-    let target = if kind == 'l' { fs::read_link(path).unwrap().into_os_string().into_encoded_bytes() } else { Vec::new() };
+    let kind = if data.is_dir() {
+        'd'
+    } else if data.is_symlink() {
+        'l'
+    } else {
+        'f'
+    };
+    let target = if kind == 'l' {
+        fs::read_link(path).unwrap().into_os_string().into_encoded_bytes()
+    } else {
+        Vec::new()
+    };
     let size = if kind == 'f' { data.len() } else { 0 };
     let mtime = FileTime { secs: data.mtime(), nanos: data.mtime_nsec() as u32 };
     let owner = |name: Option<String>, id: u32| name.unwrap_or_else(|| id.to_string());
@@ -157,7 +172,9 @@ fn known(volume: &Volume) -> BTreeMap<String, Line> {
                 todo.push((path, id));
             }
         }
-        let Kind::Dir { names: counted, .. } = volume.tree().node(id).unwrap().unwrap().kind else { panic!() };
+        let Kind::Dir { names: counted, .. } = volume.tree().node(id).unwrap().unwrap().kind else {
+            panic!()
+        };
         assert_eq!(counted, names);
     }
     number_files(lines)
@@ -208,7 +225,8 @@ fn what_is_written_is_in_the_catalogue_when_it_is_synced() {
     let run = place.store.dir(&rel("run")).unwrap();
     run.hard_link(b"a", &*place.root(), b"c").unwrap();
     run.remove_file(b"b").unwrap();
-    run.set_own_meta(&Meta { mode: 0o700, mtime: FileTime { secs: 9, nanos: 9 }, ..Meta::default() }).unwrap();
+    run.set_own_meta(&Meta { mode: 0o700, mtime: FileTime { secs: 9, nanos: 9 }, ..Meta::default() })
+        .unwrap();
     run.sync().unwrap();
     place.assert_same();
     place.root().rename(b"run", &*place.root(), b"done").unwrap();
@@ -230,7 +248,8 @@ fn what_is_renamed_stays_the_same_file() {
     let id = |path: &str| {
         let mut id = ROOT;
         for name in rel(path).components() {
-            let spot = renkei_core::namespace::Spot { dir: id, name: renkei_core::namespace::Name(name.to_vec()) };
+            let spot =
+                renkei_core::namespace::Spot { dir: id, name: renkei_core::namespace::Name(name.to_vec()) };
             id = place.volume.tree().child(&spot).unwrap().unwrap().0;
         }
         id
@@ -372,7 +391,11 @@ fn do_step(place: &Place, step: &Step) {
             }
         }
         Step::Mode(d, n, mode) => {
-            let meta = Meta { mode: 0o700 | u32::from(*mode), mtime: FileTime { secs: 77, nanos: 1 }, ..Meta::default() };
+            let meta = Meta {
+                mode: 0o700 | u32::from(*mode),
+                mtime: FileTime { secs: 77, nanos: 1 },
+                ..Meta::default()
+            };
             drop(dir(d).and_then(|dir| dir.set_meta(n.to_string().as_bytes(), &meta)));
         }
         Step::Sync => place.root().sync().unwrap(),

@@ -14,6 +14,8 @@ mod durability;
 mod errors;
 mod federation;
 mod fidelity;
+mod files;
+mod following;
 mod hostile;
 mod join;
 mod kept;

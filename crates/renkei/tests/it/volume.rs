@@ -32,7 +32,9 @@ fn tree(top: &Path) -> BTreeMap<String, (u32, i64, i64, Vec<u8>)> {
                     todo.push(format!("{path}/"));
                     Vec::new()
                 }
-                kind if kind.is_symlink() => fs::read_link(top.join(&path)).unwrap().into_os_string().into_encoded_bytes(),
+                kind if kind.is_symlink() => {
+                    fs::read_link(top.join(&path)).unwrap().into_os_string().into_encoded_bytes()
+                }
                 _ => fs::read(top.join(&path)).unwrap(),
             };
             found.insert(path, (data.mode(), data.mtime(), data.mtime_nsec(), content));
@@ -56,7 +58,9 @@ fn records(site: &Site) -> u64 {
 fn run7(dir: &Path) -> std::path::PathBuf {
     let run = dir.join("run7");
     fs::create_dir_all(run.join("sub/deep")).unwrap();
-    for (name, content) in [("a.bam", &b"aaaa"[..]), ("b.txt", b""), ("sub/c.bam", &[7; 3_000_000]), ("sub/deep/d", b"d")] {
+    for (name, content) in
+        [("a.bam", &b"aaaa"[..]), ("b.txt", b""), ("sub/c.bam", &[7; 3_000_000]), ("sub/deep/d", b"d")]
+    {
         fs::write(run.join(name), content).unwrap();
     }
     fs::hard_link(run.join("a.bam"), run.join("sub/again")).unwrap();
@@ -78,7 +82,11 @@ fn a_volume_is_made_used_and_deleted() {
     let before = records(&kek);
     assert!(before > 8, "{before}");
     let found = check(&kek);
-    assert_eq!((found["new"].as_u64(), found["changed"].as_u64(), found["failed"].as_u64()), (Some(0), Some(0), Some(0)), "{found}");
+    assert_eq!(
+        (found["new"].as_u64(), found["changed"].as_u64(), found["failed"].as_u64()),
+        (Some(0), Some(0), Some(0)),
+        "{found}"
+    );
     let back = dir.path().join("back");
     kek.ok(&["cp", "-r", "/genome/2026/run7", back.to_str().unwrap()]);
     assert_eq!(tree(&back), tree(Path::new(run)));
@@ -106,16 +114,32 @@ fn what_makes_no_sense_is_refused() {
     let (_dir, kek) = site();
     fs::create_dir_all(kek.root().join("full/sub")).unwrap();
     let status = |arguments: &[&str]| kek.renkei(arguments).status.code().unwrap();
-    assert_eq!(status(&["volume", "create", "genome", "--storage", "data", "--path", "other"]), 4, "the name is taken");
+    assert_eq!(
+        status(&["volume", "create", "genome", "--storage", "data", "--path", "other"]),
+        4,
+        "the name is taken"
+    );
     assert_eq!(status(&["volume", "create", "data", "--storage", "data"]), 4, "a storage has the name");
-    assert_eq!(status(&["storage", "add", "genome", kek.root().to_str().unwrap()]), 4, "a volume has the name");
+    assert_eq!(
+        status(&["storage", "add", "genome", kek.root().to_str().unwrap()]),
+        4,
+        "a volume has the name"
+    );
     assert_eq!(status(&["volume", "create", "x", "--storage", "none"]), 3);
-    assert_eq!(status(&["volume", "create", "x", "--storage", "data", "--path", "full"]), 4, "it is not empty");
+    assert_eq!(
+        status(&["volume", "create", "x", "--storage", "data", "--path", "full"]),
+        4,
+        "it is not empty"
+    );
     assert_eq!(status(&["volume", "create", "x", "--storage", "data", "--in-place", "missing"]), 3);
-    assert_eq!(status(&["volume", "create", "x", "--storage", "data", "--path", "genome/x"]), 2, "one volume in another");
+    assert_eq!(
+        status(&["volume", "create", "x", "--storage", "data", "--path", "genome/x"]),
+        2,
+        "one volume in another"
+    );
     assert_eq!(status(&["volume", "create", "X", "--storage", "data"]), 2);
     assert_eq!(status(&["volume", "show", "none"]), 3);
-    assert_eq!(status(&["volume", "grant", "genome", "titech", "read"]), 2);
+    assert_eq!(status(&["volume", "grant", "genome", "titech/x", "read"]), 2);
     assert_eq!(status(&["volume", "set", "genome", "size=3"]), 2);
     assert_eq!(kek.ok(&["volume", "list"]).lines().count(), 1);
 }
@@ -134,7 +158,8 @@ fn a_tree_that_is_there_becomes_a_volume_in_place() {
         fs::write(folder.join(format!("f{at}")), at.to_string()).unwrap();
     }
     let inode = fs::metadata(old.join("d0/f0")).unwrap().ino();
-    let (status, made) = kek.json(&["volume", "create", "genome", "--storage", "data", "--in-place", "genome-2025"]);
+    let (status, made) =
+        kek.json(&["volume", "create", "genome", "--storage", "data", "--in-place", "genome-2025"]);
     assert_eq!((status, made["found"]["failed"].as_u64()), (0, Some(0)), "{made}");
     // The scan with which the volume was opened may have come first.
     let records = records(&kek);
@@ -170,7 +195,10 @@ fn what_changes_behind_its_back_is_found() {
         last = now;
     }
     let found = check(&kek);
-    assert_eq!((found["new"].as_u64(), found["gone"].as_u64(), found["changed"].as_u64()), (Some(0), Some(0), Some(0)));
+    assert_eq!(
+        (found["new"].as_u64(), found["gone"].as_u64(), found["changed"].as_u64()),
+        (Some(0), Some(0), Some(0))
+    );
     // What is changed while no PoP runs is found when one does.
     kek.stop();
     fs::write(run.join("late"), "late").unwrap();
@@ -194,7 +222,8 @@ fn a_pop_that_is_killed_finds_what_it_did_not_note() {
     for round in 0..4u64 {
         let into = format!("/genome/r{round}");
         let mut copy = kek.command();
-        let mut copy = copy.args(["cp", "-r", "--retry-for", "0", source.to_str().unwrap(), &into]).spawn().unwrap();
+        let mut copy =
+            copy.args(["cp", "-r", "--retry-for", "0", source.to_str().unwrap(), &into]).spawn().unwrap();
         // At another moment each time, also before the first rename.
         let plain = kek.root().join(format!("genome/r{round}"));
         let enough = |least: usize| fs::read_dir(&plain).map(|dir| dir.count() >= least).unwrap_or(false);
@@ -243,11 +272,17 @@ fn paths_name_volumes_where_nothing_local_has_the_name() {
 fn find_tests_names_types_sizes_and_times() {
     let (dir, kek) = site();
     kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
-    assert_eq!(kek.ok(&["find", "/genome", "--name", "*.bam"]), "/genome/run7/a.bam\n/genome/run7/sub/c.bam\n");
+    assert_eq!(
+        kek.ok(&["find", "/genome", "--name", "*.bam"]),
+        "/genome/run7/a.bam\n/genome/run7/sub/c.bam\n"
+    );
     assert_eq!(kek.ok(&["find", "kek:/genome/run7", "--type", "l"]), "kek:/genome/run7/link\n");
     assert_eq!(kek.ok(&["find", "/genome", "--type", "f", "--size", "+1M"]), "/genome/run7/sub/c.bam\n");
     assert_eq!(kek.ok(&["find", "/genome", "--size", "-1"]), "/genome/run7/b.txt\n");
-    assert_eq!(kek.ok(&["find", "/genome", "--type", "d"]), "/genome\n/genome/run7\n/genome/run7/sub\n/genome/run7/sub/deep\n");
+    assert_eq!(
+        kek.ok(&["find", "/genome", "--type", "d"]),
+        "/genome\n/genome/run7\n/genome/run7/sub\n/genome/run7/sub/deep\n"
+    );
     let old = fs::File::options().write(true).open(kek.root().join("genome/run7/b.txt")).unwrap();
     old.set_modified(std::time::SystemTime::now() - Duration::from_secs(3 * 86_400)).unwrap();
     let recent = kek.ok(&["find", "/genome", "--newer-than", "2d", "--type", "f"]);

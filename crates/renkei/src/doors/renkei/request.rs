@@ -67,6 +67,10 @@ pub(super) fn handle(
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
+        Request::Volume(about) if proof.principal.user_name().is_none() => {
+            let link = control.sender();
+            alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)
+        }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.expect_here(&access, &request)?;
@@ -75,6 +79,7 @@ pub(super) fn handle(
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
+        Ok(Outcome::Attended(ended)) => return ended,
         Ok(Outcome::Answered) => return Ok(()),
         Ok(Outcome::Reply(reply)) => Ok(reply),
         Err(error) => Err(error.at(site.name().as_str())),
@@ -138,6 +143,8 @@ enum Outcome {
     Answered,
     /// A transfer was opened and has ended.
     Transferred(Result<Summary, Error>),
+    /// A file session was opened and has ended.
+    Attended(Result<(), Error>),
 }
 
 fn dispatch(
@@ -151,6 +158,7 @@ fn dispatch(
         Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
         Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
         Request::OpenFound(open) => open_found(id, &open, access, control, site),
+        Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
         Request::Push { send, to, grant } => {
             push(id, control, |watch, stop| site.push(access, send, &to, Leave::Grant(grant), watch, stop))
         }
@@ -203,6 +211,7 @@ fn operate(
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
         Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
+        Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
