@@ -28,7 +28,7 @@ use keeper::{Keeper, Shared};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -48,6 +48,8 @@ pub struct Volumes {
 struct Open {
     trees: Option<Arc<Trees>>,
     volumes: HashMap<VolumeId, Arc<Volume>>,
+    /// Those that were deleted, so that nobody who has not heard of it makes them anew.
+    forgotten: HashSet<VolumeId>,
 }
 
 /// Where a volume's plain files are.
@@ -152,6 +154,9 @@ impl Volumes {
     /// `StorageMissing`, `CatalogueFailed`.
     pub fn open(&self, name: &str, facts: &Facts, at: &Site) -> Result<Arc<Volume>, Error> {
         let mut open = self.open_ones();
+        if open.forgotten.contains(&facts.id) {
+            return Err(facts::unknown(name));
+        }
         if let Some(volume) = open.volumes.get(&facts.id).filter(|volume| volume.at == *at) {
             volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
             return Ok(volume.clone());
@@ -168,6 +173,7 @@ impl Volumes {
     /// `CatalogueFailed`.
     pub fn forget(&self, id: VolumeId) -> Result<(), Error> {
         let mut open = self.open_ones();
+        open.forgotten.insert(id);
         if let Some(volume) = open.volumes.remove(&id) {
             volume.close();
         }

@@ -10,6 +10,7 @@ use crate::store::{Detail, Dir, Listing, Raw, ReadFile, Space, Store, WriteFile}
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
+use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -287,6 +288,10 @@ impl WriteFile for NotedFile {
         self.inner.read_at(buf, offset)
     }
 
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        self.inner.next_data(from)
+    }
+
     fn set_len(&self, len: u64) -> Result<(), Error> {
         self.change(|| self.inner.set_len(len))
     }
@@ -301,6 +306,10 @@ impl WriteFile for NotedFile {
 
     fn start_writeback(&self, range: Range<u64>) {
         self.inner.start_writeback(range);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
     }
 
     fn sync_data(&self) -> Result<(), Error> {

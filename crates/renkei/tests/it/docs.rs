@@ -210,6 +210,10 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("storage add", &["storage", "add", "more", folder]);
     see("storage list", &["storage", "list"]);
     see("storage add", &["storage", "remove", "more"]);
+    see("volume create", &["volume", "create", "genome", "--storage", "data"]);
+    see("volume create", &["volume", "grant", "genome", "*@kek", "read", "--on", "public"]);
+    see("volume list", &["volume", "list"]);
+    see("volume show", &["volume", "show", "genome"]);
     see("rule add", &["rule", "add", "raw", "titech:/data/drop", "kek:/data/raw"]);
     see("rule list", &["rule", "list"]);
     see("rule add", &["rule", "remove", "raw"]);
@@ -227,6 +231,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("map test", &["map", "test", &format!("{account}@kek")]);
     see("whoami", &["whoami"]);
     see("whoami SITE", &["whoami", "kek"]);
+    see("whoami SITE", &["whoami", "titech"]);
     see("doctor", &["doctor"]);
     see("doctor", &["doctor", "kek"]);
     see("renew", &["renew"]);
@@ -241,6 +246,7 @@ fn see_place_verbs(federation: &Federation, pages: &mut Pages) {
     see("failure", &["ls", &none]);
     see("ls", &["ls", "-l", &dir, &none]);
     see("ls", &["ls", "-U", &dir]);
+    see("find", &["find", &dir, &none]);
     see("stat", &["stat", &place("dir/a.dat"), &none]);
     see("mkdir", &["mkdir", &place("new"), &dir]);
     see("mkdir", &["mv", &place("new"), &place("newer")]);

@@ -38,4 +38,5 @@ mod tidy;
 mod tree;
 mod trees;
 mod verbs;
+mod volume;
 mod wire;
