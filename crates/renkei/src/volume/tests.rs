@@ -149,7 +149,8 @@ fn number(seen: &mut Vec<u64>, id: u64) -> usize {
 fn number_files(lines: BTreeMap<String, Line>) -> BTreeMap<String, Line> {
     let mut order = Vec::new();
     let numbered = |(path, mut line): (String, Line)| {
-        line.7 = number(&mut order, line.7 as u64);
+        // Several names of one symbolic link are links of their own in the catalogue.
+        line.7 = if line.0 == 'l' { 0 } else { number(&mut order, line.7 as u64) };
         (path, line)
     };
     lines.into_iter().map(numbered).collect()
