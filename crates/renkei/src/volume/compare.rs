@@ -9,16 +9,15 @@
 //! in the catalogue.
 
 use super::known::Known;
-use super::plain::{Plain, Seen, is_same_content, look, seen};
+use super::plain::{Plain, Seen, look, seen};
 use super::tally::Tally;
 use crate::catalogue::{Held, VolumeTree};
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Raw, names};
-use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
-use renkei_core::error::{Code, Error};
+use crate::store::{Detail, Dir};
+use renkei_core::entry::Stamp;
+use renkei_core::error::Error;
 use renkei_core::namespace::{
-    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record,
-    Spot,
+    Attributes, Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
 };
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
