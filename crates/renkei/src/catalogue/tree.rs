@@ -13,7 +13,7 @@ use renkei_core::namespace::{Effects, Name, Node, NodeId, Numbered, Origin, ROOT
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -314,6 +314,16 @@ impl VolumeTree {
         })
     }
 
+    /// The same of many nodes; those of which nothing is known are left out.
+    pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Held>, Error> {
+        let rows = ids.iter().map(|id| [number(*id)]).collect();
+        self.base.run("read", async {
+            let mut work = self.reader.acquire().await?;
+            let found = FIND_HELD.fetch(&mut work, self.scope, rows).await?;
+            found.iter().map(|row| Ok((id_at(row, 0)?, unpack(&row.try_get::<Vec<u8>, _>(1)?)?))).collect()
+        })
+    }
+
     /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
     pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
         let last: BTreeMap<NodeId, &Option<Held>> = held.iter().map(|(id, held)| (*id, held)).collect();
@@ -352,6 +362,12 @@ impl VolumeTree {
     }
 }
 
+const FIND_HELD: Many = Many {
+    before: "SELECT node, held FROM tree_held WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
+};
 const PUT_HELD: Many = Many {
     before: "INSERT INTO tree_held (volume, node, held) VALUES ",
     row: "($1, ?, ?)",

@@ -8,14 +8,16 @@
 //! number did, as far as [`Held`] tells. Devices, sockets and FIFOs, and files that are still being received, are not
 //! in the catalogue.
 
+use super::known::Known;
+use super::plain::{Plain, Seen, look, seen};
+use super::tally::Tally;
 use crate::catalogue::{Held, VolumeTree};
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Raw, names};
-use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
-use renkei_core::error::{Code, Error};
+use crate::store::{Detail, Dir};
+use renkei_core::entry::Stamp;
+use renkei_core::error::Error;
 use renkei_core::namespace::{
-    Attributes, Base, Change, Content, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record,
-    Spot,
+    Attributes, Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
 };
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
@@ -38,54 +40,18 @@ const MOST_SEEN: usize = 65_536;
 /// Numbers of nodes that are drawn at a time.
 const DRAW: u64 = 4096;
 
-/// Names of the catalogue that are read at a time.
-const PAGE: usize = 1000;
-
-/// Examples that a tally keeps.
-const MOST_EXAMPLES: usize = 20;
-
 /// The comparison of one volume.
 pub(super) struct Compare {
-    tree: Arc<VolumeTree>,
+    pub(super) tree: Arc<VolumeTree>,
     top: Arc<dyn Dir>,
     numbers: Numbers,
     /// Files with several names, by device and inode number.
-    links: HashMap<(u64, u64), NodeId>,
-    batch: Batch,
+    pub(super) links: HashMap<(u64, u64), NodeId>,
+    pub(super) batch: Batch,
     /// What names were when they were brought up to date last.
     seen: HashMap<RelPath, Option<Seen>>,
     /// What was found since somebody looked.
     pub(super) tally: Tally,
-}
-
-/// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// Names that the catalogue did not have.
-    pub(super) new: u64,
-    /// Names that it had and are gone.
-    pub(super) gone: u64,
-    /// Files with other content.
-    pub(super) changed: u64,
-    /// Other modes, owners or times alone.
-    pub(super) attributes: u64,
-    /// What could not be looked at or stored.
-    pub(super) failed: u64,
-    /// Some of all these, for people.
-    pub(super) examples: Vec<String>,
-}
-
-impl Tally {
-    fn note(&mut self, what: &str, path: &RelPath) {
-        if self.examples.len() < MOST_EXAMPLES {
-            self.examples.push(format!("{what} {path}"));
-        }
-    }
-
-    fn fail(&mut self, path: &RelPath, error: &Error) {
-        self.failed += 1;
-        self.note(&format!("failed ({error})"), path);
-    }
 }
 
 /// Numbers that the next changes and nodes get.
@@ -98,113 +64,46 @@ struct Numbers {
 
 /// What was gathered and is not decided yet.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     changes: Vec<Numbered>,
-    held: Vec<(NodeId, Of, Stamp)>,
+    pub(super) held: Vec<(NodeId, Of, Stamp)>,
+    /// What is known of plain files, as far as it was read ahead.
+    before: HashMap<NodeId, Option<Held>>,
+    /// Files with several names that were brought up to date.
+    pub(super) settled: HashSet<NodeId>,
     /// Directories by their paths.
-    ids: HashMap<RelPath, NodeId>,
+    pub(super) ids: HashMap<RelPath, NodeId>,
     /// Directories that the catalogue does not have yet.
-    fresh: HashSet<NodeId>,
+    pub(super) fresh: HashSet<NodeId>,
     /// Names that were dealt with.
     done: HashSet<RelPath>,
     /// Directories of which names changed.
-    touched: BTreeMap<RelPath, NodeId>,
+    pub(super) touched: BTreeMap<RelPath, NodeId>,
     /// Directories of which names may have changed there and back.
-    doubtful: BTreeMap<RelPath, NodeId>,
-    gone: HashSet<NodeId>,
+    pub(super) doubtful: BTreeMap<RelPath, NodeId>,
+    pub(super) gone: HashSet<NodeId>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
 
 /// Which version of a content a file has.
-enum Of {
+pub(super) enum Of {
     Version(u64),
     /// The one that this change makes.
     Change(u64),
 }
 
 /// A directory in both trees.
-struct Place {
-    dir: Arc<dyn Dir>,
-    path: RelPath,
-    id: NodeId,
+pub(super) struct Place {
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) path: RelPath,
+    pub(super) id: NodeId,
 }
 
 impl Place {
-    fn spot(&self, name: &[u8]) -> Spot {
+    /// A name in it.
+    pub(super) fn spot(&self, name: &[u8]) -> Spot {
         Spot { dir: self.id, name: Name(name.to_vec()) }
     }
-}
-
-/// What the plain tree has under a name.
-struct Plain {
-    entry: Entry,
-    raw: Raw,
-}
-
-impl Plain {
-    fn attributes(&self) -> Attributes {
-        let Raw { uid, gid, .. } = self.raw;
-        Attributes {
-            mode: self.entry.meta.mode,
-            owner: names::user_name(uid).unwrap_or_else(|| uid.to_string()),
-            group: names::group_name(gid).unwrap_or_else(|| gid.to_string()),
-            mtime: self.entry.meta.mtime,
-        }
-    }
-
-    /// What it would be as a new node; none for what is not in catalogues.
-    fn kind(&self) -> Option<NewKind> {
-        match &self.entry.kind {
-            EntryKind::File { .. } => Some(NewKind::File),
-            EntryKind::Dir => Some(NewKind::Dir),
-            EntryKind::Symlink { target } => Some(NewKind::Symlink(target.clone())),
-            EntryKind::HardLink { .. } | EntryKind::Special => None,
-        }
-    }
-
-    fn stamp(&self) -> Stamp {
-        match self.entry.kind {
-            EntryKind::File { stamp, .. } => stamp,
-            _ => Stamp::default(),
-        }
-    }
-
-    /// Whether a node of the catalogue may become this without being another one.
-    fn is_kind_of(&self, node: &Node) -> bool {
-        match (&self.entry.kind, &node.kind) {
-            (EntryKind::File { .. }, Kind::File(_)) | (EntryKind::Dir, Kind::Dir { .. }) => true,
-            (EntryKind::Symlink { target }, Kind::Symlink { target: known }) => target == known,
-            _ => false,
-        }
-    }
-}
-
-/// What tells one state of a name from the next: kind of clock, number, size.
-type Seen = (FileTime, u64, u64);
-
-fn seen(plain: &Option<Plain>) -> Option<Seen> {
-    plain.as_ref().map(|plain| (plain.raw.ctime, plain.raw.ino, plain.entry.size()))
-}
-
-/// Whether a file has the content that it had, by all that can be seen without reading it.
-pub(super) fn is_same_content(a: &Stamp, b: &Stamp) -> bool {
-    (a.size, a.mtime, a.ino) == (b.size, b.mtime, b.ino)
-}
-
-/// What the plain tree has under a name; nothing for what does not belong into the catalogue.
-fn look(dir: &dyn Dir, name: &[u8]) -> Result<Option<Plain>, Error> {
-    if is_temp_name(name) {
-        return Ok(None);
-    }
-    match dir.entry(name, Detail::Basic) {
-        Ok((entry, raw)) => Ok(Some(Plain { entry, raw }).filter(|plain| plain.kind().is_some())),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn is_gone(error: &Error) -> bool {
-    matches!(error.code, Code::PathNotFound | Code::NotADirectory)
 }
 
 /// The path's directories from the top on, then the path itself.
@@ -299,11 +198,13 @@ impl Compare {
         let mut known = Known::of(place.id, self.batch.fresh.contains(&place.id));
         let mut dirs = Vec::new();
         loop {
-            let order = match (names.front(), known.peek(&self.tree)?) {
+            let next = known.peek(&self.tree)?.map(|(name, ..)| name.0.clone());
+            self.read_held(&known.new_files())?;
+            let order = match (names.front(), &next) {
                 (None, None) => return Ok(dirs),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some(name), Some((known, ..))) => name.cmp(&known.0),
+                (Some(name), Some(known)) => name.cmp(known),
             };
             let (mut name, mut node) = (Vec::new(), None);
             if order != Ordering::Less {
@@ -372,190 +273,6 @@ impl Compare {
         let Ok(parent) = RelPath::parse(parent) else { return false };
         let Some(dir) = self.open(&parent) else { return last.is_none() };
         look(&*dir, name).is_ok_and(|plain| seen(&plain) == last)
-    }
-
-    // ---- what becomes of one name ------------------------------------------------------------------------------------
-
-    fn make(&mut self, place: &Place, path: &RelPath, plain: &Plain) -> Result<Option<RelPath>, Error> {
-        let Some(kind) = plain.kind() else { return Ok(None) };
-        let at = place.spot(path.name().unwrap_or_default());
-        self.tally.new += 1;
-        self.tally.note("new", path);
-        self.batch.touched.insert(place.path.clone(), place.id);
-        if let Some(id) = self.twin(plain)? {
-            let time = plain.entry.meta.mtime;
-            self.change(Change::Link { id, at, time })?;
-            return Ok(None);
-        }
-        let (id, attributes) = (self.draw()?, plain.attributes());
-        let is_dir = kind == NewKind::Dir;
-        let is_file = kind == NewKind::File;
-        let number = self.change(Change::Make { id, at, kind, attributes, keep_both: false })?;
-        if is_dir {
-            self.batch.ids.insert(path.clone(), id);
-            self.batch.fresh.insert(id);
-            return Ok(Some(path.clone()));
-        }
-        if is_file {
-            self.set_content(id, Base::Own(number), plain)?;
-        }
-        Ok(None)
-    }
-
-    /// The node of a file with several names, if one of them is known.
-    fn twin(&mut self, plain: &Plain) -> Result<Option<NodeId>, Error> {
-        let is_file = matches!(plain.entry.kind, EntryKind::File { .. });
-        if !is_file || plain.raw.nlink < 2 {
-            return Ok(None);
-        }
-        let Some(id) = self.links.get(&(plain.raw.dev, plain.raw.ino)).copied() else { return Ok(None) };
-        if self.batch.gone.contains(&id) {
-            return Ok(None);
-        }
-        let pending = self.batch.held.iter().rev().find(|(node, ..)| *node == id).map(|(.., stamp)| *stamp);
-        let stamp = match pending {
-            Some(stamp) => Some(stamp),
-            None => self.tree.held(id)?.map(|held| held.stamp),
-        };
-        // The number may be that of another file by now.
-        Ok(stamp.filter(|stamp| stamp.ino == plain.raw.ino).map(|_| id))
-    }
-
-    /// The file has this content now.
-    fn set_content(&mut self, id: NodeId, base: Base, plain: &Plain) -> Result<(), Error> {
-        let (stamp, mtime) = (plain.stamp(), plain.entry.meta.mtime);
-        let size = stamp.size;
-        let number = self.change(Change::SetContent { id, base, size, digest: None, mtime, beside: None })?;
-        self.batch.held.push((id, Of::Change(number), stamp));
-        self.remember_links(id, plain);
-        Ok(())
-    }
-
-    fn remember_links(&mut self, id: NodeId, plain: &Plain) {
-        if plain.raw.nlink > 1 {
-            self.links.insert((plain.raw.dev, plain.raw.ino), id);
-        }
-    }
-
-    fn update(
-        &mut self,
-        place: &Place,
-        path: &RelPath,
-        plain: &Plain,
-        id: NodeId,
-        node: Node,
-    ) -> Result<(), Error> {
-        if let Kind::File(content) = &node.kind {
-            if let Some(twin) = self.twin(plain)?.filter(|twin| *twin != id) {
-                tracing::debug!(node = id.0, other = twin.0, "another name of another file");
-                self.remove(place, path, id, &node)?;
-                return self.make(place, path, plain).map(drop);
-            }
-            let held = self.tree.held(id)?;
-            let is_other = held.as_ref().is_some_and(|held| held.stamp.ino != plain.raw.ino);
-            if is_other && node.links > 1 {
-                self.remove(place, path, id, &node)?;
-                return self.make(place, path, plain).map(drop);
-            }
-            if self.update_content(path, plain, id, &node, content, held)? {
-                let attributes = Attributes { mtime: plain.entry.meta.mtime, ..node.attributes };
-                return self.update_attributes(path, plain, id, &attributes, false);
-            }
-        } else if plain.entry.kind == EntryKind::Dir {
-            self.batch.ids.insert(path.clone(), id);
-            if self.batch.touched.contains_key(path) {
-                return Ok(());
-            }
-        }
-        self.update_attributes(path, plain, id, &node.attributes, true)
-    }
-
-    /// Whether the content is new.
-    fn update_content(
-        &mut self,
-        path: &RelPath,
-        plain: &Plain,
-        id: NodeId,
-        node: &Node,
-        content: &Content,
-        held: Option<Held>,
-    ) -> Result<bool, Error> {
-        let stamp = plain.stamp();
-        let is_same = match &held {
-            Some(held) => held.version == content.version && is_same_content(&held.stamp, &stamp),
-            // It ended between the change and what this site holds of it.
-            None => (content.size, node.attributes.mtime) == (stamp.size, stamp.mtime),
-        };
-        if !is_same {
-            self.tally.changed += 1;
-            self.tally.note("changed", path);
-            self.set_content(id, content.base(), plain)?;
-            return Ok(true);
-        }
-        if held.is_none() {
-            self.batch.held.push((id, Of::Version(content.version), stamp));
-        }
-        self.remember_links(id, plain);
-        Ok(false)
-    }
-
-    fn update_attributes(
-        &mut self,
-        path: &RelPath,
-        plain: &Plain,
-        id: NodeId,
-        known: &Attributes,
-        counts: bool,
-    ) -> Result<(), Error> {
-        let attributes = plain.attributes();
-        if attributes == *known {
-            return Ok(());
-        }
-        if counts {
-            self.tally.attributes += 1;
-            self.tally.note("attributes", path);
-        }
-        self.change(Change::SetAttributes { id, attributes }).map(drop)
-    }
-
-    /// A name goes from the catalogue, with all below it.
-    fn remove(&mut self, place: &Place, path: &RelPath, id: NodeId, node: &Node) -> Result<(), Error> {
-        self.tally.gone += 1;
-        self.tally.note("gone", path);
-        self.batch.touched.insert(place.path.clone(), place.id);
-        let (at, time) = (place.spot(path.name().unwrap_or_default()), node.attributes.mtime);
-        if !node.is_dir() {
-            if node.links == 1 {
-                self.batch.gone.insert(id);
-            }
-            return self.change(Change::Remove { at, time }).map(drop);
-        }
-        self.batch.ids.retain(|below, _| !below.starts_with(path));
-        self.batch.touched.retain(|below, _| !below.starts_with(path));
-        self.batch.doubtful.retain(|below, _| !below.starts_with(path));
-        self.remove_tree(at, id, time)
-    }
-
-    fn remove_tree(&mut self, at: Spot, id: NodeId, time: FileTime) -> Result<(), Error> {
-        let mut levels = vec![(at, Known::of(id, self.batch.fresh.contains(&id)))];
-        while let Some((_, known)) = levels.last_mut() {
-            let dir = known.dir;
-            if known.peek(&self.tree)?.is_none() {
-                if let Some((at, _)) = levels.pop() {
-                    self.batch.gone.insert(dir);
-                    self.change(Change::RemoveDir { at, time })?;
-                }
-                continue;
-            }
-            let (name, node) = known.take();
-            let at = Spot { dir, name: Name(name) };
-            match node {
-                Some((id, node)) if node.is_dir() => levels.push((at, Known::of(id, false))),
-                _ => drop(self.change(Change::Remove { at, time })?),
-            }
-            self.decide_if_full()?;
-        }
-        Ok(())
     }
 
     /// Compares the attributes of the top; those of other directories are compared where they lie.
@@ -628,6 +345,24 @@ impl Compare {
         Some(dir)
     }
 
+    /// Reads what is known of plain files, many at a time.
+    fn read_held(&mut self, files: &[NodeId]) -> Result<(), Error> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut found = self.tree.held_of(files)?;
+        self.batch.before.extend(files.iter().map(|id| (*id, found.remove(id))));
+        Ok(())
+    }
+
+    /// What is known of a plain file.
+    pub(super) fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
+        match self.batch.before.get(&id) {
+            Some(held) => Ok(held.clone()),
+            None => self.tree.held(id),
+        }
+    }
+
     /// The number of a directory, as the catalogue and what was gathered have it.
     fn dir_id(&mut self, path: &RelPath) -> Result<Option<NodeId>, Error> {
         let (mut at, mut below) = (path.clone(), Vec::new());
@@ -652,7 +387,8 @@ impl Compare {
         Ok(Some(id))
     }
 
-    fn draw(&mut self) -> Result<NodeId, Error> {
+    /// The number of a new node.
+    pub(super) fn draw(&mut self) -> Result<NodeId, Error> {
         if self.numbers.ids.is_empty() {
             self.numbers.ids = self.tree.draw(OWN, DRAW)?;
         }
@@ -660,7 +396,7 @@ impl Compare {
     }
 
     /// Adds a change; gives its number.
-    fn change(&mut self, change: Change) -> Result<u64, Error> {
+    pub(super) fn change(&mut self, change: Change) -> Result<u64, Error> {
         let number = match self.numbers.change {
             Some(number) => number,
             None => self.tree.position()?.taken.get(&OWN).copied().unwrap_or_default() + 1,
@@ -678,7 +414,7 @@ impl Compare {
     }
 
     /// As [`Compare::commit_if_full`] in the middle of something: what was gathered is still needed.
-    fn decide_if_full(&mut self) -> Result<(), Error> {
+    pub(super) fn decide_if_full(&mut self) -> Result<(), Error> {
         if self.batch.changes.len() < MOST_CHANGES {
             return Ok(());
         }
@@ -770,36 +506,4 @@ fn version_in(record: &Record, id: NodeId) -> Option<u64> {
         Some(Node { kind: Kind::File(content), .. }) if *node == id => Some(content.version),
         _ => None,
     })
-}
-
-/// The names that the catalogue has in a directory, read on as they are taken.
-struct Known {
-    dir: NodeId,
-    page: VecDeque<(Name, NodeId, Node)>,
-    after: Option<Name>,
-    is_ended: bool,
-}
-
-impl Known {
-    /// Of a directory; nothing of one that the catalogue does not have yet.
-    fn of(dir: NodeId, is_fresh: bool) -> Self {
-        Known { dir, page: VecDeque::new(), after: None, is_ended: is_fresh }
-    }
-
-    fn peek(&mut self, tree: &VolumeTree) -> Result<Option<&(Name, NodeId, Node)>, Error> {
-        if self.page.is_empty() && !self.is_ended {
-            self.page = tree.list(self.dir, self.after.as_ref(), PAGE)?.into();
-            self.is_ended = self.page.len() < PAGE;
-            self.after = self.page.back().map(|(name, ..)| name.clone());
-        }
-        Ok(self.page.front())
-    }
-
-    /// The next one, which was seen before.
-    fn take(&mut self) -> (Vec<u8>, Option<(NodeId, Node)>) {
-        match self.page.pop_front() {
-            Some((name, id, node)) => (name.0, Some((id, node))),
-            None => (Vec::new(), None),
-        }
-    }
 }

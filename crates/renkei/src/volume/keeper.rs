@@ -3,8 +3,9 @@
 //! It compares the names that were noted, within 100 ms, and between them goes through the whole tree now and again, one
 //! directory at a time, so that whoever waits for a note never waits for a scan.
 
-use super::compare::{Compare, Tally};
+use super::compare::Compare;
 use super::notes::{Job, Notes, Taken};
+use super::tally::Tally;
 use super::watch::Watch;
 use crate::catalogue::VolumeTree;
 use crate::store::{Detail, Dir};

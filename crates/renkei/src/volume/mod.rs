@@ -6,12 +6,16 @@
 //! anything is acknowledged as durable, and in scans that also find what others changed. Guarantee: what was flushed is in
 //! the catalogue and its log. Non-goals: replicas, and sites that follow.
 
+mod becomes;
 mod compare;
 pub mod facts;
 pub mod followed;
 pub mod grant;
 mod keeper;
+mod known;
 mod notes;
+mod plain;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -292,7 +296,7 @@ impl Drop for Volume {
 
 impl From<keeper::Scan> for Scanned {
     fn from(scan: keeper::Scan) -> Self {
-        let compare::Tally { new, gone, changed, attributes, failed, examples } = scan.tally;
+        let tally::Tally { new, gone, changed, attributes, failed, examples } = scan.tally;
         let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Scanned {
             ended_unix: scan.ended.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),

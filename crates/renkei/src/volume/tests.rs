@@ -302,6 +302,23 @@ fn what_others_change_is_found() {
 }
 
 #[test]
+fn a_file_with_several_names_changes_once() {
+    let mut place = Place::new();
+    fs::write(place.at("a"), "a").unwrap();
+    fs::hard_link(place.at("a"), place.at("b")).unwrap();
+    place.check();
+    place.volume.close();
+    fs::write(place.at("b"), "longer").unwrap();
+    fs::set_permissions(place.at("b"), fs::Permissions::from_mode(0o600)).unwrap();
+    place.reopen();
+    // The scan at the start, or this one.
+    place.check();
+    place.assert_same();
+    let log = place.volume.tree().log(0, 1000).unwrap();
+    assert!(log.iter().all(|record| record.outcome.is_ok()), "{log:?}");
+}
+
+#[test]
 fn the_kernel_tells_what_others_change() {
     let place = Place::new();
     fs::create_dir_all(place.at("a/b")).unwrap();
