@@ -58,6 +58,7 @@ fn unwritten(error: &io::Error) -> Error {
 
 fn print_far(path: &EndpointPath, context: &Context, out: &mut dyn Write) -> Result<(), Error> {
     let (files, handle) = open(context, &path.site, place(path)?)?;
+    files.expect_order(handle)?;
     let (mut buf, mut offset) = (vec![0; READ_BYTES], 0);
     loop {
         let count = files.read(handle, offset, &mut buf)?;

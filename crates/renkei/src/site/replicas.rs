@@ -7,6 +7,7 @@
 use super::Site;
 use super::access::Access;
 use super::fetching::Contents;
+use super::files::checksum;
 use super::running::Running;
 use super::snapshot::Snapshot;
 use super::transfer::{Watch, running};
@@ -17,12 +18,12 @@ use crate::mover::{Stop, fresh_id, hex};
 use crate::store::local::LocalStore;
 use crate::store::{Detail, Dir, Store};
 use crate::volume::Facts;
-use renkei_core::entry::EntryKind;
+use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{
-    Class, EntryFailure, Existing, OpenReceive, OpenSend, ReceiveOptions, Request, Source,
+    Algorithm, Class, EntryFailure, Existing, OpenReceive, OpenSend, ReceiveOptions, Request, Source,
 };
 use renkei_core::wire::volume::{Tally, Whereabouts};
 use std::collections::BTreeSet;
@@ -36,8 +37,6 @@ const MAX_NAMED: usize = 1000;
 const MAX_LISTED: usize = 100;
 /// Data streams at most; the home decides.
 const MAX_STREAMS: u16 = 64;
-/// Bytes read at once when a replica is verified.
-const READ_BYTES: usize = 1 << 20;
 
 /// A followed volume, opened for its replicas.
 struct Copy {
@@ -114,7 +113,7 @@ impl Site {
                 }
                 // Nobody is given it from here on, whether it can be removed or not.
                 tree.set_held(&[(found.id, None)])?;
-                let removed = dir_of(&plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
+                let removed = dir_of(&*plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
                 match removed {
                     Err(error) if error.code != Code::PathNotFound => tally.fail(&found.path, error),
                     _ => tally.count(&found),
@@ -125,39 +124,32 @@ impl Site {
         })
     }
 
-    /// Reads the replicas at a place and below it, and compares them with what their digests were when they came; of those
-    /// that had none the digest is kept now. One that is wrong is not held any more.
+    /// Reads the plain files at a place and below it that this site holds, and compares them with their digests; of those
+    /// that had none the digest is kept now. A replica that is wrong is not held any more; at the home it is told.
     ///
     /// # Errors
     /// As [`Site::evict`]; with `repair` as [`Site::replicate`].
     pub fn verify(&self, access: &Access, place: &Place, repair: bool, stop: &Stop) -> Result<Tally, Error> {
+        let snapshot = self.snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        if !snapshot.follows(facts) {
+            return self.verify_at_home(access, place, facts, stop);
+        }
         let copy = self.copy(access, place)?;
-        let plain = copy.plain()?;
-        let (tree, path, stopped) = (copy.contents.tree.clone(), place.path.clone(), stop.clone());
+        let (plain, tree) = (copy.plain()?, copy.contents.tree.clone());
+        let (path, stopped) = (place.path.clone(), stop.clone());
         let tally = copy.run("verify", move || {
-            let mut tally = Tally::default();
-            each_file(&tree, &path, &mut |found| {
-                let Some(held) = tree.held(found.id)? else { return Ok(()) };
-                if held.version != found.content.version {
-                    return Ok(());
-                }
-                match check(&plain, &found, &held, &stopped) {
-                    Ok(good) if good == held => tally.count(&found),
-                    Ok(good) => {
-                        tree.set_held(&[(found.id, Some(good))])?;
-                        tally.count(&found);
-                    }
-                    Err(error) if error.code == Code::Cancelled => return Err(error),
-                    Err(error) => {
-                        tracing::warn!(%error, path = %found.path, "a replica is wrong");
-                        tree.set_held(&[(found.id, None)])?;
-                        let _ = dir_of(&plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
-                        tally.fail(&found.path, error);
-                    }
-                }
-                Ok(())
-            })?;
-            Ok(tally)
+            verify_below(
+                &tree,
+                &path,
+                &stopped,
+                |found| check(&*plain, found),
+                |found| {
+                    tree.set_held(&[(found.id, None)])?;
+                    let _ = dir_of(&*plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
+                    Ok(())
+                },
+            )
         })?;
         for failure in tally.failures.iter().filter(|_| repair) {
             self.replicate(
@@ -167,6 +159,25 @@ impl Site {
             )?;
         }
         Ok(tally)
+    }
+
+    /// At the home nothing is taken away: the plain file is the volume's only one as far as the home knows.
+    fn verify_at_home(
+        &self,
+        access: &Access,
+        place: &Place,
+        facts: &Facts,
+        stop: &Stop,
+    ) -> Result<Tally, Error> {
+        let opened = access.open(place, false)?;
+        let snapshot = self.snapshot();
+        let volume = snapshot.volume(&place.storage).ok_or_else(|| no_volume(place))??;
+        volume.flush()?;
+        let tree = snapshot.volume_tree(facts.id)?;
+        let stop = stop.clone();
+        opened.run("verify", move |store, path| {
+            verify_below(&tree, path, &stop, |found| check(store, found), |_| Ok(()))
+        })
     }
 
     /// Where the files at a place and below it are.
@@ -433,7 +444,7 @@ fn each_file(
 }
 
 /// The directory of a plain file, and its name there.
-fn dir_of<'p>(plain: &LocalStore, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
     Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
 }
@@ -455,32 +466,56 @@ fn adopt(plain: &LocalStore, found: &Found) -> Result<Held, Error> {
     }
 }
 
-/// Reads a replica; what is known of it then.
-fn check(plain: &LocalStore, found: &Found, held: &Held, stop: &Stop) -> Result<Held, Error> {
-    let (dir, name) = dir_of(plain, &found.path)?;
-    let file = dir.open_read(name)?;
-    if file.stamp()? != held.stamp {
-        let cause = "somebody changed the plain file";
-        return Err(Error::new(Code::DigestMismatch, "verify", &found.path, cause));
-    }
-    let (mut hasher, mut buf, mut at) = (blake3::Hasher::new(), vec![0; READ_BYTES], 0);
-    loop {
-        stop.check()?;
-        let count = file.read_at(&mut buf, at)?;
-        if count == 0 {
-            break;
+/// Verifies what is held at a path and below it: `check` reads a file and tells its digest, `on_wrong` does away with one.
+fn verify_below(
+    tree: &VolumeTree,
+    path: &RelPath,
+    stop: &Stop,
+    check: impl Fn(&Checked<'_>) -> Result<[u8; 32], Error>,
+    on_wrong: impl Fn(&Found) -> Result<(), Error>,
+) -> Result<Tally, Error> {
+    let mut tally = Tally::default();
+    each_file(tree, path, &mut |found| {
+        let held = tree.held(found.id)?.filter(|held| held.version == found.content.version);
+        let Some(held) = held else { return Ok(()) };
+        let known = held.digest.or(found.content.digest);
+        match check(&Checked { path: &found.path, held: &held, stop }) {
+            Ok(digest) if known.is_none_or(|known| known == digest) => {
+                if held.digest.is_none() {
+                    tree.set_held(&[(found.id, Some(Held { digest: Some(digest), ..held }))])?;
+                }
+                tally.count(&found);
+                return Ok(());
+            }
+            Ok(_) => {
+                let cause = "the disk gives other bytes than it took";
+                tally.fail(&found.path, Error::new(Code::DigestMismatch, "verify", &found.path, cause));
+            }
+            Err(error) if error.code == Code::Cancelled => return Err(error),
+            Err(error) => tally.fail(&found.path, error),
         }
-        hasher.update(&buf[..count]);
-        at += count as u64;
+        tracing::warn!(path = %found.path, "a plain file of a volume is wrong");
+        on_wrong(&found)
+    })?;
+    Ok(tally)
+}
+
+/// A file that is to be read.
+struct Checked<'a> {
+    path: &'a RelPath,
+    held: &'a Held,
+    stop: &'a Stop,
+}
+
+/// The digest of a plain file that is as it was when it was noted.
+fn check(plain: &dyn Store, checked: &Checked<'_>) -> Result<[u8; 32], Error> {
+    let (dir, name) = dir_of(plain, checked.path)?;
+    let file = dir.open_read(name)?;
+    let facts = |stamp: &Stamp| (stamp.size, stamp.mtime, stamp.ino);
+    if facts(&file.stamp()?) != facts(&checked.held.stamp) {
+        let cause = "somebody changed the plain file";
+        return Err(Error::new(Code::DigestMismatch, "verify", checked.path, cause));
     }
-    let digest = *hasher.finalize().as_bytes();
-    match held.digest.or(found.content.digest) {
-        Some(known) if known != digest => Err(Error::new(
-            Code::DigestMismatch,
-            "verify",
-            &found.path,
-            "the disk gives other bytes than it took",
-        )),
-        _ => Ok(Held { digest: Some(digest), ..held.clone() }),
-    }
+    let digest = checksum(&*file, Algorithm::Blake3, checked.stop)?;
+    Ok(*digest.first_chunk().expect("BLAKE3 has 32 bytes"))
 }
