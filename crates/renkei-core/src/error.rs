@@ -268,6 +268,8 @@ codes! {
         "copy without --detach, or let the administrator give the PoP one: `buffer.size_mib`";
     BufferDiskFull = "RK-STORE-24", NoSpace, Later, "the file system of the PoP's buffer is full",
         "the administrator should free space there, or lower `buffer.size_mib` to what there is";
+    NotOpen = "RK-STORE-25", Invalid, Never, "the file or directory is not open",
+        "open it anew; what was open ends with the connection, or when the file is replaced while that is lost";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

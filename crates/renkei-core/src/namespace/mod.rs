@@ -26,6 +26,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
+impl NodeId {
+    /// Whose range a number is of, and its count there: what [`Origin::id`] made it of.
+    pub fn drawn(self) -> Option<(Origin, u64)> {
+        let origin = (self.0 / IDS_OF_ONE).checked_sub(1)?;
+        Some((Origin(u16::try_from(origin).ok()?), self.0 % IDS_OF_ONE))
+    }
+}
+
 /// The volume's top directory.
 pub const ROOT: NodeId = NodeId(1);
 
@@ -274,4 +282,20 @@ pub struct Record {
     pub number: u64,
     /// What it did, or why it was refused.
     pub outcome: Result<Effects, Error>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_say_whose_they_are() {
+        for origin in [Origin(0), Origin(7), Origin::HOME] {
+            for count in [1, 2, IDS_OF_ONE - 1] {
+                assert_eq!(origin.id(count).drawn(), Some((origin, count)));
+            }
+        }
+        assert_eq!(ROOT.drawn(), None);
+        assert_eq!(NodeId(u64::MAX).drawn(), None);
+    }
 }

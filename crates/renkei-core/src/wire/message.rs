@@ -3,6 +3,7 @@
 use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
 use super::queue::{Listed, Queued, Story, Submission};
+use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::identity::Principal;
@@ -280,6 +281,8 @@ pub enum Request {
     },
     /// A PoP tells of what its site revoked: the newest list, DER.
     Revocations(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
+    /// About volumes.
+    Volume(AboutVolume),
 }
 
 impl Request {
@@ -591,6 +594,8 @@ pub enum Reply {
     },
     /// To `Failures`: each with its number, ascending; none if there are no more.
     Failures(#[serde(deserialize_with = "batch")] Vec<(u64, EntryFailure)>),
+    /// To `Volume`.
+    Volume(VolumeReply),
 }
 
 /// What an agent goes by: what its PoP says, of the moment it says it.

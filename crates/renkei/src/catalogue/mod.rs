@@ -7,9 +7,16 @@
 mod notices;
 mod schema;
 mod transfers;
+mod tree;
+mod tree_copy;
+mod tree_home;
+mod tree_rows;
+mod trees;
 
 pub use notices::Notice;
 pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
+pub use tree::{Held, Position, VolumeTree};
+pub use trees::{Trees, VolumeId};
 
 use crate::home::{Home, make_private_dir};
 use renkei_core::error::{Code, Error};
@@ -99,12 +106,7 @@ impl Catalogue {
     pub fn open(named: &str, home: &Home) -> Result<Self, Error> {
         install_default_drivers();
         let engine = Engine::choose(named, home)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("catalogue")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::new(Code::SystemCall, "start runtime", "catalogue", error))?;
+        let runtime = start_runtime("catalogue")?;
         let shown = engine.shown();
         let opened = runtime.block_on(open(&engine));
         let pool = opened.map_err(|error| failed("open", &shown, &error))?;
@@ -123,6 +125,13 @@ impl Catalogue {
     }
 }
 
+/// A runtime for the drivers; who calls waits on a thread of his own.
+fn start_runtime(name: &str) -> Result<Runtime, Error> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let started = runtime.worker_threads(1).thread_name(name).enable_all().build();
+    started.map_err(|error| Error::new(Code::SystemCall, "start runtime", name, error))
+}
+
 async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
     let (url, connections) = match engine {
         Engine::Sqlite(url) => (url, 1),
@@ -133,7 +142,7 @@ async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
     let pool = options.after_connect(move |connection, _| prepare(connection, lite)).connect(url).await?;
     let mut connection = pool.acquire().await?;
     let mut work = connection.begin().await?;
-    schema::bring_up_to_date(&mut work, lite).await?;
+    schema::bring_up_to_date(&mut work, &schema::QUEUE, lite).await?;
     work.commit().await?;
     drop(connection);
     Ok(pool)

@@ -5,32 +5,54 @@
 use sqlx::AnyConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
-/// Every step since the first.
-const STEPS: &[&str] =
-    &[include_str!("migrations/0001-queue.sql"), include_str!("migrations/0002-notices.sql")];
+/// Tables that belong together.
+pub(super) struct Tables {
+    /// Where it is noted how far they are.
+    version: &'static str,
+    /// Every step since the first.
+    steps: &'static [&'static str],
+}
+
+/// Those of the queue.
+pub(super) const QUEUE: Tables = Tables {
+    version: "renkei_schema",
+    steps: &[include_str!("migrations/0001-queue.sql"), include_str!("migrations/0002-notices.sql")],
+};
+
+/// Those of the trees of volumes.
+pub(super) const TREES: Tables =
+    Tables { version: "renkei_tree_schema", steps: &[include_str!("migrations/tree-0001.sql")] };
 
 /// Applies the steps that are missing.
 ///
 /// # Errors
 /// Those of the database, and one that says so if the tables are of a newer renkei.
-pub(super) async fn bring_up_to_date(connection: &mut AnyConnection, lite: bool) -> Result<(), sqlx::Error> {
-    connection.execute("CREATE TABLE IF NOT EXISTS renkei_schema (version BIGINT NOT NULL)").await?;
-    let row = connection.fetch_one("SELECT COUNT(*) AS steps FROM renkei_schema").await?;
-    let done = usize::try_from(row.try_get::<i64, _>("steps")?).unwrap_or(usize::MAX);
-    if done > STEPS.len() {
+pub(super) async fn bring_up_to_date(
+    connection: &mut AnyConnection,
+    tables: &Tables,
+    lite: bool,
+) -> Result<(), sqlx::Error> {
+    let Tables { version: noted, steps } = tables;
+    let make = format!("CREATE TABLE IF NOT EXISTS {noted} (version BIGINT NOT NULL)");
+    connection.execute(AssertSqlSafe(make)).await?;
+    let row = connection.fetch_one(AssertSqlSafe(format!("SELECT COUNT(*) FROM {noted}"))).await?;
+    let done = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);
+    if done > steps.len() {
         return Err(sqlx::Error::Configuration("its tables are of a newer renkei".into()));
     }
-    for (step, version) in STEPS.iter().zip(0_i64..).skip(done) {
+    for (step, version) in steps.iter().zip(0_i64..).skip(done) {
         for statement in statements(step) {
-            let statement = if lite { statement.replace("BYTEA", "BLOB") } else { statement };
-            connection.execute(AssertSqlSafe(statement)).await?;
+            connection.execute(AssertSqlSafe(in_dialect(&statement, lite))).await?;
         }
-        sqlx::query("INSERT INTO renkei_schema (version) VALUES ($1)")
-            .bind(version)
-            .execute(&mut *connection)
-            .await?;
+        let note = AssertSqlSafe(format!("INSERT INTO {noted} (version) VALUES ($1)"));
+        sqlx::query(note).bind(version).execute(&mut *connection).await?;
     }
     Ok(())
+}
+
+/// A statement in the words of the engine.
+fn in_dialect(statement: &str, lite: bool) -> String {
+    if lite { statement.replace("BYTEA", "BLOB") } else { statement.replace("WITHOUT ROWID", "") }
 }
 
 /// The statements of a step, without comments.
@@ -48,6 +70,7 @@ mod tests {
     fn steps_are_cut_into_statements() {
         let cut = statements("-- a; b\nCREATE TABLE t (a TEXT); -- c\n\nCREATE INDEX i ON t (a);\n");
         assert_eq!(cut, ["CREATE TABLE t (a TEXT)", "CREATE INDEX i ON t (a)"]);
-        assert!(STEPS.iter().all(|step| statements(step).len() > 2));
+        let mut steps = [QUEUE, TREES].into_iter().flat_map(|tables| tables.steps);
+        assert!(steps.all(|step| statements(step).len() > 2));
     }
 }

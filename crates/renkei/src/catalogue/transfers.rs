@@ -523,13 +523,13 @@ fn state_at(row: &AnyRow, column: usize) -> Result<State, sqlx::Error> {
     State::parse(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no state").into()))
 }
 
-fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
+pub(super) fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     bytes.extend(encode(value));
     bytes
 }
 
-fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, sqlx::Error> {
+pub(super) fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, sqlx::Error> {
     let odd = |cause: String| sqlx::Error::Decode(cause.into());
     match bytes.split_first() {
         Some((&VERSION, rest)) => decode("catalogue", rest).map_err(|error| odd(error.cause)),

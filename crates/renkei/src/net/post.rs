@@ -3,119 +3,80 @@
 //! What the server answers but its status is not looked at, and it is not followed anywhere. Everything together takes
 //! `WITHIN` at most, however slowly a server talks.
 
+use axum::body::Body;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
 use renkei_core::queue::notice::Address;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// How long it may take.
 const WITHIN: Duration = Duration::from_secs(10);
-/// A status line is no longer.
-const MAX_STATUS_BYTES: usize = 1024;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Posts JSON; `tls` says whom an `https` server must be vouched for by.
 ///
 /// # Errors
 /// Why it was not taken, in words: also any status but 200 to 299.
 pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<(), String> {
-    let until = Instant::now() + WITHIN;
-    let sock = connect(address, until).map_err(|error| format!("connect: {error}"))?;
-    let timed = Timed { sock, until };
-    let asked = match address.https {
-        false => ask(timed, address, body),
-        true => secure(timed, address, tls).and_then(|stream| ask(stream, address, body)),
-    };
-    let status = asked.map_err(|error| error.to_string())?;
-    match parse_status(&status) {
-        Some(200..=299) => Ok(()),
-        Some(number) => Err(format!("the server answered {number}")),
-        None => Err("the server does not speak HTTP".into()),
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, ask(address, body, tls)).await });
+    // A name that is still looked up is not waited for.
+    runtime.shutdown_background();
+    match asked {
+        Ok(Ok(status)) if status.is_success() => Ok(()),
+        Ok(Ok(status)) => Err(format!("the server answered {}", status.as_u16())),
+        Ok(Err(error)) => Err(with_causes(&*error)),
+        Err(_) => Err("it took too long".into()),
     }
 }
 
-fn connect(address: &Address, until: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for at in (address.host.as_str(), address.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&at, left(until)?) {
-            Ok(sock) => return Ok(sock),
-            Err(error) => last = error,
-        }
+async fn ask(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<StatusCode, Failure> {
+    let sock = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    if !address.https {
+        return ask_on(sock, address, body).await;
     }
-    Err(last)
+    let name = ServerName::try_from(address.host.clone())?;
+    ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, address, body).await
 }
 
-fn secure(
-    sock: Timed,
+async fn ask_on(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     address: &Address,
-    tls: &Arc<ClientConfig>,
-) -> io::Result<StreamOwned<ClientConnection, Timed>> {
-    let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
-    let connection = ClientConnection::new(tls.clone(), name).map_err(io::Error::other)?;
-    Ok(StreamOwned::new(connection, sock))
+    body: &str,
+) -> Result<StatusCode, Failure> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::post(&address.path)
+        .header(HOST, address.authority())
+        .header(USER_AGENT, super::SOFTWARE)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Body::from(body.to_owned()))?;
+    Ok(sender.send_request(request).await?.status())
 }
 
-/// Asks, and reads the answer's first line.
-fn ask(mut stream: impl Read + Write, address: &Address, body: &str) -> io::Result<Vec<u8>> {
-    let head = format!(
-        "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
-        address.path,
-        address.authority(),
-        super::SOFTWARE,
-        body.len()
-    );
-    stream.write_all(format!("{head}{body}").as_bytes())?;
-    stream.flush()?;
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while line.len() < MAX_STATUS_BYTES && stream.read(&mut byte)? == 1 && byte != *b"\n" {
-        line.push(byte[0]);
-    }
-    Ok(line)
-}
-
-fn parse_status(line: &[u8]) -> Option<u16> {
-    let line = std::str::from_utf8(line).ok()?;
-    let rest = line.strip_prefix("HTTP/1.1 ").or(line.strip_prefix("HTTP/1.0 "))?;
-    rest.get(..3)?.parse().ok()
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")) } else { Ok(left) }
-}
-
-/// A connection on which each call ends by a moment.
-struct Timed {
-    sock: TcpStream,
-    until: Instant,
-}
-
-impl Read for Timed {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.sock.set_read_timeout(Some(left(self.until)?))?;
-        self.sock.read(buffer)
-    }
-}
-
-impl Write for Timed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.sock.set_write_timeout(Some(left(self.until)?))?;
-        self.sock.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.sock.flush()
-    }
+/// The error and what caused it: that of the library says little by itself.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustls::RootCertStore;
+    use rustls::StreamOwned;
     use rustls::crypto::aws_lc_rs::default_provider;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     /// A client that believes certificates of these alone.
@@ -155,9 +116,9 @@ mod tests {
             let served = std::thread::spawn(move || answer(listener.accept().unwrap().0, with));
             assert_eq!(post(&address, "{\"a\":1}", &tls).is_ok(), taken, "{with}");
             let asked = served.join().unwrap();
-            assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+            assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\nhost: 127.0.0.1:"), "{asked}");
             assert!(
-                asked.contains("Content-Length: 7\r\n") && asked.ends_with("\r\n\r\n{\"a\":1}"),
+                asked.contains("content-length: 7\r\n") && asked.ends_with("\r\n\r\n{\"a\":1}"),
                 "{asked}"
             );
         }

@@ -15,7 +15,7 @@ use renkei_core::wire::message::TransferId;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Name of the file beside a transfer's tree.
 pub(super) const DIGESTS: &str = "digests";
@@ -30,7 +30,8 @@ pub(super) struct Keeping {
     buffer: Arc<Buffer>,
     id: TransferId,
     path: PathBuf,
-    file: Mutex<File>,
+    /// Appended to: the kernel keeps records of several threads apart.
+    file: File,
 }
 
 impl Keeping {
@@ -42,7 +43,7 @@ impl Keeping {
             let whole = file.metadata()?.len() / RECORD as u64 * RECORD as u64;
             file.set_len(whole).map(|()| file)
         });
-        let file = Mutex::new(opened.map_err(|error| file_error("open", &path, &error))?);
+        let file = opened.map_err(|error| file_error("open", &path, &error))?;
         Ok(Keeping { buffer: buffer.clone(), id, path, file })
     }
 }
@@ -56,8 +57,7 @@ impl Custodian for Keeping {
         let mut record = Vec::with_capacity(RECORD);
         record.extend(key(path, slot));
         record.extend(digest);
-        let mut file = self.file.lock().expect("no thread panics while it holds the lock: a panic aborts");
-        file.write_all(&record).map_err(|error| file_error("write", &self.path, &error))
+        (&self.file).write_all(&record).map_err(|error| file_error("write", &self.path, &error))
     }
 }
 

@@ -6,7 +6,7 @@ use super::metadata::{self, Handle};
 use super::{ReadFile, WriteFile};
 use renkei_core::entry::{Meta, Stamp};
 use renkei_core::error::{Code, Error};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
 use std::num::NonZeroU64;
@@ -89,6 +89,10 @@ impl ReadFile for LocalFile {
         let _ = rustix::fs::fadvise(&self.fd, range.start, len, Advice::Sequential);
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
     fn has_writer(&self) -> bool {
         // A lease for reading is given only while nobody writes. Who opens the file to write while there is one waits for
         // its end, which comes at once; the holder gets a signal then, so it must be one that does nothing by default.
@@ -125,6 +129,10 @@ impl WriteFile for LocalFile {
         self.fill(buf, offset)
     }
 
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        self.data_range(from).map_err(|errno| self.fail(errno, "find data"))
+    }
+
     fn set_len(&self, len: u64) -> Result<(), Error> {
         rustix::fs::ftruncate(&self.fd, len).map_err(|errno| self.fail(errno, "truncate"))
     }
@@ -151,6 +159,10 @@ impl WriteFile for LocalFile {
         let (start, len) = (range.start as i64, range.end.saturating_sub(range.start) as i64);
         // SAFETY: the descriptor is open; the call reads no memory of ours. It is a hint, its refusal nothing.
         unsafe { libc::sync_file_range(self.fd.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
     }
 
     fn sync_data(&self) -> Result<(), Error> {

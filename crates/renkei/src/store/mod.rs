@@ -16,6 +16,10 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod desk;
+#[cfg(test)]
+mod desk_tests;
+mod draft;
 pub mod errno;
 pub mod fault;
 mod file;
@@ -31,6 +35,7 @@ pub mod tree;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
 use renkei_core::path::RelPath;
+use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -162,6 +167,11 @@ pub trait ReadFile: Send + Sync {
     /// Hints that `range` will be read from start to end.
     fn advise_sequential(&self, range: Range<u64>);
 
+    /// The descriptor behind it, if there is one: what the kernel can do with two of them, it does without us.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Whether anybody has the file open for writing, as far as the file system can tell; asked by the file's owner.
     fn has_writer(&self) -> bool;
 }
@@ -176,6 +186,12 @@ pub trait WriteFile: Send + Sync {
 
     /// Reads back what was written, as [`ReadFile::read_at`].
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
+
+    /// Finds data in what was written, as [`ReadFile::next_data`].
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        let size = self.stamp()?.size;
+        Ok((from < size).then_some(from..size))
+    }
 
     /// Cuts or extends the file; what is added is a hole.
     fn set_len(&self, len: u64) -> Result<(), Error>;
@@ -194,6 +210,11 @@ pub trait WriteFile: Send + Sync {
 
     /// Returns when the content is on stable storage (fdatasync).
     fn sync_data(&self) -> Result<(), Error>;
+
+    /// The descriptor behind it, as [`ReadFile::descriptor`].
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Returns when content and metadata are on stable storage (fsync).
     fn sync_all(&self) -> Result<(), Error>;

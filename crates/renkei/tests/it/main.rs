@@ -34,5 +34,6 @@ mod safety;
 mod sharing;
 mod tidy;
 mod tree;
+mod trees;
 mod verbs;
 mod wire;

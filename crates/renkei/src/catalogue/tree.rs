@@ -1,0 +1,284 @@
+//! The tree of one volume in its database: reading it, and what else is kept beside it.
+//!
+//! What a call stored is durable when it returns, all of it or nothing. Reads see whole transactions. A failed read
+//! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
+
+use super::transfers::{count, moment, pack, unpack};
+use super::tree_rows::{Many, Value, count_at, id_at, name_at, node_at, number, signed, store};
+use super::trees::Base;
+use renkei_core::entry::Stamp;
+use renkei_core::error::Error;
+use renkei_core::namespace::memory::MemoryTree;
+use renkei_core::namespace::{Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
+use serde::{Deserialize, Serialize};
+use sqlx::any::AnyRow;
+use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A transaction.
+pub(super) type Work = Transaction<'static, Any>;
+
+/// The tree of a volume.
+pub struct VolumeTree {
+    pub(super) base: Arc<Base>,
+    /// Stands for the volume in the tables.
+    pub(super) volume: i64,
+    pub(super) writer: AnyPool,
+    pub(super) reader: AnyPool,
+    /// Whether nobody else uses the connections.
+    pub(super) owns_connections: bool,
+}
+
+impl Drop for VolumeTree {
+    fn drop(&mut self) {
+        // Whoever drops it may be on a runtime's thread, which must not wait.
+        if tokio::runtime::Handle::try_current().is_err() && self.owns_connections {
+            self.close();
+        }
+    }
+}
+
+/// How far a tree is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The last record that it holds.
+    pub seq: u64,
+    /// The last change of each origin in it.
+    pub taken: BTreeMap<Origin, u64>,
+    /// The last node number of each origin that was given.
+    pub given: BTreeMap<Origin, u64>,
+    /// The last change that was made here.
+    pub number: u64,
+}
+
+/// What a site knows of a plain file of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The version of the content that it holds.
+    pub version: u64,
+    /// The state the file had then.
+    pub stamp: Stamp,
+    /// BLAKE3 of the content, once it is known.
+    pub digest: Option<[u8; 32]>,
+}
+
+impl VolumeTree {
+    /// Makes the root, if the tree is new.
+    pub(super) fn with_root(self) -> Result<Self, Error> {
+        self.base.run("open", self.make_root())?;
+        Ok(self)
+    }
+
+    async fn make_root(&self) -> Result<(), sqlx::Error> {
+        let mut work = self.writer.begin().await?;
+        let position = self.lock(&mut work).await?;
+        let sql = "SELECT COUNT(*) FROM tree_nodes WHERE volume = $1 AND id = $2";
+        let root = sqlx::query(sql).bind(self.volume).bind(signed(ROOT));
+        let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
+        if position.seq == 0 && !is_there {
+            let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
+            store(&mut work, self.volume, Effects { nodes, names: Vec::new() }).await?;
+        }
+        work.commit().await
+    }
+
+    /// Closes its connections; whoever has it finds nothing any more.
+    pub(super) fn close(&self) {
+        self.base.close([&self.reader, &self.writer]);
+    }
+
+    /// The node of a number.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, as those of all other calls.
+    pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
+        let sql = "SELECT node FROM tree_nodes WHERE volume = $1 AND id = $2";
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(signed(id));
+            query.fetch_optional(&self.reader).await?.map_or(Ok(None), |row| node_at(&row, 0))
+        })
+    }
+
+    /// What a name is of.
+    pub fn child(&self, at: &Spot) -> Result<Option<(NodeId, Node)>, Error> {
+        let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
+            LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
+            WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(signed(at.dir)).bind(at.name.0.clone());
+            let row = query.fetch_optional(&self.reader).await?;
+            row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
+        })
+    }
+
+    /// Up to `most` names of a directory after `after`, in the order of their bytes, each with its node.
+    pub fn list(
+        &self,
+        dir: NodeId,
+        after: Option<&Name>,
+        most: usize,
+    ) -> Result<Vec<(Name, NodeId, Node)>, Error> {
+        self.base.run("list", async {
+            let mut connection = self.reader.acquire().await?;
+            self.list_in(&mut connection, dir, after, most).await
+        })
+    }
+
+    pub(super) async fn list_in(
+        &self,
+        connection: &mut AnyConnection,
+        dir: NodeId,
+        after: Option<&Name>,
+        most: usize,
+    ) -> Result<Vec<(Name, NodeId, Node)>, sqlx::Error> {
+        let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
+            LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
+            WHERE n.volume = $1 AND n.dir = $2 AND n.name > $3 ORDER BY n.name LIMIT $4";
+        let after = after.map_or(Vec::new(), |name| name.0.clone());
+        let query = sqlx::query(sql).bind(self.volume).bind(signed(dir)).bind(after).bind(count(most));
+        query.fetch_all(connection).await?.iter().map(entry).collect()
+    }
+
+    /// How far the tree is.
+    pub fn position(&self) -> Result<Position, Error> {
+        self.base.run("read", async {
+            let mut work = self.reader.begin().await?;
+            let sql = "SELECT seq, made FROM tree_volumes WHERE number = $1 AND id IS NOT NULL";
+            let row = sqlx::query(sql).bind(self.volume).fetch_optional(&mut *work).await?;
+            let position = self.rest_of_position(&mut work, row).await?;
+            work.commit().await?;
+            Ok(position)
+        })
+    }
+
+    /// How far the tree is; nobody else changes it until the transaction ends.
+    pub(super) async fn lock(&self, work: &mut AnyConnection) -> Result<Position, sqlx::Error> {
+        let sql =
+            "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL RETURNING seq, made";
+        let row = sqlx::query(sql).bind(self.volume).fetch_optional(&mut *work).await?;
+        self.rest_of_position(work, row).await
+    }
+
+    async fn rest_of_position(
+        &self,
+        work: &mut AnyConnection,
+        row: Option<AnyRow>,
+    ) -> Result<Position, sqlx::Error> {
+        let row = row.ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
+        let mut position =
+            Position { seq: count_at(&row, 0)?, number: count_at(&row, 1)?, ..Position::default() };
+        let sql = "SELECT origin, taken, given FROM tree_origins WHERE volume = $1";
+        for row in sqlx::query(sql).bind(self.volume).fetch_all(work).await? {
+            let origin = u16::try_from(row.try_get::<i64, _>(0)?);
+            let origin = Origin(origin.map_err(|error| sqlx::Error::Decode(error.into()))?);
+            position.taken.insert(origin, count_at(&row, 1)?);
+            position.given.insert(origin, count_at(&row, 2)?);
+        }
+        Ok(position)
+    }
+
+    /// Records after `after`, at most `most`.
+    pub fn log(&self, after: u64, most: usize) -> Result<Vec<Record>, Error> {
+        let sql = "SELECT record FROM tree_log WHERE volume = $1 AND seq > $2 ORDER BY seq LIMIT $3";
+        self.values_after(sql, after, most)
+    }
+
+    /// Own changes after `after` that the log does not have yet, at most `most`.
+    pub fn pending(&self, after: u64, most: usize) -> Result<Vec<Numbered>, Error> {
+        let sql =
+            "SELECT change FROM tree_pending WHERE volume = $1 AND number > $2 ORDER BY number LIMIT $3";
+        self.values_after(sql, after, most)
+    }
+
+    fn values_after<T>(&self, sql: &'static str, after: u64, most: usize) -> Result<Vec<T>, Error>
+    where
+        T: serde::de::DeserializeOwned,
+    {
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(moment(after)).bind(count(most));
+            let rows = query.fetch_all(&self.reader).await?;
+            rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
+        })
+    }
+
+    /// Draws node numbers of one's own: the next `count` of `origin`'s range (`Origin::id`), never given again.
+    pub fn draw(&self, origin: Origin, count: u64) -> Result<Range<u64>, Error> {
+        let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
+            ON CONFLICT (volume, origin) DO UPDATE SET given = tree_origins.given + excluded.given \
+            RETURNING given";
+        self.base.run("write", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(i64::from(origin.0));
+            let row = query.bind(moment(count)).fetch_one(&self.writer).await?;
+            let last = count_at(&row, 0)?;
+            Ok(last + 1 - count..last + 1)
+        })
+    }
+
+    /// What this site knows of its own plain file of a node.
+    pub fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
+        let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(signed(id));
+            let row = query.fetch_optional(&self.reader).await?;
+            row.map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).transpose()
+        })
+    }
+
+    /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
+    pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
+        let last: BTreeMap<NodeId, &Option<Held>> = held.iter().map(|(id, held)| (*id, held)).collect();
+        let (mut put, mut gone) = (Vec::new(), Vec::new());
+        for (id, held) in last {
+            match held {
+                Some(held) => put.push([number(id), Value::Bytes(pack(held))]),
+                None => gone.push([number(id)]),
+            }
+        }
+        self.base.run("write", async {
+            let mut work = self.writer.begin().await?;
+            PUT_HELD.execute(&mut work, self.volume, put).await?;
+            DROP_HELD.execute(&mut work, self.volume, gone).await?;
+            work.commit().await
+        })
+    }
+
+    /// What is noted under a key.
+    pub fn note(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
+        let sql = "SELECT value FROM tree_notes WHERE volume = $1 AND key = $2";
+        self.base.run("read", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(key.to_owned());
+            query.fetch_optional(&self.reader).await?.map(|row| row.try_get(0)).transpose()
+        })
+    }
+
+    /// Notes something under a key.
+    pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        let sql = "INSERT INTO tree_notes (volume, key, value) VALUES ($1, $2, $3) \
+            ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value";
+        self.base.run("write", async {
+            let query = sqlx::query(sql).bind(self.volume).bind(key.to_owned()).bind(value.to_vec());
+            query.execute(&self.writer).await.map(drop)
+        })
+    }
+}
+
+const PUT_HELD: Many = Many {
+    before: "INSERT INTO tree_held (volume, node, held) VALUES ",
+    after: " ON CONFLICT (volume, node) DO UPDATE SET held = excluded.held",
+    with_volume: true,
+};
+const DROP_HELD: Many = Many {
+    before: "DELETE FROM tree_held WHERE volume = $1 AND (node) IN (VALUES ",
+    after: ")",
+    with_volume: false,
+};
+
+/// A name with its node.
+fn entry(row: &AnyRow) -> Result<(Name, NodeId, Node), sqlx::Error> {
+    let id = id_at(row, 1)?;
+    let node = node_at(row, 2)?;
+    let lost = || sqlx::Error::Decode(format!("a name leads to node {}, which is not there", id.0).into());
+    Ok((name_at(row, 0)?, id, node.ok_or_else(lost)?))
+}

@@ -1,0 +1,82 @@
+//! A tree at a site that follows: records as they come, and own changes until the log has them.
+
+use super::transfers::{moment, pack};
+use super::tree::{Position, VolumeTree};
+use super::tree_home::stored;
+use super::tree_rows::{Many, Value, store};
+use renkei_core::error::Error;
+use renkei_core::namespace::{Effects, Numbered, Origin, Record};
+use renkei_core::wire::violation;
+use std::collections::BTreeMap;
+
+impl VolumeTree {
+    /// Stores what records did, and forgets changes of `origin`, this site, that they settle. Those that the tree holds
+    /// already are passed over.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` for records that do not follow one another.
+    pub fn follow(&self, origin: Origin, records: &[Record]) -> Result<(), Error> {
+        let _within = self.base.enter();
+        let begun = self.base.run("follow", async {
+            let mut work = self.writer.begin().await?;
+            let position = self.lock(&mut work).await?;
+            Ok((work, position))
+        });
+        let (mut work, mut position) = begun?;
+        let new = news(&position, records)?;
+        let effects = all_effects(new);
+        position.note(new);
+        let own = position.taken.get(&origin).copied().unwrap_or(0);
+        // A site that begins anew numbers on after what the log has of it.
+        position.number = position.number.max(own);
+        self.base.run("follow", async {
+            store(&mut work, self.volume, effects).await?;
+            let sql = "DELETE FROM tree_pending WHERE volume = $1 AND number <= $2";
+            sqlx::query(sql).bind(self.volume).bind(moment(own)).execute(&mut *work).await?;
+            self.store_position(&mut work, &position).await?;
+            work.commit().await
+        })
+    }
+
+    /// Keeps own changes until the log has them; those that are kept already stay as they are.
+    pub fn keep(&self, changes: &[Numbered]) -> Result<(), Error> {
+        let Some(last) = changes.iter().map(|made| made.number).max() else { return Ok(()) };
+        let rows = changes.iter().map(|made| [stored(made.number), Value::Bytes(pack(made))]).collect();
+        self.base.run("keep", async {
+            let mut work = self.writer.begin().await?;
+            let mut position = self.lock(&mut work).await?;
+            KEEP.execute(&mut work, self.volume, rows).await?;
+            position.number = position.number.max(last);
+            self.store_position(&mut work, &position).await?;
+            work.commit().await
+        })
+    }
+}
+
+const KEEP: Many = Many {
+    before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
+    after: " ON CONFLICT (volume, number) DO NOTHING",
+    with_volume: true,
+};
+
+/// The records after those that the tree holds.
+fn news<'r>(position: &Position, records: &'r [Record]) -> Result<&'r [Record], Error> {
+    let begin = records.iter().position(|record| record.seq > position.seq).unwrap_or(records.len());
+    let new = &records[begin..];
+    for (record, seq) in new.iter().zip(position.seq + 1..) {
+        if record.seq != seq {
+            return Err(violation("volume", format_args!("record {} in place of {seq}", record.seq)));
+        }
+    }
+    Ok(new)
+}
+
+/// What records did, one after the other.
+fn all_effects(records: &[Record]) -> Effects {
+    let (mut nodes, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
+        nodes.extend(effects.nodes.iter().cloned());
+        names.extend(effects.names.iter().cloned());
+    }
+    Effects { nodes: nodes.into_iter().collect(), names: names.into_iter().collect() }
+}

@@ -1,0 +1,279 @@
+//! A tree at the home of its volume: changes become records, in one transaction for each batch.
+//!
+//! What a batch names is read ahead with a few statements for many rows; what a decision needs beside that is read
+//! when it asks. All that the batch did is laid over what was read, and written once at its end: a directory in
+//! which a batch makes a thousand files is written once. The volume's row is locked first, so batches of several
+//! daemons follow each other.
+
+use super::transfers::{moment, pack};
+use super::tree::{Position, VolumeTree, Work};
+use super::tree_rows::{Many, Value, id_at, name_at, node_at, number, store};
+use renkei_core::error::Error;
+use renkei_core::namespace::home::Home;
+use renkei_core::namespace::overlay::Overlay;
+use renkei_core::namespace::tree::Tree;
+use renkei_core::namespace::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use sqlx::AnyConnection;
+use sqlx::any::AnyRow;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+impl VolumeTree {
+    /// Decides changes in order against the tree, and stores records, what they did, and the position; gives the records
+    /// of those that were not in the log. All of it or nothing.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` if changes before one are missing.
+    pub fn decide(&self, changes: &[Numbered]) -> Result<Vec<Record>, Error> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _within = self.base.enter();
+        let (work, position) = self.base.run("decide", async {
+            let mut work = self.writer.begin().await?;
+            let position = self.lock(&mut work).await?;
+            Ok((work, position))
+        })?;
+        let reading = Reading::new(self, work);
+        reading.read_ahead(changes)?;
+        let (records, effects) = decide_all(&reading, position.clone(), changes)?;
+        let work = reading.work.into_inner();
+        self.base.run("decide", self.store_records(work, position, &records, effects))?;
+        Ok(records)
+    }
+
+    async fn store_records(
+        &self,
+        mut work: Work,
+        mut position: Position,
+        records: &[Record],
+        effects: Effects,
+    ) -> Result<(), sqlx::Error> {
+        position.note(records);
+        store(&mut work, self.volume, effects).await?;
+        let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
+        PUT_RECORDS.execute(&mut work, self.volume, rows).await?;
+        self.store_position(&mut work, &position).await?;
+        work.commit().await
+    }
+
+    /// Stores how far the tree is.
+    pub(super) async fn store_position(
+        &self,
+        work: &mut AnyConnection,
+        position: &Position,
+    ) -> Result<(), sqlx::Error> {
+        let sql = "UPDATE tree_volumes SET seq = $2, made = $3 WHERE number = $1";
+        let query = sqlx::query(sql).bind(self.volume).bind(moment(position.seq));
+        query.bind(moment(position.number)).execute(&mut *work).await?;
+        let origins: BTreeSet<&Origin> = position.taken.keys().chain(position.given.keys()).collect();
+        let row = |origin: &Origin| {
+            let (taken, given) = (position.taken.get(origin), position.given.get(origin));
+            let [taken, given] = [taken, given].map(|count| stored(count.copied().unwrap_or(0)));
+            [Value::Number(origin.0.into()), taken, given]
+        };
+        PUT_ORIGINS.execute(work, self.volume, origins.into_iter().map(row).collect()).await
+    }
+}
+
+impl Position {
+    /// Goes on to the last of some records.
+    pub(super) fn note(&mut self, records: &[Record]) {
+        for record in records {
+            self.seq = record.seq;
+            self.taken.insert(record.origin, record.number);
+            let nodes = record.outcome.iter().flat_map(|effects| &effects.nodes);
+            for (origin, count) in nodes.filter_map(|(id, _)| id.drawn()) {
+                let given = self.given.entry(origin).or_default();
+                *given = count.max(*given);
+            }
+        }
+    }
+}
+
+const PUT_RECORDS: Many =
+    Many { before: "INSERT INTO tree_log (volume, seq, record) VALUES ", after: "", with_volume: true };
+/// Numbers are drawn beside this, so those that were given never become fewer.
+const PUT_ORIGINS: Many = Many {
+    before: "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ",
+    after: " ON CONFLICT (volume, origin) DO UPDATE SET taken = excluded.taken, given = \
+        CASE WHEN excluded.given > tree_origins.given THEN excluded.given ELSE tree_origins.given END",
+    with_volume: true,
+};
+const FIND_NAMES: Many = Many {
+    before: "WITH wanted (dir, name) AS (VALUES ",
+    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w \
+        JOIN tree_names n ON n.volume = $1 AND n.dir = w.dir AND n.name = w.name \
+        LEFT JOIN tree_nodes d ON d.volume = $1 AND d.id = n.node",
+    with_volume: false,
+};
+const FIND_NODES: Many = Many {
+    before: "WITH wanted (id) AS (VALUES ",
+    after: ") SELECT d.id, d.node FROM wanted w JOIN tree_nodes d ON d.volume = $1 AND d.id = w.id",
+    with_volume: false,
+};
+
+/// A count, to be stored.
+pub(super) fn stored(count: u64) -> Value {
+    Value::Number(moment(count))
+}
+
+/// The records of changes, and all that they did.
+fn decide_all(
+    reading: &Reading<'_>,
+    position: Position,
+    changes: &[Numbered],
+) -> Result<(Vec<Record>, Effects), Error> {
+    let mut home = Home::resume(position.seq, position.taken);
+    let mut draft = Overlay::over(reading);
+    let mut records = Vec::with_capacity(changes.len());
+    for change in changes {
+        let decided = home.handle(&draft, change);
+        reading.check()?;
+        let Some(record) = decided? else { continue };
+        if let Ok(effects) = &record.outcome {
+            effects.nodes.iter().for_each(|(id, node)| draft.put_node(*id, node.clone()));
+            effects.names.iter().for_each(|(at, id)| draft.put_name(at.clone(), *id));
+        }
+        records.push(record);
+    }
+    Ok((records, draft.into_effects()))
+}
+
+/// What a batch has read of the tree as it was.
+struct Reading<'a> {
+    tree: &'a VolumeTree,
+    work: RefCell<Work>,
+    known: RefCell<Known>,
+    /// The first read that failed: nothing that was decided since is true.
+    failed: RefCell<Option<Error>>,
+}
+
+#[derive(Default)]
+struct Known {
+    nodes: HashMap<NodeId, Option<Node>>,
+    names: HashMap<Spot, Option<NodeId>>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(tree: &'a VolumeTree, work: Work) -> Self {
+        Reading { tree, work: RefCell::new(work), known: RefCell::default(), failed: RefCell::default() }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.failed.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Reads what changes name.
+    fn read_ahead(&self, changes: &[Numbered]) -> Result<(), Error> {
+        let mut wanted = Wanted::default();
+        changes.iter().for_each(|numbered| wanted.add(&numbered.change));
+        self.read_names(wanted.names)?;
+        self.read_nodes(wanted.nodes)
+    }
+
+    /// Reads names, and the nodes they are of.
+    fn read_names(&self, names: BTreeSet<Spot>) -> Result<(), Error> {
+        let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
+        let found = self.fetch(&FIND_NAMES, rows)?;
+        let mut known = self.known.borrow_mut();
+        known.names.extend(names.into_iter().map(|at| (at, None)));
+        let mut note = |row: &AnyRow| {
+            let (dir, name, id) = (id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?);
+            known.names.insert(Spot { dir, name }, Some(id));
+            known.nodes.insert(id, node_at(row, 3)?);
+            Ok(())
+        };
+        found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
+    }
+
+    fn read_nodes(&self, mut nodes: BTreeSet<NodeId>) -> Result<(), Error> {
+        nodes.retain(|id| !self.known.borrow().nodes.contains_key(id));
+        let rows = nodes.iter().map(|id| [number(*id)]).collect();
+        let found = self.fetch(&FIND_NODES, rows)?;
+        let mut known = self.known.borrow_mut();
+        known.nodes.extend(nodes.into_iter().map(|id| (id, None)));
+        let mut note = |row: &AnyRow| {
+            known.nodes.insert(id_at(row, 0)?, node_at(row, 1)?);
+            Ok(())
+        };
+        found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
+    }
+
+    /// The rows that are there of those asked for.
+    fn fetch<const N: usize>(&self, many: &Many, rows: Vec<[Value; N]>) -> Result<Vec<AnyRow>, Error> {
+        let mut work = self.work.borrow_mut();
+        self.tree.base.run("decide", many.fetch(&mut work, self.tree.volume, rows))
+    }
+
+    /// Remembers the first failure.
+    fn note<T>(&self, read: Result<T, Error>) -> Option<T> {
+        let remember = |error| {
+            self.failed.borrow_mut().get_or_insert(error);
+        };
+        read.map_err(remember).ok()
+    }
+
+    fn lost<T>(&self, what: impl std::fmt::Display) -> Option<T> {
+        let error = sqlx::Error::Decode(format!("{what} is not there").into());
+        self.note(Err(self.tree.base.failed("decide", &error)))
+    }
+}
+
+impl Tree for Reading<'_> {
+    fn node(&self, id: NodeId) -> Option<Node> {
+        if !self.known.borrow().nodes.contains_key(&id) {
+            self.note(self.read_nodes(BTreeSet::from([id])))?;
+        }
+        self.known.borrow().nodes.get(&id)?.clone()
+    }
+
+    fn child(&self, at: &Spot) -> Option<NodeId> {
+        if !self.known.borrow().names.contains_key(at) {
+            self.note(self.read_names(BTreeSet::from([at.clone()])))?;
+        }
+        let id = (*self.known.borrow().names.get(at)?)?;
+        match self.known.borrow().nodes.get(&id) {
+            Some(Some(_)) => Some(id),
+            _ => self.lost(format_args!("node {}, which a name leads to,", id.0)),
+        }
+    }
+
+    /// No change needs a list; this is read as it is asked for.
+    fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)> {
+        let mut work = self.work.borrow_mut();
+        let read = self.tree.base.run("decide", self.tree.list_in(&mut work, dir, after, most));
+        let rows = self.note(read).unwrap_or_default();
+        rows.into_iter().map(|(name, id, _)| (name, id)).collect()
+    }
+}
+
+/// What changes name.
+#[derive(Default)]
+struct Wanted {
+    nodes: BTreeSet<NodeId>,
+    names: BTreeSet<Spot>,
+}
+
+impl Wanted {
+    fn add(&mut self, change: &Change) {
+        match change {
+            Change::Make { id, at, .. } | Change::Link { id, at, .. } => {
+                self.nodes.insert(*id);
+                self.name(at);
+            }
+            Change::Remove { at, .. } | Change::RemoveDir { at, .. } => self.name(at),
+            Change::Rename { from, to, .. } => {
+                self.name(from);
+                self.name(to);
+            }
+            Change::SetAttributes { id, .. } => drop(self.nodes.insert(*id)),
+            Change::SetContent { id, .. } => drop(self.nodes.insert(*id)),
+        }
+    }
+
+    fn name(&mut self, at: &Spot) {
+        self.nodes.insert(at.dir);
+        self.names.insert(at.clone());
+    }
+}

@@ -1,0 +1,250 @@
+//! The databases of the volumes of a PoP.
+//!
+//! Each volume has an SQLite file of its own below `state/volumes`, so that a large one neither slows the queue nor is
+//! slowed by it, and goes by removing a file. Where the catalogue is on PostgreSQL all volumes share its tables, with a
+//! number in front of each key. The statements are the same. In an SQLite file one connection writes and others read
+//! beside it; each reads the state after the last commit.
+
+use super::schema::{TREES, bring_up_to_date};
+use super::tree::VolumeTree;
+use super::{ACQUIRE_WITHIN, BUSY_MS, Engine, Prepared, SERVER_CONNECTIONS, failed, start_runtime};
+use crate::home::Home;
+use renkei_core::error::{Code, Error};
+use renkei_core::units::hex;
+use sqlx::any::{AnyPoolOptions, install_default_drivers};
+use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::{EnterGuard, Runtime};
+
+/// A volume's number, the same at all sites.
+pub type VolumeId = [u8; 16];
+
+/// Connections that read an SQLite file at a time.
+const READERS: u32 = 4;
+/// Memory in which a connection of SQLite keeps pages, in KiB.
+const CACHE_KIB: u32 = 16 * 1024;
+/// Times that a number is drawn for a volume, while others draw one as well.
+const DRAWS: u32 = 100;
+
+/// The databases of a PoP's volumes.
+pub struct Trees {
+    place: Place,
+    base: Arc<Base>,
+    open: Mutex<BTreeMap<VolumeId, Arc<VolumeTree>>>,
+}
+
+enum Place {
+    Folder(PathBuf),
+    Server(AnyPool),
+}
+
+/// What all trees of a PoP work with.
+pub(super) struct Base {
+    /// Which database, without a password.
+    shown: String,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Whoever drops it may be on a runtime's thread, which must not wait.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Base {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until the base is dropped")
+    }
+
+    /// Does some work in a database and waits for it.
+    pub(super) fn run<T>(
+        &self,
+        op: &str,
+        work: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Error> {
+        self.runtime().block_on(work).map_err(|error| self.failed(op, &error))
+    }
+
+    /// Lets the caller drop a transaction, which goes back to its pool.
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime().enter()
+    }
+
+    /// Closes pools.
+    pub(super) fn close(&self, pools: [&AnyPool; 2]) {
+        self.runtime().block_on(async {
+            for pool in pools {
+                pool.close().await;
+            }
+        });
+    }
+
+    /// A failure of the database.
+    pub(super) fn failed(&self, op: &str, error: &sqlx::Error) -> Error {
+        failed(op, &self.shown, error)
+    }
+}
+
+impl Trees {
+    /// As [`Catalogue::open`](super::Catalogue::open): SQLite files in the PoP's directory, or the server that is named.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `ConfigInvalid`.
+    pub fn open(named: &str, home: &Home) -> Result<Self, Error> {
+        install_default_drivers();
+        let engine = Engine::choose(named, home)?;
+        let base = Arc::new(Base { shown: engine.shown(), runtime: Some(start_runtime("trees")?) });
+        let place = match &engine {
+            Engine::Sqlite(_) => Place::Folder(home.state_dir().join("volumes")),
+            Engine::Server(url) => Place::Server(base.run("open", open_server(url))?),
+        };
+        Ok(Trees { place, base, open: Mutex::default() })
+    }
+
+    /// The tree of a volume, made with its root if it is not there.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn tree(&self, volume: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tree) = open.get(&volume) {
+            return Ok(tree.clone());
+        }
+        let tree = Arc::new(self.open_tree(volume)?);
+        open.insert(volume, tree.clone());
+        Ok(tree)
+    }
+
+    /// Removes a volume's tree; whoever has it open finds nothing any more.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn remove(&self, volume: VolumeId) -> Result<(), Error> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let tree = open.remove(&volume);
+        match &self.place {
+            Place::Folder(_) => {
+                if let Some(tree) = tree {
+                    tree.close();
+                }
+                self.remove_files(volume)
+            }
+            Place::Server(pool) => self.base.run("remove", remove_rows(pool, volume)),
+        }
+    }
+
+    fn open_tree(&self, volume: VolumeId) -> Result<VolumeTree, Error> {
+        let (writer, reader) = match &self.place {
+            Place::Server(pool) => (pool.clone(), pool.clone()),
+            Place::Folder(folder) => {
+                let engine = Engine::in_file(&folder.join(format!("{}.sqlite", hex(&volume))))?;
+                let Engine::Sqlite(url) = engine else { unreachable!("a file is one of SQLite") };
+                self.base.run("open", open_file(&url))?
+            }
+        };
+        let volume = self.base.run("open", number(&writer, volume))?;
+        let owns_connections = matches!(self.place, Place::Folder(_));
+        VolumeTree { base: self.base.clone(), volume, writer, reader, owns_connections }.with_root()
+    }
+
+    fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {
+        let Place::Folder(folder) = &self.place else { return Ok(()) };
+        // The log of what is to be written first: without the file it says nothing.
+        for end in ["", "-wal", "-shm"] {
+            let path = folder.join(format!("{}.sqlite{end}", hex(&volume)));
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::new(Code::CatalogueFailed, "remove", path.display(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A pool of connections to a file that write, or only read.
+fn file_options(connections: u32, is_writer: bool) -> AnyPoolOptions {
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_WITHIN);
+    // The file does not go away, as a server does.
+    options.test_before_acquire(false).after_connect(move |connection, _| prepare_file(connection, is_writer))
+}
+
+fn prepare_file(connection: &mut AnyConnection, is_writer: bool) -> Prepared<'_> {
+    Box::pin(async move {
+        if is_writer {
+            connection.execute("PRAGMA journal_mode = WAL").await?;
+            connection.execute("PRAGMA synchronous = FULL").await?;
+        } else {
+            connection.execute("PRAGMA query_only = ON").await?;
+        }
+        let limits = format!("PRAGMA busy_timeout = {BUSY_MS}; PRAGMA cache_size = -{CACHE_KIB}");
+        connection.execute(AssertSqlSafe(limits)).await?;
+        Ok(())
+    })
+}
+
+async fn open_file(url: &str) -> Result<(AnyPool, AnyPool), sqlx::Error> {
+    let writer = file_options(1, true).connect(url).await?;
+    up_to_date(&writer, true).await?;
+    Ok((writer, file_options(READERS, false).connect_lazy(url)?))
+}
+
+async fn open_server(url: &str) -> Result<AnyPool, sqlx::Error> {
+    let options = AnyPoolOptions::new().max_connections(SERVER_CONNECTIONS).acquire_timeout(ACQUIRE_WITHIN);
+    let pool = options.after_connect(|connection, _| prepare_server(connection)).connect(url).await?;
+    up_to_date(&pool, false).await?;
+    Ok(pool)
+}
+
+/// All statements go by keys; a server that has not counted a new table yet must not think otherwise.
+fn prepare_server(connection: &mut AnyConnection) -> Prepared<'_> {
+    Box::pin(async move {
+        for way in ["enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"] {
+            connection.execute(AssertSqlSafe(format!("SET {way} = off"))).await?;
+        }
+        Ok(())
+    })
+}
+
+async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
+    let mut connection = pool.acquire().await?;
+    let mut work = connection.begin().await?;
+    bring_up_to_date(&mut work, &TREES, lite).await?;
+    work.commit().await
+}
+
+/// The number that stands for a volume in the tables; a new one if it has none.
+async fn number(pool: &AnyPool, volume: VolumeId) -> Result<i64, sqlx::Error> {
+    let known = "SELECT number FROM tree_volumes WHERE id = $1";
+    // Without a condition SQLite takes ON for that of a join.
+    let draw = "INSERT INTO tree_volumes (number, id, seq, made) \
+        SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
+    for _ in 0..DRAWS {
+        if let Some(row) = sqlx::query(known).bind(volume.to_vec()).fetch_optional(pool).await? {
+            return row.try_get(0);
+        }
+        sqlx::query(draw).bind(volume.to_vec()).execute(pool).await?;
+    }
+    Err(sqlx::Error::Protocol("no number could be drawn for the volume".into()))
+}
+
+async fn remove_rows(pool: &AnyPool, volume: VolumeId) -> Result<(), sqlx::Error> {
+    let mut work = pool.begin().await?;
+    let forget = "UPDATE tree_volumes SET id = NULL WHERE id = $1 RETURNING number";
+    let Some(row) = sqlx::query(forget).bind(volume.to_vec()).fetch_optional(&mut *work).await? else {
+        return Ok(());
+    };
+    let number: i64 = row.try_get(0)?;
+    for table in ["nodes", "names", "log", "origins", "pending", "held", "notes"] {
+        let sql = AssertSqlSafe(format!("DELETE FROM tree_{table} WHERE volume = $1"));
+        sqlx::query(sql).bind(number).execute(&mut *work).await?;
+    }
+    work.commit().await
+}

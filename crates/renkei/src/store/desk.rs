@@ -1,0 +1,450 @@
+//! Operations on single files, done directly on a store below one directory.
+//!
+//! Whoever works on single files (a mount, a file session of another site) sees that directory as the root. What is open
+//! has a number, and is shared by all threads that use the desk; those threads' own credentials decide what is
+//! allowed. Links on the way to a path are not followed: who looks up names one by one follows them himself.
+//!
+//! Guarantees: nobody sees a version that was not published; who has a file open goes on reading the version he
+//! opened; a draft follows its file when that is renamed through the same desk, and has nowhere to go when it is removed.
+//! Non-goals: changing a file in place, locks.
+
+use super::draft::{Draft, Target, refuse_losses};
+use super::temp::{is_temp_name, temp_name};
+use super::{Detail, Dir, Listing, Raw, ReadFile, Store, names};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Alteration, Answer, Files, Handle, Item, MAX_IO_BYTES, Op, Start};
+use renkei_core::wire::message::{BATCH_ENTRIES, Space};
+use renkei_core::wire::{encode, violation};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// What one desk may have open.
+pub const MAX_OPEN: usize = 4096;
+/// Bytes of entries in one answer about a directory.
+const ITEMS_BYTES: usize = 1 << 20;
+/// How often a file is looked at again that is replaced while it is opened.
+const MAX_RACES: usize = 16;
+
+/// A directory of a store, and what is open below it.
+pub struct Desk {
+    store: Arc<dyn Store>,
+    path: RelPath,
+    base: Arc<dyn Dir>,
+    is_writable: bool,
+    job: u64,
+    open: Mutex<Table>,
+    /// Held by those who give drafts their names, and alone by those who take names away.
+    names: RwLock<()>,
+}
+
+struct Table {
+    next: Handle,
+    open: HashMap<Handle, Arc<Open>>,
+}
+
+enum Open {
+    File(Box<dyn ReadFile>),
+    Dir(Mutex<Reading>),
+    Draft(Draft),
+}
+
+/// A directory that is being listed.
+struct Reading {
+    dir: Arc<dyn Dir>,
+    listing: Listing,
+    /// Found and not told yet.
+    next: Option<Item>,
+}
+
+impl Desk {
+    /// A desk on the directory `path` of a store, which is held from now on.
+    ///
+    /// # Errors
+    /// As [`Store::dir`].
+    pub fn new(store: Arc<dyn Store>, path: RelPath, is_writable: bool) -> Result<Self, Error> {
+        let base = store.dir(&path)?;
+        let (job, first) = (random()?, random()?);
+        // Numbers of another desk do not fit by chance.
+        let table = Table { next: first >> 1, open: HashMap::new() };
+        Ok(Desk { store, path, base, is_writable, job, open: Mutex::new(table), names: RwLock::new(()) })
+    }
+
+    /// The key in the names of its temporary files.
+    pub fn job(&self) -> u64 {
+        self.job
+    }
+
+    /// How much is open.
+    pub fn open_count(&self) -> usize {
+        self.table().open.len()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, open: Open) -> Result<Handle, Error> {
+        let mut table = self.table();
+        if table.open.len() >= MAX_OPEN {
+            drop(table);
+            return Err(too_many());
+        }
+        let handle = table.next;
+        table.next += 1;
+        table.open.insert(handle, Arc::new(open));
+        Ok(handle)
+    }
+
+    fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+        self.table().open.get(&handle).cloned().ok_or_else(|| unknown(handle))
+    }
+
+    fn draft(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+        let open = self.find(handle)?;
+        if matches!(*open, Open::Draft(_)) { Ok(open) } else { Err(unknown(handle)) }
+    }
+
+    fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+        if path.is_root() { Ok(self.base.clone()) } else { self.base.descend(path) }
+    }
+
+    /// The directory a path lies in, and its name there.
+    fn place(&self, path: &RelPath) -> Result<(Arc<dyn Dir>, Vec<u8>), Error> {
+        let Some(name) = path.name() else {
+            let cause = "the top of what was opened";
+            return Err(Error::new(Code::BadPath, "open", path, cause));
+        };
+        Ok((self.dir(&path.parent().unwrap_or_default())?, name.to_vec()))
+    }
+
+    fn target(&self, path: &RelPath) -> Result<Target, Error> {
+        let (dir, name) = self.place(path)?;
+        Ok(Target { dir, name, path: path.clone(), is_gone: false })
+    }
+
+    fn expect_writable(&self, op: &Op) -> Result<(), Error> {
+        let looks = matches!(
+            op,
+            Op::Look(_)
+                | Op::OpenDir(_)
+                | Op::ReadDir(_)
+                | Op::Open(_)
+                | Op::Read { .. }
+                | Op::Close(_)
+                | Op::Space
+        );
+        if looks || self.is_writable {
+            return Ok(());
+        }
+        Err(Error::new(Code::ReadOnlyStorage, "write", &self.path, "it was opened for reading alone"))
+    }
+
+    fn look(&self, path: &RelPath) -> Result<Item, Error> {
+        if path.is_root() {
+            return Ok(item(self.base.self_entry(Detail::Basic)?, path.clone()));
+        }
+        let (dir, name) = self.place(path)?;
+        Ok(item(dir.entry(&name, Detail::Basic)?, path.clone()))
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<Answer, Error> {
+        let dir = self.dir(path)?;
+        let item = item(dir.self_entry(Detail::Basic)?, path.clone());
+        let listing = dir.list()?;
+        let handle = self.keep(Open::Dir(Mutex::new(Reading { dir, listing, next: None })))?;
+        Ok(Answer::Opened { handle, item })
+    }
+
+    fn read_dir(&self, handle: Handle) -> Result<Answer, Error> {
+        let open = self.find(handle)?;
+        let Open::Dir(reading) = &*open else { return Err(unknown(handle)) };
+        let (items, more) = reading.lock().unwrap_or_else(PoisonError::into_inner).part()?;
+        Ok(Answer::Items { items, more })
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Answer, Error> {
+        let (dir, name) = self.place(path)?;
+        for _ in 0..MAX_RACES {
+            let file = dir.open_read(&name)?;
+            let item = item(dir.entry(&name, Detail::Basic)?, path.clone());
+            if file.stamp()?.ino == item.ino {
+                return Ok(Answer::Opened { handle: self.keep(Open::File(file))?, item });
+            }
+        }
+        Err(Error::new(Code::SourceChanged, "open", path, "it is replaced again and again"))
+    }
+
+    fn begin_draft(&self, path: &RelPath, start: Start, mode: u32) -> Result<Answer, Error> {
+        let target = self.target(path)?;
+        if self.table().open.len() >= MAX_OPEN {
+            // Before anything is made.
+            return Err(too_many());
+        }
+        let number = self.table().next;
+        let temp = temp_name(self.job, &RelPath::parse(format!("{number}-{}", random()?).as_bytes())?);
+        let draft = Draft::begin(target.clone(), temp, start, mode & 0o7777)?;
+        let found = target.dir.entry(&target.name, Detail::Basic);
+        let item = match found {
+            Ok(found) => item(found, path.clone()),
+            Err(error) if error.code == Code::PathNotFound => nothing_yet(path, mode),
+            Err(error) => return Err(error),
+        };
+        Ok(Answer::Opened { handle: self.keep(Open::Draft(draft))?, item })
+    }
+
+    fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
+        if content.len() > MAX_IO_BYTES as usize {
+            return Err(violation("write", format_args!("{} bytes", content.len())));
+        }
+        match &*self.draft(handle)? {
+            Open::Draft(draft) => draft.write(content, offset).map(|()| Answer::Done),
+            _ => Err(unknown(handle)),
+        }
+    }
+
+    fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
+        match &*self.draft(handle)? {
+            Open::Draft(draft) => draft.set_len(bytes).map(|()| Answer::Done),
+            _ => Err(unknown(handle)),
+        }
+    }
+
+    fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
+        let open = self.draft(handle)?;
+        let Open::Draft(draft) = &*open else { return Err(unknown(handle)) };
+        draft.publish(mtime, &self.names)?;
+        let target = draft.target().clone();
+        Ok(Answer::Item(item(target.dir.entry(&target.name, Detail::Basic)?, target.path)))
+    }
+
+    fn close(&self, handle: Handle) -> Result<Answer, Error> {
+        let closed = self.table().open.remove(&handle).ok_or_else(|| unknown(handle))?;
+        // Outside the lock: it may remove a temporary file.
+        drop(closed);
+        Ok(Answer::Done)
+    }
+
+    fn alter(&self, path: &RelPath, change: &Alteration) -> Result<Item, Error> {
+        if path.is_root() {
+            let before = self.base.self_entry(Detail::Full)?.0.meta;
+            refuse_losses(self.base.set_own_meta(&altered(&before, change))?)?;
+        } else {
+            let (dir, name) = self.place(path)?;
+            let before = dir.entry(&name, Detail::Full)?.0.meta;
+            refuse_losses(dir.set_meta(&name, &altered(&before, change))?)?;
+        }
+        let after = self.look(path)?;
+        let was_given =
+            |wanted: &Option<String>, now: &String| wanted.as_ref().is_none_or(|name| name == now);
+        let meta = &after.entry.meta;
+        if was_given(&change.owner, &meta.owner) && was_given(&change.group, &meta.group) {
+            return Ok(after);
+        }
+        let cause = "the account may not give it to that owner or group, or there is none of that name";
+        Err(Error::new(Code::PermissionDenied, "chown", path, cause))
+    }
+
+    fn make_dir(&self, path: &RelPath, mode: u32) -> Result<Item, Error> {
+        let (dir, name) = self.place(path)?;
+        dir.mkdir(&name, mode)?;
+        let made = self.look(path)?;
+        let (wanted, has) = (mode & 0o777, made.entry.meta.mode);
+        if has & 0o777 == wanted {
+            return Ok(made);
+        }
+        // The umask is that of whoever asks, not of this process.
+        self.alter(path, &Alteration { mode: Some(has & !0o777 | wanted), ..Alteration::default() })
+    }
+
+    fn make_symlink(&self, path: &RelPath, target: &[u8]) -> Result<Item, Error> {
+        let (dir, name) = self.place(path)?;
+        dir.symlink(target, &name)?;
+        self.look(path)
+    }
+
+    fn make_link(&self, from: &RelPath, to: &RelPath) -> Result<Item, Error> {
+        let ((dir, name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
+        dir.hard_link(&name, &*to_dir, &to_name)?;
+        self.look(to)
+    }
+
+    fn remove(&self, path: &RelPath) -> Result<(), Error> {
+        let (dir, name) = self.place(path)?;
+        let _names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        dir.remove_file(&name)?;
+        self.each_draft(|target| target.is_gone |= target.path == *path);
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &RelPath) -> Result<(), Error> {
+        let (dir, name) = self.place(path)?;
+        dir.remove_dir(&name)
+    }
+
+    fn rename(&self, from: &RelPath, to: &RelPath, replace: bool) -> Result<(), Error> {
+        if from != to && to.starts_with(from) {
+            return Err(Error::new(Code::RenamedIntoItself, "rename", from, to));
+        }
+        let ((dir, name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
+        let _names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        match replace {
+            true => dir.rename(&name, &*to_dir, &to_name)?,
+            false => dir.rename_no_replace(&name, &*to_dir, &to_name)?,
+        }
+        if from != to {
+            self.each_draft(|target| self.follow(target, from, to));
+        }
+        Ok(())
+    }
+
+    /// What becomes of a draft's target when something is renamed.
+    fn follow(&self, target: &mut Target, from: &RelPath, to: &RelPath) {
+        if target.path == *to {
+            target.is_gone = true;
+        }
+        let Some(path) = target.path.below(from).and_then(|below| to.join(&below).ok()) else { return };
+        if target.is_gone {
+            return;
+        }
+        match self.target(&path) {
+            Ok(moved) => *target = moved,
+            Err(_) => target.is_gone = true,
+        }
+    }
+
+    fn each_draft(&self, mut change: impl FnMut(&mut Target)) {
+        let open: Vec<_> = self.table().open.values().cloned().collect();
+        for open in open {
+            if let Open::Draft(draft) = &*open {
+                change(&mut draft.target());
+            }
+        }
+    }
+
+    fn space(&self) -> Result<Answer, Error> {
+        let space = self.store.space(&self.path)?;
+        Ok(Answer::Space(Space {
+            total_bytes: space.total,
+            available_bytes: space.available,
+            total_files: space.files_total,
+            free_files: space.files_free,
+        }))
+    }
+}
+
+impl Files for Desk {
+    fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        self.expect_writable(&op)?;
+        Ok(match op {
+            Op::Look(path) => Answer::Item(self.look(&path)?),
+            Op::OpenDir(path) => self.open_dir(&path)?,
+            Op::ReadDir(handle) => self.read_dir(handle)?,
+            Op::Open(path) => self.open(&path)?,
+            Op::Read { .. } => return Err(violation("operation", "what is read needs a place to go to")),
+            Op::Draft { path, start, mode } => self.begin_draft(&path, start, mode)?,
+            Op::Write { handle, offset } => self.write(handle, offset, content)?,
+            Op::SetLen { handle, bytes } => self.set_len(handle, bytes)?,
+            Op::Publish { handle, mtime } => self.publish(handle, mtime)?,
+            Op::Close(handle) => self.close(handle)?,
+            Op::Alter { path, change } => Answer::Item(self.alter(&path, &change)?),
+            Op::MakeDir { path, mode } => Answer::Item(self.make_dir(&path, mode)?),
+            Op::MakeSymlink { path, target } => Answer::Item(self.make_symlink(&path, &target)?),
+            Op::MakeLink { from, to } => Answer::Item(self.make_link(&from, &to)?),
+            Op::Remove(path) => done(self.remove(&path)?),
+            Op::RemoveDir(path) => done(self.remove_dir(&path)?),
+            Op::Rename { from, to, replace } => done(self.rename(&from, &to, replace)?),
+            Op::Space => self.space()?,
+        })
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        match &*self.find(handle)? {
+            Open::File(file) => file.read_at(buf, offset),
+            Open::Draft(draft) => draft.read(buf, offset),
+            Open::Dir(_) => Err(unknown(handle)),
+        }
+    }
+}
+
+impl Reading {
+    /// The next entries, as many as fit an answer.
+    fn part(&mut self) -> Result<(Vec<Item>, bool), Error> {
+        let (mut items, mut room) = (Vec::new(), ITEMS_BYTES);
+        while let Some(item) = self.peek()? {
+            let bytes = encode(item).len();
+            if items.len() == BATCH_ENTRIES || bytes > room {
+                return Ok((items, true));
+            }
+            room -= bytes;
+            items.extend(self.next.take());
+        }
+        Ok((items, false))
+    }
+
+    fn peek(&mut self) -> Result<Option<&Item>, Error> {
+        while self.next.is_none() {
+            let Some(listed) = self.listing.next() else { return Ok(None) };
+            let name = listed?.name;
+            if is_temp_name(&name) {
+                continue;
+            }
+            self.next = match self.dir.entry(&name, Detail::Basic) {
+                Ok(found) => Some(item(found, RelPath::parse(&name)?)),
+                // Gone since it was listed.
+                Err(error) if error.code == Code::PathNotFound => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(self.next.as_ref())
+    }
+}
+
+fn done((): ()) -> Answer {
+    Answer::Done
+}
+
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    aws_lc_rs::rand::fill(&mut bytes)
+        .map_err(|_| Error::new(Code::SystemCall, "random", "desk", "the generator failed"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn too_many() -> Error {
+    let cause = format!("at most {MAX_OPEN} at a time in one session");
+    Error::new(Code::TooManyOpenFiles, "open", "files", cause)
+}
+
+fn unknown(handle: Handle) -> Error {
+    Error::new(Code::NotOpen, "use", format_args!("handle {handle}"), "it was closed, or never opened so")
+}
+
+fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
+    entry.path = path;
+    if entry.meta.owner.is_empty() {
+        entry.meta.owner = names::user_name(raw.uid).unwrap_or_default();
+        entry.meta.group = names::group_name(raw.gid).unwrap_or_default();
+    }
+    Item { entry, ino: raw.ino, links: raw.nlink, blocks: raw.blocks, ctime: raw.ctime }
+}
+
+/// A file that is there when it is published.
+fn nothing_yet(path: &RelPath, mode: u32) -> Item {
+    let kind = EntryKind::File { stamp: Default::default(), sparse: false };
+    let meta = Meta { mode: mode & 0o7777, ..Meta::default() };
+    let entry = Entry { path: path.clone(), meta, kind };
+    Item { entry, ino: 0, links: 0, blocks: 0, ctime: FileTime::default() }
+}
+
+/// Metadata with a change; attributes are left as they are.
+fn altered(before: &Meta, change: &Alteration) -> Meta {
+    Meta {
+        mode: change.mode.unwrap_or(before.mode) & 0o7777,
+        mtime: change.mtime.unwrap_or(before.mtime),
+        owner: change.owner.clone().unwrap_or_else(|| before.owner.clone()),
+        group: change.group.clone().unwrap_or_else(|| before.group.clone()),
+        xattrs: Vec::new(),
+    }
+}
