@@ -150,8 +150,7 @@ impl Mounted {
         if content.is_written() || (self.is_removed(id)? && content.draft().is_some()) {
             return Ok((None, true));
         }
-        let (handle, item) =
-            self.at(|table| table.path(id), |path| self.ask_open(Op::Open(path.clone())))?;
+        let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(Op::Open(path.clone())))?;
         let is_cached = self.take_version(id, handle, &item)?;
         Ok((Some(handle), is_cached))
     }

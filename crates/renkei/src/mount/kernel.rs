@@ -89,7 +89,14 @@ impl Kernel {
 
     fn fill(&self, reply: &mut ReplyDirectoryPlus, next: u64, line: &Line) -> bool {
         let attributes = line.known.attributes(line.id);
-        reply.add(attributes.ino, next, OsStr::from_bytes(&line.name), &self.0.ttl, &attributes, Generation(0))
+        reply.add(
+            attributes.ino,
+            next,
+            OsStr::from_bytes(&line.name),
+            &self.0.ttl,
+            &attributes,
+            Generation(0),
+        )
     }
 }
 

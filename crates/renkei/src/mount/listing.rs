@@ -44,8 +44,7 @@ impl Mounted {
     }
 
     fn begin(&self, id: u64) -> Result<Part, Error> {
-        let (handle, _) =
-            self.at(|table| table.path(id), |path| self.ask_open(Op::OpenDir(path.clone())))?;
+        let (handle, _) = self.at(|table| table.path(id), |path| self.ask_open(Op::OpenDir(path.clone())))?;
         Ok(Part { handle, items: Vec::new(), before: 0, more: true })
     }
 
@@ -96,7 +95,8 @@ impl Mounted {
     }
 
     fn dots(&self, dir: u64, at: u64) -> Result<Line, Error> {
-        let (id, name) = if at == 0 { (dir, b".".to_vec()) } else { (self.table().parent(dir), b"..".to_vec()) };
+        let (id, name) =
+            if at == 0 { (dir, b".".to_vec()) } else { (self.table().parent(dir), b"..".to_vec()) };
         Ok(Line { id, name, known: self.shown(id)?, counts: false })
     }
 

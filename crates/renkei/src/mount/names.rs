@@ -25,18 +25,14 @@ pub(super) struct Wanted {
 impl Mounted {
     /// Finds a name; the kernel is told of it.
     pub(super) fn lookup(&self, dir: u64, name: &[u8]) -> Result<(u64, Known), Refusal> {
-        let written = self.table().child(dir, name).filter(|id| self.is_written(*id));
+        let written = self.table().written_child(dir, name);
         if let Some(id) = written {
             self.table().count(id);
             return Ok((id, self.shown(id)?));
         }
-        let item = self.at(|table| table.path_below(dir, name), |path| self.ask_item(Op::Look(path.clone())))?;
+        let item =
+            self.at(|table| table.path_below(dir, name), |path| self.ask_item(Op::Look(path.clone())))?;
         Ok(self.found(dir, name, self.owners.known(&item))?)
-    }
-
-    fn is_written(&self, id: u64) -> bool {
-        let mut table = self.table();
-        table.node(id).is_ok_and(|node| node.content.as_ref().is_some_and(|content| content.is_written()))
     }
 
     /// Takes in what was found or made under a name; the kernel is told of it.
@@ -76,9 +72,8 @@ impl Mounted {
     pub(super) fn link(&self, id: u64, dir: u64, name: &[u8]) -> Result<(u64, Known), Refusal> {
         self.publish_if_open(id)?;
         let paths = |table: &Table| Ok((table.path(id)?, table.path_below(dir, name)?));
-        let item = self.at(paths, |(from, to)| {
-            self.ask_item(Op::MakeLink { from: from.clone(), to: to.clone() })
-        })?;
+        let item =
+            self.at(paths, |(from, to)| self.ask_item(Op::MakeLink { from: from.clone(), to: to.clone() }))?;
         let known = self.owners.known(&item);
         {
             let mut table = self.table();
@@ -101,12 +96,7 @@ impl Mounted {
         Ok(())
     }
 
-    pub(super) fn rename(
-        &self,
-        from: (u64, &[u8]),
-        to: (u64, &[u8]),
-        replace: bool,
-    ) -> Result<(), Refusal> {
+    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), replace: bool) -> Result<(), Refusal> {
         let paths = |table: &Table| Ok((table.path_below(from.0, from.1)?, table.path_below(to.0, to.1)?));
         Ok(self.at(paths, |paths| self.rename_now(from, to, paths.clone(), replace))?)
     }

@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 /// Threads that answer the kernel: as many calls may wait for a site at a time.
 const THREADS: usize = 32;
@@ -59,7 +60,9 @@ pub fn run(
     let session = Session::new(Kernel(mounted.clone()), &options.point, &config(options)).map_err(failed)?;
     // Set once, here.
     let _ = mounted.notifier.set(session.notifier());
-    read_ahead(&options.point);
+    let point = options.point.clone();
+    // Beside the session: the kernel asks it where the mount point is.
+    thread::spawn(move || read_ahead(&point));
     let stopper = Stopper { mounted, point: options.point.clone() };
     *stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
     on_ready()?;
@@ -70,8 +73,12 @@ fn config(options: &Options) -> Config {
     let mut config = Config::default();
     let access = if options.is_read_only { MountOption::RO } else { MountOption::RW };
     let (source, kind) = (options.source.clone(), "renkei".to_owned());
-    config.mount_options =
-        vec![MountOption::FSName(source), MountOption::Subtype(kind), MountOption::DefaultPermissions, access];
+    config.mount_options = vec![
+        MountOption::FSName(source),
+        MountOption::Subtype(kind),
+        MountOption::DefaultPermissions,
+        access,
+    ];
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config
@@ -91,7 +98,9 @@ fn read_ahead(point: &Path) {
 fn clear_dead(point: &Path) -> Result<(), Error> {
     match fs::metadata(point) {
         Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(Code::NotADirectory, "mount", point.display(), "a mount point is a directory")),
+        Ok(_) => {
+            Err(Error::new(Code::NotADirectory, "mount", point.display(), "a mount point is a directory"))
+        }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             tracing::warn!(point = %point.display(), "unmounting what a mount that died left");
             unmount(point, How::Lazy)

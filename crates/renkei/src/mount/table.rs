@@ -48,8 +48,7 @@ pub(super) struct Node {
 impl Table {
     /// With the root alone.
     pub(super) fn new(root: Known) -> Self {
-        let mut table =
-            Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS };
+        let mut table = Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS };
         table.nodes.insert(ROOT, Node::new(root));
         table
     }
@@ -97,6 +96,12 @@ impl Table {
     /// What has a name, as far as the kernel knows.
     pub(super) fn child(&self, dir: u64, name: &[u8]) -> Option<u64> {
         self.nodes.get(&dir)?.children.get(name).copied()
+    }
+
+    /// What has a name, if it is written here.
+    pub(super) fn written_child(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        let id = self.child(dir, name)?;
+        self.nodes.get(&id)?.content.as_ref().filter(|content| content.is_written()).map(|_| id)
     }
 
     /// Takes in what was found under a name, and gives its number. What had that name before and is another
@@ -174,7 +179,9 @@ impl Table {
             return;
         }
         self.remove(to.0, to.1);
-        let Some(id) = self.nodes.get_mut(&from.0).and_then(|node| node.children.remove(from.1)) else { return };
+        let Some(id) = self.nodes.get_mut(&from.0).and_then(|node| node.children.remove(from.1)) else {
+            return;
+        };
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|(parent, own)| (*parent, &**own) != from);
         }

@@ -54,6 +54,9 @@ mod tests {
         }
         let text = troubles.text();
         assert_eq!(text.lines().count(), MAX_REMEMBERED);
-        assert!(text.lines().last().unwrap().contains("RK-NET-7") && text.contains(": 19 (at kek, look)"), "{text}");
+        assert!(
+            text.lines().last().unwrap().contains("RK-NET-7") && text.contains(": 19 (at kek, look)"),
+            "{text}"
+        );
     }
 }
