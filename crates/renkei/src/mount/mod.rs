@@ -11,6 +11,7 @@
 //! Guarantees: close-to-open (an `open` looks anew); who has a version open goes on reading it; nothing that `close` or
 //! `fsync` acknowledged is lost. Non-goals: locks across sites, extended attributes, `O_DIRECT` as a promise.
 
+mod again;
 mod attributes;
 mod content;
 mod errno;
@@ -96,10 +97,6 @@ impl Mounted {
     }
 
     // ---- asking ------------------------------------------------------------------------------------------------------
-
-    fn ask(&self, op: Op) -> Result<Answer, Error> {
-        self.files.operate(op, &[])
-    }
 
     fn ask_item(&self, op: Op) -> Result<Item, Error> {
         item(self.ask(op)?)
