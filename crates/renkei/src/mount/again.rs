@@ -43,10 +43,12 @@ impl Mounted {
                 Some(_) => Fate::NotDone,
                 None => Fate::Unknown,
             },
-            Op::MakeDir { path, .. } | Op::Draft { path, start: Start::New, .. } => match self.find_item(path)? {
-                Some(_) => Fate::Unknown,
-                None => Fate::NotDone,
-            },
+            Op::MakeDir { path, .. } | Op::Draft { path, start: Start::New, .. } => {
+                match self.find_item(path)? {
+                    Some(_) => Fate::Unknown,
+                    None => Fate::NotDone,
+                }
+            }
             Op::MakeSymlink { path, target } => match self.find_item(path)? {
                 Some(found) if leads_to(&found, target) => Fate::Done(Answer::Item(found)),
                 Some(_) => Fate::Unknown,

@@ -350,7 +350,12 @@ impl Mounted {
         }
         let item = self.ask_item(Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) })?;
         draft.changed().is_dirty = false;
-        self.table().publish(id, self.owners.known(&item));
+        let (now, before) = (self.owners.known(&item), self.table().node(id)?.known);
+        self.table().publish(id, now);
+        if now.mode != before.mode {
+            // Set-id bits went with the old content.
+            self.forget_attributes(id);
+        }
         Ok(())
     }
 

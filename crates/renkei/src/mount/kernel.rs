@@ -32,7 +32,7 @@ const ERRORS_ATTRIBUTE: &[u8] = b"user.renkei.error";
 /// Unit of what `statfs` tells.
 const STATFS_BYTES: u32 = 4096;
 /// What is asked of the kernel beside the usual; each is left out where it is not known.
-const WANTED: [InitFlags; 7] = [
+const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_PARALLEL_DIROPS,
@@ -41,6 +41,8 @@ const WANTED: [InitFlags; 7] = [
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_ASYNC_DIO,
+    // Files that are opened to append can be mapped all the same.
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
 ];
 
 thread_local! {

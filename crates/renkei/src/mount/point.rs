@@ -72,7 +72,8 @@ pub fn run(
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     let access = if options.is_read_only { MountOption::RO } else { MountOption::RW };
-    let (source, kind) = (options.source.clone(), "renkei".to_owned());
+    // A comma would end the option where fusermount3 mounts.
+    let (source, kind) = (options.source.replace([',', '\\'], "_"), "renkei".to_owned());
     config.mount_options = vec![
         MountOption::FSName(source),
         MountOption::Subtype(kind),
