@@ -270,6 +270,8 @@ codes! {
         "the administrator should free space there, or lower `buffer.size_mib` to what there is";
     NotOpen = "RK-STORE-25", Invalid, Never, "the file or directory is not open",
         "open it anew; what was open ends with the connection, or when the file is replaced while that is lost";
+    DraftLost = "RK-STORE-26", Unavailable, Never, "what was written and not published is lost",
+        "write it again: the connection was lost before the file was closed or synced; the version before it is still there";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

@@ -7,10 +7,12 @@
 //! Content that is written goes to a *draft*: a new version of the file that nobody sees before it is published. Who opened
 //! the file before goes on reading the version he opened.
 
-use super::message::{Space, batch};
+use super::frame::{FrameKind, HEAD_BYTES, head};
+use super::message::{Space, TransferId, batch};
+use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime};
 use crate::error::Error;
-use crate::path::{RelPath, path_bytes};
+use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
 
 /// An open file, directory or draft of a file session; chosen by the side that serves.
@@ -18,6 +20,25 @@ pub type Handle = u64;
 
 /// Most bytes that one operation reads or writes.
 pub const MAX_IO_BYTES: u32 = 1 << 20;
+
+/// Most bytes that an operation may take beside what it writes.
+pub const MAX_OP_BYTES: usize = 128 << 10;
+
+/// Bytes before an operation or an answer in its frame's payload.
+pub const LENGTH_BYTES: usize = 4;
+
+/// Opens a file session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFiles {
+    /// Identity for logs.
+    pub id: TransferId,
+    /// The directory that becomes the root.
+    pub place: Place,
+    /// Whether anything may be changed.
+    pub write: bool,
+    /// Streams the asker wants at most.
+    pub max_streams: u16,
+}
 
 /// What may be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,6 +208,44 @@ pub enum Answer {
     Failed(Error),
 }
 
+/// The beginning of a frame: all of it but the `content_bytes` that follow.
+pub fn begin_frame<T: Serialize>(kind: FrameKind, value: &T, content_bytes: usize) -> Vec<u8> {
+    let value = encode(value);
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + LENGTH_BYTES + value.len());
+    bytes.extend_from_slice(&head(kind, LENGTH_BYTES + value.len() + content_bytes));
+    bytes.extend_from_slice(&(value.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(&value);
+    bytes
+}
+
+/// How a payload of so many bytes is divided: those of the operation or answer, and those of the content.
+///
+/// # Errors
+/// `ProtocolViolation` if no correct peer sends it so.
+pub fn divide(
+    payload_bytes: usize,
+    length: [u8; LENGTH_BYTES],
+    most: usize,
+) -> Result<(usize, usize), Error> {
+    let value_bytes = u32::from_be_bytes(length) as usize;
+    let rest = payload_bytes.checked_sub(LENGTH_BYTES).and_then(|rest| rest.checked_sub(value_bytes));
+    match rest {
+        Some(content) if value_bytes <= most && content <= MAX_IO_BYTES as usize => {
+            Ok((value_bytes, content))
+        }
+        _ => Err(violation("file session", format_args!("{value_bytes} of {payload_bytes} bytes"))),
+    }
+}
+
+/// Reads an operation; only what writes has content.
+pub fn parse_op(bytes: &[u8], content_bytes: usize) -> Result<Op, Error> {
+    let op: Op = decode("operation", bytes)?;
+    if content_bytes > 0 && !matches!(op, Op::Write { .. }) {
+        return Err(violation("operation", "content that nothing is done with"));
+    }
+    Ok(op)
+}
+
 /// Whoever does operations: a store here, or a file session with another site.
 pub trait Files: Send + Sync {
     /// Does one; `content` is what `Write` writes.
@@ -200,4 +259,35 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// As `operate`.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn frames_round_trip() {
+        let op = Op::Write { handle: 7, offset: 1 << 40 };
+        let frame = begin_frame(FrameKind::Op, &op, 5);
+        let payload_bytes =
+            super::super::frame::parse_head(*frame.first_chunk().unwrap()).unwrap().payload_bytes;
+        let (length, rest) = frame[HEAD_BYTES..].split_first_chunk().unwrap();
+        let divided = divide(payload_bytes, *length, MAX_OP_BYTES).unwrap();
+        assert_eq!((divided, rest.len()), ((rest.len(), 5), rest.len()));
+        assert_eq!(parse_op(rest, 5).unwrap(), op);
+        assert!(parse_op(&encode(&Op::Space), 1).is_err());
+        let too_long = (MAX_OP_BYTES as u32 + 1).to_be_bytes();
+        assert!(divide(1 << 20, too_long, MAX_OP_BYTES).is_err());
+        assert!(divide(3, [0; 4], MAX_OP_BYTES).is_err() && divide(8, [0, 0, 0, 5], MAX_OP_BYTES).is_err());
+        assert!(divide(5 + MAX_IO_BYTES as usize, [0; 4], MAX_OP_BYTES).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = parse_op(&bytes, 0);
+            let _ = decode::<Answer>("answer", &bytes);
+        }
+    }
 }

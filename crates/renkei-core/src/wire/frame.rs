@@ -41,12 +41,17 @@ pub enum FrameKind {
     ExtentEnd = 19,
     /// Nothing more comes on this data stream.
     StreamEnd = 20,
+    /// An operation of a file session: length of the [`super::file::Op`] (4 bytes, big-endian), the operation, what it
+    /// writes.
+    Op = 24,
+    /// The answer to one: length of the [`super::file::Answer`], the answer, what was read.
+    Answer = 25,
 }
 
 impl FrameKind {
     fn parse(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Control, Join, Refusal, Entry, Extent, Raw, ExtentEnd, StreamEnd]
+        [Control, Join, Refusal, Entry, Extent, Raw, ExtentEnd, StreamEnd, Op, Answer]
             .into_iter()
             .find(|k| *k as u8 == byte)
     }

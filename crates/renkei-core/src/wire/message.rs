@@ -2,6 +2,7 @@
 
 use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
+use super::file::OpenFiles;
 use super::queue::{Listed, Queued, Story, Submission};
 use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
@@ -283,6 +284,8 @@ pub enum Request {
     Revocations(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
     /// About volumes.
     Volume(AboutVolume),
+    /// Operations on single files below a place, on data streams, for as long as the session is kept.
+    OpenFiles(OpenFiles),
 }
 
 impl Request {
@@ -295,6 +298,7 @@ impl Request {
                 place
             }
             Self::OpenReceive(open) | Self::Grant { open, .. } => &open.to,
+            Self::OpenFiles(open) => &open.place,
             Self::OpenFound(open) | Self::ForUser { open, .. } => &open.to,
             Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
                 return send.storages();

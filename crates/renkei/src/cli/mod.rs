@@ -7,6 +7,7 @@
 mod agent;
 mod asker;
 mod buffer;
+mod cat;
 mod change;
 mod check;
 mod checksum;
@@ -39,6 +40,7 @@ mod mount_helper;
 mod mv;
 pub mod output;
 mod progress;
+mod put;
 mod quantity;
 mod queued;
 mod renew;
@@ -122,6 +124,8 @@ enum Command {
     Mkdir(mkdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
+    Cat(cat::Args),
+    Put(put::Args),
     Du(du::Args),
     Df(df::Args),
     Checksum(checksum::Args),
@@ -171,6 +175,8 @@ impl Command {
             Command::Mkdir(args) => mkdir::run(args, context),
             Command::Rm(args) => rm::run(args, context),
             Command::Mv(args) => mv::run(args, context),
+            Command::Cat(args) => cat::run(args, context),
+            Command::Put(args) => put::run(args, context),
             Command::Du(args) => du::run(args, context),
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),

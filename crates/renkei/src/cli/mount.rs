@@ -1,18 +1,17 @@
 //! `renkei mount`: files of sites as a file system of this machine.
 
 use super::Context;
-use super::connect::{own_site, remote};
+use super::connect::{dialler, place, remote};
 use super::output::Report;
 use crate::home::{file_error, make_dir};
 use crate::mount::Options;
 use crate::mount::point::{self, Stop};
-use crate::store::desk::Desk;
-use crate::store::local::{Access, LocalStore};
+use crate::mover::far::{self, Config, Far, FarFiles};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{EndpointPath, RelPath, printable};
+use renkei_core::path::printable;
 use renkei_core::wire::file::Files;
 use serde::{Deserialize, Serialize};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a lost site is tried before calls fail, if they are to fail.
+const FAIL_AFTER: Duration = Duration::from_secs(2);
 
 /// Show files of a site as a file system of this machine
 #[derive(Debug, clap::Args)]
@@ -50,9 +52,6 @@ pub struct Args {
     /// How long the kernel believes what it knows of a file that is not opened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     attr_ttl: Duration,
-    /// The source is a directory of this machine
-    #[arg(long, hide = true)]
-    local: bool,
     /// Tell the process that started this one how it went
     #[arg(long, hide = true)]
     tell: bool,
@@ -121,24 +120,14 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
 
 /// Who does the operations, and the name of what is mounted.
 fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String), Error> {
-    if args.local {
-        let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let store = LocalStore::open(Path::new(&args.source), access)?;
-        let desk = Desk::new(Arc::new(store), RelPath::root(), !args.read_only)?;
-        return Ok((Arc::new(desk), printable(args.source.as_bytes())));
-    }
-    let place = place(&args.source, context)?;
-    Err(Error::new(Code::Unsupported, "mount", place, ""))
-}
-
-/// The place a source names; a path without a site is at the user's own.
-fn place(source: &OsStr, context: &Context) -> Result<EndpointPath, Error> {
-    if !source.as_bytes().starts_with(b"/") {
-        return remote(source);
-    }
-    let mut whole = OsString::from(format!("{}:", own_site(context)?));
-    whole.push(source);
-    remote(&whole)
+    let path = remote(&args.source)?;
+    let (site, place) = (path.site.clone(), place(&path)?);
+    let far = Far { dialler: dialler(context, &[&site])?, site, place, write: !args.read_only };
+    let when_lost = match args.when_lost {
+        WhenLost::Wait => far::WhenLost::Wait,
+        WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
+    };
+    Ok((Arc::new(FarFiles::open(far, Config { when_lost, ..Config::default() })?), path.to_string()))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
@@ -188,8 +177,7 @@ impl Args {
     /// The words that say the same to another process.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--tell".into()];
-        let flags =
-            [("--read-only", self.read_only), ("--allow-other", self.allow_other), ("--local", self.local)];
+        let flags = [("--read-only", self.read_only), ("--allow-other", self.allow_other)];
         words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.into()));
         let when_lost = if self.when_lost == WhenLost::Wait { "wait" } else { "fail" };
         words.extend(["--when-lost".into(), when_lost.into()]);

@@ -107,7 +107,13 @@ fn line(transfer: &TransferStatus) -> String {
         Class::Normal => "",
         Class::Background => "  background",
     };
-    format!("{short}  {direction:<7}  {principal}  {place}{class}  {}", progress_text(progress))
+    let told = if direction == "files" { files_text(progress) } else { progress_text(progress) };
+    format!("{short}  {direction:<7}  {principal}  {place}{class}  {told}")
+}
+
+/// What a file session did.
+fn files_text(progress: &Progress) -> String {
+    format!("{} operations  {}", progress.files_done, human(progress.bytes_moved))
 }
 
 fn progress_text(progress: &Progress) -> String {

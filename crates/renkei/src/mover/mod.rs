@@ -3,16 +3,20 @@
 //! [`dial`] opens sessions, [`walk`] reads the source, [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
 //! buffers, running as the mapped account; they share one lock, taken once per unit of work.
 
+mod ahead;
 mod background;
 mod block;
+pub mod clerk;
 mod commit;
 pub mod custody;
 pub mod descriptors;
 pub mod dial;
 mod failure;
+pub mod far;
 mod incoming;
 pub mod journal;
 pub mod keep;
+mod lane;
 mod offers;
 pub mod onto;
 pub mod outgoing;

@@ -21,6 +21,8 @@ use rustls::{
     AlertDescription, ConnectionTrafficSecrets, ContentType, ExtractedSecrets, HandshakeType,
     SupportedCipherSuite,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A record's head: type, version, length.
 pub(super) const HEAD_BYTES: usize = 5;
@@ -62,19 +64,30 @@ pub(super) enum Meaning {
     Closed,
 }
 
-/// Both directions, and what rustls keeps of the connection.
+/// Both directions of a connection, or the receiving one when the other was taken away.
 pub(super) struct Records {
-    sending: Direction,
+    sealing: Option<Sealing>,
     receiving: Direction,
-    kernel: Kernel,
-    chain: Vec<CertificateDer<'static>>,
-    /// Records that one key may seal.
-    key_records: u64,
-    /// The peer asked for a new key of ours.
-    owes_update: bool,
+    keys: Arc<Keys>,
     /// The beginning of a handshake message whose end has not come.
     handshake: Vec<u8>,
     empty_records: u8,
+}
+
+/// The sending direction.
+pub(super) struct Sealing {
+    sending: Direction,
+    keys: Arc<Keys>,
+    /// Records that one key may seal.
+    key_records: u64,
+}
+
+/// What rustls keeps of the connection; both directions have it.
+struct Keys {
+    kernel: Mutex<Kernel>,
+    chain: Vec<CertificateDer<'static>>,
+    /// The peer asked for a new key of ours.
+    owes_update: AtomicBool,
 }
 
 enum Kernel {
@@ -209,13 +222,13 @@ impl Records {
         kernel: Kernel,
         chain: Vec<CertificateDer<'static>>,
     ) -> Result<Self, rustls::Error> {
+        let key_records = kernel.key_records()?;
+        let keys = Arc::new(Keys { kernel: Mutex::new(kernel), chain, owes_update: AtomicBool::new(false) });
+        let sending = Direction::new(secrets.tx)?;
         Ok(Records {
-            sending: Direction::new(secrets.tx)?,
+            sealing: Some(Sealing { sending, keys: keys.clone(), key_records }),
             receiving: Direction::new(secrets.rx)?,
-            key_records: kernel.key_records()?,
-            kernel,
-            chain,
-            owes_update: false,
+            keys,
             handshake: Vec::new(),
             empty_records: 0,
         })
@@ -223,49 +236,17 @@ impl Records {
 
     /// The certificates the peer showed, leaf first.
     pub(super) fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
-        self.chain.clone()
+        self.keys.chain.clone()
     }
 
-    /// Renews the sending key after so many records already.
-    pub(super) fn renew_key_after(&mut self, records: u64) {
-        self.key_records = self.key_records.min(records);
+    /// The sending direction, unless it was taken away.
+    pub(super) fn sealing(&mut self) -> Option<&mut Sealing> {
+        self.sealing.as_mut()
     }
 
-    /// Seals `plain` into `out`, which has room for it.
-    pub(super) fn seal(&mut self, plain: &[u8], out: &mut Outbox) -> Result<(), Error> {
-        for content in plain.chunks(CONTENT_BYTES) {
-            if self.owes_update || self.sending.sequence >= self.key_records {
-                self.renew_key(out).map_err(tls_failed)?;
-            }
-            self.put(ContentType::ApplicationData, content, out).map_err(tls_failed)?;
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, kind: ContentType, content: &[u8], out: &mut Outbox) -> Result<(), rustls::Error> {
-        let written = self.sending.seal(kind, content, out.room())?;
-        out.advance(written);
-        Ok(())
-    }
-
-    /// Tells the peer that this is the last record under this key, and takes the next.
-    fn renew_key(&mut self, out: &mut Outbox) -> Result<(), rustls::Error> {
-        const UPDATE_NOT_REQUESTED: u8 = 0;
-        let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, UPDATE_NOT_REQUESTED];
-        self.put(ContentType::Handshake, &message, out)?;
-        self.sending = Direction::new(self.kernel.update_tx()?)?;
-        self.owes_update = false;
-        Ok(())
-    }
-
-    /// Seals what says why this end gives up.
-    pub(super) fn seal_alert(
-        &mut self,
-        why: AlertDescription,
-        out: &mut Outbox,
-    ) -> Result<(), rustls::Error> {
-        const FATAL: u8 = 2;
-        self.put(ContentType::Alert, &[FATAL, why.into()], out)
+    /// Takes the sending direction away, for another thread; works once.
+    pub(super) fn take_sealing(&mut self) -> Option<Sealing> {
+        self.sealing.take()
     }
 
     /// Opens a whole record where it is; content begins after the head.
@@ -320,18 +301,72 @@ impl Records {
         payload: &[u8],
         is_last: bool,
     ) -> Result<(), rustls::Error> {
-        match (kind, payload, &mut self.kernel) {
+        let mut kernel = self.keys.kernel();
+        match (kind, payload, &mut *kernel) {
             (HandshakeType::NewSessionTicket, _, Kernel::Client(kernel)) => {
                 kernel.handle_new_session_ticket(payload)
             }
             // What follows under the old key in the same record would be nobody's.
             (HandshakeType::KeyUpdate, [requested @ (0 | 1)], kernel) if is_last => {
                 self.receiving = Direction::new(kernel.update_rx()?)?;
-                self.owes_update |= *requested == 1;
+                if *requested == 1 {
+                    self.keys.owes_update.store(true, Ordering::Relaxed);
+                }
                 Ok(())
             }
             _ => Err(unexpected("a handshake message that has no place here")),
         }
+    }
+}
+
+impl Sealing {
+    /// Renews the key after so many records already.
+    pub(super) fn renew_key_after(&mut self, records: u64) {
+        self.key_records = self.key_records.min(records);
+    }
+
+    /// Seals `plain` into `out`, which has room for it.
+    pub(super) fn seal(&mut self, plain: &[u8], out: &mut Outbox) -> Result<(), Error> {
+        for content in plain.chunks(CONTENT_BYTES) {
+            let owes_update = self.keys.owes_update.load(Ordering::Relaxed);
+            if owes_update || self.sending.sequence >= self.key_records {
+                self.renew_key(out).map_err(tls_failed)?;
+            }
+            self.put(ContentType::ApplicationData, content, out).map_err(tls_failed)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, kind: ContentType, content: &[u8], out: &mut Outbox) -> Result<(), rustls::Error> {
+        let written = self.sending.seal(kind, content, out.room())?;
+        out.advance(written);
+        Ok(())
+    }
+
+    /// Tells the peer that this is the last record under this key, and takes the next.
+    fn renew_key(&mut self, out: &mut Outbox) -> Result<(), rustls::Error> {
+        const UPDATE_NOT_REQUESTED: u8 = 0;
+        let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, UPDATE_NOT_REQUESTED];
+        self.put(ContentType::Handshake, &message, out)?;
+        self.keys.owes_update.store(false, Ordering::Relaxed);
+        self.sending = Direction::new(self.keys.kernel().update_tx()?)?;
+        Ok(())
+    }
+
+    /// Seals what says why this end gives up.
+    pub(super) fn seal_alert(
+        &mut self,
+        why: AlertDescription,
+        out: &mut Outbox,
+    ) -> Result<(), rustls::Error> {
+        const FATAL: u8 = 2;
+        self.put(ContentType::Alert, &[FATAL, why.into()], out)
+    }
+}
+
+impl Keys {
+    fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.kernel.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 }
 

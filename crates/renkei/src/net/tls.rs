@@ -5,7 +5,7 @@
 //! caller's buffer into the one that is sent and opened from the one that was received into the caller's. Its loop
 //! allocates and copies nothing; buffers live as long as the stream.
 
-use super::records::{self, Meaning, Records, inner_bytes, record_bytes};
+use super::records::{self, Meaning, Records, Sealing, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use rustls::client::UnbufferedClientConnection;
@@ -89,7 +89,10 @@ impl Codec {
             let done = match &mut self.0 {
                 Side::Client(conn) => seal(conn.process_tls_records(&mut []), plain, out),
                 Side::Server(conn) => seal(conn.process_tls_records(&mut []), plain, out),
-                Side::Own(records) => records.seal(plain, out).map(|()| true),
+                Side::Own(records) => match records.sealing() {
+                    Some(sealing) => sealing.seal(plain, out).map(|()| true),
+                    None => Err(Error::new(Code::TlsFailed, "send", "peer", "another thread sends")),
+                },
             }?;
             if done {
                 return Ok(());
@@ -287,6 +290,32 @@ pub fn lost(op: &str, error: &io::Error) -> Error {
     Error::new(code, op, "peer", error)
 }
 
+/// The sending half of a data stream.
+pub struct TlsWriter {
+    sock: Arc<TcpStream>,
+    sealing: Sealing,
+    outbox: Outbox,
+}
+
+impl TlsWriter {
+    /// Sends all of `bytes`, after what was queued.
+    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        for part in bytes.chunks(WRITE_BYTES) {
+            self.sealing.seal(part, &mut self.outbox)?;
+            self.outbox.flush(&self.sock)?;
+        }
+        Ok(())
+    }
+
+    /// Sends `bytes` together with what is written next.
+    pub fn queue(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() + self.outbox.used > QUEUE_BYTES {
+            return self.write_all(bytes);
+        }
+        if bytes.is_empty() { Ok(()) } else { self.sealing.seal(bytes, &mut self.outbox) }
+    }
+}
+
 /// A TLS connection used by one thread at a time.
 pub struct TlsStream {
     pub(super) sock: Arc<TcpStream>,
@@ -373,6 +402,26 @@ impl TlsStream {
             .map_err(|error| lost("set timeout", &error))
     }
 
+    /// Lets reads and writes wait for as long as the connection lives; who uses it notices by other means that the peer is
+    /// gone.
+    pub fn bear_any_silence(&self) -> Result<(), Error> {
+        let set = self.sock.set_read_timeout(None).and_then(|()| self.sock.set_write_timeout(None));
+        set.map_err(|error| lost("set timeout", &error))
+    }
+
+    /// Gives the sending half to another thread; what stays receives. Only a stream with records of its own has two
+    /// halves, and only once.
+    pub fn take_writer(&mut self) -> Result<TlsWriter, Error> {
+        let sealing = match &mut self.codec.0 {
+            Side::Own(records) => records.take_sealing(),
+            _ => None,
+        };
+        let none = || Error::new(Code::TlsFailed, "send", "peer", "the connection has no half to give");
+        let sealing = sealing.ok_or_else(none)?;
+        let outbox = std::mem::replace(&mut self.outbox, Outbox::new_small());
+        Ok(TlsWriter { sock: self.sock.clone(), sealing, outbox })
+    }
+
     /// Sets until when all that is read must have come, however often a little of it comes; `None` ends that.
     pub fn expect_by(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
@@ -442,8 +491,10 @@ impl TlsStream {
     /// Changes the sending key after so many records, if the cipher suite does not ask for it sooner; only on a stream
     /// with records of its own.
     pub fn renew_key_after(&mut self, records: u64) {
-        if let Side::Own(own) = &mut self.codec.0 {
-            own.renew_key_after(records);
+        if let Side::Own(own) = &mut self.codec.0
+            && let Some(sealing) = own.sealing()
+        {
+            sealing.renew_key_after(records);
         }
     }
 
@@ -518,7 +569,8 @@ impl TlsStream {
     /// Tells the peer, if it listens, what was wrong with what it sent.
     fn give_up(&mut self, error: rustls::Error) -> Error {
         if let Side::Own(own) = &mut self.codec.0
-            && own.seal_alert(records::alert_of(&error), &mut self.outbox).is_ok()
+            && let Some(sealing) = own.sealing()
+            && sealing.seal_alert(records::alert_of(&error), &mut self.outbox).is_ok()
         {
             let _ = self.outbox.flush(&self.sock);
         }

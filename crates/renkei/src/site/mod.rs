@@ -11,6 +11,7 @@ pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
 pub mod console;
+pub mod desks;
 mod digests;
 pub mod export;
 pub mod files;
@@ -85,6 +86,14 @@ pub struct Counters {
     pub circuits_total: AtomicU64,
     /// Bytes passed on between other sites.
     pub relayed_bytes_total: AtomicU64,
+    /// File sessions open now.
+    pub file_sessions: AtomicU64,
+    /// File sessions since the start.
+    pub file_sessions_total: AtomicU64,
+    /// Operations of file sessions that ended.
+    pub file_operations_total: AtomicU64,
+    /// Bytes that those read and wrote.
+    pub file_bytes_total: AtomicU64,
     /// Connections with a ticket that nobody spoke for.
     pub tickets_refused_total: AtomicU64,
 }

@@ -265,14 +265,14 @@ impl Site {
     }
 
     /// A ticket for data streams: as many as are wanted and free.
-    fn issue_streams(&self, access: &Access, wanted: u16) -> Result<Waiting<'_>, Error> {
+    pub(super) fn issue_streams(&self, access: &Access, wanted: u16) -> Result<Waiting<'_>, Error> {
         let free = self.max_streams(access).saturating_sub(self.tickets.used());
         self.parking.give_way(free.saturating_sub(usize::from(wanted)));
         self.tickets.issue(&access.principal, wanted, self.max_streams(access))
     }
 
     /// As many data streams as were left by the last transfer, else as the link needs; not more than asked for.
-    fn stream_count(
+    pub(super) fn stream_count(
         &self,
         access: &Access,
         most: u16,
@@ -317,7 +317,7 @@ impl Site {
 }
 
 /// Answers `request` with the ticket.
-fn offer_streams(
+pub(super) fn offer_streams(
     waiting: &Waiting<'_>,
     (offers, onto): (bool, Option<Onto>),
     kept: bool,

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 const COPY_BYTES: usize = 1 << 20;
 /// What is all zeros for so long is left out of a copy, and stays a hole.
 const HOLE_BYTES: usize = 64 << 10;
+/// From here on what is written goes to the disk at once, so that publishing a large file does not wait for all of it.
+const WRITEBACK_FROM: u64 = 16 << 20;
 /// Bits of a mode that give the owner's authority away; new content loses them.
 const SET_ID: u32 = 0o6000;
 
@@ -79,7 +81,13 @@ impl Draft {
     }
 
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
-        self.change(|file| file.write_at(bytes, offset))
+        self.change(|file| {
+            file.write_at(bytes, offset)?;
+            if offset >= WRITEBACK_FROM {
+                file.start_writeback(offset..offset + bytes.len() as u64);
+            }
+            Ok(())
+        })
     }
 
     pub(super) fn set_len(&self, bytes: u64) -> Result<(), Error> {

@@ -14,6 +14,7 @@ mod durability;
 mod errors;
 mod federation;
 mod fidelity;
+mod files;
 mod hostile;
 mod join;
 mod kept;

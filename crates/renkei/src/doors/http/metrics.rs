@@ -37,11 +37,16 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
         "Connections with a ticket that was unknown, used up or expired",
         &counters.tickets_refused_total,
     );
+    count("file_sessions_opened", "File sessions opened", &counters.file_sessions_total);
+    count("file_operations", "Operations of file sessions that ended", &counters.file_operations_total);
+    count("file_bytes", "Bytes read and written by file sessions that ended", &counters.file_bytes_total);
     let status = site.status(None);
     let mut gauge =
         |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
     gauge("sessions", "Control sessions open now", i64::from(status.sessions));
     gauge("transfers", "Transfers running now", status.transfers.len() as i64);
+    let files = i64::try_from(counters.file_sessions.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
+    gauge("file_sessions", "File sessions open now", files);
     gauge("lines", "Lines between this PoP and others that are up", status.lines.len() as i64);
     let circuits = status.relayed.iter().map(|relayed| i64::from(relayed.circuits)).sum();
     gauge("circuits", "Connections passed on now", circuits);

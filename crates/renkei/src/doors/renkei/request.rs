@@ -75,6 +75,7 @@ pub(super) fn handle(
     };
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
+        Ok(Outcome::Attended(ended)) => return ended,
         Ok(Outcome::Answered) => return Ok(()),
         Ok(Outcome::Reply(reply)) => Ok(reply),
         Err(error) => Err(error.at(site.name().as_str())),
@@ -138,6 +139,8 @@ enum Outcome {
     Answered,
     /// A transfer was opened and has ended.
     Transferred(Result<Summary, Error>),
+    /// A file session was opened and has ended.
+    Attended(Result<(), Error>),
 }
 
 fn dispatch(
@@ -151,6 +154,7 @@ fn dispatch(
         Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
         Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
         Request::OpenFound(open) => open_found(id, &open, access, control, site),
+        Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
         Request::Push { send, to, grant } => {
             push(id, control, |watch, stop| site.push(access, send, &to, Leave::Grant(grant), watch, stop))
         }

@@ -1,0 +1,113 @@
+//! `renkei cat`: the content of files at sites, and here, to standard output.
+
+use super::Context;
+use super::connect::{dialler, place};
+use crate::mover::far::{Config, Far, FarFiles};
+use renkei_core::entry::EntryKind;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
+use renkei_core::wire::file::{Answer, Files, Handle, Op};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Bytes read with one call.
+const READ_BYTES: usize = 1 << 20;
+/// Links that are followed one after the other.
+const MAX_LINKS: usize = 32;
+
+/// Print the content of files
+///
+/// Reads at the speed of the path: renkei cat kek:/data/run7.tar | tar t
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files: SITE:/STORAGE/PATH or local paths
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let mut out = io::stdout().lock();
+    for path in &args.paths {
+        match EndpointPath::parse(path.as_bytes())? {
+            Some(far) => print_far(&far, context, &mut out)?,
+            None => {
+                let shown = || printable(path.as_bytes());
+                let failed =
+                    |error: io::Error| Error::new(Code::IoFailed, "read", shown(), error).at("client");
+                let mut file = File::open(path).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        Error::new(Code::PathNotFound, "open", shown(), error).at("client")
+                    }
+                    _ => failed(error),
+                })?;
+                io::copy(&mut file, &mut out).map_err(failed)?;
+            }
+        }
+    }
+    out.flush().map_err(|error| unwritten(&error))?;
+    Ok(0)
+}
+
+fn unwritten(error: &io::Error) -> Error {
+    Error::new(Code::IoFailed, "write", "standard output", error).at("client")
+}
+
+fn print_far(path: &EndpointPath, context: &Context, out: &mut dyn Write) -> Result<(), Error> {
+    let (files, handle) = open(context, &path.site, place(path)?)?;
+    let (mut buf, mut offset) = (vec![0; READ_BYTES], 0);
+    loop {
+        let count = files.read(handle, offset, &mut buf)?;
+        if count == 0 {
+            return Ok(());
+        }
+        out.write_all(&buf[..count]).map_err(|error| unwritten(&error))?;
+        offset += count as u64;
+    }
+}
+
+/// Opens a file, links to others in its storage followed.
+fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(FarFiles, Handle), Error> {
+    for _ in 0..MAX_LINKS {
+        let (dir, name) = split(&place)?;
+        let far =
+            Far { dialler: dialler(context, &[site])?, site: site.clone(), place: dir.clone(), write: false };
+        let files = FarFiles::open(far, Config::default())?;
+        match files.operate(Op::Open(name.clone()), b"") {
+            Ok(Answer::Opened { handle, .. }) => return Ok((files, handle)),
+            Ok(other) => return Err(renkei_core::wire::violation("answer", format_args!("{other:?}"))),
+            Err(error) => place = follow(&files, &dir, &name)?.ok_or(error)?,
+        }
+    }
+    Err(Error::new(Code::BadPath, "open", &place, "too many links lead to each other"))
+}
+
+/// The directory a place lies in, and its name there.
+pub(super) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
+    let top = || Error::new(Code::IsADirectory, "open", place, "");
+    let name = RelPath::parse(place.path.name().ok_or_else(top)?)?;
+    let dir = Place { storage: place.storage.clone(), path: place.path.parent().unwrap_or_default() };
+    Ok((dir, name))
+}
+
+/// Where a link leads, if it is one and leads to somewhere in its storage.
+fn follow(files: &FarFiles, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
+    let Ok(Answer::Item(item)) = files.operate(Op::Look(name.clone()), b"") else { return Ok(None) };
+    let EntryKind::Symlink { target } = item.entry.kind else { return Ok(None) };
+    if target.starts_with(b"/") {
+        return Ok(None);
+    }
+    let mut path = dir.path.clone();
+    for part in target.split(|&byte| byte == b'/') {
+        path = match part {
+            b"" | b"." => path,
+            b".." => match path.parent() {
+                Some(parent) => parent,
+                None => return Ok(None),
+            },
+            name => path.child(name)?,
+        };
+    }
+    Ok(Some(Place { storage: dir.storage.clone(), path }))
+}

@@ -1,0 +1,241 @@
+//! The serving end of a file session: one thread a data stream, which reads operations, does them as the account, and
+//! answers each before it reads the next.
+//!
+//! All streams work at one [`Desk`](crate::store::desk::Desk), so what one opens the others may use. Operations on different
+//! streams have no order. The control stream is the session's life: when it ends, everything ends, and what was not
+//! published is gone. Silence of a data stream means nothing; the control stream is asked whether somebody is there.
+
+use super::failure::{Failure, Stop};
+use super::pacer::Pacer;
+use super::progress::Watch;
+use crate::identity::account::{Account, AccountThread};
+use crate::net::control::ControlReceiver;
+use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
+use crate::net::tls::TlsStream;
+use renkei_core::error::{Code, Error};
+use renkei_core::link::controller::is_far;
+use renkei_core::wire::file::{
+    Answer, Files, LENGTH_BYTES, MAX_IO_BYTES, MAX_OP_BYTES, Op, begin_frame, divide, parse_op,
+};
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
+use renkei_core::wire::message::{Control, Progress};
+use renkei_core::wire::violation;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it is told how far it is.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// What is served, and as whom.
+pub struct ClerkJob {
+    /// The desk.
+    pub files: Arc<dyn Files>,
+    /// Who works there.
+    pub account: Account,
+    /// This side's name in errors.
+    pub side: String,
+    /// What paths of the store are relative to, in errors.
+    pub root: String,
+    /// How long a peer may leave unacknowledged what it was sent.
+    pub silence: Duration,
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Serves until the client leaves, and tells what was done: operations, and bytes read and written.
+///
+/// # Errors
+/// What ended it early: it was stopped, or the peer does not keep to the protocol.
+pub fn attend(
+    job: ClerkJob,
+    control: &mut ControlReceiver,
+    streams: Vec<TlsStream>,
+    watch: &Watch,
+    stop: &Stop,
+) -> (u64, u64, Result<(), Error>) {
+    let sockets: Vec<_> = streams.iter().map(TlsStream::socket).collect();
+    for socket in &sockets {
+        prepare_sending(socket, is_far(rtt(socket)));
+        give_up_after(socket, Some(job.silence));
+        keep_alive(socket);
+    }
+    let pacer = Pacer::new(sockets.clone(), None, None);
+    let (failure, done) = (Arc::new(Failure::new(control.sender(), sockets)), Arc::<Done>::default());
+    let _hook = stop.on_stop({
+        let failure = failure.clone();
+        move |error| failure.set_now(error)
+    });
+    let mut threads = Vec::new();
+    let started = spawn_ticker(&failure, &done, watch, pacer)
+        .map(|ticker| threads.push(ticker))
+        .and_then(|()| spawn_clerks(job, streams, &failure, &done, &mut threads));
+    let ended = started.and_then(|()| wait_for_end(control, &failure));
+    if let Err(error) = &ended {
+        failure.set_now(error.clone());
+    }
+    failure.finish(false);
+    threads.into_iter().for_each(|thread| drop(thread.join()));
+    let ended = ended.map_err(|error| failure.first().unwrap_or(error));
+    (done.operations.load(Ordering::Relaxed), done.bytes.load(Ordering::Relaxed), ended)
+}
+
+/// Waits until the client leaves.
+fn wait_for_end(control: &mut ControlReceiver, failure: &Failure) -> Result<(), Error> {
+    match control.recv() {
+        // A failure here ends the control stream, too.
+        _ if failure.is_over() => failure.first().map_or(Ok(()), Err),
+        Err(error) if error.code == Code::ConnectionLost => Ok(()),
+        Ok(Control::Abort(error)) | Err(error) => Err(error),
+        Ok(other) => Err(violation("file session", format_args!("{other:?}"))),
+    }
+}
+
+fn spawn_ticker(
+    failure: &Arc<Failure>,
+    done: &Arc<Done>,
+    watch: &Watch,
+    mut pacer: Pacer,
+) -> Result<AccountThread<()>, Error> {
+    let (failure, done, watch) = (failure.clone(), done.clone(), watch.clone());
+    Account::own()?.spawn("pace", move || {
+        let (mut told, mut seen) = (Instant::now(), 0);
+        while !failure.wait_for(pacer.interval()) {
+            let bytes = done.bytes.load(Ordering::Relaxed);
+            // Nothing moved: there is nothing to learn of the path.
+            if bytes != std::mem::replace(&mut seen, bytes) {
+                pacer.tick();
+            }
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                let files_done = done.operations.load(Ordering::Relaxed);
+                watch.set(Progress { files_done, bytes_moved: bytes, ..Progress::default() });
+            }
+        }
+    })
+}
+
+fn spawn_clerks(
+    job: ClerkJob,
+    streams: Vec<TlsStream>,
+    failure: &Arc<Failure>,
+    done: &Arc<Done>,
+    threads: &mut Vec<AccountThread<()>>,
+) -> Result<(), Error> {
+    // The last thread to go closes what is open: it may remove temporary files, as the account.
+    let job_account = job.account.clone();
+    let job = Arc::new(job);
+    for stream in streams {
+        let (job, failure, done) = (job.clone(), failure.clone(), done.clone());
+        threads.push(job_account.spawn("clerk", move || {
+            let ended = Clerk::new(stream, &job, &done).and_then(|mut clerk| clerk.run());
+            if let Err(error) = ended {
+                failure.set(error.at(&job.side));
+            }
+        })?);
+    }
+    Ok(())
+}
+
+/// One stream's.
+struct Clerk<'a> {
+    stream: TlsStream,
+    job: &'a ClerkJob,
+    done: &'a Done,
+    op: Vec<u8>,
+    /// What is written, and a byte more; grows only.
+    content: Vec<u8>,
+    /// What is read; grows only.
+    data: Vec<u8>,
+}
+
+impl<'a> Clerk<'a> {
+    fn new(stream: TlsStream, job: &'a ClerkJob, done: &'a Done) -> Result<Self, Error> {
+        let stream = stream.with_own_records()?;
+        stream.bear_any_silence()?;
+        Ok(Clerk { stream, job, done, op: Vec::new(), content: Vec::new(), data: Vec::new() })
+    }
+
+    fn run(&mut self) -> Result<(), Error> {
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            self.stream.read_exact(&mut head)?;
+            let head = frame::parse_head(head)?;
+            match head.kind {
+                Some(FrameKind::Op) => self.on_op(head.payload_bytes)?,
+                Some(FrameKind::StreamEnd) => return Ok(()),
+                Some(kind) => return Err(violation("file session", format_args!("unexpected {kind:?}"))),
+                None => self.skip(head.payload_bytes)?,
+            }
+        }
+    }
+
+    fn skip(&mut self, bytes: usize) -> Result<(), Error> {
+        self.op.resize(bytes, 0);
+        self.stream.read_exact(&mut self.op)?;
+        self.op.truncate(MAX_OP_BYTES);
+        self.op.shrink_to(MAX_OP_BYTES);
+        Ok(())
+    }
+
+    fn on_op(&mut self, payload_bytes: usize) -> Result<(), Error> {
+        let mut length = [0; LENGTH_BYTES];
+        if payload_bytes < LENGTH_BYTES {
+            return Err(violation("file session", "an operation that is too short"));
+        }
+        self.stream.read_exact(&mut length)?;
+        let (op_bytes, content_bytes) = divide(payload_bytes, length, MAX_OP_BYTES)?;
+        self.op.resize(op_bytes, 0);
+        self.stream.read_exact(&mut self.op)?;
+        let op = parse_op(&self.op, content_bytes)?;
+        if self.content.len() <= content_bytes {
+            self.content.resize(content_bytes + 1, 0);
+        }
+        self.stream.read_exact_before_last(&mut self.content[..=content_bytes])?;
+        self.done.operations.fetch_add(1, Ordering::Relaxed);
+        self.done.bytes.fetch_add(content_bytes as u64, Ordering::Relaxed);
+        match op {
+            Op::Read { handle, offset, bytes } => self.read(handle, offset, bytes),
+            op => {
+                let answer = self.job.files.operate(op, &self.content[..content_bytes]);
+                self.answer(answer, 0)
+            }
+        }
+    }
+
+    fn read(&mut self, handle: u64, offset: u64, bytes: u32) -> Result<(), Error> {
+        if bytes > MAX_IO_BYTES {
+            return self.answer(Err(violation("read", format_args!("{bytes} bytes"))), 0);
+        }
+        let bytes = bytes as usize;
+        if self.data.len() < bytes {
+            self.data.resize(bytes, 0);
+        }
+        match self.job.files.read(handle, offset, &mut self.data[..bytes]) {
+            Ok(count) => {
+                self.done.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                self.answer(Ok(Answer::Data(count as u32)), count)
+            }
+            Err(error) => self.answer(Err(error), 0),
+        }
+    }
+
+    /// Sends an answer, and so much of what was read.
+    fn answer(&mut self, answer: Result<Answer, Error>, data_bytes: usize) -> Result<(), Error> {
+        let answer =
+            answer.unwrap_or_else(|error| Answer::Failed(error.under(&self.job.root).at(&self.job.side)));
+        let frame = begin_frame(FrameKind::Answer, &answer, data_bytes);
+        match data_bytes {
+            0 => self.stream.write_all(&frame),
+            _ => {
+                self.stream.queue(&frame)?;
+                self.stream.write_all(&self.data[..data_bytes])
+            }
+        }
+    }
+}

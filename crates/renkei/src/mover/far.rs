@@ -1,0 +1,516 @@
+//! Files at another site: operations that go over a file session, which is opened anew when it is lost.
+//!
+//! Who uses it sees handles of its own. After a loss, files that were open for reading are opened again, and are the same
+//! version or an error; what only looks is asked again. An operation that changes something and was under way is an
+//! error, for nobody knows whether it was done. A draft that was written to and not published is lost: every further
+//! operation on it says so.
+
+use super::ahead::{Ahead, Behind};
+use super::dial::{Ahead as Wanted, Dialler};
+use super::fresh_id;
+use super::lane::{Link, Pending, Piece};
+use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::error::{Code, Error, Kind, Retry};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::file::{Answer, Files, Handle, Item, MAX_IO_BYTES, Op, OpenFiles, Start};
+use renkei_core::wire::message::Request;
+use renkei_core::wire::violation;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Pause before a lost session is opened again; doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Data streams at most; the site decides.
+const MAX_STREAMS: u16 = 64;
+/// Operations that are asked ahead of their answers.
+const ASKED_AHEAD: usize = 1024;
+
+/// What to do when the session is lost and cannot be opened at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenLost {
+    /// Wait until it can.
+    Wait,
+    /// Wait so long, then fail.
+    Fail(Duration),
+}
+
+/// How files at another site are used.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// See there.
+    pub when_lost: WhenLost,
+    /// Most bytes that are read ahead or written behind, of all files together.
+    pub memory: u64,
+    /// How long a peer may leave unacknowledged what it was sent.
+    pub silence: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let silence = Duration::from_secs(30);
+        Config { when_lost: WhenLost::Fail(Duration::from_secs(60)), memory: 256 << 20, silence }
+    }
+}
+
+/// A directory at a site.
+#[derive(Clone)]
+pub struct Far {
+    /// Who opens the session.
+    pub dialler: Dialler,
+    /// The site.
+    pub site: SiteName,
+    /// The directory.
+    pub place: Place,
+    /// Whether anything may be changed.
+    pub write: bool,
+}
+
+/// The files below a directory at a site.
+pub struct FarFiles {
+    far: Far,
+    config: Config,
+    state: Mutex<State>,
+    changed: Condvar,
+    open: Mutex<HashMap<Handle, Arc<Open>>>,
+    next: AtomicU64,
+    /// Bytes read ahead or written behind.
+    pub(super) held: Arc<AtomicU64>,
+}
+
+struct State {
+    link: Arc<Link>,
+    /// Which one it is: handles of an older one are good no more.
+    epoch: u64,
+    /// Whether somebody opens the next.
+    opening: bool,
+    lost_since: Option<Instant>,
+    /// When somebody began to open the next.
+    tried: Option<Instant>,
+    pause: Duration,
+}
+
+/// What is open.
+struct Open {
+    path: RelPath,
+    /// Its handle there, and in which session.
+    far: Mutex<(u64, Handle)>,
+    kind: Opened,
+}
+
+enum Opened {
+    File { stamp: Stamp, ahead: Ahead },
+    Dir,
+    Draft { draft: Mutex<Draft>, behind: Behind },
+}
+
+/// What is known of a draft.
+struct Draft {
+    /// How it is begun again.
+    start: Start,
+    mode: u32,
+    /// Whether it holds what nobody else has.
+    is_dirty: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
+}
+
+impl Far {
+    /// Opens a session.
+    fn open(&self, silence: Duration) -> Result<Arc<Link>, Error> {
+        let (place, write) = (self.place.clone(), self.write);
+        let request =
+            Request::OpenFiles(OpenFiles { id: fresh_id()?, place, write, max_streams: MAX_STREAMS });
+        let ahead = Wanted { streams: MAX_STREAMS, sends: write, request: Some(request.clone()) };
+        let mut session = self.dialler.connect_ahead(&self.site, &ahead)?;
+        let opened = session.ask_open(request)?;
+        let streams = self.dialler.join(&mut session, &opened)?;
+        Link::start(session.control, streams, write, silence)
+    }
+}
+
+impl FarFiles {
+    /// Opens the first session.
+    ///
+    /// # Errors
+    /// As [`Dialler::connect`], and what the site says.
+    pub fn open(far: Far, config: Config) -> Result<Self, Error> {
+        let link = far.open(config.silence)?;
+        let state = State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+        Ok(FarFiles {
+            far,
+            config,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            held: Arc::default(),
+        })
+    }
+
+    /// Data streams of the session.
+    pub fn streams(&self) -> usize {
+        lock(&self.state).link.streams()
+    }
+
+    /// Most that may be held by all files together.
+    pub(super) fn memory(&self) -> u64 {
+        self.config.memory
+    }
+
+    /// Asks many things, many ahead of their answers, which come in order. Only what needs no handle may be asked so.
+    ///
+    /// # Errors
+    /// That the link was lost, or what `on_answer` returns.
+    pub fn ask_each(
+        &self,
+        ops: impl IntoIterator<Item = Op>,
+        mut on_answer: impl FnMut(Result<Answer, Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (_, link) = self.link()?;
+        let mut waiting = std::collections::VecDeque::<Pending>::with_capacity(ASKED_AHEAD);
+        for op in ops {
+            if waiting.len() == ASKED_AHEAD
+                && let Some(first) = waiting.pop_front()
+            {
+                on_answer(told(first.take()?.answer))?;
+            }
+            waiting.push_back(link.begin(&op, None));
+        }
+        waiting.into_iter().try_for_each(|pending| on_answer(told(pending.take()?.answer)))
+    }
+
+    /// The session, opened anew if it was lost.
+    fn link(&self) -> Result<(u64, Arc<Link>), Error> {
+        let mut state = lock(&self.state);
+        loop {
+            let Some(lost) = state.link.lost() else { return Ok((state.epoch, state.link.clone())) };
+            let since = *state.lost_since.get_or_insert_with(Instant::now);
+            // Who does not wait tries again too, but not with each call.
+            let is_early = state.tried.is_some_and(|tried| tried.elapsed() < state.pause);
+            if is_early && self.config.when_lost.is_over(since) {
+                return Err(lost);
+            }
+            if state.opening {
+                let waited = self.changed.wait_timeout(state, MAX_PAUSE);
+                state = waited.expect("no thread panics while it holds the lock").0;
+                continue;
+            }
+            (state.opening, state.tried) = (true, Some(Instant::now()));
+            drop(state);
+            let opened = self.far.open(self.config.silence);
+            state = self.take_over(opened, since)?;
+        }
+    }
+
+    /// Takes a new session, or waits before the next try.
+    ///
+    /// # Errors
+    /// What no waiting mends.
+    fn take_over(
+        &self,
+        opened: Result<Arc<Link>, Error>,
+        since: Instant,
+    ) -> Result<MutexGuard<'_, State>, Error> {
+        let failed = match opened {
+            Ok(link) => {
+                let mut state = lock(&self.state);
+                tracing::info!(site = %self.far.site, epoch = state.epoch + 1, "file session opened again");
+                let epoch = state.epoch + 1;
+                *state = State { link, epoch, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+                self.changed.notify_all();
+                return Ok(state);
+            }
+            Err(error) => error,
+        };
+        let is_final = !is_passing(&failed) || self.config.when_lost.is_over(since);
+        let pause = lock(&self.state).pause;
+        if !is_final {
+            tracing::debug!(error = %failed, "file session not opened; trying again");
+            std::thread::sleep(pause);
+        }
+        let mut state = lock(&self.state);
+        state.opening = false;
+        state.pause = (pause * 2).min(MAX_PAUSE);
+        self.changed.notify_all();
+        if is_final { Err(failed) } else { Ok(state) }
+    }
+
+    /// Does something with the session, again with the next one if it is lost meanwhile and that is harmless.
+    fn with_link<T>(
+        &self,
+        repeats: bool,
+        work: impl Fn(u64, &Arc<Link>) -> Result<Result<T, Error>, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let (epoch, link) = self.link()?;
+            match work(epoch, &link) {
+                Ok(outcome) => return outcome,
+                Err(lost) if repeats && is_passing(&lost) => {}
+                Err(lost) => return Err(lost),
+            }
+        }
+    }
+
+    fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+        lock(&self.open).get(&handle).cloned().ok_or_else(|| unknown(handle))
+    }
+
+    fn keep(&self, open: Open) -> Handle {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.open).insert(handle, Arc::new(open));
+        handle
+    }
+
+    /// Opens what `op` says, and keeps it.
+    fn begin(&self, op: &Op) -> Result<Answer, Error> {
+        let repeats = !matches!(op, Op::Draft { start: Start::New, .. });
+        let (epoch, handle, item) = self.with_link(repeats, |epoch, link| {
+            Ok(match told(link.ask(op, None)?.answer) {
+                Ok(Answer::Opened { handle, item }) => Ok((epoch, handle, item)),
+                Ok(other) => Err(surprise(&other)),
+                Err(error) => Err(error),
+            })
+        })?;
+        let (path, kind) = match op {
+            Op::Draft { path, start, mode } => {
+                let start = if *start == Start::New { Start::Content } else { *start };
+                let draft = Mutex::new(Draft { start, mode: *mode, is_dirty: false });
+                (path, Opened::Draft { draft, behind: Behind::default() })
+            }
+            Op::OpenDir(path) => (path, Opened::Dir),
+            Op::Open(path) => {
+                (path, Opened::File { stamp: stamp_of(&item), ahead: Ahead::new(item.entry.size()) })
+            }
+            other => return Err(violation("operation", format_args!("{other:?} opens nothing"))),
+        };
+        let open = Open { path: path.clone(), far: Mutex::new((epoch, handle)), kind };
+        Ok(Answer::Opened { handle: self.keep(open), item })
+    }
+
+    /// The handle of the session of now; what an older one had open is opened again.
+    ///
+    /// # Errors
+    /// The outer one is that the link was lost.
+    fn far_handle(&self, open: &Open, epoch: u64, link: &Link) -> Result<Result<Handle, Error>, Error> {
+        let mut far = lock(&open.far);
+        if far.0 == epoch {
+            return Ok(Ok(far.1));
+        }
+        let again = match &open.kind {
+            Opened::Dir => return Ok(Err(broken(open, Code::NotOpen, "the list was cut off"))),
+            Opened::File { .. } => Op::Open(open.path.clone()),
+            Opened::Draft { draft, .. } => {
+                let Draft { start, mode, is_dirty } = *lock(draft);
+                if is_dirty {
+                    let cause = "what was written and not published is lost with the connection";
+                    return Ok(Err(broken(open, Code::DraftLost, cause)));
+                }
+                Op::Draft { path: open.path.clone(), start, mode }
+            }
+        };
+        let (handle, item) = match told(link.ask(&again, None)?.answer) {
+            Ok(Answer::Opened { handle, item }) => (handle, item),
+            Ok(other) => return Ok(Err(surprise(&other))),
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Opened::File { stamp, .. } = &open.kind
+            && *stamp != stamp_of(&item)
+        {
+            link.begin(&Op::Close(handle), None);
+            let cause = "it has another version since the connection was lost";
+            return Ok(Err(broken(open, Code::SourceChanged, cause)));
+        }
+        *far = (epoch, handle);
+        Ok(Ok(handle))
+    }
+
+    /// Asks something about what is open.
+    fn ask_open(&self, open: &Open, repeats: bool, op: impl Fn(Handle) -> Op) -> Result<Answer, Error> {
+        self.with_link(repeats, |epoch, link| match self.far_handle(open, epoch, link)? {
+            Ok(handle) => Ok(told(link.ask(&op(handle), None)?.answer)),
+            Err(error) => Ok(Err(error)),
+        })
+    }
+
+    /// Reads one piece as it is asked for.
+    fn read_one(&self, open: &Open, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        let bytes = buf.len() as u32;
+        let replied = self.with_link(true, |epoch, link| match self.far_handle(open, epoch, link)? {
+            Ok(handle) => link.ask(&Op::Read { handle, offset, bytes }, None).map(Ok),
+            Err(error) => Ok(Err(error)),
+        })?;
+        told(replied.answer)?;
+        let data = replied.data.as_ref().map_or(&[][..], Piece::bytes);
+        let data = &data[..data.len().min(buf.len())];
+        buf[..data.len()].copy_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn read_file(&self, open: &Open, ahead: &Ahead, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        let read = self.with_link(true, |epoch, link| {
+            Ok(match self.far_handle(open, epoch, link)? {
+                Ok(handle) => Ok((handle, link.clone())),
+                Err(error) => Err(error),
+            })
+        });
+        let (handle, link) = read?;
+        match ahead.read(self, &link, handle, offset, buf) {
+            Ok(Some(count)) => Ok(count),
+            // Nothing to do with a file that is read in order; or the link was lost, and what was ahead with it.
+            Ok(None) => self.read_one(open, offset, buf),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
+        if content.len() > MAX_IO_BYTES as usize {
+            return Err(violation("write", format_args!("{} bytes", content.len())));
+        }
+        let open = self.find(handle)?;
+        let Opened::Draft { draft, behind } = &open.kind else { return Err(unknown(handle)) };
+        let (far, link) = self.draft_link(&open)?;
+        lock(draft).is_dirty = true;
+        behind.write(self, &link, far, offset, content)?;
+        Ok(Answer::Done)
+    }
+
+    /// The session and handle for an operation on a draft.
+    fn draft_link(&self, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
+        self.with_link(true, |epoch, link| {
+            Ok(self.far_handle(open, epoch, link)?.map(|handle| (handle, link.clone())))
+        })
+    }
+
+    /// An operation on a draft that must come after all that was written.
+    fn after_writes(&self, handle: Handle, op: impl Fn(Handle) -> Op) -> Result<Answer, Error> {
+        let open = self.find(handle)?;
+        let Opened::Draft { draft, behind } = &open.kind else { return Err(unknown(handle)) };
+        let (far, link) = self.draft_link(&open)?;
+        behind.settle(self, &link, far)?;
+        let op = op(far);
+        let publishes = matches!(op, Op::Publish { .. });
+        if !publishes {
+            lock(draft).is_dirty = true;
+        }
+        let answer = told(link.ask(&op, None)?.answer)?;
+        if publishes {
+            let mut draft = lock(draft);
+            (draft.start, draft.is_dirty) = (Start::Content, false);
+        }
+        Ok(answer)
+    }
+
+    fn close(&self, handle: Handle) -> Result<Answer, Error> {
+        let open = lock(&self.open).remove(&handle).ok_or_else(|| unknown(handle))?;
+        let failed = match &open.kind {
+            Opened::Draft { behind, .. } => behind.close(self),
+            Opened::File { ahead, .. } => {
+                ahead.drop_all(self);
+                None
+            }
+            Opened::Dir => None,
+        };
+        let (epoch, far) = *lock(&open.far);
+        let state = lock(&self.state);
+        let link = (state.epoch == epoch).then(|| state.link.clone());
+        drop(state);
+        if let Some(link) = link {
+            // What it answers changes nothing.
+            link.begin(&Op::Close(far), None);
+        }
+        failed.map_or(Ok(Answer::Done), Err)
+    }
+}
+
+impl Drop for FarFiles {
+    fn drop(&mut self) {
+        lock(&self.state).link.close();
+    }
+}
+
+impl Files for FarFiles {
+    fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        match op {
+            Op::OpenDir(_) | Op::Open(_) | Op::Draft { .. } => self.begin(&op),
+            Op::ReadDir(handle) => self.ask_open(&*self.find(handle)?, false, Op::ReadDir),
+            Op::Write { handle, offset } => self.write(handle, offset, content),
+            Op::SetLen { handle, bytes } => self.after_writes(handle, |handle| Op::SetLen { handle, bytes }),
+            Op::Publish { handle, mtime } => {
+                self.after_writes(handle, |handle| Op::Publish { handle, mtime })
+            }
+            Op::Close(handle) => self.close(handle),
+            Op::Read { .. } => Err(violation("operation", "what is read needs a place to go to")),
+            op => {
+                let repeats = matches!(op, Op::Look(_) | Op::Space);
+                self.with_link(repeats, |_, link| Ok(told(link.ask(&op, None)?.answer)))
+            }
+        }
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        let open = self.find(handle)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let most = (buf.len() - done).min(MAX_IO_BYTES as usize);
+            let (part, at) = (&mut buf[done..done + most], offset + done as u64);
+            let count = match &open.kind {
+                Opened::File { ahead, .. } => self.read_file(&open, ahead, at, part)?,
+                Opened::Draft { behind, .. } => {
+                    let (far, link) = self.draft_link(&open)?;
+                    behind.settle(self, &link, far)?;
+                    self.read_one(&open, at, part)?
+                }
+                Opened::Dir => return Err(unknown(handle)),
+            };
+            done += count;
+            if count < most {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl WhenLost {
+    fn is_over(self, since: Instant) -> bool {
+        matches!(self, WhenLost::Fail(after) if since.elapsed() >= after)
+    }
+}
+
+/// Whether a failure may pass by itself.
+fn is_passing(error: &Error) -> bool {
+    error.retry() == Retry::Later && matches!(error.kind(), Kind::Unavailable | Kind::Limit)
+}
+
+/// An answer, or the failure it tells.
+fn told(answer: Answer) -> Result<Answer, Error> {
+    match answer {
+        Answer::Failed(error) => Err(error),
+        answer => Ok(answer),
+    }
+}
+
+fn surprise(answer: &Answer) -> Error {
+    violation("answer", format_args!("{answer:?}"))
+}
+
+fn stamp_of(item: &Item) -> Stamp {
+    match item.entry.kind {
+        // What changes without the content does not make it another version.
+        EntryKind::File { stamp, .. } => Stamp { ctime: Default::default(), ..stamp },
+        _ => Stamp::default(),
+    }
+}
+
+fn unknown(handle: Handle) -> Error {
+    Error::new(Code::NotOpen, "use", format_args!("handle {handle}"), "it was closed, or never opened so")
+}
+
+fn broken(open: &Open, code: Code, cause: &str) -> Error {
+    Error::new(code, "use", &open.path, cause).at("client")
+}

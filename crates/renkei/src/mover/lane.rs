@@ -1,0 +1,481 @@
+//! The asking end of a file session: data streams on which operations go out and answers come in, in the same order.
+//!
+//! Any number of callers have operations under way. Each stream has a thread that sends and one that receives. What is
+//! asked goes to the stream with the fewest bytes under way; where there are several, the first is left to small
+//! operations, so that they never wait behind bulk data. A small operation is sent by who asks, if the stream is free.
+//!
+//! When a stream or the control stream fails, the link is lost: everything under way fails with the same error.
+
+use super::pacer::Pacer;
+use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
+use crate::net::tls::{TlsStream, TlsWriter};
+use renkei_core::error::{Code, Error};
+use renkei_core::link::controller::is_far;
+use renkei_core::wire::file::{Answer, LENGTH_BYTES, MAX_IO_BYTES, Op, begin_frame, divide};
+use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
+use renkei_core::wire::message::Control;
+use renkei_core::wire::{decode, violation};
+use std::collections::VecDeque;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// From so many streams on the first one is for small operations alone.
+const ENOUGH_STREAMS: usize = 4;
+/// What moves more than this is bulk data.
+const SMALL_BYTES: u64 = 128 << 10;
+/// What an operation weighs that moves nothing.
+const PLAIN_BYTES: u64 = 512;
+/// What listing a part of a directory may bring.
+const LISTING_BYTES: u64 = 64 << 10;
+/// How often a stream without operations shows that it is in use, to whoever passes it on.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(30);
+/// Buffers that are kept for what comes next.
+const KEPT_BUFFERS: usize = 64;
+/// The shortest time over which a rate is measured.
+const SHORTEST_ROUND: Duration = Duration::from_millis(100);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
+}
+
+/// Bytes of one read or write, in a buffer that is used again.
+pub(super) struct Piece {
+    bytes: Vec<u8>,
+    len: usize,
+    pool: Arc<Pool>,
+}
+
+/// Buffers of [`MAX_IO_BYTES`] and one more.
+#[derive(Default)]
+pub(super) struct Pool(Mutex<Vec<Vec<u8>>>);
+
+impl Pool {
+    /// An empty piece with room for one operation.
+    pub(super) fn piece(self: &Arc<Self>) -> Piece {
+        let bytes = lock(&self.0).pop().unwrap_or_else(|| vec![0; MAX_IO_BYTES as usize + 1]);
+        Piece { bytes, len: 0, pool: self.clone() }
+    }
+}
+
+impl Piece {
+    /// What it holds.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Adds as much as there is room for; tells how much that was.
+    pub(super) fn add(&mut self, more: &[u8]) -> usize {
+        let count = more.len().min(MAX_IO_BYTES as usize - self.len);
+        self.bytes[self.len..self.len + count].copy_from_slice(&more[..count]);
+        self.len += count;
+        count
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len == MAX_IO_BYTES as usize
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut kept = lock(&self.pool.0);
+        if kept.len() < KEPT_BUFFERS {
+            kept.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// An answer, and what was read.
+pub(super) struct Replied {
+    pub(super) answer: Answer,
+    pub(super) data: Option<Piece>,
+}
+
+/// An operation under way; clones wait for the same answer.
+#[derive(Clone)]
+pub(super) struct Pending(Arc<Call>);
+
+struct Call {
+    outcome: Mutex<Option<Result<Arc<Replied>, Error>>>,
+    done: Condvar,
+    weight: u64,
+}
+
+impl Pending {
+    fn new(weight: u64) -> Self {
+        Pending(Arc::new(Call { outcome: Mutex::default(), done: Condvar::new(), weight }))
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// What the link was lost with; that the operation failed is an answer.
+    pub(super) fn wait(&self) -> Result<Arc<Replied>, Error> {
+        let waited = self.0.done.wait_while(lock(&self.0.outcome), |outcome| outcome.is_none());
+        let outcome = waited.expect("no thread panics while it holds the lock");
+        outcome.clone().expect("it was waited for")
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        lock(&self.0.outcome).is_some()
+    }
+
+    /// Waits for the answer, which nobody else waits for.
+    pub(super) fn take(self) -> Result<Replied, Error> {
+        let replied = self.wait()?;
+        drop(lock(&self.0.outcome).take());
+        Ok(Arc::into_inner(replied).expect("nobody else waits for it"))
+    }
+
+    fn complete(&self, outcome: Result<Replied, Error>) {
+        *lock(&self.0.outcome) = Some(outcome.map(Arc::new));
+        self.0.done.notify_all();
+    }
+}
+
+/// What is to be sent.
+struct Job {
+    frame: Vec<u8>,
+    content: Option<Piece>,
+    pending: Pending,
+}
+
+/// One data stream.
+struct Lane {
+    socket: Arc<TcpStream>,
+    writer: Mutex<TlsWriter>,
+    queue: Mutex<VecDeque<Job>>,
+    queued: Condvar,
+    /// Sent and not answered.
+    waiting: Mutex<VecDeque<Pending>>,
+    /// Bytes of what is queued or waits.
+    weight: AtomicU64,
+}
+
+/// How much moved lately.
+struct Rate {
+    since: Instant,
+    bytes: u64,
+    /// Bytes per second of the best rounds; falls slowly.
+    best: f64,
+}
+
+/// The streams of one session.
+pub(super) struct Link {
+    lanes: Vec<Lane>,
+    control: Arc<ControlSender>,
+    lost: Mutex<Option<Error>>,
+    is_lost: AtomicBool,
+    pub(super) pool: Arc<Pool>,
+    pub(super) round_trip: Duration,
+    moved: AtomicU64,
+    rate: Mutex<Rate>,
+    ended: Condvar,
+}
+
+impl Link {
+    /// Takes the streams of a session into use; `writes` if much may be sent.
+    pub(super) fn start(
+        control: ControlReceiver,
+        streams: Vec<TlsStream>,
+        writes: bool,
+        silence: Duration,
+    ) -> Result<Arc<Self>, Error> {
+        let (mut lanes, mut readers) = (Vec::new(), Vec::new());
+        for stream in streams {
+            let mut stream = stream.with_own_records()?;
+            stream.bear_any_silence()?;
+            let socket = stream.socket();
+            prepare_sending(&socket, writes && is_far(rtt(&socket)));
+            give_up_after(&socket, Some(silence));
+            keep_alive(&socket);
+            let writer = Mutex::new(stream.take_writer()?);
+            readers.push(stream);
+            let (queue, waiting) = (Mutex::default(), Mutex::default());
+            lanes.push(Lane {
+                socket,
+                writer,
+                queue,
+                queued: Condvar::new(),
+                waiting,
+                weight: AtomicU64::new(0),
+            });
+        }
+        let link = Arc::new(Link {
+            lanes,
+            control: control.sender(),
+            lost: Mutex::default(),
+            is_lost: AtomicBool::new(false),
+            pool: Arc::default(),
+            round_trip: control.round_trip(),
+            moved: AtomicU64::new(0),
+            rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, best: 0.0 }),
+            ended: Condvar::new(),
+        });
+        let started = link.spawn_all(control, readers, writes);
+        started.inspect_err(|error| link.fail(error.clone()))?;
+        Ok(link)
+    }
+
+    fn spawn_all(
+        self: &Arc<Self>,
+        mut control: ControlReceiver,
+        readers: Vec<TlsStream>,
+        writes: bool,
+    ) -> Result<(), Error> {
+        for (number, mut stream) in readers.into_iter().enumerate() {
+            self.spawn("answers", move |link| link.receive(number, &mut stream))?;
+            self.spawn("asks", move |link| link.send_queued(number))?;
+        }
+        if writes {
+            let sockets = self.lanes.iter().map(|lane| lane.socket.clone()).collect();
+            let pacer = Pacer::new(sockets, None, None);
+            self.spawn("pace", move |link| link.keep_pace(pacer))?;
+        }
+        self.spawn("files", move |_| {
+            loop {
+                match control.recv() {
+                    Ok(Control::Abort(error)) | Err(error) => return Err(error),
+                    Ok(_) => {}
+                }
+            }
+        })
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Self) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let link = self.clone();
+        let body = move || {
+            if let Err(error) = work(&link) {
+                link.fail(error);
+            }
+        };
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+        spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", name, error))
+    }
+
+    /// Ends the link; everything under way fails. The first error is what is told.
+    pub(super) fn fail(&self, error: Error) {
+        let first = lock(&self.lost).get_or_insert(error).clone();
+        self.is_lost.store(true, Ordering::SeqCst);
+        self.ended.notify_all();
+        self.control.shutdown();
+        for lane in &self.lanes {
+            let _ = lane.socket.shutdown(Shutdown::Both);
+            lane.queued.notify_all();
+            self.drain(lane, &first);
+        }
+    }
+
+    fn drain(&self, lane: &Lane, error: &Error) {
+        let queued: Vec<Job> = lock(&lane.queue).drain(..).collect();
+        let waiting: Vec<Pending> = lock(&lane.waiting).drain(..).collect();
+        queued.iter().map(|job| &job.pending).chain(&waiting).for_each(|pending| {
+            pending.complete(Err(error.clone()));
+        });
+    }
+
+    /// What the link was lost with, if it was.
+    pub(super) fn lost(&self) -> Option<Error> {
+        if self.is_lost.load(Ordering::SeqCst) { lock(&self.lost).clone() } else { None }
+    }
+
+    /// How many streams there are.
+    pub(super) fn streams(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Bytes per second that moved lately.
+    pub(super) fn rate(&self) -> f64 {
+        lock(&self.rate).best
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn ask(&self, op: &Op, content: Option<Piece>) -> Result<Replied, Error> {
+        self.begin(op, content).take()
+    }
+
+    /// Asks, and leaves.
+    pub(super) fn begin(&self, op: &Op, content: Option<Piece>) -> Pending {
+        let content_bytes = content.as_ref().map_or(0, |piece| piece.len);
+        let frame = begin_frame(FrameKind::Op, op, content_bytes);
+        let weight = weight_of(op, &frame, content_bytes);
+        let (lane, pending) = (self.lane_for(weight), Pending::new(weight));
+        lane.weight.fetch_add(weight, Ordering::Relaxed);
+        let job = Job { frame, content, pending: pending.clone() };
+        match self.send_at_once(lane, job) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.fail(error),
+            Err(job) => {
+                lock(&lane.queue).push_back(job);
+                lane.queued.notify_one();
+            }
+        }
+        // Whoever ended the link may have looked before this was there.
+        if let Some(error) = self.lost() {
+            self.drain(lane, &error);
+        }
+        pending
+    }
+
+    /// The stream with the least under way, of those for operations of such a weight.
+    fn lane_for(&self, weight: u64) -> &Lane {
+        let reserved = usize::from(self.lanes.len() >= ENOUGH_STREAMS && weight > SMALL_BYTES);
+        let lanes = self.lanes[reserved..].iter();
+        lanes.min_by_key(|lane| lane.weight.load(Ordering::Relaxed)).expect("a session has a stream")
+    }
+
+    /// Sends a small operation from here, if nothing is before it; else gives it back.
+    fn send_at_once(&self, lane: &Lane, job: Job) -> Result<Result<(), Error>, Job> {
+        if job.content.is_some() {
+            return Err(job);
+        }
+        let Ok(mut writer) = lane.writer.try_lock() else { return Err(job) };
+        if !lock(&lane.queue).is_empty() {
+            return Err(job);
+        }
+        Ok(lane.send(&mut writer, job))
+    }
+
+    fn send_queued(&self, number: usize) -> Result<(), Error> {
+        let lane = &self.lanes[number];
+        while self.lost().is_none() {
+            let queue = lane.queued.wait_timeout_while(lock(&lane.queue), SHOW_LIFE_EVERY, |queue| {
+                queue.is_empty() && !self.is_lost.load(Ordering::SeqCst)
+            });
+            let is_idle = queue.expect("no thread panics while it holds the lock").0.is_empty();
+            let mut writer = lock(&lane.writer);
+            // Taken with the writer in hand: what is asked later is sent later.
+            let job = lock(&lane.queue).pop_front();
+            match job {
+                Some(job) => {
+                    let bytes = job.content.as_ref().map_or(0, |piece| piece.len as u64);
+                    lane.send(&mut writer, job)?;
+                    self.count(bytes);
+                }
+                None if is_idle => writer.write_all(&frame::IDLE)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_pace(&self, mut pacer: Pacer) -> Result<(), Error> {
+        let mut seen = 0;
+        let mut lost = lock(&self.lost);
+        while lost.is_none() {
+            lost = self.ended.wait_timeout(lost, pacer.interval()).expect("no thread panics with it").0;
+            let moved = self.moved.load(Ordering::Relaxed);
+            if moved != std::mem::replace(&mut seen, moved) {
+                pacer.tick();
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, number: usize, stream: &mut TlsStream) -> Result<(), Error> {
+        let lane = &self.lanes[number];
+        let mut buf = Vec::new();
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            stream.read_exact(&mut head)?;
+            let head = frame::parse_head(head)?;
+            match head.kind {
+                Some(FrameKind::Answer) => {
+                    let replied = self.read_answer(stream, head.payload_bytes, &mut buf)?;
+                    let pending = lock(&lane.waiting).pop_front();
+                    let pending = pending.ok_or_else(|| violation("file session", "an answer to nothing"))?;
+                    lane.weight.fetch_sub(pending.0.weight, Ordering::Relaxed);
+                    pending.complete(Ok(replied));
+                }
+                None => {
+                    buf.resize(head.payload_bytes, 0);
+                    stream.read_exact(&mut buf)?;
+                }
+                Some(FrameKind::Refusal) => {
+                    buf.resize(head.payload_bytes, 0);
+                    stream.read_exact(&mut buf)?;
+                    return Err(decode("refusal", &buf)?);
+                }
+                Some(kind) => return Err(violation("file session", format_args!("unexpected {kind:?}"))),
+            }
+        }
+    }
+
+    fn read_answer(
+        &self,
+        stream: &mut TlsStream,
+        payload_bytes: usize,
+        buf: &mut Vec<u8>,
+    ) -> Result<Replied, Error> {
+        let mut length = [0; LENGTH_BYTES];
+        if payload_bytes < LENGTH_BYTES {
+            return Err(violation("file session", "an answer that is too short"));
+        }
+        stream.read_exact(&mut length)?;
+        let (answer_bytes, data_bytes) = divide(payload_bytes, length, MAX_PAYLOAD_BYTES)?;
+        buf.resize(answer_bytes, 0);
+        stream.read_exact(buf)?;
+        let answer: Answer = decode("answer", buf)?;
+        let expected = if let Answer::Data(count) = &answer { *count as usize } else { 0 };
+        if expected != data_bytes {
+            return Err(violation("answer", format_args!("{data_bytes} bytes, not {expected}")));
+        }
+        if !matches!(answer, Answer::Data(_)) {
+            return Ok(Replied { answer, data: None });
+        }
+        let mut piece = self.pool.piece();
+        stream.read_exact_before_last(&mut piece.bytes[..=data_bytes])?;
+        piece.len = data_bytes;
+        self.count(data_bytes as u64);
+        Ok(Replied { answer, data: Some(piece) })
+    }
+
+    /// Counts bytes that came or went, and measures the rate once a round trip.
+    fn count(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        let mut rate = lock(&self.rate);
+        rate.bytes += bytes;
+        let round = rate.since.elapsed();
+        if round >= self.round_trip.max(SHORTEST_ROUND) {
+            let now = rate.bytes as f64 / round.as_secs_f64();
+            rate.best = now.max(rate.best * 0.9);
+            (rate.since, rate.bytes) = (Instant::now(), 0);
+        }
+    }
+
+    /// Ends it in order; what is under way fails.
+    pub(super) fn close(&self) {
+        self.fail(Error::new(Code::ConnectionLost, "close", "file session", "closed here"));
+    }
+}
+
+impl Lane {
+    /// Sends one operation; the answers come in the order in which this is called.
+    fn send(&self, writer: &mut TlsWriter, job: Job) -> Result<(), Error> {
+        lock(&self.waiting).push_back(job.pending);
+        match job.content {
+            None => writer.write_all(&job.frame),
+            Some(content) => {
+                writer.queue(&job.frame)?;
+                writer.write_all(content.bytes())
+            }
+        }
+    }
+}
+
+/// Bytes that an operation and its answer move.
+fn weight_of(op: &Op, frame: &[u8], content_bytes: usize) -> u64 {
+    let answer = match op {
+        Op::Read { bytes, .. } => u64::from(*bytes),
+        Op::ReadDir(_) => LISTING_BYTES,
+        _ => 0,
+    };
+    PLAIN_BYTES + frame.len() as u64 + content_bytes as u64 + answer
+}
