@@ -349,8 +349,12 @@ impl Mounted {
             return Ok(());
         }
         let item = self.ask_item(Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) })?;
-        draft.changed().is_dirty = false;
         let (now, before) = (self.owners.known(&item), self.table().node(id)?.known);
+        if now.size != draft.size() {
+            let cause = format!("it has {} bytes of {}", now.size, draft.size());
+            return Err(Error::new(Code::IoFailed, "publish", &item.entry.path, cause).into());
+        }
+        draft.changed().is_dirty = false;
         self.table().publish(id, now);
         if now.mode != before.mode {
             // Set-id bits went with the old content.

@@ -27,7 +27,7 @@ use content::Open;
 use errno::Refusal;
 use fuser::{INodeNo, Notifier};
 use listing::Listing;
-use renkei_core::error::{Code, Error};
+use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
 use renkei_core::wire::message::Space;
@@ -123,24 +123,30 @@ impl Mounted {
         }
     }
 
-    /// Does something with a path, or several. If it is gone because a directory above it was renamed meanwhile, it is done again with
-    /// the new one.
+    /// Does something with a path, or several. If it is gone because a directory was renamed meanwhile, it is done again
+    /// with the path that it has by then.
     fn at<P: PartialEq, T>(
         &self,
         path: impl Fn(&Table) -> Result<P, Error>,
         mut act: impl FnMut(&P) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let now = || {
+            let table = self.table();
+            Ok((path(&table)?, table.moves))
+        };
+        let mut before = now()?;
         loop {
-            let before = path(&self.table())?;
-            match act(&before) {
-                Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => {
-                    self.wait_for_renames();
-                    if path(&self.table())? == before {
-                        return Err(error);
-                    }
-                }
-                outcome => return outcome,
+            let outcome = act(&before.0);
+            let is_gone = |error: &Error| matches!(error.code, Code::PathNotFound | Code::NotADirectory);
+            if !outcome.as_ref().is_err_and(is_gone) {
+                return outcome;
             }
+            self.wait_for_renames();
+            let after = now()?;
+            if after == before {
+                return outcome;
+            }
+            before = after;
         }
     }
 
@@ -174,6 +180,11 @@ impl Mounted {
             Ok(_) if is_open => Ok(self.shown(id)?),
             Ok(_) => Err(Refusal::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
+            // The root stays reachable, for it has the reasons.
+            Err(error) if id == ROOT && error.kind() == Kind::Unavailable => {
+                self.troubles.note(&error);
+                Ok(self.shown(id)?)
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -28,6 +28,8 @@ pub(super) struct Table {
     /// Files with several names, by their number at the other side.
     linked: HashMap<u64, u64>,
     next_own: u64,
+    /// How many directories were renamed.
+    pub(super) moves: u64,
 }
 
 /// One file or directory.
@@ -48,7 +50,8 @@ pub(super) struct Node {
 impl Table {
     /// With the root alone.
     pub(super) fn new(root: Known) -> Self {
-        let mut table = Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS };
+        let mut table =
+            Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS, moves: 0 };
         table.nodes.insert(ROOT, Node::new(root));
         table
     }
@@ -184,6 +187,7 @@ impl Table {
         };
         if let Some(node) = self.nodes.get_mut(&id) {
             node.names.retain(|(parent, own)| (*parent, &**own) != from);
+            self.moves += u64::from(node.known.kind == FileType::Directory);
         }
         self.name(id, to.0, to.1);
         self.drop_if_unused(from.0);

@@ -140,7 +140,8 @@ impl FarFiles {
     /// As [`Dialler::connect`], and what the site says.
     pub fn open(far: Far, config: Config) -> Result<Self, Error> {
         let link = far.open(config.silence)?;
-        let state = State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+        let state =
+            State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
         Ok(FarFiles {
             far,
             config,
@@ -221,7 +222,8 @@ impl FarFiles {
                 let mut state = lock(&self.state);
                 tracing::info!(site = %self.far.site, epoch = state.epoch + 1, "file session opened again");
                 let epoch = state.epoch + 1;
-                *state = State { link, epoch, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+                *state =
+                    State { link, epoch, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
                 self.changed.notify_all();
                 return Ok(state);
             }

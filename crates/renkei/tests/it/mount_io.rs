@@ -61,7 +61,8 @@ impl Drop for Mapping {
 fn step(chance: &mut Chance, file: &mut File, path: &Path, model: &mut Vec<u8>) {
     let from = chance.below(MODEL_BYTES);
     let count = 1 + chance.below(20_000).min(MODEL_BYTES - from);
-    match chance.below(10) {
+    let call = chance.below(10);
+    match call {
         0..=3 => {
             let bytes = chance.bytes(count);
             file.write_all_at(&bytes, from as u64).unwrap();
@@ -81,7 +82,7 @@ fn step(chance: &mut Chance, file: &mut File, path: &Path, model: &mut Vec<u8>) 
         8 => {}
         _ => reopen(chance, file, path, model),
     }
-    assert_eq!(file.metadata().unwrap().len(), model.len() as u64);
+    assert_eq!(file.metadata().unwrap().len(), model.len() as u64, "after call {call} of {count} at {from}");
 }
 
 fn put(model: &mut Vec<u8>, from: usize, bytes: &[u8]) {
