@@ -472,6 +472,10 @@ codes! {
         "choose a place that is not below it";
     ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
         "read the new version, then write again";
+    VolumeUnknown = "RK-NS-3", NotFound, Never, "there is no volume of that name",
+        "`renkei volume list` shows the volumes of a PoP";
+    RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume does not have these records any more",
+        "nothing: a site that follows gets the tree as it is now";
 
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",

@@ -13,10 +13,13 @@ use crate::site::Site;
 use crate::site::buffered::spawn_buffer;
 use crate::site::cleanup::spawn_cleanup;
 use crate::site::export::Export;
+use crate::site::following::spawn_following;
 use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
+use crate::site::transfer::Stop;
 use crate::site::watch::spawn_watch;
+use crate::volume::facts::parse_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::encode;
 use renkei_core::wire::message::Status;
@@ -41,6 +44,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_notices(&site)?;
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
+    spawn_following(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }
@@ -150,6 +154,11 @@ impl Handler for Local {
             "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "buffer" => self.buffer(peer),
             "console" => self.console(peer).map(Value::from),
+            "volume" => self.volume(peer, request),
+            "subscribe" => {
+                only_administrator(peer, "volumes")?;
+                self.site.subscribe(&field(request, "subscription")?).map(Value::from)
+            }
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
     }
@@ -184,6 +193,20 @@ impl Local {
     fn buffer(&self, peer: Peer) -> Result<Value, Error> {
         only_administrator(peer, "of the buffer")?;
         Ok(told(&self.site.buffer_status(None)?))
+    }
+
+    /// Volumes are the administrator's; all others see of them what they may open.
+    fn volume(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        only_administrator(peer, "of a volume")?;
+        let (site, name) = (&self.site, || field::<String>(request, "name"));
+        let answer = match request["act"].as_str().unwrap_or_default() {
+            "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
+            "forget" => {
+                return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null);
+            }
+            _ => serde_json::to_value(site.volume_standing(&name()?)?),
+        };
+        Ok(answer.expect("what is told of a volume is plain data"))
     }
 
     /// What a link to the console has to show: the administrator's, for whoever else comes with a certificate.

@@ -112,6 +112,11 @@ impl Home {
         self.config.join("map")
     }
 
+    /// What the PoP knows of each volume.
+    pub fn volumes_dir(&self) -> PathBuf {
+        self.config.join("volumes")
+    }
+
     /// Serials of certificates that the site's authority revoked.
     pub fn revoked_file(&self) -> PathBuf {
         self.pki_dir().join("revoked")

@@ -4,7 +4,8 @@
 //! did to the tree or why it was refused. Other sites follow the log ([`follower`]): they hold a copy of the tree, so that
 //! reading is local, and see their own changes at once, before the home has heard of them. What a change means is
 //! decided in one place ([`tree`]), for the home and for a follower that looks ahead. A tree is kept behind a trait
-//! ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it ([`overlay`]).
+//! ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it ([`overlay`]). A site that
+//! comes late gets the tree in pages ([`page`]).
 //!
 //! Guarantees: copies that followed as far are equal; a change is in the log once, however often it was sent; a change
 //! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
@@ -14,6 +15,7 @@ pub mod follower;
 pub mod home;
 pub mod memory;
 pub mod overlay;
+pub mod page;
 pub mod tree;
 
 use crate::entry::FileTime;

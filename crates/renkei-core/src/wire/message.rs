@@ -628,6 +628,8 @@ pub struct Identity {
     pub rule: String,
     /// Storages and whether they may be written.
     pub storages: Vec<(String, bool)>,
+    /// Volumes and whether something in them may be written.
+    pub volumes: Vec<(String, bool)>,
 }
 
 /// Space used by a tree.
@@ -856,7 +858,7 @@ pub struct Summary {
 }
 
 /// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
-pub(super) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,

@@ -1,8 +1,8 @@
 //! What sites say to each other about volumes: who follows one, its log, and changes for it.
 
-use super::message::batch;
+use super::message::{EntryFailure, batch};
 use crate::namespace::{Numbered, Origin, Record};
-use crate::path::SiteName;
+use crate::path::{Place, SiteName};
 use serde::{Deserialize, Serialize};
 
 /// A volume's number, the same at all sites.
@@ -36,6 +36,20 @@ pub enum AboutVolume {
         #[serde(deserialize_with = "batch")]
         changes: Vec<Numbered>,
     },
+    /// The site shall hold replicas of the files at a place and below it. Answer: `Tally`.
+    Replicate(Place),
+    /// The site shall hold no replicas there any more. Answer: `Tally` of those that went.
+    Evict(Place),
+    /// The replicas there are read and compared; a wrong one is not held any more. Answer: `Tally` of the good ones, and
+    /// the others as failures.
+    Verify {
+        /// Where.
+        place: Place,
+        /// Whether those that were wrong are replicated again.
+        repair: bool,
+    },
+    /// Where the files at a place and below it are. Answer: `Whereabouts`.
+    Where(Place),
 }
 
 /// Answers to [`AboutVolume`].
@@ -62,6 +76,37 @@ pub enum VolumeReply {
     },
     /// The changes are in the log.
     Taken,
+    /// What was done.
+    Tally(Tally),
+    /// Where files are.
+    Whereabouts(Whereabouts),
+}
+
+/// Replicas in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Files.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Files that it was not done for, in all.
+    pub failed: u64,
+    /// The first of them.
+    #[serde(deserialize_with = "batch")]
+    pub failures: Vec<EntryFailure>,
+}
+
+/// Where the files of a place are, as the asked site knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whereabouts {
+    /// All of them.
+    pub all: Tally,
+    /// The home, which has all.
+    pub home: SiteName,
+    /// The asked site.
+    pub here: SiteName,
+    /// Those that it holds in the version of now.
+    pub held: Tally,
 }
 
 /// A volume as it is shown.

@@ -10,6 +10,7 @@ mod transfers;
 mod tree;
 mod tree_copy;
 mod tree_home;
+mod tree_pages;
 mod tree_rows;
 mod trees;
 

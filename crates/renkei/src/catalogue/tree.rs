@@ -4,18 +4,22 @@
 //! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
 
 use super::transfers::{count, moment, pack, unpack};
-use super::tree_rows::{Many, Value, count_at, id_at, name_at, node_at, number, signed, store};
+use super::tree_rows::{Bound, Many, Scope, Value, count_at, id_at, name_at, node_at, number, signed, store};
 use super::trees::Base;
 use renkei_core::entry::Stamp;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::{Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Records after which a server counts its tables for the first time.
+const COUNTED_FROM: u64 = 512;
 
 /// A transaction.
 pub(super) type Work = Transaction<'static, Any>;
@@ -23,18 +27,37 @@ pub(super) type Work = Transaction<'static, Any>;
 /// The tree of a volume.
 pub struct VolumeTree {
     pub(super) base: Arc<Base>,
-    /// Stands for the volume in the tables.
-    pub(super) volume: i64,
+    pub(super) scope: Scope,
     pub(super) writer: AnyPool,
     pub(super) reader: AnyPool,
-    /// Whether nobody else uses the connections.
-    pub(super) owns_connections: bool,
+    pub(super) tail: Tail,
+}
+
+/// The last record that this process wrote to a log, for those that wait for more.
+#[derive(Default)]
+pub(super) struct Tail {
+    seq: Mutex<u64>,
+    grown: Condvar,
+}
+
+impl Tail {
+    /// The log goes on to `seq`.
+    pub(super) fn grow(&self, seq: u64) {
+        let mut last = self.seq.lock().expect("no thread panics while it holds the lock");
+        *last = seq.max(*last);
+        self.grown.notify_all();
+    }
+
+    fn wait_beyond(&self, seq: u64, at_most: Duration) {
+        let last = self.seq.lock().expect("no thread panics while it holds the lock");
+        drop(self.grown.wait_timeout_while(last, at_most, |last| *last <= seq));
+    }
 }
 
 impl Drop for VolumeTree {
     fn drop(&mut self) {
-        // Whoever drops it may be on a runtime's thread, which must not wait.
-        if tokio::runtime::Handle::try_current().is_err() && self.owns_connections {
+        // The connections to a server are those of all. Whoever drops it may be on a runtime's thread, which must not wait.
+        if tokio::runtime::Handle::try_current().is_err() && self.scope.lite {
             self.close();
         }
     }
@@ -51,6 +74,15 @@ pub struct Position {
     pub given: BTreeMap<Origin, u64>,
     /// The last change that was made here.
     pub number: u64,
+    /// The copy is one of the whole tree once it holds this record; before, its pages are from different moments.
+    pub whole: u64,
+}
+
+impl Position {
+    /// Whether the tree may be shown.
+    pub fn is_whole(&self) -> bool {
+        self.seq >= self.whole
+    }
 }
 
 /// What a site knows of a plain file of its own.
@@ -75,11 +107,11 @@ impl VolumeTree {
         let mut work = self.writer.begin().await?;
         let position = self.lock(&mut work).await?;
         let sql = "SELECT COUNT(*) FROM tree_nodes WHERE volume = $1 AND id = $2";
-        let root = sqlx::query(sql).bind(self.volume).bind(signed(ROOT));
+        let root = self.ask(sql).bind(signed(ROOT));
         let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
-            store(&mut work, self.volume, Effects { nodes, names: Vec::new() }).await?;
+            store(&mut work, self.scope, Effects { nodes, names: Vec::new() }).await?;
         }
         work.commit().await
     }
@@ -89,6 +121,11 @@ impl VolumeTree {
         self.base.close([&self.reader, &self.writer]);
     }
 
+    /// A statement whose first value is the volume's number.
+    pub(super) fn ask(&self, sql: &'static str) -> Bound<'static> {
+        sqlx::query(sql).bind(self.scope.volume)
+    }
+
     /// The node of a number.
     ///
     /// # Errors
@@ -96,7 +133,7 @@ impl VolumeTree {
     pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
         let sql = "SELECT node FROM tree_nodes WHERE volume = $1 AND id = $2";
         self.base.run("read", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(signed(id));
+            let query = self.ask(sql).bind(signed(id));
             query.fetch_optional(&self.reader).await?.map_or(Ok(None), |row| node_at(&row, 0))
         })
     }
@@ -107,7 +144,7 @@ impl VolumeTree {
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
         self.base.run("read", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(signed(at.dir)).bind(at.name.0.clone());
+            let query = self.ask(sql).bind(signed(at.dir)).bind(at.name.0.clone());
             let row = query.fetch_optional(&self.reader).await?;
             row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
         })
@@ -137,16 +174,40 @@ impl VolumeTree {
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name > $3 ORDER BY n.name LIMIT $4";
         let after = after.map_or(Vec::new(), |name| name.0.clone());
-        let query = sqlx::query(sql).bind(self.volume).bind(signed(dir)).bind(after).bind(count(most));
+        let query = self.ask(sql).bind(signed(dir)).bind(after).bind(count(most));
         query.fetch_all(connection).await?.iter().map(entry).collect()
+    }
+
+    /// Lets a server count its tables when the tree has grown much: it believes else that one volume of a table is a small
+    /// part of it, and reads all of that one instead of looking for keys.
+    pub(super) fn count_again(&self, before: u64, after: u64) -> Result<(), Error> {
+        let magnitude = |seq: u64| (seq / COUNTED_FROM).checked_ilog(8);
+        if self.scope.lite || magnitude(before) == magnitude(after) {
+            return Ok(());
+        }
+        self.base.run("count", async {
+            for sql in ["ANALYZE tree_nodes", "ANALYZE tree_names"] {
+                sqlx::query(sql).execute(&self.writer).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A name that a node has in a directory; looks at all names there.
+    pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
+        let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
+        self.base.run("read", async {
+            let query = self.ask(sql).bind(signed(dir)).bind(signed(id));
+            query.fetch_optional(&self.reader).await?.map(|row| name_at(&row, 0)).transpose()
+        })
     }
 
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
         self.base.run("read", async {
             let mut work = self.reader.begin().await?;
-            let sql = "SELECT seq, made FROM tree_volumes WHERE number = $1 AND id IS NOT NULL";
-            let row = sqlx::query(sql).bind(self.volume).fetch_optional(&mut *work).await?;
+            let sql = "SELECT seq, made, whole FROM tree_volumes WHERE number = $1 AND id IS NOT NULL";
+            let row = self.ask(sql).fetch_optional(&mut *work).await?;
             let position = self.rest_of_position(&mut work, row).await?;
             work.commit().await?;
             Ok(position)
@@ -155,9 +216,8 @@ impl VolumeTree {
 
     /// How far the tree is; nobody else changes it until the transaction ends.
     pub(super) async fn lock(&self, work: &mut AnyConnection) -> Result<Position, sqlx::Error> {
-        let sql =
-            "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL RETURNING seq, made";
-        let row = sqlx::query(sql).bind(self.volume).fetch_optional(&mut *work).await?;
+        let sql = "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL RETURNING seq, made, whole";
+        let row = self.ask(sql).fetch_optional(&mut *work).await?;
         self.rest_of_position(work, row).await
     }
 
@@ -167,10 +227,10 @@ impl VolumeTree {
         row: Option<AnyRow>,
     ) -> Result<Position, sqlx::Error> {
         let row = row.ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
-        let mut position =
-            Position { seq: count_at(&row, 0)?, number: count_at(&row, 1)?, ..Position::default() };
+        let (seq, number, whole) = (count_at(&row, 0)?, count_at(&row, 1)?, count_at(&row, 2)?);
+        let mut position = Position { seq, number, whole, ..Position::default() };
         let sql = "SELECT origin, taken, given FROM tree_origins WHERE volume = $1";
-        for row in sqlx::query(sql).bind(self.volume).fetch_all(work).await? {
+        for row in self.ask(sql).fetch_all(work).await? {
             let origin = u16::try_from(row.try_get::<i64, _>(0)?);
             let origin = Origin(origin.map_err(|error| sqlx::Error::Decode(error.into()))?);
             position.taken.insert(origin, count_at(&row, 1)?);
@@ -180,9 +240,37 @@ impl VolumeTree {
     }
 
     /// Records after `after`, at most `most`.
+    ///
+    /// # Errors
+    /// `RecordsForgotten` if the log does not go back so far.
     pub fn log(&self, after: u64, most: usize) -> Result<Vec<Record>, Error> {
         let sql = "SELECT record FROM tree_log WHERE volume = $1 AND seq > $2 ORDER BY seq LIMIT $3";
-        self.values_after(sql, after, most)
+        let mut records: Vec<Record> = self.values_after(sql, after, most)?;
+        if records.is_empty() && most > 0 && self.position()?.seq > after {
+            // They may have come between the two reads.
+            records = self.values_after(sql, after, most)?;
+            if records.is_empty() {
+                return Err(self.forgotten(after));
+            }
+        }
+        match records.first() {
+            Some(first) if first.seq != after + 1 => Err(self.forgotten(after)),
+            _ => Ok(records),
+        }
+    }
+
+    fn forgotten(&self, after: u64) -> Error {
+        Error::new(
+            Code::RecordsForgotten,
+            "read log",
+            "volume",
+            format_args!("asked for those after {after}"),
+        )
+    }
+
+    /// Returns when this process has written records after `seq`, or `at_most` has passed.
+    pub fn wait_beyond(&self, seq: u64, at_most: Duration) {
+        self.tail.wait_beyond(seq, at_most);
     }
 
     /// Own changes after `after` that the log does not have yet, at most `most`.
@@ -197,7 +285,7 @@ impl VolumeTree {
         T: serde::de::DeserializeOwned,
     {
         self.base.run("read", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(moment(after)).bind(count(most));
+            let query = self.ask(sql).bind(moment(after)).bind(count(most));
             let rows = query.fetch_all(&self.reader).await?;
             rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
         })
@@ -209,7 +297,7 @@ impl VolumeTree {
             ON CONFLICT (volume, origin) DO UPDATE SET given = tree_origins.given + excluded.given \
             RETURNING given";
         self.base.run("write", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(i64::from(origin.0));
+            let query = self.ask(sql).bind(i64::from(origin.0));
             let row = query.bind(moment(count)).fetch_one(&self.writer).await?;
             let last = count_at(&row, 0)?;
             Ok(last + 1 - count..last + 1)
@@ -220,9 +308,19 @@ impl VolumeTree {
     pub fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
         let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
         self.base.run("read", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(signed(id));
+            let query = self.ask(sql).bind(signed(id));
             let row = query.fetch_optional(&self.reader).await?;
             row.map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).transpose()
+        })
+    }
+
+    /// The same of many nodes; those of which nothing is known are left out.
+    pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Held>, Error> {
+        let rows = ids.iter().map(|id| [number(*id)]).collect();
+        self.base.run("read", async {
+            let mut work = self.reader.acquire().await?;
+            let found = FIND_HELD.fetch(&mut work, self.scope, rows).await?;
+            found.iter().map(|row| Ok((id_at(row, 0)?, unpack(&row.try_get::<Vec<u8>, _>(1)?)?))).collect()
         })
     }
 
@@ -238,8 +336,8 @@ impl VolumeTree {
         }
         self.base.run("write", async {
             let mut work = self.writer.begin().await?;
-            PUT_HELD.execute(&mut work, self.volume, put).await?;
-            DROP_HELD.execute(&mut work, self.volume, gone).await?;
+            PUT_HELD.execute(&mut work, self.scope, put).await?;
+            DROP_HELD.execute(&mut work, self.scope, gone).await?;
             work.commit().await
         })
     }
@@ -248,7 +346,7 @@ impl VolumeTree {
     pub fn note(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         let sql = "SELECT value FROM tree_notes WHERE volume = $1 AND key = $2";
         self.base.run("read", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(key.to_owned());
+            let query = self.ask(sql).bind(key.to_owned());
             query.fetch_optional(&self.reader).await?.map(|row| row.try_get(0)).transpose()
         })
     }
@@ -258,21 +356,29 @@ impl VolumeTree {
         let sql = "INSERT INTO tree_notes (volume, key, value) VALUES ($1, $2, $3) \
             ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value";
         self.base.run("write", async {
-            let query = sqlx::query(sql).bind(self.volume).bind(key.to_owned()).bind(value.to_vec());
+            let query = self.ask(sql).bind(key.to_owned()).bind(value.to_vec());
             query.execute(&self.writer).await.map(drop)
         })
     }
 }
 
+const FIND_HELD: Many = Many {
+    before: "SELECT node, held FROM tree_held WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
+};
 const PUT_HELD: Many = Many {
     before: "INSERT INTO tree_held (volume, node, held) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, node) DO UPDATE SET held = excluded.held",
-    with_volume: true,
 };
 const DROP_HELD: Many = Many {
-    before: "DELETE FROM tree_held WHERE volume = $1 AND (node) IN (VALUES ",
+    before: "DELETE FROM tree_held WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
     after: ")",
-    with_volume: false,
 };
 
 /// A name with its node.

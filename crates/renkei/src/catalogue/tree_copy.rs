@@ -7,6 +7,7 @@ use super::tree_rows::{Many, Value, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Effects, Numbered, Origin, Record};
 use renkei_core::wire::violation;
+use sqlx::AnyConnection;
 use std::collections::BTreeMap;
 
 impl VolumeTree {
@@ -23,19 +24,32 @@ impl VolumeTree {
             Ok((work, position))
         });
         let (mut work, mut position) = begun?;
-        let new = news(&position, records)?;
+        if position.is_coming() {
+            return Err(violation("volume", "a record before the last page"));
+        }
+        let (new, before) = (news(&position, records)?, position.seq);
         let effects = all_effects(new);
         position.note(new);
         let own = position.taken.get(&origin).copied().unwrap_or(0);
         // A site that begins anew numbers on after what the log has of it.
         position.number = position.number.max(own);
         self.base.run("follow", async {
-            store(&mut work, self.volume, effects).await?;
-            let sql = "DELETE FROM tree_pending WHERE volume = $1 AND number <= $2";
-            sqlx::query(sql).bind(self.volume).bind(moment(own)).execute(&mut *work).await?;
+            store(&mut work, self.scope, effects).await?;
+            self.forget_pending(&mut work, own).await?;
             self.store_position(&mut work, &position).await?;
             work.commit().await
-        })
+        })?;
+        self.count_again(before, position.seq)
+    }
+
+    /// Forgets own changes up to `number`: the log has them.
+    pub(super) async fn forget_pending(
+        &self,
+        work: &mut AnyConnection,
+        number: u64,
+    ) -> Result<(), sqlx::Error> {
+        let sql = "DELETE FROM tree_pending WHERE volume = $1 AND number <= $2";
+        self.ask(sql).bind(moment(number)).execute(work).await.map(drop)
     }
 
     /// Keeps own changes until the log has them; those that are kept already stay as they are.
@@ -45,7 +59,7 @@ impl VolumeTree {
         self.base.run("keep", async {
             let mut work = self.writer.begin().await?;
             let mut position = self.lock(&mut work).await?;
-            KEEP.execute(&mut work, self.volume, rows).await?;
+            KEEP.execute(&mut work, self.scope, rows).await?;
             position.number = position.number.max(last);
             self.store_position(&mut work, &position).await?;
             work.commit().await
@@ -55,8 +69,9 @@ impl VolumeTree {
 
 const KEEP: Many = Many {
     before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, number) DO NOTHING",
-    with_volume: true,
 };
 
 /// The records after those that the tree holds.

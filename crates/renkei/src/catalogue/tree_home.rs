@@ -37,8 +37,9 @@ impl VolumeTree {
         let reading = Reading::new(self, work);
         reading.read_ahead(changes)?;
         let (records, effects) = decide_all(&reading, position.clone(), changes)?;
-        let work = reading.work.into_inner();
+        let (work, before) = (reading.work.into_inner(), position.seq);
         self.base.run("decide", self.store_records(work, position, &records, effects))?;
+        self.count_again(before, before + records.len() as u64)?;
         Ok(records)
     }
 
@@ -50,11 +51,13 @@ impl VolumeTree {
         effects: Effects,
     ) -> Result<(), sqlx::Error> {
         position.note(records);
-        store(&mut work, self.volume, effects).await?;
+        store(&mut work, self.scope, effects).await?;
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
-        PUT_RECORDS.execute(&mut work, self.volume, rows).await?;
+        PUT_RECORDS.execute(&mut work, self.scope, rows).await?;
         self.store_position(&mut work, &position).await?;
-        work.commit().await
+        work.commit().await?;
+        self.tail.grow(position.seq);
+        Ok(())
     }
 
     /// Stores how far the tree is.
@@ -64,7 +67,7 @@ impl VolumeTree {
         position: &Position,
     ) -> Result<(), sqlx::Error> {
         let sql = "UPDATE tree_volumes SET seq = $2, made = $3 WHERE number = $1";
-        let query = sqlx::query(sql).bind(self.volume).bind(moment(position.seq));
+        let query = self.ask(sql).bind(moment(position.seq));
         query.bind(moment(position.number)).execute(&mut *work).await?;
         let origins: BTreeSet<&Origin> = position.taken.keys().chain(position.given.keys()).collect();
         let row = |origin: &Origin| {
@@ -72,7 +75,7 @@ impl VolumeTree {
             let [taken, given] = [taken, given].map(|count| stored(count.copied().unwrap_or(0)));
             [Value::Number(origin.0.into()), taken, given]
         };
-        PUT_ORIGINS.execute(work, self.volume, origins.into_iter().map(row).collect()).await
+        PUT_ORIGINS.execute(work, self.scope, origins.into_iter().map(row).collect()).await
     }
 }
 
@@ -91,26 +94,34 @@ impl Position {
     }
 }
 
-const PUT_RECORDS: Many =
-    Many { before: "INSERT INTO tree_log (volume, seq, record) VALUES ", after: "", with_volume: true };
+const PUT_RECORDS: Many = Many {
+    before: "INSERT INTO tree_log (volume, seq, record) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
+    after: "",
+};
 /// Numbers are drawn beside this, so those that were given never become fewer.
 const PUT_ORIGINS: Many = Many {
     before: "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ",
+    row: "($1, ?, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, origin) DO UPDATE SET taken = excluded.taken, given = \
         CASE WHEN excluded.given > tree_origins.given THEN excluded.given ELSE tree_origins.given END",
-    with_volume: true,
 };
+/// A cross join is what makes SQLite take each wanted row and look it up, and not the other way round.
 const FIND_NAMES: Many = Many {
     before: "WITH wanted (dir, name) AS (VALUES ",
-    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w \
-        JOIN tree_names n ON n.volume = $1 AND n.dir = w.dir AND n.name = w.name \
-        LEFT JOIN tree_nodes d ON d.volume = $1 AND d.id = n.node",
-    with_volume: false,
+    row: "(?, ?)",
+    between: ", ",
+    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w CROSS JOIN tree_names n \
+        LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
+        WHERE n.volume = $1 AND n.dir = w.dir AND n.name = w.name",
 };
 const FIND_NODES: Many = Many {
-    before: "WITH wanted (id) AS (VALUES ",
-    after: ") SELECT d.id, d.node FROM wanted w JOIN tree_nodes d ON d.volume = $1 AND d.id = w.id",
-    with_volume: false,
+    before: "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
 };
 
 /// A count, to be stored.
@@ -203,7 +214,7 @@ impl<'a> Reading<'a> {
     /// The rows that are there of those asked for.
     fn fetch<const N: usize>(&self, many: &Many, rows: Vec<[Value; N]>) -> Result<Vec<AnyRow>, Error> {
         let mut work = self.work.borrow_mut();
-        self.tree.base.run("decide", many.fetch(&mut work, self.tree.volume, rows))
+        self.tree.base.run("decide", many.fetch(&mut work, self.tree.scope, rows))
     }
 
     /// Remembers the first failure.

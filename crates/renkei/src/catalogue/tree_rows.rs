@@ -3,7 +3,7 @@
 //! A list of rows is cut into parts of a few sizes, so that the database sees few different statements and keeps
 //! them prepared.
 
-use super::transfers::unpack;
+use super::transfers::{pack, unpack};
 use renkei_core::namespace::{Effects, Name, Node, NodeId};
 use sqlx::any::{Any, AnyArguments, AnyRow};
 use sqlx::query::Query;
@@ -22,7 +22,8 @@ pub(super) enum Value {
     Bytes(Vec<u8>),
 }
 
-type Bound<'q> = Query<'q, Any, AnyArguments>;
+/// A statement with its values.
+pub(super) type Bound<'q> = Query<'q, Any, AnyArguments>;
 
 fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
     match value {
@@ -31,46 +32,65 @@ fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
     }
 }
 
-/// A statement for many rows of one volume: `before`, the rows in brackets, `after`.
+/// A statement for many rows of one volume, whose number is `$1`.
 pub(super) struct Many {
     /// What stands before the rows.
     pub(super) before: &'static str,
+    /// A row; each `?` stands for a value.
+    pub(super) row: &'static str,
+    /// What stands between rows.
+    pub(super) between: &'static str,
     /// What stands after them.
     pub(super) after: &'static str,
-    /// Whether each row begins with the volume's number; else that is `$1` alone.
-    pub(super) with_volume: bool,
+}
+
+/// A volume, as statements for many rows of it name it.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    /// Its number.
+    pub(super) volume: i64,
+    /// Whether it is in SQLite, which looks for a value with a name in a list, one after the other: there values have no
+    /// names, and the number stands in the text.
+    pub(super) lite: bool,
 }
 
 impl Many {
-    /// The statement for so many rows of so many values.
-    fn sql(&self, rows: usize, columns: usize) -> String {
-        let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * columns * 8);
+    /// The statement for so many rows.
+    fn sql(&self, rows: usize, scope: Scope) -> String {
+        let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
+        let mut number = 1;
         sql += self.before;
         for row in 0..rows {
-            sql += if row == 0 { "(" } else { ", (" };
-            if self.with_volume {
-                sql += "$1, ";
+            sql += if row == 0 { "" } else { self.between };
+            for (index, text) in self.row.split('?').enumerate() {
+                if index > 0 && scope.lite {
+                    sql.push('?');
+                } else if index > 0 {
+                    number += 1;
+                    write!(sql, "${number}").expect("a string takes all");
+                }
+                sql += text;
             }
-            for column in 0..columns {
-                let comma = if column == 0 { "" } else { ", " };
-                write!(sql, "{comma}${}", 2 + row * columns + column).expect("a string takes all");
-            }
-            sql.push(')');
         }
-        sql + self.after
+        sql += self.after;
+        if scope.lite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
+    }
+
+    fn query<const N: usize>(&self, scope: Scope, rows: Vec<[Value; N]>) -> Bound<'static> {
+        let query = sqlx::query(AssertSqlSafe(self.sql(rows.len(), scope)));
+        let query = if scope.lite { query } else { query.bind(scope.volume) };
+        rows.into_iter().flatten().fold(query, bind)
     }
 
     /// Executes it for all rows.
     pub(super) async fn execute<const N: usize>(
         &self,
         work: &mut AnyConnection,
-        volume: i64,
+        scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<(), sqlx::Error> {
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len(), N));
-            let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
-            query.execute(&mut *work).await?;
+            self.query(scope, part).execute(&mut *work).await?;
         }
         Ok(())
     }
@@ -79,14 +99,12 @@ impl Many {
     pub(super) async fn fetch<const N: usize>(
         &self,
         work: &mut AnyConnection,
-        volume: i64,
+        scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<Vec<AnyRow>, sqlx::Error> {
         let mut found = Vec::new();
         for part in parts(rows) {
-            let sql = AssertSqlSafe(self.sql(part.len(), N));
-            let query = part.into_iter().flatten().fold(sqlx::query(sql).bind(volume), bind);
-            found.extend(query.fetch_all(&mut *work).await?);
+            found.extend(self.query(scope, part).fetch_all(&mut *work).await?);
         }
         Ok(found)
     }
@@ -106,40 +124,45 @@ fn parts<T>(rows: Vec<T>) -> Vec<Vec<T>> {
 
 const PUT_NODES: Many = Many {
     before: "INSERT INTO tree_nodes (volume, id, node) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, id) DO UPDATE SET node = excluded.node",
-    with_volume: true,
 };
 const DROP_NODES: Many = Many {
-    before: "DELETE FROM tree_nodes WHERE volume = $1 AND (id) IN (VALUES ",
+    before: "DELETE FROM tree_nodes WHERE volume = $1 AND id IN (",
+    row: "?",
+    between: ", ",
     after: ")",
-    with_volume: false,
 };
 const PUT_NAMES: Many = Many {
     before: "INSERT INTO tree_names (volume, dir, name, node) VALUES ",
+    row: "($1, ?, ?, ?)",
+    between: ", ",
     after: " ON CONFLICT (volume, dir, name) DO UPDATE SET node = excluded.node",
-    with_volume: true,
 };
+/// With the volume beside the list, or with a list of pairs, SQLite would read all names of the volume.
 const DROP_NAMES: Many = Many {
-    before: "DELETE FROM tree_names WHERE volume = $1 AND (dir, name) IN (VALUES ",
-    after: ")",
-    with_volume: false,
+    before: "DELETE FROM tree_names WHERE ",
+    row: "(volume = $1 AND dir = ? AND name = ?)",
+    between: " OR ",
+    after: "",
 };
 
 /// Stores what changes did; each node and name at most once.
 pub(super) async fn store(
     work: &mut AnyConnection,
-    volume: i64,
+    scope: Scope,
     effects: Effects,
 ) -> Result<(), sqlx::Error> {
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (id, node) in effects.nodes {
         match node {
-            Some(node) => put.push([number(id), Value::Bytes(super::transfers::pack(&node))]),
+            Some(node) => put.push([number(id), Value::Bytes(pack(&node))]),
             None => gone.push([number(id)]),
         }
     }
-    PUT_NODES.execute(work, volume, put).await?;
-    DROP_NODES.execute(work, volume, gone).await?;
+    PUT_NODES.execute(work, scope, put).await?;
+    DROP_NODES.execute(work, scope, gone).await?;
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (at, id) in effects.names {
         let (dir, name) = (number(at.dir), Value::Bytes(at.name.0));
@@ -148,8 +171,8 @@ pub(super) async fn store(
             None => gone.push([dir, name]),
         }
     }
-    PUT_NAMES.execute(work, volume, put).await?;
-    DROP_NAMES.execute(work, volume, gone).await
+    PUT_NAMES.execute(work, scope, put).await?;
+    DROP_NAMES.execute(work, scope, gone).await
 }
 
 /// A node's number as the database has it: the bits of one with a sign.

@@ -6,11 +6,13 @@
 //! beside it; each reads the state after the last commit.
 
 use super::schema::{TREES, bring_up_to_date};
-use super::tree::VolumeTree;
+use super::tree::{Tail, VolumeTree};
+use super::tree_rows::Scope;
 use super::{ACQUIRE_WITHIN, BUSY_MS, Engine, Prepared, SERVER_CONNECTIONS, failed, start_runtime};
 use crate::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
+pub use renkei_core::wire::volume::VolumeId;
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use std::collections::BTreeMap;
@@ -19,13 +21,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
 
-/// A volume's number, the same at all sites.
-pub type VolumeId = [u8; 16];
-
 /// Connections that read an SQLite file at a time.
 const READERS: u32 = 4;
-/// Memory in which a connection of SQLite keeps pages, in KiB.
-const CACHE_KIB: u32 = 16 * 1024;
+/// Memory in which the connection of SQLite that writes keeps pages, in KiB.
+const WRITER_CACHE_KIB: u32 = 16 * 1024;
+/// The same of each that reads; behind them is the memory of the kernel.
+const READER_CACHE_KIB: u32 = 4 * 1024;
+/// Pages of 4 KiB in the log of SQLite, after which they go to their places in the file.
+const CHECKPOINT_PAGES: u32 = 8 * 1024;
 /// Times that a number is drawn for a volume, while others draw one as well.
 const DRAWS: u32 = 100;
 
@@ -149,8 +152,9 @@ impl Trees {
             }
         };
         let volume = self.base.run("open", number(&writer, volume))?;
-        let owns_connections = matches!(self.place, Place::Folder(_));
-        VolumeTree { base: self.base.clone(), volume, writer, reader, owns_connections }.with_root()
+        let scope = Scope { volume, lite: matches!(self.place, Place::Folder(_)) };
+        let (base, tail) = (self.base.clone(), Tail::default());
+        VolumeTree { base, scope, writer, reader, tail }.with_root()
     }
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {
@@ -178,13 +182,15 @@ fn file_options(connections: u32, is_writer: bool) -> AnyPoolOptions {
 
 fn prepare_file(connection: &mut AnyConnection, is_writer: bool) -> Prepared<'_> {
     Box::pin(async move {
-        if is_writer {
-            connection.execute("PRAGMA journal_mode = WAL").await?;
-            connection.execute("PRAGMA synchronous = FULL").await?;
-        } else {
-            connection.execute("PRAGMA query_only = ON").await?;
-        }
-        let limits = format!("PRAGMA busy_timeout = {BUSY_MS}; PRAGMA cache_size = -{CACHE_KIB}");
+        let cache = if is_writer { WRITER_CACHE_KIB } else { READER_CACHE_KIB };
+        let ways = match is_writer {
+            true => format!(
+                "journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"
+            ),
+            false => "query_only = ON".into(),
+        };
+        connection.execute(AssertSqlSafe(format!("PRAGMA {ways}"))).await?;
+        let limits = format!("PRAGMA busy_timeout = {BUSY_MS}; PRAGMA cache_size = -{cache}");
         connection.execute(AssertSqlSafe(limits)).await?;
         Ok(())
     })
@@ -224,8 +230,8 @@ async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
 async fn number(pool: &AnyPool, volume: VolumeId) -> Result<i64, sqlx::Error> {
     let known = "SELECT number FROM tree_volumes WHERE id = $1";
     // Without a condition SQLite takes ON for that of a join.
-    let draw = "INSERT INTO tree_volumes (number, id, seq, made) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
+    let draw = "INSERT INTO tree_volumes (number, id, seq, made, whole) \
+        SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
     for _ in 0..DRAWS {
         if let Some(row) = sqlx::query(known).bind(volume.to_vec()).fetch_optional(pool).await? {
             return row.try_get(0);

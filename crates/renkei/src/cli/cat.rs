@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::connect::{dialler, place};
+use super::namespace::Namespace;
 use crate::mover::far::{Config, Far, FarFiles};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
@@ -22,15 +23,16 @@ const MAX_LINKS: usize = 32;
 /// Reads at the speed of the path: renkei cat kek:/data/run7.tar | tar t
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files: SITE:/STORAGE/PATH or local paths
+    /// Files: SITE:/STORAGE/PATH, /VOLUME/PATH or local paths
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut out = io::stdout().lock();
+    let mut namespace = Namespace::new(context);
     for path in &args.paths {
-        match EndpointPath::parse(path.as_bytes())? {
+        match namespace.endpoint(path)? {
             Some(far) => print_far(&far, context, &mut out)?,
             None => {
                 let shown = || printable(path.as_bytes());
@@ -56,6 +58,7 @@ fn unwritten(error: &io::Error) -> Error {
 
 fn print_far(path: &EndpointPath, context: &Context, out: &mut dyn Write) -> Result<(), Error> {
     let (files, handle) = open(context, &path.site, place(path)?)?;
+    files.expect_order(handle)?;
     let (mut buf, mut offset) = (vec![0; READ_BYTES], 0);
     loop {
         let count = files.read(handle, offset, &mut buf)?;

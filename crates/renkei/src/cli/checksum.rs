@@ -6,6 +6,7 @@
 use super::connect::{place, unexpected};
 use super::ls::child;
 use super::many::Many;
+use super::namespace::Namespace;
 use super::output::{Report, print_part};
 use super::row::hex_unless_plain;
 use super::{Context, local_tree};
@@ -86,7 +87,8 @@ struct Sink {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut sink = Sink { json: context.output.is_json(), files: Vec::new() };
-    many.each_argument(&args.paths, |many, argument| match EndpointPath::parse(argument.as_bytes())? {
+    let mut namespace = Namespace::new(context);
+    many.each_argument(&args.paths, |many, argument| match namespace.endpoint(argument)? {
         Some(path) if args.recursive => remote_tree(many, &path, args, &mut sink),
         Some(path) => {
             let reply = many.ask(&path.site, request(&path, args)?)?;

@@ -1,6 +1,7 @@
 //! Opens sessions for the verbs that work on other sites.
 
 use super::Context;
+use super::namespace::namespace_path;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::card::SiteCard;
@@ -83,20 +84,23 @@ pub(super) fn keep_revocations(home: &Home, session: &Session) {
     }
 }
 
-/// Takes an argument that must name a place at a site.
-pub(super) fn remote(argument: &OsStr) -> Result<EndpointPath, Error> {
+/// Takes an argument that must name a place at a site; `/VOLUME/PATH` is one at the user's own.
+pub(super) fn remote(argument: &OsStr, context: &Context) -> Result<EndpointPath, Error> {
+    if let Some(path) = namespace_path(argument, context)? {
+        return Ok(path);
+    }
     let path = EndpointPath::parse(argument.as_bytes())?;
     path.ok_or_else(|| {
-        let cause = "this verb works on places at sites: write SITE:/STORAGE/PATH";
+        let cause = "this verb works on places at sites: write SITE:/STORAGE/PATH or /VOLUME/PATH";
         Error::new(Code::BadPath, "parse path", printable(argument.as_bytes()), cause)
     })
 }
 
 /// Takes an argument that names a place at a site or, with `SITE` alone, the site's root.
-pub(super) fn site_or_place(argument: &OsStr) -> Result<EndpointPath, Error> {
+pub(super) fn site_or_place(argument: &OsStr, context: &Context) -> Result<EndpointPath, Error> {
     match argument.to_str().filter(|name| is_label(name)) {
         Some(name) => Ok(EndpointPath { site: SiteName::parse(name)?, place: None, trailing_slash: true }),
-        None => remote(argument),
+        None => remote(argument, context),
     }
 }
 
@@ -138,14 +142,16 @@ pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::Output;
 
     #[test]
     fn a_bare_name_is_a_site_where_places_are_meant() {
+        let context = Context { dir: None, output: Output::new(true, true), verbose: 0 };
         for text in ["kek", "kek:", "kek:/"] {
-            assert_eq!(site_or_place(OsStr::new(text)).unwrap().to_string(), "kek:/");
+            assert_eq!(site_or_place(OsStr::new(text), &context).unwrap().to_string(), "kek:/");
         }
-        assert_eq!(site_or_place(OsStr::new("kek:/data")).unwrap().to_string(), "kek:/data");
-        assert_eq!(site_or_place(OsStr::new("./kek")).unwrap_err().code, Code::BadPath);
+        assert_eq!(site_or_place(OsStr::new("kek:/data"), &context).unwrap().to_string(), "kek:/data");
+        assert_eq!(site_or_place(OsStr::new("./kek"), &context).unwrap_err().code, Code::BadPath);
     }
 
     #[test]

@@ -26,13 +26,16 @@ pub(super) enum Spec {
 }
 
 impl Spec {
-    /// Takes an argument.
-    pub(super) fn parse(argument: &OsStr) -> Result<Self, Error> {
+    /// Takes an argument; `endpoint` knows which are places at sites.
+    pub(super) fn parse_as(
+        argument: &OsStr,
+        endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
+    ) -> Result<Self, Error> {
         let bytes = argument.as_bytes();
         if bytes.is_empty() {
             return Err(Error::new(Code::BadPath, "parse path", "''", "an empty path"));
         }
-        if let Some(remote) = EndpointPath::parse(bytes)? {
+        if let Some(remote) = endpoint(argument)? {
             return Ok(Spec::Remote(remote));
         }
         let slash =
@@ -217,7 +220,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> Spec {
-        Spec::parse(OsStr::new(text)).unwrap()
+        Spec::parse_as(OsStr::new(text), |text| EndpointPath::parse(text.as_bytes())).unwrap()
     }
 
     fn layout(sources: &[&str], destination: &str, found: Found) -> Result<Vec<String>, Error> {

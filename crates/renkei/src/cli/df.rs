@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut storages = Vec::new();
     many.each_argument(&paths, |many, argument| {
-        let path = site_or_place(argument)?;
+        let path = site_or_place(argument, context)?;
         if path.place.is_some() {
             storages.push(row(&path, &space(many, &path)?));
             return Ok(());

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut usage = Vec::new();
     many.each_argument(&args.paths, |many, argument| {
-        for path in places(many, &site_or_place(argument)?)? {
+        for path in places(many, &site_or_place(argument, context)?)? {
             match many.ask(&path.site, Request::Usage(place(&path)?))? {
                 Reply::Usage(used) => usage.push(row(&path, &used)),
                 other => return Err(unexpected(&other)),

@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         listings: 0,
         entries: 0,
     };
-    many.each_argument(&paths, |many, path| list(many, &site_or_place(path)?, args, &mut printer))?;
+    many.each_argument(&paths, |many, path| list(many, &site_or_place(path, context)?, args, &mut printer))?;
     printer.finish(many.failures())?;
     Ok(many.status())
 }

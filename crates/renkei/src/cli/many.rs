@@ -36,7 +36,7 @@ impl<'c> Many<'c> {
         paths: &[OsString],
         mut work: impl FnMut(&mut Self, &EndpointPath) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.each_argument(paths, |many, path| work(many, &connect::remote(path)?))
+        self.each_argument(paths, |many, path| work(many, &connect::remote(path, many.context)?))
     }
 
     /// Does `work` on each argument, whatever it names, as long as somebody reads what it prints; errors as in

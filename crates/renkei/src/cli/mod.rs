@@ -22,6 +22,8 @@ mod doctor;
 mod doctor_site;
 mod done;
 mod du;
+mod evict;
+mod find;
 mod init;
 mod intent;
 mod invite;
@@ -38,12 +40,14 @@ mod mkdir;
 mod mount;
 mod mount_helper;
 mod mv;
+mod namespace;
 pub mod output;
 mod progress;
 mod put;
 mod quantity;
 mod queued;
 mod renew;
+mod replicate;
 mod report;
 mod revoke;
 mod rm;
@@ -55,6 +59,7 @@ mod source;
 mod stat;
 mod status;
 mod storage;
+mod subscribe;
 mod sync;
 mod time;
 mod transfer;
@@ -62,7 +67,11 @@ mod transfers;
 mod trust;
 mod umount;
 mod upload;
+mod verify;
+mod volume;
+mod volume_show;
 mod wait;
+mod whereabouts;
 mod whoami;
 mod why;
 
@@ -111,6 +120,7 @@ enum Command {
     Serve(serve::Args),
     Agent(agent::Args),
     Storage(storage::Args),
+    Volume(volume::Args),
     Rule(rule::Args),
     Trust(trust::Args),
     Invite(invite::Args),
@@ -121,12 +131,17 @@ enum Command {
     Sync(sync::Args),
     Ls(ls::Args),
     Stat(stat::Args),
+    Find(find::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
     Mv(mv::Args),
     Cat(cat::Args),
     Put(put::Args),
     Du(du::Args),
+    Where(whereabouts::Args),
+    Replicate(replicate::Args),
+    Evict(evict::Args),
+    Verify(verify::Args),
     Df(df::Args),
     Checksum(checksum::Args),
     Whoami(whoami::Args),
@@ -162,6 +177,7 @@ impl Command {
             Command::Serve(args) => serve::run(args, context),
             Command::Agent(args) => agent::run(args, context),
             Command::Storage(args) => storage::run(args, context),
+            Command::Volume(args) => volume::run(args, context),
             Command::Rule(args) => rule::run(args, context),
             Command::Trust(args) => trust::run(args, context),
             Command::Invite(args) => invite::run(args, context),
@@ -172,12 +188,17 @@ impl Command {
             Command::Sync(args) => sync::run(args, context),
             Command::Ls(args) => ls::run(args, context),
             Command::Stat(args) => stat::run(args, context),
+            Command::Find(args) => find::run(args, context),
             Command::Mkdir(args) => mkdir::run(args, context),
             Command::Rm(args) => rm::run(args, context),
             Command::Mv(args) => mv::run(args, context),
             Command::Cat(args) => cat::run(args, context),
             Command::Put(args) => put::run(args, context),
             Command::Du(args) => du::run(args, context),
+            Command::Where(args) => whereabouts::run(args, context),
+            Command::Replicate(args) => replicate::run(args, context),
+            Command::Evict(args) => evict::run(args, context),
+            Command::Verify(args) => verify::run(args, context),
             Command::Df(args) => df::run(args, context),
             Command::Checksum(args) => checksum::run(args, context),
             Command::Status(args) => status::run(args, context),

@@ -120,7 +120,7 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
 
 /// Who does the operations, and the name of what is mounted.
 fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String), Error> {
-    let path = remote(&args.source)?;
+    let path = remote(&args.source, context)?;
     let (site, place) = (path.site.clone(), place(&path)?);
     let far = Far { dialler: dialler(context, &[&site])?, site, place, write: !args.read_only };
     let when_lost = match args.when_lost {

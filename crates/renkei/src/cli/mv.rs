@@ -26,7 +26,7 @@ pub struct Args {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
-    let destination = remote(&args.destination).map_err(|error| error.at("client"))?;
+    let destination = remote(&args.destination, context).map_err(|error| error.at("client"))?;
     if args.sources.len() > 1 || destination.trailing_slash {
         require_dir(&mut many, &destination)?;
     }

@@ -33,7 +33,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let path = remote(&args.path)?;
+    let path = remote(&args.path, context)?;
     let (dir, name) = split(&place(&path)?)?;
     let far = Far { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
     let files = FarFiles::open(far, Config::default())?;

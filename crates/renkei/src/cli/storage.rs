@@ -3,8 +3,9 @@
 use super::Context;
 use super::output::Report;
 use crate::config::{Config, Storage, add_storage, remove_storage};
-use crate::home::file_error;
+use crate::home::{Home, file_error};
 use crate::identity::account::Account;
+use crate::volume::facts;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
@@ -81,6 +82,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
 }
 
+/// A storage and a volume never have the same name.
+fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
+    match facts::load(home)?.contains_key(name) {
+        true => Err(Error::new(Code::PathExists, "add storage", name, "there is a volume of that name")),
+        false => Ok(()),
+    }
+}
+
 /// Adds `NAME=PATH`, as it is given to `init`.
 pub(super) fn add_named(argument: &str, context: &Context) -> Result<(), Error> {
     let (name, path) = argument.split_once('=').ok_or_else(|| {
@@ -94,6 +103,7 @@ fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
     if let Some(account) = storage.account.as_ref().or(storage.agent.as_ref()) {
         Account::lookup(account)?;
     }
+    refuse_volume(&context.home()?, name)?;
     add_storage(&context.home()?, name, storage)?;
     changed("added", name, context)
 }

@@ -6,6 +6,7 @@ use super::copy_plan::{
 };
 use super::detach::{Detach, hand_over, not_to_here};
 use super::intent::Intent;
+use super::namespace::Namespace;
 use super::progress::Display;
 use super::quantity::parse_rate;
 use super::source::{Sources, not_found};
@@ -195,9 +196,10 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     fn prepare(job: &'a Job, context: &'a Context) -> Result<Self, Error> {
         raise_limit();
-        let sources: Vec<Spec> =
-            job.sources.iter().map(|source| Spec::parse(source)).collect::<Result<_, _>>()?;
-        let destination = Spec::parse(&job.destination)?;
+        let mut namespace = Namespace::new(context);
+        let mut spec = |argument| Spec::parse_as(argument, |argument| namespace.endpoint(argument));
+        let sources: Vec<Spec> = job.sources.iter().map(|source| spec(source)).collect::<Result<_, _>>()?;
+        let destination = spec(&job.destination)?;
         let direction = direction(&sources, &destination)?;
         let transfer = job.common.detach.id().map_or_else(fresh_id, Ok)?;
         let stop = Stop::default();

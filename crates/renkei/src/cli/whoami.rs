@@ -45,6 +45,7 @@ struct Mapped {
     account: String,
     rule: String,
     storages: Vec<StorageRow>,
+    volumes: Vec<StorageRow>,
     endpoint: String,
     software: String,
 }
@@ -91,6 +92,7 @@ fn ask(site: &OsStr, context: &Context) -> Result<Mapped, Error> {
         account: identity.account,
         rule: identity.rule,
         storages: identity.storages.into_iter().map(storage).collect(),
+        volumes: identity.volumes.into_iter().map(storage).collect(),
         endpoint: session.place(),
         software: session.welcome.software.clone(),
     })
@@ -123,8 +125,12 @@ fn left(until: SystemTime, now: SystemTime) -> String {
 impl Report for Mapped {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{} is {} at {} (rule: {})", self.principal, self.account, self.site, self.rule)?;
-        for StorageRow { name, writable } in &self.storages {
-            writeln!(out, "  {}:/{name}  {}", self.site, if *writable { "read-write" } else { "read-only" })?;
+        let named = [(&self.storages, ""), (&self.volumes, "  volume")];
+        for (rows, what) in named {
+            for StorageRow { name, writable } in rows {
+                let mode = if *writable { "read-write" } else { "read-only" };
+                writeln!(out, "  {}:/{name}  {mode}{what}", self.site)?;
+            }
         }
         Ok(())
     }

@@ -25,12 +25,18 @@ const KEPT_BYTES: u64 = 4 * EXTENT_BYTES;
 /// What is under way may be so many times what the path holds: the estimate lags behind a path that opens.
 const PATHS: f64 = 3.0;
 /// Extents that each stream may have under way before anything is known of the path.
-const STREAM_EXTENTS: u64 = 2;
+const STREAM_EXTENTS: u64 = 4;
 
 /// Most bytes under way on a link, for one file.
 fn most_under_way(link: &Link) -> u64 {
     let path = PATHS * link.rate() * link.round_trip.as_secs_f64();
-    (path as u64).max(link.streams() as u64 * STREAM_EXTENTS * EXTENT_BYTES)
+    (path as u64).max(least_path(link))
+}
+
+/// What is under way before anything is known of the path: enough that no stream is idle while its window opens, for one
+/// that is looks as if the path were full.
+fn least_path(link: &Link) -> u64 {
+    link.streams() as u64 * STREAM_EXTENTS * EXTENT_BYTES
 }
 
 /// What is read ahead of one file.
@@ -114,6 +120,11 @@ impl Ahead {
         Ok((done > 0).then_some(done))
     }
 
+    /// Takes it that the file is read in order from its beginning to its end.
+    pub(super) fn expect_order(&self, link: &Link) {
+        self.lock().window = least_path(link);
+    }
+
     /// Forgets what was read ahead.
     pub(super) fn drop_all(&self, files: &FarFiles) {
         self.lock().drop_all(files);
@@ -170,7 +181,7 @@ impl Reading {
             }
             None => true,
         };
-        let first = link.streams() as u64 * EXTENT_BYTES;
+        let first = least_path(link);
         if waits || self.window < first {
             self.window = (self.window * 2).max(first).min(most);
         }

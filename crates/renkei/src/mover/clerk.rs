@@ -5,6 +5,7 @@
 //! streams have no order. The control stream is the session's life: when it ends, everything ends, and what was not
 //! published is gone. Silence of a data stream means nothing; the control stream is asked whether somebody is there.
 
+use super::dial::PADDING_BYTES;
 use super::failure::{Failure, Stop};
 use super::pacer::Pacer;
 use super::progress::Watch;
@@ -13,7 +14,7 @@ use crate::net::control::ControlReceiver;
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::is_far;
+use renkei_core::link::controller::{is_far, is_long};
 use renkei_core::wire::file::{
     Answer, Files, LENGTH_BYTES, MAX_IO_BYTES, MAX_OP_BYTES, Op, begin_frame, divide, parse_op,
 };
@@ -21,7 +22,7 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{Control, Progress};
 use renkei_core::wire::violation;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often it is told how far it is.
@@ -46,6 +47,8 @@ pub struct ClerkJob {
 struct Done {
     operations: AtomicU64,
     bytes: AtomicU64,
+    /// Streams that wait for an operation.
+    idle: AtomicUsize,
 }
 
 /// Serves until the client leaves, and tells what was done: operations, and bytes read and written.
@@ -65,14 +68,14 @@ pub fn attend(
         give_up_after(socket, Some(job.silence));
         keep_alive(socket);
     }
-    let pacer = Pacer::new(sockets.clone(), None, None);
+    let (pacer, count) = (Pacer::new(sockets.clone(), None, None), sockets.len());
     let (failure, done) = (Arc::new(Failure::new(control.sender(), sockets)), Arc::<Done>::default());
     let _hook = stop.on_stop({
         let failure = failure.clone();
         move |error| failure.set_now(error)
     });
     let mut threads = Vec::new();
-    let started = spawn_ticker(&failure, &done, watch, pacer)
+    let started = spawn_ticker(&failure, &done, watch, pacer, count)
         .map(|ticker| threads.push(ticker))
         .and_then(|()| spawn_clerks(job, streams, &failure, &done, &mut threads));
     let ended = started.and_then(|()| wait_for_end(control, &failure));
@@ -101,16 +104,14 @@ fn spawn_ticker(
     done: &Arc<Done>,
     watch: &Watch,
     mut pacer: Pacer,
+    streams: usize,
 ) -> Result<AccountThread<()>, Error> {
     let (failure, done, watch) = (failure.clone(), done.clone(), watch.clone());
     Account::own()?.spawn("pace", move || {
-        let (mut told, mut seen) = (Instant::now(), 0);
+        let mut told = Instant::now();
         while !failure.wait_for(pacer.interval()) {
             let bytes = done.bytes.load(Ordering::Relaxed);
-            // Nothing moved: there is nothing to learn of the path.
-            if bytes != std::mem::replace(&mut seen, bytes) {
-                pacer.tick();
-            }
+            pacer = pacer.tick_if(2 * done.idle.load(Ordering::Relaxed) < streams);
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
                 let files_done = done.operations.load(Ordering::Relaxed);
@@ -162,9 +163,18 @@ impl<'a> Clerk<'a> {
     }
 
     fn run(&mut self) -> Result<(), Error> {
+        if is_long(self.stream.round_trip()) {
+            // While the first file is opened, so that what is read then meets an open window.
+            let mut bytes = Vec::new();
+            frame::push_padding(&mut bytes, PADDING_BYTES);
+            self.stream.write_all(&bytes)?;
+        }
         loop {
             let mut head = [0; HEAD_BYTES];
-            self.stream.read_exact(&mut head)?;
+            self.done.idle.fetch_add(1, Ordering::Relaxed);
+            let read = self.stream.read_exact(&mut head);
+            self.done.idle.fetch_sub(1, Ordering::Relaxed);
+            read?;
             let head = frame::parse_head(head)?;
             match head.kind {
                 Some(FrameKind::Op) => self.on_op(head.payload_bytes)?,

@@ -122,7 +122,7 @@ const SIGNS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(60), Duration::from_millis(200)];
 
 /// What slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
-const PADDING_BYTES: usize = 30 * 1440;
+pub(super) const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.

@@ -163,6 +163,15 @@ impl FarFiles {
         self.config.memory
     }
 
+    /// Says that an open file will be read from its beginning to its end, so that it need not be found out.
+    pub fn expect_order(&self, handle: Handle) -> Result<(), Error> {
+        let (_, link) = self.link()?;
+        if let Opened::File { ahead, .. } = &self.find(handle)?.kind {
+            ahead.expect_order(&link);
+        }
+        Ok(())
+    }
+
     /// Asks many things, many ahead of their answers, which come in order. Only what needs no handle may be asked so.
     ///
     /// # Errors

@@ -171,7 +171,6 @@ pub(super) struct Link {
     is_lost: AtomicBool,
     pub(super) pool: Arc<Pool>,
     pub(super) round_trip: Duration,
-    moved: AtomicU64,
     rate: Mutex<Rate>,
     ended: Condvar,
 }
@@ -211,7 +210,6 @@ impl Link {
             is_lost: AtomicBool::new(false),
             pool: Arc::default(),
             round_trip: control.round_trip(),
-            moved: AtomicU64::new(0),
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, best: 0.0 }),
             ended: Condvar::new(),
         });
@@ -367,14 +365,11 @@ impl Link {
     }
 
     fn keep_pace(&self, mut pacer: Pacer) -> Result<(), Error> {
-        let mut seen = 0;
         let mut lost = lock(&self.lost);
         while lost.is_none() {
             lost = self.ended.wait_timeout(lost, pacer.interval()).expect("no thread panics with it").0;
-            let moved = self.moved.load(Ordering::Relaxed);
-            if moved != std::mem::replace(&mut seen, moved) {
-                pacer.tick();
-            }
+            let idle = self.lanes.iter().filter(|lane| lane.weight.load(Ordering::Relaxed) <= SMALL_BYTES);
+            pacer = pacer.tick_if(2 * idle.count() < self.lanes.len());
         }
         Ok(())
     }
@@ -439,7 +434,6 @@ impl Link {
 
     /// Counts bytes that came or went, and measures the rate once a round trip.
     fn count(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Ordering::Relaxed);
         let mut rate = lock(&self.rate);
         rate.bytes += bytes;
         let round = rate.since.elapsed();

@@ -25,6 +25,8 @@ pub struct Pacer {
     rests: Vec<Duration>,
     /// What a limit lets each stream have.
     limit: Option<(u64, Busy)>,
+    /// Whether most streams had nothing to send when it was looked last.
+    is_paused: bool,
 }
 
 impl Pacer {
@@ -35,7 +37,8 @@ impl Pacer {
         let streams = sockets.len().max(1) as u32;
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
         let limit = limit.map(|limit| (limit, Busy::new(&samples)));
-        let pacer = Pacer { sockets, controller, started: Instant::now(), rests, limit };
+        let started = Instant::now();
+        let pacer = Pacer { sockets, controller, started, rests, limit, is_paused: false };
         // Streams that were kept still have the pace of the job before.
         pacer.apply();
         pacer
@@ -62,6 +65,22 @@ impl Pacer {
         if self.controller.is_full() || self.limit.is_some() {
             self.spare_rests(now);
         }
+    }
+
+    /// As `tick`, if the streams have something to send. What came through while they had not tells nothing of the path,
+    /// and is forgotten when they have again.
+    pub fn tick_if(self, is_busy: bool) -> Self {
+        let mut pacer = match self {
+            Pacer { is_paused: true, sockets, controller, .. } if is_busy => {
+                Pacer::new(sockets, None, Some(controller))
+            }
+            pacer => pacer,
+        };
+        pacer.is_paused = !is_busy;
+        if is_busy {
+            pacer.tick();
+        }
+        pacer
     }
 
     fn spare_rests(&mut self, now: Duration) {

@@ -2,6 +2,7 @@
 
 use super::kept::Parked;
 use super::snapshot::{Root, Snapshot};
+use super::volumes::{entered, granted};
 use crate::identity::account::Account;
 use crate::identity::certificate::{Facts, public_key};
 use crate::identity::verify::verify_holder;
@@ -47,6 +48,8 @@ pub struct Access {
     pub rule: String,
     /// The account by the name that the map gives it, which for an agent is that at its PoP.
     pub(super) mapped: String,
+    /// Whether nothing is open to the principal but what a grant on a volume opens.
+    pub(super) is_guest: bool,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) proof: Proof,
     /// The PoP that works for the principal, if one does.
@@ -84,7 +87,7 @@ impl Proof {
 
 impl Access {
     pub(super) fn new(proof: &Proof, snapshot: Arc<Snapshot>) -> Result<Self, Error> {
-        let (mapped, rule) = account_name(&proof.principal, &snapshot)?;
+        let Mapped { account: mapped, rule, is_guest } = mapped(&proof.principal, &snapshot)?;
         let account = match snapshot.is_agent() {
             true => own_account(&mapped, &snapshot)?,
             false => Account::lookup(&mapped)?,
@@ -94,7 +97,24 @@ impl Access {
             account.check_servable()?;
         }
         let (principal, proof) = (proof.principal.clone(), proof.clone());
-        Ok(Access { principal, account, rule, mapped, snapshot, proof, via: None })
+        Ok(Access { principal, account, rule, mapped, is_guest, snapshot, proof, via: None })
+    }
+
+    /// What the PoP does by itself, with its own credential, as an account.
+    pub(super) fn of_the_pop(snapshot: Arc<Snapshot>, account: &Account) -> Self {
+        let principal = Principal::Host(snapshot.site.clone());
+        let proof =
+            Proof { principal: principal.clone(), scope: None, chain: Arc::new([]), at: SystemTime::now() };
+        Access {
+            principal,
+            account: account.clone(),
+            rule: "the PoP itself".into(),
+            mapped: account.name.clone(),
+            is_guest: true,
+            snapshot,
+            proof,
+            via: None,
+        }
     }
 
     /// Whether all this still holds by the files of now. A certificate that was good when it was shown and expires
@@ -107,8 +127,10 @@ impl Access {
         for proof in [Some(&self.proof), self.via.as_ref().map(|peer| &peer.proof)].into_iter().flatten() {
             verify_holder(&proof.chain, &now.trust, proof.at)?;
         }
-        match account_name(&self.principal, now)?.0 {
-            name if name == self.mapped => Ok(()),
+        let Mapped { account, is_guest, .. } = mapped(&self.principal, now)?;
+        match account {
+            // Which folders grants open is judged where a place is opened.
+            name if name == self.mapped && is_guest == self.is_guest => Ok(()),
             name => {
                 let cause = format!("mapped to {name} now, not to {} any more", self.mapped);
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
@@ -213,11 +235,18 @@ impl Access {
 
     /// Whether a storage is there for this principal at all.
     pub(super) fn may_see(&self, storage: &str) -> bool {
-        self.snapshot.agent_of(storage).is_none_or(|account| account == self.mapped)
+        !self.is_guest && self.snapshot.agent_of(storage).is_none_or(|account| account == self.mapped)
     }
 
     /// Opens a storage; a scope's places in it are all that can be reached through it.
     fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
+        if let Some(facts) = self.snapshot.volumes.get(&place.storage) {
+            return entered(self, facts, place, need).map_err(|error| error.at(self.site()));
+        }
+        if self.is_guest {
+            let cause = format!("no account here is mapped to you; {}", self.rule);
+            return Err(Error::new(Code::NotMapped, "open", place, cause).at(self.site()));
+        }
         if place.storage == STORAGE {
             return self.enter_buffer(place, need);
         }
@@ -227,15 +256,19 @@ impl Access {
             return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
         }
         let mut store = root.store().map_err(|error| error.at(self.site()))?;
-        if let Some(scope) = &self.proof.scope {
-            let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
-            store = Arc::new(Narrowed::new(store, allowed));
-        }
+        store = self.narrowed(store, place, need);
         let account = match &root.storage.account {
             Some(name) => Account::lookup(name)?,
             None => self.account.clone(),
         };
         Ok(Opened { store, path: place.path.clone(), account })
+    }
+
+    /// The store as the scope lets it be used.
+    pub(super) fn narrowed(&self, store: Arc<dyn Store>, place: &Place, need: Need) -> Arc<dyn Store> {
+        let Some(scope) = &self.proof.scope else { return store };
+        let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
+        Arc::new(Narrowed::new(store, allowed))
     }
 
     /// Who the principal is here, and what it may use.
@@ -251,6 +284,7 @@ impl Access {
             account: self.account.name.clone(),
             rule,
             storages: storages.collect(),
+            volumes: self.volumes(),
         }
     }
 
@@ -280,6 +314,24 @@ fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
         served => {
             let cause = format!("that of {}, you are {mapped}", served.unwrap_or("nobody"));
             Err(Error::new(Code::NotAgentsAccount, "assume account", mapped, cause))
+        }
+    }
+}
+
+/// The account that works for a principal, and why.
+struct Mapped {
+    account: String,
+    rule: String,
+    is_guest: bool,
+}
+
+/// The account a principal is mapped to, else that of a volume which a grant opens to it.
+fn mapped(principal: &Principal, snapshot: &Snapshot) -> Result<Mapped, Error> {
+    match account_name(principal, snapshot) {
+        Ok((account, rule)) => Ok(Mapped { account, rule, is_guest: false }),
+        Err(error) => {
+            let (account, volume) = granted(principal, snapshot).ok_or(error)?;
+            Ok(Mapped { account, rule: format!("a grant on /{volume}"), is_guest: true })
         }
     }
 }

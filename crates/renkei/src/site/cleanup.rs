@@ -128,8 +128,7 @@ fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
     }
     let account = Account::lookup(&header.account)?;
     let snapshot = site.snapshot();
-    let root = snapshot.storage(&to.storage)?;
-    Ok(Destination { store: root.store()?, path: to.path.clone(), account })
+    Ok(Destination { store: snapshot.store(&to.storage)?, path: to.path.clone(), account })
 }
 
 /// Below the buffer's own folder, which the accounts of transfers cannot enter.

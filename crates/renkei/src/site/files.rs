@@ -161,7 +161,8 @@ fn list_storages(
     access: &Access,
     mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let names = access.snapshot.storages.keys().filter(|name| access.may_see(name));
+    let storages = access.snapshot.storages.keys().filter(|name| access.may_see(name)).cloned();
+    let names = storages.chain(access.volumes().into_iter().map(|(name, _)| name));
     on_part(names.map(|name| Ok(folder(RelPath::parse(name.as_bytes())?))).collect::<Result<_, Error>>()?)
 }
 

@@ -14,7 +14,9 @@ pub mod console;
 pub mod desks;
 mod digests;
 pub mod export;
+mod fetching;
 pub mod files;
+pub mod following;
 pub mod history;
 pub mod introduction;
 pub mod kept;
@@ -23,6 +25,7 @@ pub mod notices;
 mod pacing;
 pub mod push;
 pub mod queue;
+pub mod replicas;
 pub mod revocation;
 pub mod rooms;
 pub mod rules;
@@ -32,8 +35,10 @@ pub mod scope;
 pub mod snapshot;
 mod spill;
 pub mod tickets;
+mod trailing;
 pub mod transfer;
 pub mod view;
+pub mod volumes;
 pub mod watch;
 
 use crate::config::Config;
@@ -137,13 +142,15 @@ pub struct Site {
     pub(crate) own_lines: lines::OwnLines,
     console: console::Console,
     rooms: rooms::Rooms,
+    pub(crate) following: following::Following,
 }
 
 impl Site {
     /// Opens the PoP in `home` with `config`.
     pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
         let snapshot = Snapshot::load(&home, config)?;
-        Ok(Arc::new(Site {
+        let fetching = snapshot.fetching.clone();
+        let site = Arc::new(Site {
             home,
             current: RwLock::new(Arc::new(snapshot)),
             unusable: Mutex::default(),
@@ -165,7 +172,10 @@ impl Site {
             own_lines: lines::OwnLines::default(),
             console: console::Console::default(),
             rooms: rooms::Rooms::default(),
-        }))
+            following: following::Following::default(),
+        });
+        fetching.belongs_to(&site);
+        Ok(site)
     }
 
     /// The PoP's directories.

@@ -175,7 +175,7 @@ impl Site {
             return heard;
         }
         let began = Instant::now();
-        let folder = snapshot.storage(&watched.from().storage)?.store()?.dir(&watched.from().path)?;
+        let folder = snapshot.store(&watched.from().storage)?.dir(&watched.from().path)?;
         let (found, looked) = look_into(&*folder);
         let ready = watched.inbox.look(now_ms(), found.iter().cloned());
         watched.look_at = began + (began.elapsed() * LOOK_SHARE).max(EVERY);
@@ -409,7 +409,7 @@ fn by_owner(files: Vec<Seen>) -> BTreeMap<u32, Vec<Seen>> {
 
 /// Removes files that arrived and are as they were, as their owners.
 fn remove_arrived(from: &Place, snapshot: &Snapshot, files: Vec<Seen>) -> Result<(), Error> {
-    let folder = snapshot.storage(&from.storage)?.store()?.dir(&from.path)?;
+    let folder = snapshot.store(&from.storage)?.dir(&from.path)?;
     let mut wrong = Ok(());
     for (owner, files) in by_owner(files) {
         let folder = folder.clone();

@@ -4,6 +4,8 @@
 //! for a file system. One that is missing is looked for by the PoP's watch alone.
 
 use super::buffer::Buffer;
+use super::fetching::{Contents, Fetching};
+use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
@@ -11,6 +13,8 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
+use crate::volume::followed::FollowedStore;
+use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
 use renkei_core::buffer::Limits;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Mapping, Principal};
@@ -79,6 +83,10 @@ pub struct Snapshot {
     pub http_tls: Arc<ServerConfig>,
     /// The storages by name.
     pub storages: BTreeMap<String, Arc<Root>>,
+    /// The volumes by name.
+    pub volumes: BTreeMap<String, Facts>,
+    open_volumes: Arc<Volumes>,
+    pub(super) fetching: Arc<Fetching>,
     buffer: Arc<Slot>,
     /// What agents are told, made when the first one asks.
     pub(super) texts: OnceLock<super::agents::Texts>,
@@ -89,14 +97,16 @@ impl Snapshot {
     /// Reads everything but the configuration, which the caller read.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
         let slot = Slot { folder: config.buffer.folder(home), opened: Mutex::default() };
-        Self::load_after(home, config, &BTreeMap::new(), Arc::new(slot), mark(home))
+        let open = Volumes::new(home, &config.catalogue);
+        let shared = (Arc::new(slot), Arc::new(open), Arc::default());
+        Self::load_after(home, config, &BTreeMap::new(), shared, mark(home))
     }
 
     fn load_after(
         home: &Home,
         config: Config,
         before: &BTreeMap<String, Arc<Root>>,
-        buffer: Arc<Slot>,
+        (buffer, open_volumes, fetching): (Arc<Slot>, Arc<Volumes>, Arc<Fetching>),
         mark: Mark,
     ) -> Result<Self, Error> {
         let site = config.site(home)?.clone();
@@ -108,7 +118,13 @@ impl Snapshot {
         });
         let credential = Credential::host(home, SystemTime::now())?;
         let principal = credential.principal()?;
+        let mut volumes = facts::load(home)?;
+        // Whoever made both by hand is served the storage, as before.
+        volumes.retain(|name, _| !config.storage.contains_key(name));
         Ok(Snapshot {
+            volumes,
+            open_volumes,
+            fetching,
             renkei_tls: server_config(&credential)?,
             http_tls: http_config(&credential)?,
             trust: Arc::new(Trust::load(home)?),
@@ -130,7 +146,8 @@ impl Snapshot {
         let mark = mark(home);
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        Self::load_after(home, config, &self.storages, self.buffer.clone(), mark)
+        let shared = (self.buffer.clone(), self.open_volumes.clone(), self.fetching.clone());
+        Self::load_after(home, config, &self.storages, shared, mark)
     }
 
     /// The state of the files it was read from.
@@ -186,6 +203,93 @@ impl Snapshot {
         Ok(opened.insert(Arc::new(buffer)).clone())
     }
 
+    /// Whether the home of a volume is another site.
+    pub fn follows(&self, facts: &Facts) -> bool {
+        facts.home != self.site
+    }
+
+    /// The tree of a volume of this site, or the copy of it.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(super) fn volume_tree(&self, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        self.open_volumes.tree(id)
+    }
+
+    /// Opens a volume of this site, if there is one of that name.
+    ///
+    /// # Errors
+    /// `StorageUnknown` and `StorageMissing` for its storage, `CatalogueFailed`.
+    pub fn volume(&self, name: &str) -> Option<Result<Arc<Volume>, Error>> {
+        self.volumes
+            .get(name)
+            .filter(|facts| !self.follows(facts))
+            .map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
+    }
+
+    fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
+        let storage = &self.storage(&facts.storage)?.storage;
+        let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+        let at = At { root: storage.path.clone(), path: facts.place()?, access };
+        self.open_volumes.open(name, facts, &at)
+    }
+
+    /// Opens all volumes that can be, so that they are followed, and closes those that are no more.
+    pub fn follow_volumes(&self) {
+        let ids: Vec<_> = self.volumes.values().map(|facts| facts.id).collect();
+        self.open_volumes.keep_only(|id| ids.contains(id));
+        for name in self.volumes.keys() {
+            if let Some(Err(error)) = self.volume(name) {
+                tracing::debug!(%error, name, "the volume is not there");
+            }
+        }
+    }
+
+    /// Forgets the tree of a volume that was deleted.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn forget_volume(&self, id: [u8; 16]) -> Result<(), Error> {
+        self.open_volumes.forget(id)
+    }
+
+    /// The store of a storage or volume.
+    ///
+    /// # Errors
+    /// `StorageUnknown`, `StorageMissing`, `CatalogueFailed`.
+    pub fn store(&self, name: &str) -> Result<Arc<dyn Store>, Error> {
+        match (self.volume(name), self.volumes.get(name)) {
+            (Some(volume), _) => Ok(Arc::new(VolumeStore::new(volume?))),
+            (None, Some(facts)) => Ok(Arc::new(self.followed(name, facts)?)),
+            (None, None) => self.storage(name)?.store(),
+        }
+    }
+
+    /// Opens a volume that is followed.
+    fn followed(&self, name: &str, facts: &Facts) -> Result<FollowedStore, Error> {
+        let contents = Arc::new(self.contents(name, facts)?);
+        Ok(FollowedStore::new(contents.tree.clone(), &facts.id, contents, format!("{}:/{name}", facts.home)))
+    }
+
+    /// The content of a volume that is followed.
+    pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
+        let plain = match facts.storage.as_str() {
+            "" => None,
+            storage => {
+                let root = &self.storage(storage)?.storage;
+                let mode = if root.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+                Some(Arc::new(LocalStore::open(&root.path, mode)?.below(&facts.place()?)?))
+            }
+        };
+        Ok(Contents {
+            fetching: self.fetching.clone(),
+            name: name.into(),
+            home: facts.home.clone(),
+            tree: self.volume_tree(facts.id)?,
+            plain,
+        })
+    }
+
     /// A storage by name.
     pub fn storage(&self, name: &str) -> Result<&Root, Error> {
         let unknown = || Error::new(Code::StorageUnknown, "look up storage", name, "").at(self.site.as_str());
@@ -207,6 +311,7 @@ pub fn mark(home: &Home) -> Mark {
     let files = [
         home.config_file(),
         home.map_file(),
+        home.volumes_dir(),
         home.trust_dir(),
         home.crl_dir(),
         home.revoked_file(),

@@ -157,7 +157,7 @@ impl Site {
     }
 
     /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
-    fn open_journal(
+    pub(super) fn open_journal(
         &self,
         access: &Access,
         account: &Account,

@@ -1,11 +1,14 @@
 //! What every store must do, run over each store there is, on each kind of file system at hand.
 //!
 //! A test is a function of a [`Place`]; `everywhere` runs it over the local store and over the same store
-//! within a fault store, in the temporary directory and on tmpfs. Files are looked at from outside with std.
+//! within a fault store, and as a volume, in the temporary directory and on tmpfs. Files are looked at from outside with std.
 
 use super::fault::FaultStore;
 use super::local::{Access, LocalStore};
 use super::{Detail, Dir, Raw, Store, TypeHint, WriteFile, names};
+use crate::home::Home;
+use crate::volume::facts::tests;
+use crate::volume::{Site as At, VolumeStore, Volumes};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -16,6 +19,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The stores there are.
+#[derive(Clone, Copy)]
+enum StoreKind {
+    Local,
+    Fault,
+    Volume,
+}
+
+const KINDS: [StoreKind; 3] = [StoreKind::Local, StoreKind::Fault, StoreKind::Volume];
+
+/// The directory as a volume with a catalogue of its own, which is kept beside it.
+fn volume(path: &Path, access: Access) -> Arc<dyn Store> {
+    let home = Home::at(&path.with_file_name("home"));
+    let at = At { root: path.parent().unwrap().into(), path: rel("store"), access };
+    let volume = Volumes::new(&home, "").open("genome", &tests::facts(), &at).unwrap();
+    Arc::new(VolumeStore::new(volume))
+}
 
 /// A store and the directory it works in.
 struct Place {
@@ -28,13 +49,17 @@ struct Place {
 }
 
 impl Place {
-    fn new(base: &Path, access: Access, wrapped: bool) -> Place {
+    fn new(base: &Path, access: Access, kind: StoreKind) -> Place {
         let keep = tempfile::tempdir_in(base).unwrap();
         let (path, outside) = (keep.path().join("store"), keep.path().join("outside"));
         fs::create_dir(&path).unwrap();
         fs::create_dir(&outside).unwrap();
-        let local = LocalStore::open(&path, access).unwrap();
-        let store: Arc<dyn Store> = if wrapped { Arc::new(FaultStore::new(local)) } else { Arc::new(local) };
+        let local = || LocalStore::open(&path, access).unwrap();
+        let store: Arc<dyn Store> = match kind {
+            StoreKind::Local => Arc::new(local()),
+            StoreKind::Fault => Arc::new(FaultStore::new(local())),
+            StoreKind::Volume => volume(&path, access),
+        };
         let root = store.root().unwrap();
         Place { store, root, path, outside, _keep: keep }
     }
@@ -65,8 +90,8 @@ fn bases() -> Vec<PathBuf> {
 
 fn everywhere(test: impl Fn(&Place)) {
     for base in bases() {
-        for wrapped in [false, true] {
-            test(&Place::new(&base, Access::ReadWrite, wrapped));
+        for kind in KINDS {
+            test(&Place::new(&base, Access::ReadWrite, kind));
         }
     }
 }
@@ -540,8 +565,8 @@ fn renames_replace_or_refuse() {
 #[test]
 fn a_read_only_store_changes_nothing() {
     for base in bases() {
-        for wrapped in [false, true] {
-            let place = Place::new(&base, Access::ReadOnly, wrapped);
+        for kind in KINDS {
+            let place = Place::new(&base, Access::ReadOnly, kind);
             fs::write(place.at("f"), "x").unwrap();
             fs::create_dir(place.at("d")).unwrap();
             let root = &*place.root;
@@ -747,7 +772,7 @@ impl Drop for Mounted {
 fn a_directory_swapped_for_a_link_never_leads_out() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
-    let place = Place::new(&std::env::temp_dir(), Access::ReadWrite, false);
+    let place = Place::new(&std::env::temp_dir(), Access::ReadWrite, StoreKind::Local);
     fs::create_dir_all(place.at("d/e")).unwrap();
     fs::create_dir(place.outside.join("e")).unwrap();
     fs::write(place.outside.join("e/bait"), "x").unwrap();

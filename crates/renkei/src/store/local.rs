@@ -62,6 +62,18 @@ impl LocalStore {
         let root = LocalDir { fd, path: RelPath::root(), device: stat.st_dev, access };
         Ok(LocalStore { root: Arc::new(root) })
     }
+
+    /// The tree below one of its directories as a store of its own; no link is followed on the way there.
+    ///
+    /// # Errors
+    /// `PathNotFound`, `NotADirectory`.
+    pub fn below(&self, path: &RelPath) -> Result<Self, Error> {
+        let fail = |errno| errno::error(errno, Step::Resolve, "open storage", path);
+        let fd = open_deep(self.root.fd.as_fd(), path, ResolveFlags::NO_SYMLINKS).map_err(fail)?;
+        let device = rustix::fs::fstat(&fd).map_err(fail)?.st_dev;
+        let root = LocalDir { fd, path: RelPath::root(), device, access: self.root.access };
+        Ok(LocalStore { root: Arc::new(root) })
+    }
 }
 
 /// Tries what everything else rests on.

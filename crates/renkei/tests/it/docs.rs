@@ -1,10 +1,11 @@
 //! The pages of docs/ that describe the program: equal to what it says of itself, and to what it does.
 
-use crate::federation::Federation;
+use crate::federation::{Federation, account};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
@@ -175,10 +176,35 @@ fn json_output_is_as_documented() {
     prepare(&federation);
     see_pop_verbs(&mut federation, &mut pages);
     see_place_verbs(&federation, &mut pages);
+    see_volumes(&federation, &mut pages);
     see_queue_verbs(&federation, &mut pages);
     see_a_running_transfer(&mut federation, &mut pages);
     see_the_buffer(&mut federation, &mut pages);
     pages.check_all_seen();
+}
+
+/// A volume that another site follows.
+fn see_volumes(federation: &Federation, pages: &mut Pages) {
+    let Federation { titech, kek, .. } = federation;
+    kek.ok(&["volume", "create", "held", "--storage", "data", "--in-place", "dir"]);
+    kek.ok(&["volume", "grant", "held", "titech", "read"]);
+    let account = account();
+    let with = ["--from", "kek", "--storage", "data", "--hold", "--account", &account];
+    let (_, subscribed) = titech.json(&[&["volume", "subscribe", "held"], &with[..]].concat());
+    pages.see("volume subscribe", &subscribed);
+    while !titech.ok(&["ls", "/held"]).contains("a.dat") {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (verb, arguments) in [
+        ("volume list", &["volume", "list"][..]),
+        ("volume show", &["volume", "show", "held"]),
+        ("replicate", &["replicate", "/held"]),
+        ("where", &["where", "/held"]),
+        ("replicate", &["verify", "/held", "/nothing"]),
+        ("where", &["where", "/held", "/nothing"]),
+    ] {
+        pages.see(verb, &titech.json(arguments).1);
+    }
 }
 
 fn prepare(federation: &Federation) {
@@ -210,6 +236,10 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("storage add", &["storage", "add", "more", folder]);
     see("storage list", &["storage", "list"]);
     see("storage add", &["storage", "remove", "more"]);
+    see("volume create", &["volume", "create", "genome", "--storage", "data"]);
+    see("volume create", &["volume", "grant", "genome", "*@kek", "read", "--on", "public"]);
+    see("volume list", &["volume", "list"]);
+    see("volume show", &["volume", "show", "genome"]);
     see("rule add", &["rule", "add", "raw", "titech:/data/drop", "kek:/data/raw"]);
     see("rule list", &["rule", "list"]);
     see("rule add", &["rule", "remove", "raw"]);
@@ -227,6 +257,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("map test", &["map", "test", &format!("{account}@kek")]);
     see("whoami", &["whoami"]);
     see("whoami SITE", &["whoami", "kek"]);
+    see("whoami SITE", &["whoami", "titech"]);
     see("doctor", &["doctor"]);
     see("doctor", &["doctor", "kek"]);
     see("renew", &["renew"]);
@@ -241,6 +272,7 @@ fn see_place_verbs(federation: &Federation, pages: &mut Pages) {
     see("failure", &["ls", &none]);
     see("ls", &["ls", "-l", &dir, &none]);
     see("ls", &["ls", "-U", &dir]);
+    see("find", &["find", &dir, &none]);
     see("stat", &["stat", &place("dir/a.dat"), &none]);
     see("mkdir", &["mkdir", &place("new"), &dir]);
     see("mkdir", &["mv", &place("new"), &place("newer")]);

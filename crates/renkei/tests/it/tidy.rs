@@ -27,6 +27,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The database: it knows what is kept, not what it is for.
     ("catalogue", SERVICE),
     ("namespace", SERVICE),
+    // Plain files and the catalogue that follows them.
+    ("volume", &["store", "home", "config", "telemetry", "catalogue"]),
     ("staging", SERVICE),
     ("hosting", SERVICE),
     // An emulator beside the PoP: it starts PoPs that trust each other, and knows nothing of transfers.
@@ -56,6 +58,7 @@ const ALL: &[&str] = &[
     "mover",
     "catalogue",
     "namespace",
+    "volume",
     "staging",
     "hosting",
     "site",
@@ -70,7 +73,7 @@ const ALL: &[&str] = &[
 const BELOW_SITE: &[&str] = ALL.split_at(SITE_AT).0;
 
 /// Where the facade stands in [`ALL`].
-const SITE_AT: usize = 11;
+const SITE_AT: usize = 12;
 
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[

@@ -8,12 +8,15 @@ use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Code;
 use renkei_core::namespace::home::Home as Order;
 use renkei_core::namespace::memory::MemoryTree;
+use renkei_core::namespace::page::{Page, Reached};
 use renkei_core::namespace::tree::Tree;
 use renkei_core::namespace::{
     Attributes, Base, Beside, Change, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
 };
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 const HERE: Origin = Origin(0);
@@ -63,6 +66,7 @@ type Check = fn(&Place);
 const CHECKS: &[(&str, Check)] = &[
     ("a tree does what the rules say", a_tree_does_what_the_rules_say),
     ("a copy that follows is equal", a_copy_that_follows_is_equal),
+    ("pages and the log make a copy", pages_and_the_log_make_a_copy),
     ("own changes are kept until the log has them", own_changes_are_kept),
     ("lists go by bytes", lists_go_by_bytes),
     ("numbers are given once", numbers_are_given_once),
@@ -302,7 +306,59 @@ fn a_copy_that_follows_is_equal(place: &Place) {
     let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
     check_equal(&copy, &model.tree);
     assert_eq!(home.position().unwrap(), copy.position().unwrap(), "a copy may become the home");
-    assert_eq!(copy.log(0, 10).unwrap(), []);
+    assert_eq!(copy.log(script.number, 10).unwrap(), []);
+    assert_eq!(copy.log(0, 10).unwrap_err().code, Code::RecordsForgotten, "a copy has no log");
+}
+
+fn pages_and_the_log_make_a_copy(place: &Place) {
+    let (mut model, mut script) = (Model::default(), Script::new(HERE, 21));
+    let mut go_on = |home: &VolumeTree, count: usize| {
+        let batch: Vec<Numbered> = (0..count).map(|_| script.next(&model.tree)).collect();
+        assert_eq!(home.decide(&batch).unwrap(), model.decide(&batch));
+    };
+    let trees = place.open();
+    let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+    go_on(&home, 60);
+    copy.follow(THERE, &home.log(0, 60).unwrap()).unwrap();
+    go_on(&home, 200);
+    assert_eq!(home.trim(150).unwrap(), 150);
+    assert_eq!(home.log(60, 10).unwrap_err().code, Code::RecordsForgotten);
+    assert_eq!(home.log(150, 1000).unwrap().len(), 110);
+    drop((home, copy, trees));
+    // One page at a time, each after a restart, while the home goes on.
+    let (mut after, mut first, mut count) = (None, 0, 0);
+    loop {
+        let trees = place.open();
+        let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+        let page = home.page(after.as_ref(), 9).unwrap();
+        copy.load(THERE, &page).unwrap();
+        (first, count) = (if count == 0 { page.extent.seq } else { first }, count + 1);
+        assert_eq!(copy.loading().unwrap(), page.next);
+        go_on(&home, 6);
+        let Some(next) = page.next else { break };
+        let position = copy.position().unwrap();
+        assert!(!position.is_whole(), "it has {count} pages");
+        let early = copy.follow(THERE, &home.log(position.seq.max(150), 5).unwrap());
+        assert_eq!(early.unwrap_err().code, Code::ProtocolViolation, "a record between pages");
+        if count > 1 {
+            let again = Page { after: Some(Reached::Node(NodeId(5))), ..home.page(None, 3).unwrap() };
+            assert_eq!(copy.load(THERE, &again).unwrap_err().code, Code::ProtocolViolation);
+        }
+        after = Some(next);
+    }
+    assert!(count > 10, "{count} pages");
+    let trees = place.open();
+    let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+    assert_eq!(copy.position().unwrap().seq, first);
+    assert!(!copy.position().unwrap().is_whole(), "the home went on while it was read");
+    copy.follow(THERE, &home.log(first, 1000).unwrap()).unwrap();
+    assert!(copy.position().unwrap().is_whole());
+    check_equal(&copy, &model.tree);
+    for id in &script.ids {
+        assert_eq!(copy.node(*id).unwrap(), model.tree.node(*id));
+    }
+    assert_eq!(copy.position().unwrap().taken, home.position().unwrap().taken);
+    assert_eq!(copy.position().unwrap().given, home.position().unwrap().given);
 }
 
 fn own_changes_are_kept(place: &Place) {
@@ -477,5 +533,60 @@ fn what_cannot_be_read_is_not_missing(place: &Place) {
             assert_eq!(result.unwrap_err().code, Code::CatalogueFailed, "{damage}");
         }
         assert_eq!(tree.position().unwrap().seq, 1);
+    }
+}
+
+// ---- a process that is killed ----------------------------------------------------------------------------------------
+
+/// Where the process that is killed has its tree.
+const VICTIM: &str = "RENKEI_TREES_VICTIM";
+
+/// Makes files and renames them until it is killed, and says how far it is; nothing unless it is that process.
+#[test]
+fn victim() {
+    let Some(folder) = std::env::var_os(VICTIM) else { return };
+    let trees = Trees::open("", &Home::at(folder.as_ref())).unwrap();
+    let tree = trees.tree(VOLUME).unwrap();
+    let mut number = tree.position().unwrap().taken.get(&HERE).copied().unwrap_or(0);
+    loop {
+        let mut batch = Vec::new();
+        for _ in 0..50 {
+            let name = format!("made-{number}").into_bytes();
+            batch.push(file(number + 1, ROOT, &name));
+            let from = Spot { dir: ROOT, name: Name(name) };
+            let to = Spot { dir: ROOT, name: Name(format!("kept-{}", number % 64).into_bytes()) };
+            let change = Change::Rename { from, to, replace: true, time: time(9) };
+            batch.push(Numbered { origin: HERE, number: number + 2, change });
+            number += 2;
+        }
+        let records = tree.decide(&batch).unwrap();
+        println!("decided {}", records.last().unwrap().seq);
+    }
+}
+
+#[test]
+fn a_kill_leaves_whole_batches() {
+    let place = Place::new(String::new());
+    for round in 0..4 {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "trees::victim", "--nocapture"])
+            .env(VICTIM, place.folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut decided = lines.filter_map(|line| line.strip_prefix("decided ")?.parse::<u64>().ok());
+        let told = decided.nth(3 + round).unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let trees = place.open();
+        let tree = trees.tree(VOLUME).unwrap();
+        let seq = tree.position().unwrap().seq;
+        assert!(seq >= told && seq.is_multiple_of(100), "{seq} after {told} was told");
+        let mut model = MemoryTree::default();
+        for record in tree.log(0, 1_000_000).unwrap() {
+            model.apply(&record.outcome.unwrap());
+        }
+        check_equal(&tree, &model);
     }
 }

@@ -4,7 +4,9 @@ CREATE TABLE tree_volumes (
     number BIGINT NOT NULL PRIMARY KEY,    -- stands for the volume in the other tables; never given twice
     id     BYTEA  UNIQUE,                  -- the volume's; none once it was removed
     seq    BIGINT NOT NULL,                -- the last record that the tree holds
-    made   BIGINT NOT NULL                 -- the last change that was made here
+    made   BIGINT NOT NULL,                -- the last change that was made here
+    whole  BIGINT NOT NULL,                -- a copy is one from this record on
+    coming BYTEA                           -- how far its pages are, while they come; encoded
 );
 
 CREATE TABLE tree_nodes (

@@ -67,6 +67,10 @@ pub(super) fn handle(
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
+        Request::Volume(about) if proof.principal.user_name().is_none() => {
+            let link = control.sender();
+            alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)
+        }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.expect_here(&access, &request)?;
@@ -207,6 +211,7 @@ fn operate(
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
         Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
+        Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })

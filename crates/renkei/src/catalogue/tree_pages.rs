@@ -1,0 +1,251 @@
+//! A tree in pages (`renkei_core::namespace::page`): given at the home, taken at a site that comes late.
+//!
+//! A page is one transaction at either end, so a site that is killed goes on after the last page it has. A page takes
+//! the place of what the copy held between its ends; so an old copy becomes the new one without being emptied before.
+
+use super::transfers::{count, moment, pack, unpack};
+use super::tree::{Position, VolumeTree};
+use super::tree_rows::{id_at, name_at, node_at, signed, store};
+use renkei_core::error::Error;
+use renkei_core::namespace::page::{Extent, Page, Reached};
+use renkei_core::namespace::{Effects, Name, Node, NodeId, Origin, Spot};
+use renkei_core::wire::violation;
+use serde::{Deserialize, Serialize};
+use sqlx::{AnyConnection, Row as _};
+
+/// Records that are forgotten in one transaction.
+const FORGOTTEN_AT_ONCE: i64 = 10_000;
+/// A copy whose pages are coming is whole from this record on.
+const NEVER: u64 = i64::MAX as u64;
+
+/// How far pages have come.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Coming {
+    /// How far the home was when the first page was read.
+    extent: Extent,
+    /// The last record that a page may hold.
+    until: u64,
+    /// Where the next page begins.
+    next: Reached,
+}
+
+/// Keys of rows, as the database orders them: what lies before the first, and the last.
+#[derive(Clone, Debug)]
+enum Keys {
+    Nodes(i64, i64),
+    Names((i64, Vec<u8>), (i64, Vec<u8>)),
+}
+
+impl Position {
+    /// Whether pages are coming.
+    pub(super) fn is_coming(&self) -> bool {
+        self.whole == NEVER
+    }
+}
+
+impl VolumeTree {
+    /// Up to `most` nodes or names after those of the page before.
+    pub fn page(&self, after: Option<&Reached>, most: usize) -> Result<Page, Error> {
+        let Position { seq, taken, given, .. } = self.position()?;
+        let extent = Extent { seq, taken, given };
+        let (mut nodes, mut names) = (Vec::new(), Vec::new());
+        let next = match begin(after) {
+            Begin::Nodes(id) => {
+                nodes = self.nodes_after(id, most)?;
+                let last = nodes.last().filter(|_| nodes.len() == most);
+                Some(last.map_or(Reached::Nodes, |(id, _)| Reached::Node(*id)))
+            }
+            Begin::Names(dir, name) => {
+                names = self.names_after(dir, name, most)?;
+                let last = names.last().filter(|_| names.len() == most);
+                last.map(|(dir, name, _)| Reached::Name(Spot { dir: *dir, name: name.clone() }))
+            }
+        };
+        // What was read may be of a later moment than the position before it.
+        let until = self.position()?.seq;
+        Ok(Page { after: after.cloned(), extent, until, nodes, names, next })
+    }
+
+    fn nodes_after(&self, id: i64, most: usize) -> Result<Vec<(NodeId, Node)>, Error> {
+        let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
+        self.base.run("read", async {
+            let query = self.ask(sql).bind(id).bind(count(most));
+            let rows = query.fetch_all(&self.reader).await?;
+            let node = |row| {
+                let id = id_at(row, 0)?;
+                Ok(node_at(row, 1)?.map(|node| (id, node)))
+            };
+            rows.iter().map(node).filter_map(Result::transpose).collect()
+        })
+    }
+
+    fn names_after(
+        &self,
+        dir: i64,
+        name: Vec<u8>,
+        most: usize,
+    ) -> Result<Vec<(NodeId, Name, NodeId)>, Error> {
+        let sql = "SELECT dir, name, node FROM tree_names WHERE volume = $1 AND (dir, name) > ($2, $3) \
+            ORDER BY dir, name LIMIT $4";
+        self.base.run("read", async {
+            let query = self.ask(sql).bind(dir).bind(name).bind(count(most));
+            let rows = query.fetch_all(&self.reader).await?;
+            rows.iter().map(|row| Ok((id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?))).collect()
+        })
+    }
+
+    /// Takes a page of the home's into this copy. After the last one [`VolumeTree::follow`] goes on with the record after
+    /// the first page's; the copy may be shown when its position is whole.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` for a page that does not follow.
+    pub fn load(&self, origin: Origin, page: &Page) -> Result<(), Error> {
+        let _within = self.base.enter();
+        let begun = self.base.run("load", async {
+            let mut work = self.writer.begin().await?;
+            let position = self.lock(&mut work).await?;
+            let coming = self.coming(&mut work).await?;
+            Ok((work, position, coming))
+        });
+        let (mut work, position, coming) = begun?;
+        let coming = follows(page, coming)?;
+        self.base.run("load", async {
+            self.take_place(&mut work, page).await?;
+            self.note_page(&mut work, origin, position, page, coming).await?;
+            work.commit().await
+        })?;
+        // Of its rows nothing is known; the pages are counted when the last one was taken.
+        self.count_again(0, if page.next.is_none() { page.until } else { 0 })
+    }
+
+    /// Where pages that are coming go on; none while none are.
+    pub fn loading(&self) -> Result<Option<Reached>, Error> {
+        let coming = self.base.run("read", async {
+            let mut connection = self.reader.acquire().await?;
+            self.coming(&mut connection).await
+        })?;
+        Ok(coming.map(|coming| coming.next))
+    }
+
+    async fn coming(&self, work: &mut AnyConnection) -> Result<Option<Coming>, sqlx::Error> {
+        let sql = "SELECT coming FROM tree_volumes WHERE number = $1";
+        let row = self.ask(sql).fetch_one(work).await?;
+        row.try_get::<Option<Vec<u8>>, _>(0)?.map(|bytes| unpack(&bytes)).transpose()
+    }
+
+    /// Puts what a page holds in the place of what the copy held there.
+    async fn take_place(&self, work: &mut AnyConnection, page: &Page) -> Result<(), sqlx::Error> {
+        match keys(page) {
+            Keys::Nodes(before, last) => {
+                let sql = "DELETE FROM tree_nodes WHERE volume = $1 AND id > $2 AND id <= $3";
+                let query = self.ask(sql).bind(before).bind(last);
+                query.execute(&mut *work).await?;
+            }
+            Keys::Names(before, last) => {
+                let sql = "DELETE FROM tree_names \
+                    WHERE volume = $1 AND (dir, name) > ($2, $3) AND (dir, name) <= ($4, $5)";
+                let query = self.ask(sql).bind(before.0).bind(before.1);
+                query.bind(last.0).bind(last.1).execute(&mut *work).await?;
+            }
+        }
+        let nodes = page.nodes.iter().map(|(id, node)| (*id, Some(node.clone()))).collect();
+        let spot = |dir: &NodeId, name: &Name| Spot { dir: *dir, name: name.clone() };
+        let names = page.names.iter().map(|(dir, name, id)| (spot(dir, name), Some(*id))).collect();
+        store(work, self.scope, Effects { nodes, names }).await
+    }
+
+    /// Notes how far pages are; after the last one, how far the tree is.
+    async fn note_page(
+        &self,
+        work: &mut AnyConnection,
+        origin: Origin,
+        position: Position,
+        page: &Page,
+        coming: Coming,
+    ) -> Result<(), sqlx::Error> {
+        let (position, noted) = match &page.next {
+            Some(next) => {
+                let noted = pack(&Coming { next: next.clone(), ..coming });
+                (Position { seq: 0, whole: NEVER, ..position }, Some(noted))
+            }
+            None => {
+                let position = arrived(position, origin, coming);
+                self.forget_pending(work, position.taken.get(&origin).copied().unwrap_or(0)).await?;
+                (position, None)
+            }
+        };
+        self.store_position(work, &position).await?;
+        let sql = "UPDATE tree_volumes SET whole = $2, coming = $3 WHERE number = $1";
+        let query = self.ask(sql).bind(moment(position.whole)).bind(noted);
+        query.execute(work).await.map(drop)
+    }
+
+    /// Forgets records up to `upto`; who follows and does not have them needs pages. Says how many there were.
+    pub fn trim(&self, upto: u64) -> Result<u64, Error> {
+        let sql = "DELETE FROM tree_log WHERE volume = $1 AND seq <= $2 \
+            AND seq < (SELECT MIN(seq) FROM tree_log WHERE volume = $1) + $3";
+        let mut forgotten = 0;
+        loop {
+            // In parts, so that changes come between them.
+            let part = self.base.run("trim", async {
+                let query = self.ask(sql).bind(moment(upto)).bind(FORGOTTEN_AT_ONCE);
+                Ok(query.execute(&self.writer).await?.rows_affected())
+            })?;
+            forgotten += part;
+            if part == 0 {
+                return Ok(forgotten);
+            }
+        }
+    }
+}
+
+/// Where a page begins.
+enum Begin {
+    Nodes(i64),
+    Names(i64, Vec<u8>),
+}
+
+fn begin(after: Option<&Reached>) -> Begin {
+    match after {
+        None => Begin::Nodes(i64::MIN),
+        Some(Reached::Node(id)) => Begin::Nodes(signed(*id)),
+        Some(Reached::Nodes) => Begin::Names(i64::MIN, Vec::new()),
+        Some(Reached::Name(at)) => Begin::Names(signed(at.dir), at.name.0.clone()),
+    }
+}
+
+/// The keys of a page's rows.
+fn keys(page: &Page) -> Keys {
+    match (begin(page.after.as_ref()), &page.next) {
+        (Begin::Nodes(before), Some(Reached::Node(last))) => Keys::Nodes(before, signed(*last)),
+        (Begin::Nodes(before), _) => Keys::Nodes(before, i64::MAX),
+        (Begin::Names(dir, name), Some(Reached::Name(last))) => {
+            Keys::Names((dir, name), (signed(last.dir), last.name.0.clone()))
+        }
+        // No name is as long.
+        (Begin::Names(dir, name), _) => Keys::Names((dir, name), (i64::MAX, vec![0xff; 256])),
+    }
+}
+
+/// What a page makes of those before it.
+fn follows(page: &Page, coming: Option<Coming>) -> Result<Coming, Error> {
+    let next = Reached::Nodes;
+    match (&page.after, coming) {
+        (None, _) => Ok(Coming { extent: page.extent.clone(), until: page.until, next }),
+        (Some(after), Some(coming)) if coming.next == *after => {
+            Ok(Coming { until: coming.until.max(page.until), ..coming })
+        }
+        (after, _) => Err(violation("volume", format_args!("a page after {after:?}"))),
+    }
+}
+
+/// How far a copy is that has all pages.
+fn arrived(position: Position, origin: Origin, coming: Coming) -> Position {
+    let Extent { seq, taken, mut given } = coming.extent;
+    for (origin, count) in position.given {
+        let known = given.entry(origin).or_default();
+        *known = count.max(*known);
+    }
+    let own = taken.get(&origin).copied().unwrap_or(0);
+    Position { seq, taken, given, number: position.number.max(own), whole: coming.until }
+}

@@ -1,0 +1,85 @@
+//! `renkei where`: which sites have files of a volume.
+
+use super::Context;
+use super::connect::{place, unexpected};
+use super::many::Many;
+use super::output::Report;
+use super::quantity::human;
+use super::replicate::ask;
+use renkei_core::error::Error;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Reply;
+use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+/// Show which sites have the files of a volume: its home, and the site that is asked
+#[derive(Debug, clap::Args)]
+#[command(name = "where")]
+pub struct Args {
+    /// SITE:/VOLUME/PATH or /VOLUME/PATH; a directory stands for all files below it
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    site: SiteName,
+    /// `home` or `replica`.
+    role: &'static str,
+    files: u64,
+    bytes: u64,
+    of_files: u64,
+    of_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Found {
+    replicas: Vec<Row>,
+    failures: Vec<serde_json::Value>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let (mut many, mut replicas) = (Many::new(context), Vec::new());
+    many.each(&args.paths, |many, path| {
+        match ask(many, path, AboutVolume::Where(place(path)?))? {
+            VolumeReply::Whereabouts(found) => replicas.extend(rows(&path.to_string(), &found)),
+            other => return Err(unexpected(&Reply::Volume(other))),
+        }
+        Ok(())
+    })?;
+    let failures = many.failures().to_vec();
+    context.output.answer(&Found { replicas, failures })?;
+    Ok(many.status())
+}
+
+fn rows(path: &str, found: &Whereabouts) -> Vec<Row> {
+    let row = |site: &SiteName, role, has: &Tally| Row {
+        path: path.into(),
+        site: site.clone(),
+        role,
+        files: has.files,
+        bytes: has.bytes,
+        of_files: found.all.files,
+        of_bytes: found.all.bytes,
+    };
+    let mut rows = vec![row(&found.home, "home", &found.all)];
+    if found.here != found.home {
+        rows.push(row(&found.here, "replica", &found.held));
+    }
+    rows
+}
+
+impl Report for Found {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{:<16} {:<8} {:>21} {:>22}  PATH", "SITE", "ROLE", "FILES", "BYTES")?;
+        self.replicas.iter().try_for_each(|row| {
+            let of = |has: u64, all: u64, size: fn(u64) -> String| format!("{} of {}", size(has), size(all));
+            let files = of(row.files, row.of_files, |count| count.to_string());
+            let bytes = of(row.bytes, row.of_bytes, human);
+            writeln!(out, "{:<16} {:<8} {files:>21} {bytes:>22}  {}", row.site.as_str(), row.role, row.path)
+        })
+    }
+}

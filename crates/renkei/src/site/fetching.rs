@@ -1,0 +1,229 @@
+//! Content of files of volumes that this site follows: from the plain files it holds, else from the home.
+//!
+//! A file that is held is used as long as it is the version that the catalogue names and the plain file is as it was when
+//! it was checked; another one is never given out. File sessions with homes are opened when somebody reads, are shared
+//! by all readers of a volume, and close when nobody has read for a while.
+
+use super::Site;
+use crate::catalogue::VolumeTree;
+use crate::mover::far::{Config, Far, FarFiles, WhenLost};
+use crate::store::local::LocalStore;
+use crate::store::{ReadFile, Store};
+use crate::volume::followed::Fetch;
+use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Content, NodeId};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::file::{Answer, Files as _, Handle, Op};
+use renkei_core::wire::violation;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a session stays open that nobody uses.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long a reader waits for a home that is away.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The file sessions with homes of followed volumes.
+#[derive(Default)]
+pub(crate) struct Fetching {
+    site: OnceLock<Weak<Site>>,
+    open: Mutex<HashMap<String, Arc<Slot>>>,
+}
+
+/// The session for one volume, and when it was used last.
+type Slot = Mutex<Option<(Arc<FarFiles>, Instant)>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
+}
+
+impl Fetching {
+    /// Says who dials.
+    pub(super) fn belongs_to(&self, site: &Arc<Site>) {
+        let _ = self.site.set(Arc::downgrade(site));
+    }
+
+    /// The session for a volume, opened if there is none.
+    fn session(&self, name: &str, home: &SiteName) -> Result<Arc<FarFiles>, Error> {
+        let slot = lock(&self.open).entry(name.into()).or_default().clone();
+        let mut slot = lock(&slot);
+        if let Some((files, used)) = &mut *slot {
+            *used = Instant::now();
+            return Ok(files.clone());
+        }
+        let stopping = || Error::new(Code::PopStopping, "fetch", name, "");
+        let site = self.site.get().and_then(Weak::upgrade).ok_or_else(stopping)?;
+        let dialler = site.dialler(&site.last_snapshot())?;
+        let place = Place { storage: name.into(), path: RelPath::root() };
+        let far = Far { dialler, site: home.clone(), place, write: false };
+        let files = Arc::new(FarFiles::open(
+            far,
+            Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() },
+        )?);
+        *slot = Some((files.clone(), Instant::now()));
+        Ok(files)
+    }
+
+    /// Closes sessions that nobody uses.
+    pub(super) fn close_idle(&self) {
+        let slots: Vec<Arc<Slot>> = lock(&self.open).values().cloned().collect();
+        for slot in slots {
+            let mut slot = lock(&slot);
+            if slot
+                .as_ref()
+                .is_some_and(|(files, used)| Arc::strong_count(files) == 1 && used.elapsed() > IDLE)
+            {
+                *slot = None;
+            }
+        }
+    }
+}
+
+/// The content of one followed volume, for one asker.
+pub(super) struct Contents {
+    /// The sessions.
+    pub(super) fetching: Arc<Fetching>,
+    /// The volume's name, the same at its home.
+    pub(super) name: String,
+    /// Its home.
+    pub(super) home: SiteName,
+    /// The copy of its catalogue.
+    pub(super) tree: Arc<VolumeTree>,
+    /// Where plain files are held, if any are.
+    pub(super) plain: Option<Arc<LocalStore>>,
+}
+
+impl Fetch for Contents {
+    fn open(
+        &self,
+        path: &RelPath,
+        id: NodeId,
+        content: &Content,
+        stamp: Stamp,
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        if let Some(file) = self.open_held(path, id, content)? {
+            return Ok(Box::new(Named { file, stamp }));
+        }
+        self.open_far(path, stamp)
+    }
+}
+
+impl Contents {
+    /// The plain file, if this version is held and nobody touched the file.
+    pub(super) fn open_held(
+        &self,
+        path: &RelPath,
+        id: NodeId,
+        content: &Content,
+    ) -> Result<Option<Box<dyn ReadFile>>, Error> {
+        let Some(plain) = &self.plain else { return Ok(None) };
+        let Some(held) = self.tree.held(id)?.filter(|held| held.version == content.version) else {
+            return Ok(None);
+        };
+        let Some((parent, name)) = path.split() else { return Ok(None) };
+        let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
+        let good = opened.and_then(|file| Ok((file.stamp()? == held.stamp).then_some(file)));
+        // What is missing or in the way is as good as not held.
+        Ok(good.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a replica cannot be used");
+            None
+        }))
+    }
+
+    /// The file at the home.
+    pub(super) fn open_far(&self, path: &RelPath, expected: Stamp) -> Result<Box<dyn ReadFile>, Error> {
+        let away = |error: Error| {
+            let cause = format!("its content is at {} and not here; {}", self.home, error.cause);
+            Error { subject: path.to_string(), cause, ..error }
+        };
+        let files = self.fetching.session(&self.name, &self.home).map_err(away)?;
+        match files.operate(Op::Open(path.clone()), &[]).map_err(away)? {
+            Answer::Opened { handle, item } => {
+                let EntryKind::File { stamp, .. } = item.entry.kind else {
+                    return Err(Error::new(
+                        Code::SourceChanged,
+                        "open",
+                        path,
+                        "it is no file at its home any more",
+                    ));
+                };
+                let same = (stamp.size, stamp.mtime) == (expected.size, expected.mtime);
+                let stamp = if same { expected } else { stamp };
+                Ok(Box::new(FarFile { files, handle, stamp }))
+            }
+            other => Err(violation("open", format_args!("{other:?}"))),
+        }
+    }
+}
+
+/// A plain file under the stamp that the catalogue gives it.
+struct Named {
+    file: Box<dyn ReadFile>,
+    stamp: Stamp,
+}
+
+impl ReadFile for Named {
+    fn stamp(&self) -> Result<Stamp, Error> {
+        let now = self.file.stamp()?;
+        Ok(if (now.size, now.mtime) == (self.stamp.size, self.stamp.mtime) { self.stamp } else { now })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        self.file.next_data(from)
+    }
+
+    fn advise_sequential(&self, range: Range<u64>) {
+        self.file.advise_sequential(range);
+    }
+
+    fn has_writer(&self) -> bool {
+        false
+    }
+}
+
+/// A file at another site.
+struct FarFile {
+    files: Arc<FarFiles>,
+    handle: Handle,
+    stamp: Stamp,
+}
+
+impl ReadFile for FarFile {
+    fn stamp(&self) -> Result<Stamp, Error> {
+        Ok(self.stamp)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.files.read(self.handle, offset + done as u64, &mut buf[done..])? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
+        Ok((from < self.stamp.size).then_some(from..self.stamp.size))
+    }
+
+    fn advise_sequential(&self, _range: Range<u64>) {}
+
+    fn has_writer(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for FarFile {
+    fn drop(&mut self) {
+        let _ = self.files.operate(Op::Close(self.handle), &[]);
+    }
+}

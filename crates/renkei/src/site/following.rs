@@ -1,0 +1,505 @@
+//! Volumes over sites: what the home tells those that follow, and the copies that this site keeps of other homes' volumes.
+//!
+//! A follower asks for the records after its last one and waits at the home for more; everything it asks may be asked
+//! again. Guarantee: the copy is always the tree as it was at some record of the home's log, on stable storage. What
+//! is read here never waits for the home. Non-goal: content of files (`fetching`).
+
+use super::Site;
+use super::access::{Access, Proof};
+use super::snapshot::Snapshot;
+use super::trailing::apply;
+use crate::catalogue::{VolumeId, VolumeTree};
+use crate::identity::account::Account;
+use crate::mover::Stop;
+use crate::mover::dial::Session;
+use crate::store::Store;
+use crate::volume::Facts;
+use crate::volume::facts::SCAN_EVERY_S;
+use crate::volume::grant::{Grant, folders};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Need, Principal};
+use renkei_core::namespace::{Numbered, Origin, Record};
+use renkei_core::path::{RelPath, SiteName};
+use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::volume::{AboutVolume, MOST_RECORDS, VolumeReply, VolumeStatus};
+use renkei_core::wire::{decode, encode, parts, violation};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a follower waits at the home for records, which also tells it that the home is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pages of the log that are asked for ahead of their answers, so that a long way there and back is not waited for each time.
+const PAGES_AHEAD: u64 = 64;
+/// How long one look at the log waits: a daemon that shares the database tells nobody of what it wrote there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Pauses before a home that could not be asked is asked again: the first, and the longest.
+const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How often it is looked whether there are other volumes to follow.
+const TICK: Duration = Duration::from_secs(1);
+/// Under which key the home's tree has the numbers of those that follow.
+const FOLLOWERS: &str = "followers";
+
+/// How following a volume stands.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// The last record that the home told of.
+    pub last: u64,
+    /// When the home was heard.
+    pub heard: Option<Instant>,
+    /// Why it is not.
+    pub trouble: Option<Error>,
+    /// The record up to which all is held that shall be.
+    held: u64,
+    /// Whether somebody is at that.
+    is_holding: bool,
+}
+
+/// The volumes that this site follows.
+#[derive(Default)]
+pub(crate) struct Following {
+    volumes: Mutex<HashMap<VolumeId, Standing>>,
+    /// Held while a follower gets its number.
+    numbering: Mutex<()>,
+}
+
+impl Following {
+    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Standing>> {
+        self.volumes.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Begins with a volume; false if it is followed already.
+    fn begin(&self, id: VolumeId) -> bool {
+        let mut volumes = self.lock();
+        let is_new = !volumes.contains_key(&id);
+        volumes.entry(id).or_default();
+        is_new
+    }
+
+    fn change(&self, id: &VolumeId, change: impl FnOnce(&mut Standing)) {
+        if let Some(standing) = self.lock().get_mut(id) {
+            change(standing);
+        }
+    }
+
+    /// How it stands with a volume.
+    pub(super) fn standing(&self, id: &VolumeId) -> Standing {
+        self.lock().get(id).cloned().unwrap_or_default()
+    }
+}
+
+/// Follows what there is to follow, as long as the site is there.
+pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
+    let site = Arc::downgrade(site);
+    spawn("following", move || {
+        while let Some(here) = site.upgrade() {
+            let snapshot = here.last_snapshot();
+            followed(&snapshot).for_each(|(name, facts)| begin(&here, name, facts));
+            snapshot.fetching.close_idle();
+            drop((here, snapshot));
+            std::thread::sleep(TICK);
+        }
+    })
+}
+
+/// Begins to follow a volume, unless that is done already.
+fn begin(site: &Arc<Site>, name: &str, facts: &Facts) {
+    if !site.following.begin(facts.id) {
+        return;
+    }
+    let (weak, name, followed) = (Arc::downgrade(site), name.to_owned(), facts.clone());
+    if let Err(error) = spawn("follow", move || keep_following(&weak, &name, &followed)) {
+        tracing::warn!(%error, "a volume is not followed");
+        site.following.lock().remove(&facts.id);
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
+}
+
+fn followed(snapshot: &Snapshot) -> impl Iterator<Item = (&String, &Facts)> {
+    snapshot.volumes.iter().filter(|(_, facts)| facts.home != snapshot.site)
+}
+
+fn is_followed(site: &Site, facts: &Facts) -> bool {
+    followed(&site.last_snapshot()).any(|(_, now)| now.id == facts.id && now.home == facts.home)
+}
+
+/// Follows one volume until it is not to be followed any more.
+fn keep_following(site: &Weak<Site>, name: &str, facts: &Facts) {
+    let mut pause = AGAIN_AFTER.0;
+    while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
+        let mut heard = false;
+        let Err(error) = follow(&here, name, facts, &mut heard) else { break };
+        tracing::info!(volume = name, home = %facts.home, %error, "the home of a volume is not heard");
+        here.following.change(&facts.id, |standing| standing.trouble = Some(error));
+        drop(here);
+        pause = if heard { AGAIN_AFTER.0 } else { (pause * 2).min(AGAIN_AFTER.1) };
+        std::thread::sleep(pause);
+    }
+    if let Some(here) = site.upgrade() {
+        here.following.lock().remove(&facts.id);
+    }
+}
+
+/// Takes records as they come; ends without an error when the volume is not followed any more.
+fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Result<(), Error> {
+    let contents = site.snapshot().contents(name, facts)?;
+    let account = Account::lookup(&facts.account)?;
+    let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
+    let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
+    let origin = enlist(&mut session, name, facts)?;
+    let mut last = 0;
+    while is_followed(site, facts) {
+        let (mut seq, mut broken) = (tree.position()?.seq, None);
+        session.ask_each(pages(facts.id, seq, last), |reply| {
+            let VolumeReply::Records { records, last: now } = about(reply?)? else {
+                return Err(violation("log", "another answer"));
+            };
+            last = now;
+            let follows = records.first().is_none_or(|first| first.seq == seq + 1);
+            if broken.is_none() && follows {
+                seq += records.len() as u64;
+                broken = apply(tree, origin, &records, plain).err();
+            }
+            Ok(())
+        })?;
+        broken.map_or(Ok(()), Err)?;
+        *heard = true;
+        site.following.change(&facts.id, |standing| {
+            (standing.last, standing.heard, standing.trouble) = (last, Some(Instant::now()), None);
+        });
+        if seq == last {
+            hold(site, name, facts, seq);
+        }
+    }
+    Ok(())
+}
+
+/// What to ask after a record: pages of the log ahead of their answers if there are known to be more, else one that waits.
+/// A page that holds fewer records than it might makes those after it come in vain.
+fn pages(volume: VolumeId, seq: u64, last: u64) -> impl Iterator<Item = Request> {
+    let page = u64::from(MOST_RECORDS);
+    let count = last.saturating_sub(seq).div_ceil(page).clamp(1, PAGES_AHEAD);
+    let patience_ms = if count > 1 { 0 } else { PATIENCE.as_millis() as u32 };
+    (0..count).map(move |number| {
+        Request::Volume(AboutVolume::Log { volume, after: seq + number * page, patience_ms })
+    })
+}
+
+/// Has what shall be held brought here, beside following, unless that was done for this record.
+fn hold(site: &Arc<Site>, name: &str, facts: &Facts, seq: u64) {
+    // What is to be held may have changed since the volume was opened.
+    let snapshot = site.snapshot();
+    let Some(facts) = snapshot.volumes.get(name).filter(|now| now.id == facts.id && !now.hold.is_empty())
+    else {
+        return;
+    };
+    let mut begins = false;
+    site.following.change(&facts.id, |standing| {
+        begins = !standing.is_holding && standing.held < seq;
+        standing.is_holding |= begins;
+    });
+    if !begins {
+        return;
+    }
+    let (weak, name, facts) = (Arc::downgrade(site), name.to_owned(), facts.clone());
+    let id = facts.id;
+    let work = move || {
+        // What comes meanwhile is held, too.
+        while let Some(site) = weak.upgrade().filter(|site| is_followed(site, &facts)) {
+            match hold_once(&site, &name, &facts) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(volume = name, %error, "not all is held that shall be");
+                    break;
+                }
+            }
+        }
+        if let Some(site) = weak.upgrade() {
+            site.following.change(&id, |standing| standing.is_holding = false);
+        }
+    };
+    if let Err(error) = spawn("hold", work) {
+        tracing::warn!(%error, "nothing is held");
+        site.following.change(&id, |standing| standing.is_holding = false);
+    }
+}
+
+/// Holds what is missing; whether there may be more.
+fn hold_once(site: &Site, name: &str, facts: &Facts) -> Result<bool, Error> {
+    let seq = site.snapshot().volume_tree(facts.id)?.position()?.seq;
+    if site.following.standing(&facts.id).held >= seq {
+        return Ok(false);
+    }
+    let is_whole = site.hold_all(name, facts, &Stop::default())?;
+    if is_whole {
+        site.following.change(&facts.id, |standing| standing.held = seq);
+    }
+    Ok(is_whole)
+}
+
+/// The number that the home has given this site.
+fn enlist(session: &mut Session, name: &str, facts: &Facts) -> Result<Origin, Error> {
+    match ask(session, AboutVolume::Follow(name.into()))? {
+        VolumeReply::Followed { volume, origin, .. } if volume == facts.id => Ok(origin),
+        VolumeReply::Followed { .. } => {
+            let cause = format!(
+                "{} has another volume of that name now; unsubscribe and subscribe again",
+                facts.home
+            );
+            Err(Error::new(Code::VolumeUnknown, "follow", name, cause))
+        }
+        other => Err(violation("follow", format_args!("{other:?}"))),
+    }
+}
+
+fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeReply, Error> {
+    self::about(session.ask(Request::Volume(about))?)
+}
+
+fn about(reply: Reply) -> Result<VolumeReply, Error> {
+    match reply {
+        Reply::Volume(reply) => Ok(reply),
+        other => Err(violation("volume", format_args!("{other:?}"))),
+    }
+}
+
+/// What an administrator asks for who wants a volume of another site to be followed here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Subscription {
+    /// The volume's name, which it has here, too.
+    pub name: String,
+    /// Its home.
+    pub home: SiteName,
+    /// The storage in which replicas are held; empty for none.
+    pub storage: String,
+    /// The account whose files the replicas are.
+    pub account: String,
+    /// The folders whose files are all held.
+    pub hold: Vec<String>,
+}
+
+impl Site {
+    /// Follows a volume from now on. All users of this site may read it, until its grants say otherwise.
+    ///
+    /// # Errors
+    /// What the home says; `PathExists` for a name that is taken here.
+    pub fn subscribe(&self, wanted: &Subscription) -> Result<(), Error> {
+        let (snapshot, name) = (self.snapshot(), &wanted.name);
+        if snapshot.volumes.contains_key(name) || snapshot.storages.contains_key(name) {
+            return Err(Error::new(
+                Code::PathExists,
+                "subscribe",
+                name,
+                "a volume or storage here has that name",
+            ));
+        }
+        if wanted.home == snapshot.site {
+            return Err(Error::new(Code::UsageInvalid, "subscribe", name, "its home is this site"));
+        }
+        let mut session = self.dialler(&snapshot)?.connect(&wanted.home)?;
+        let VolumeReply::Followed { volume, .. } = ask(&mut session, AboutVolume::Follow(name.clone()))?
+        else {
+            return Err(violation("follow", "another answer"));
+        };
+        if !wanted.storage.is_empty() {
+            let account = Account::lookup(&wanted.account)?;
+            let store = snapshot.storage(&wanted.storage)?.store()?;
+            make_folder(&account, store, name)?;
+        }
+        let path = if wanted.storage.is_empty() { String::new() } else { name.clone() };
+        let grant = vec![Grant::parse(&format!("*@{}", snapshot.site), "read", "")?];
+        let facts = Facts {
+            id: volume,
+            home: wanted.home.clone(),
+            storage: wanted.storage.clone(),
+            path,
+            account: wanted.account.clone(),
+            in_place: false,
+            scan_every_s: SCAN_EVERY_S,
+            hold: wanted.hold.clone(),
+            grant,
+        };
+        facts.store(self.home(), name)?;
+        tracing::info!(target: "audit", volume = name, home = %wanted.home, "subscribed");
+        Ok(())
+    }
+
+    /// How it stands with a volume.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn volume_status(&self, name: &str, facts: &Facts) -> Result<VolumeStatus, Error> {
+        let (tree, standing) = (self.snapshot().volume_tree(facts.id)?, self.following.standing(&facts.id));
+        let seq = tree.position()?.seq;
+        Ok(VolumeStatus {
+            name: name.into(),
+            id: facts.id,
+            home: facts.home.clone(),
+            seq,
+            last: standing.last.max(seq),
+            pending: 0,
+            heard_s: standing.heard.map(|heard| heard.elapsed().as_secs()),
+            trouble: standing.trouble,
+        })
+    }
+
+    /// Answers another site's PoP about a volume whose home is here.
+    ///
+    /// # Errors
+    /// `NotAllowed`, `VolumeUnknown`, `CatalogueFailed`.
+    pub fn about_volume(&self, proof: &Proof, about: AboutVolume, stop: &Stop) -> Result<VolumeReply, Error> {
+        match about {
+            AboutVolume::Follow(name) => self.enlist_follower(proof, &name),
+            AboutVolume::Log { volume, after, patience_ms } => {
+                let tree = || self.tree_for(proof, volume, Need::Read);
+                wait_for_records(tree, after, Duration::from_millis(patience_ms.into()), stop)
+            }
+            AboutVolume::Submit { volume, changes } => {
+                let tree = self.tree_for(proof, volume, Need::Write)?;
+                let origin = follower_number(&tree, proof.principal.site())?;
+                check_origin(&changes, origin)?;
+                tree.decide(&changes)?;
+                Ok(VolumeReply::Taken)
+            }
+            other => Err(violation("volume", format_args!("{other:?} of a PoP"))),
+        }
+    }
+
+    /// Answers somebody who works with volumes here.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn about_volume_for(
+        &self,
+        access: &Access,
+        about: AboutVolume,
+        stop: &Stop,
+    ) -> Result<VolumeReply, Error> {
+        match about {
+            AboutVolume::List => self.list_volumes(access).map(VolumeReply::Volumes),
+            AboutVolume::Replicate(place) => self.replicate(access, &place, stop).map(VolumeReply::Tally),
+            AboutVolume::Evict(place) => self.evict(access, &place, stop).map(VolumeReply::Tally),
+            AboutVolume::Verify { place, repair } => {
+                self.verify(access, &place, repair, stop).map(VolumeReply::Tally)
+            }
+            AboutVolume::Where(place) => self.whereabouts(access, &place).map(VolumeReply::Whereabouts),
+            other => Err(violation("volume", format_args!("{other:?} of a user"))),
+        }
+    }
+
+    fn list_volumes(&self, access: &Access) -> Result<Vec<VolumeStatus>, Error> {
+        let snapshot = self.snapshot();
+        let seen = access.volumes().into_iter();
+        seen.filter_map(|(name, _)| snapshot.volumes.get(&name).map(|facts| self.volume_status(&name, facts)))
+            .collect()
+    }
+
+    fn enlist_follower(&self, proof: &Proof, name: &str) -> Result<VolumeReply, Error> {
+        let snapshot = self.snapshot();
+        let unknown = || Error::new(Code::VolumeUnknown, "follow", name, "");
+        let facts = snapshot.volumes.get(name).filter(|facts| facts.home == snapshot.site);
+        let facts = facts.ok_or_else(unknown)?;
+        let (volume, writes) = (facts.id, may(facts, &proof.principal, Need::Write));
+        let tree = self.tree_for(proof, volume, Need::Read)?;
+        let _one = self.following.numbering.lock().expect("no thread panics while it holds the lock");
+        let origin = number_follower(&tree, proof.principal.site())?;
+        tracing::info!(target: "audit", principal = %proof.principal, volume = name, "follows");
+        Ok(VolumeReply::Followed { volume, origin, writes })
+    }
+
+    /// The tree of a volume of this site, for the PoP of a site that may follow it.
+    fn tree_for(&self, proof: &Proof, id: VolumeId, need: Need) -> Result<Arc<VolumeTree>, Error> {
+        let (snapshot, principal) = (self.snapshot(), &proof.principal);
+        let own = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && facts.home == snapshot.site);
+        let unknown = || Error::new(Code::VolumeUnknown, "follow", "volume", "");
+        let (name, facts) = own.ok_or_else(unknown)?;
+        if !may(facts, principal, need) {
+            let cause = format!(
+                "renkei volume grant {name} {principal} {}",
+                if need == Need::Write { "write" } else { "read" }
+            );
+            let error =
+                Error::new(Code::NotAllowed, "follow", name, format!("its administrator may give: {cause}"));
+            tracing::warn!(target: "audit", %principal, %error, "refused");
+            return Err(error);
+        }
+        let volume = snapshot.volume(name).ok_or_else(unknown)??;
+        Ok(volume.tree().clone())
+    }
+}
+
+fn may(facts: &Facts, principal: &Principal, need: Need) -> bool {
+    matches!(principal, Principal::Host(_))
+        && folders(&facts.grant, principal, need).iter().any(RelPath::is_root)
+}
+
+/// Waits for records, as long as the follower may have them.
+fn wait_for_records(
+    tree: impl Fn() -> Result<Arc<VolumeTree>, Error>,
+    after: u64,
+    patience: Duration,
+    stop: &Stop,
+) -> Result<VolumeReply, Error> {
+    let until = Instant::now() + patience.min(2 * PATIENCE);
+    loop {
+        stop.check()?;
+        let tree = tree()?;
+        let records: Vec<Record> = tree.log(after, MOST_RECORDS as usize)?;
+        // As many as fit a message.
+        let records = parts(records, MOST_RECORDS as usize).into_iter().next().unwrap_or_default();
+        let left = until.saturating_duration_since(Instant::now());
+        if !records.is_empty() || left.is_zero() {
+            let last = tree.position()?.seq;
+            return Ok(VolumeReply::Records { records, last });
+        }
+        tree.wait_beyond(after, left.min(LOOK_EVERY));
+    }
+}
+
+/// Makes the directory of the replicas, as the account whose files they will be.
+fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(), Error> {
+    let name = name.to_owned();
+    let work = move || match store.root()?.mkdir(name.as_bytes(), 0o755) {
+        Err(error) if error.code != Code::PathExists => Err(error),
+        _ => Ok(()),
+    };
+    account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
+}
+
+type Followers = BTreeMap<SiteName, Origin>;
+
+fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
+    tree.note(FOLLOWERS)?.map_or_else(|| Ok(Followers::new()), |bytes| decode("followers", &bytes))
+}
+
+fn follower_number(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
+    let unknown = || Error::new(Code::NotAllowed, "change volume", site, "it does not follow");
+    followers(tree)?.get(site).copied().ok_or_else(unknown)
+}
+
+/// The number of a site's changes, the same each time it asks; the home's own is 0.
+fn number_follower(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
+    let mut known = followers(tree)?;
+    if let Some(origin) = known.get(site) {
+        return Ok(*origin);
+    }
+    let last = known.values().map(|origin| origin.0).max().unwrap_or(0);
+    let full = || Error::new(Code::TooManyEntries, "follow", site, "no more sites can follow");
+    let origin = last.checked_add(1).map(Origin).filter(|origin| *origin != Origin::HOME).ok_or_else(full)?;
+    known.insert(site.clone(), origin);
+    tree.set_note(FOLLOWERS, &encode(&known))?;
+    Ok(origin)
+}
+
+fn check_origin(changes: &[Numbered], origin: Origin) -> Result<(), Error> {
+    match changes.iter().find(|made| made.origin != origin) {
+        Some(other) => Err(violation("volume", format_args!("a change of origin {}", other.origin.0))),
+        None => Ok(()),
+    }
+}

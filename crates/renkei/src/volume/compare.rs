@@ -1,0 +1,509 @@
+//! Finds where a volume's plain tree differs from its catalogue, and makes changes of it.
+//!
+//! The plain tree is always right: what is found there becomes what the catalogue says. Changes are gathered and decided
+//! together ([`Compare::commit`]). One thread does this for a volume, so that nothing changes in the catalogue between a
+//! look and the change made of it; what changes in the plain tree meanwhile is noted by whoever does it, or found later.
+//!
+//! A file is known again by its inode number; its content counts as changed when size, time of modification or inode
+//! number did, as far as [`Held`] tells. Devices, sockets and FIFOs, and files that are still being received, are not
+//! in the catalogue.
+
+use super::known::Known;
+use super::plain::{Plain, Seen, look, seen};
+use super::tally::Tally;
+use crate::catalogue::{Held, VolumeTree};
+use crate::store::temp::is_temp_name;
+use crate::store::{Detail, Dir};
+use renkei_core::entry::Stamp;
+use renkei_core::error::Error;
+use renkei_core::namespace::{
+    Attributes, Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
+};
+use renkei_core::path::RelPath;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The home's own changes.
+pub(super) const OWN: Origin = Origin(0);
+
+/// Changes that are decided together.
+const MOST_CHANGES: usize = 2000;
+
+/// Names that are dealt with before all that is remembered of them is forgotten.
+const MOST_DONE: usize = 20_000;
+
+/// Names of which the last look is remembered.
+const MOST_SEEN: usize = 65_536;
+
+/// Numbers of nodes that are drawn at a time.
+const DRAW: u64 = 4096;
+
+/// The comparison of one volume.
+pub(super) struct Compare {
+    pub(super) tree: Arc<VolumeTree>,
+    top: Arc<dyn Dir>,
+    numbers: Numbers,
+    /// Files with several names, by device and inode number.
+    pub(super) links: HashMap<(u64, u64), NodeId>,
+    pub(super) batch: Batch,
+    /// What names were when they were brought up to date last.
+    seen: HashMap<RelPath, Option<Seen>>,
+    /// What was found since somebody looked.
+    pub(super) tally: Tally,
+}
+
+/// Numbers that the next changes and nodes get.
+struct Numbers {
+    /// Of changes; none if it must be looked up.
+    change: Option<u64>,
+    /// Of nodes.
+    ids: Range<u64>,
+}
+
+/// What was gathered and is not decided yet.
+#[derive(Default)]
+pub(super) struct Batch {
+    changes: Vec<Numbered>,
+    pub(super) held: Vec<(NodeId, Of, Stamp)>,
+    /// What is known of plain files, as far as it was read ahead.
+    before: HashMap<NodeId, Option<Held>>,
+    /// Files with several names that were brought up to date.
+    pub(super) settled: HashSet<NodeId>,
+    /// Directories by their paths.
+    pub(super) ids: HashMap<RelPath, NodeId>,
+    /// Directories that the catalogue does not have yet.
+    pub(super) fresh: HashSet<NodeId>,
+    /// Names that were dealt with.
+    done: HashSet<RelPath>,
+    /// Directories of which names changed.
+    pub(super) touched: BTreeMap<RelPath, NodeId>,
+    /// Directories of which names may have changed there and back.
+    pub(super) doubtful: BTreeMap<RelPath, NodeId>,
+    pub(super) gone: HashSet<NodeId>,
+    last: Option<(RelPath, Arc<dyn Dir>)>,
+}
+
+/// Which version of a content a file has.
+pub(super) enum Of {
+    Version(u64),
+    /// The one that this change makes.
+    Change(u64),
+}
+
+/// A directory in both trees.
+pub(super) struct Place {
+    pub(super) dir: Arc<dyn Dir>,
+    pub(super) path: RelPath,
+    pub(super) id: NodeId,
+}
+
+impl Place {
+    /// A name in it.
+    pub(super) fn spot(&self, name: &[u8]) -> Spot {
+        Spot { dir: self.id, name: Name(name.to_vec()) }
+    }
+}
+
+/// The path's directories from the top on, then the path itself.
+fn chain(path: &RelPath) -> Vec<RelPath> {
+    let mut chain = vec![path.clone()];
+    while let Some(above) = chain.last().and_then(RelPath::parent).filter(|above| !above.is_root()) {
+        chain.push(above);
+    }
+    chain.reverse();
+    chain
+}
+
+impl Compare {
+    /// Compares the tree below `top` with the catalogue's.
+    pub(super) fn new(tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
+        let numbers = Numbers { change: None, ids: 0..0 };
+        let (links, seen) = (HashMap::new(), HashMap::new());
+        Compare { tree, top, numbers, links, batch: Batch::default(), seen, tally: Tally::default() }
+    }
+
+    /// Brings one name up to date, and the directories on the way to it; gives directories that are new, and into which
+    /// somebody should look.
+    ///
+    /// # Errors
+    /// Those of the database; what the file system refuses is counted.
+    pub(super) fn bring(&mut self, path: &RelPath) -> Result<Vec<RelPath>, Error> {
+        let mut at = path.clone();
+        // What lay in a directory that is gone went with it.
+        while let Some(above) = at.parent() {
+            if self.open(&above).is_some() {
+                break;
+            }
+            at = above;
+        }
+        let Some(parent) = at.parent() else {
+            return self.compare_top().map(|()| Vec::new());
+        };
+        let missing = self.dir_id(&parent)?.is_none();
+        let mut new = Vec::new();
+        for one in if missing { chain(&at) } else { vec![at] } {
+            new.extend(self.bring_one(&one)?);
+        }
+        Ok(new)
+    }
+
+    fn bring_one(&mut self, path: &RelPath) -> Result<Option<RelPath>, Error> {
+        let Some((parent, name)) = path.split() else { return Ok(None) };
+        let parent = RelPath::parse(parent)?;
+        let (Some(dir), Some(id)) = (self.open(&parent), self.dir_id(&parent)?) else { return Ok(None) };
+        self.batch.doubtful.insert(parent.clone(), id);
+        let place = Place { dir, path: parent, id };
+        let known = if self.batch.fresh.contains(&id) { None } else { self.tree.child(&place.spot(name))? };
+        self.bring_name(&place, name, known)
+    }
+
+    /// Brings the names of one directory up to date; gives the directories in it.
+    ///
+    /// # Errors
+    /// As [`Compare::bring`].
+    pub(super) fn look_into(
+        &mut self,
+        path: &RelPath,
+        skip: impl Fn(&RelPath) -> bool,
+    ) -> Result<Vec<RelPath>, Error> {
+        let Some(dir) = self.open(path) else { return Ok(Vec::new()) };
+        let Some(id) = self.dir_id(path)? else { return self.bring(path) };
+        if path.is_root() {
+            self.compare_top()?;
+        }
+        let listed: Result<Vec<_>, Error> = dir.list().and_then(|listing| listing.collect());
+        let mut names: VecDeque<Vec<u8>> = match listed {
+            Ok(listed) => {
+                listed.into_iter().map(|listed| listed.name).filter(|name| !is_temp_name(name)).collect()
+            }
+            Err(error) => {
+                self.tally.fail(path, &error);
+                return Ok(Vec::new());
+            }
+        };
+        names.make_contiguous().sort_unstable();
+        let place = Place { dir, path: path.clone(), id };
+        self.merge(&place, names, skip)
+    }
+
+    /// Goes through the names of both trees side by side.
+    fn merge(
+        &mut self,
+        place: &Place,
+        mut names: VecDeque<Vec<u8>>,
+        skip: impl Fn(&RelPath) -> bool,
+    ) -> Result<Vec<RelPath>, Error> {
+        let mut known = Known::of(place.id, self.batch.fresh.contains(&place.id));
+        let mut dirs = Vec::new();
+        loop {
+            let next = known.peek(&self.tree)?.map(|(name, ..)| name.0.clone());
+            self.read_held(&known.new_files())?;
+            let order = match (names.front(), &next) {
+                (None, None) => return Ok(dirs),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(name), Some(known)) => name.cmp(known),
+            };
+            let (mut name, mut node) = (Vec::new(), None);
+            if order != Ordering::Less {
+                (name, node) = known.take();
+            }
+            if order != Ordering::Greater {
+                name = names.pop_front().unwrap_or_default();
+            }
+            let Ok(path) = place.path.child(&name) else {
+                self.tally.failed += 1;
+                continue;
+            };
+            let was_dir = node.as_ref().is_some_and(|(_, node)| node.is_dir());
+            if skip(&path) {
+                dirs.extend(was_dir.then_some(path));
+                continue;
+            }
+            let new = self.bring_name(place, &name, node)?;
+            if new.is_some() || (was_dir && self.batch.ids.contains_key(&path)) {
+                dirs.push(path);
+            }
+            self.commit_if_full()?;
+        }
+    }
+
+    /// Brings one name up to date; gives its path if it is a directory that is new.
+    fn bring_name(
+        &mut self,
+        place: &Place,
+        name: &[u8],
+        known: Option<(NodeId, Node)>,
+    ) -> Result<Option<RelPath>, Error> {
+        let path = place.path.child(name)?;
+        if !self.batch.done.insert(path.clone()) {
+            return Ok(None);
+        }
+        let plain = match look(&*place.dir, name) {
+            Ok(plain) => plain,
+            Err(error) => {
+                self.tally.fail(&path, &error);
+                return Ok(None);
+            }
+        };
+        if self.seen.len() >= MOST_SEEN {
+            self.seen.clear();
+        }
+        self.seen.insert(path.clone(), seen(&plain));
+        match (plain, known) {
+            (None, None) => Ok(None),
+            (Some(plain), Some((id, node))) if plain.is_kind_of(&node) => {
+                self.update(place, &path, &plain, id, node).map(|()| None)
+            }
+            (plain, known) => {
+                if let Some((id, node)) = known {
+                    self.remove(place, &path, id, &node)?;
+                }
+                plain.map_or(Ok(None), |plain| self.make(place, &path, &plain))
+            }
+        }
+    }
+
+    /// Whether a name is as it was when it was brought up to date last.
+    pub(super) fn is_as_seen(&mut self, path: &RelPath) -> bool {
+        let Some(last) = self.seen.get(path).copied() else { return false };
+        let Some((parent, name)) = path.split() else { return false };
+        let Ok(parent) = RelPath::parse(parent) else { return false };
+        let Some(dir) = self.open(&parent) else { return last.is_none() };
+        look(&*dir, name).is_ok_and(|plain| seen(&plain) == last)
+    }
+
+    /// Compares the attributes of the top; those of other directories are compared where they lie.
+    fn compare_top(&mut self) -> Result<(), Error> {
+        let path = RelPath::root();
+        if self.batch.touched.contains_key(&path) {
+            return Ok(());
+        }
+        let Some(node) = self.tree.node(ROOT)? else { return Ok(()) };
+        match self.top.self_entry(Detail::Basic) {
+            Ok((entry, raw)) => {
+                self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true)
+            }
+            Err(error) => {
+                self.tally.fail(&path, &error);
+                Ok(())
+            }
+        }
+    }
+
+    // ---- renames -----------------------------------------------------------------------------------------------------
+
+    /// Follows a rename that was done in the plain tree; false if it cannot be told from a removal and something new.
+    ///
+    /// # Errors
+    /// As [`Compare::bring`].
+    pub(super) fn follow_move(&mut self, from: &RelPath, to: &RelPath) -> Result<bool, Error> {
+        self.commit()?;
+        let (Some(source), Some(target)) = (self.place_of(from)?, self.place_of(to)?) else {
+            return Ok(false);
+        };
+        let (from_name, to_name) = (from.name().unwrap_or_default(), to.name().unwrap_or_default());
+        let Some((id, node)) = self.tree.child(&source.spot(from_name))? else { return Ok(false) };
+        let (Ok(None), Ok(Some(plain))) = (look(&*source.dir, from_name), look(&*target.dir, to_name)) else {
+            return Ok(false);
+        };
+        let held = self.tree.held(id)?;
+        if !plain.is_kind_of(&node) || held.is_some_and(|held| held.stamp.ino != plain.raw.ino) {
+            return Ok(false);
+        }
+        if let Some((other, replaced)) = self.tree.child(&target.spot(to_name))? {
+            self.remove(&target, to, other, &replaced)?;
+        }
+        let time = plain.entry.meta.mtime;
+        let (from, to) = (source.spot(from_name), target.spot(to_name));
+        self.change(Change::Rename { from, to, replace: false, time })?;
+        self.batch.touched.extend([(source.path, source.id), (target.path, target.id)]);
+        self.commit()?;
+        Ok(true)
+    }
+
+    /// The directory in which a path lies.
+    fn place_of(&mut self, path: &RelPath) -> Result<Option<Place>, Error> {
+        let Some(path) = path.parent() else { return Ok(None) };
+        let (dir, id) = (self.open(&path), self.dir_id(&path)?);
+        Ok(dir.zip(id).map(|(dir, id)| Place { dir, path, id }))
+    }
+
+    // ---- finding things ----------------------------------------------------------------------------------------------
+
+    /// A directory of the plain tree, if it is there and no link.
+    fn open(&mut self, path: &RelPath) -> Option<Arc<dyn Dir>> {
+        if let Some((last, dir)) = &self.batch.last
+            && last == path
+        {
+            return Some(dir.clone());
+        }
+        let dir = if path.is_root() { self.top.clone() } else { self.top.descend(path).ok()? };
+        self.batch.last = Some((path.clone(), dir.clone()));
+        Some(dir)
+    }
+
+    /// Reads what is known of plain files, many at a time.
+    fn read_held(&mut self, files: &[NodeId]) -> Result<(), Error> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut found = self.tree.held_of(files)?;
+        self.batch.before.extend(files.iter().map(|id| (*id, found.remove(id))));
+        Ok(())
+    }
+
+    /// What is known of a plain file.
+    pub(super) fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
+        match self.batch.before.get(&id) {
+            Some(held) => Ok(held.clone()),
+            None => self.tree.held(id),
+        }
+    }
+
+    /// The number of a directory, as the catalogue and what was gathered have it.
+    fn dir_id(&mut self, path: &RelPath) -> Result<Option<NodeId>, Error> {
+        let (mut at, mut below) = (path.clone(), Vec::new());
+        let mut id = loop {
+            if let Some(id) = self.batch.ids.get(&at) {
+                break *id;
+            }
+            let Some(above) = at.parent() else { break ROOT };
+            below.push(std::mem::replace(&mut at, above));
+        };
+        for path in below.into_iter().rev() {
+            if self.batch.fresh.contains(&id) {
+                return Ok(None);
+            }
+            let name = Name(path.name().unwrap_or_default().to_vec());
+            match self.tree.child(&Spot { dir: id, name })? {
+                Some((child, node)) if node.is_dir() && !self.batch.gone.contains(&child) => id = child,
+                _ => return Ok(None),
+            }
+            self.batch.ids.insert(path, id);
+        }
+        Ok(Some(id))
+    }
+
+    /// The number of a new node.
+    pub(super) fn draw(&mut self) -> Result<NodeId, Error> {
+        if self.numbers.ids.is_empty() {
+            self.numbers.ids = self.tree.draw(OWN, DRAW)?;
+        }
+        Ok(OWN.id(self.numbers.ids.next().unwrap_or_default()))
+    }
+
+    /// Adds a change; gives its number.
+    pub(super) fn change(&mut self, change: Change) -> Result<u64, Error> {
+        let number = match self.numbers.change {
+            Some(number) => number,
+            None => self.tree.position()?.taken.get(&OWN).copied().unwrap_or_default() + 1,
+        };
+        self.numbers.change = Some(number + 1);
+        self.batch.changes.push(Numbered { origin: OWN, number, change });
+        Ok(number)
+    }
+
+    // ---- storing -----------------------------------------------------------------------------------------------------
+
+    fn commit_if_full(&mut self) -> Result<(), Error> {
+        let is_full = self.batch.changes.len() >= MOST_CHANGES || self.batch.done.len() >= MOST_DONE;
+        if is_full { self.commit() } else { Ok(()) }
+    }
+
+    /// As [`Compare::commit_if_full`] in the middle of something: what was gathered is still needed.
+    pub(super) fn decide_if_full(&mut self) -> Result<(), Error> {
+        if self.batch.changes.len() < MOST_CHANGES {
+            return Ok(());
+        }
+        let (changes, held) = (std::mem::take(&mut self.batch.changes), std::mem::take(&mut self.batch.held));
+        self.decide(&changes, held)?;
+        self.batch.fresh.clear();
+        Ok(())
+    }
+
+    /// Stores what was gathered; it is durable then.
+    ///
+    /// # Errors
+    /// Those of the database; what was gathered is forgotten.
+    pub(super) fn commit(&mut self) -> Result<(), Error> {
+        let settled = self.settle_dirs();
+        let batch = std::mem::take(&mut self.batch);
+        settled
+            .and_then(|()| self.decide(&batch.changes, batch.held))
+            .inspect_err(|_| self.numbers.change = None)
+    }
+
+    /// Forgets what was gathered.
+    pub(super) fn forget(&mut self) {
+        self.batch = Batch::default();
+        self.numbers.change = None;
+    }
+
+    /// Directories of which names changed get the times that they have.
+    fn settle_dirs(&mut self) -> Result<(), Error> {
+        let touched = std::mem::take(&mut self.batch.touched);
+        let mut doubtful = std::mem::take(&mut self.batch.doubtful);
+        doubtful.retain(|path, _| !touched.contains_key(path));
+        for (path, id) in touched {
+            self.settle_dir(&path, id, None)?;
+        }
+        for (path, id) in doubtful {
+            let known = self.tree.node(id)?.map(|node| node.attributes);
+            self.settle_dir(&path, id, known)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a directory the attributes that it has, unless those are `known`.
+    fn settle_dir(&mut self, path: &RelPath, id: NodeId, known: Option<Attributes>) -> Result<(), Error> {
+        let Some(dir) = self.open(path) else { return Ok(()) };
+        let Ok((entry, raw)) = dir.self_entry(Detail::Basic) else { return Ok(()) };
+        let attributes = Plain { entry, raw }.attributes();
+        if known.as_ref() == Some(&attributes) {
+            return Ok(());
+        }
+        self.change(Change::SetAttributes { id, attributes }).map(drop)
+    }
+
+    fn decide(&mut self, changes: &[Numbered], held: Vec<(NodeId, Of, Stamp)>) -> Result<(), Error> {
+        if changes.is_empty() && held.is_empty() {
+            return Ok(());
+        }
+        let records = self.tree.decide(changes)?;
+        let by_number: HashMap<u64, &Record> = records.iter().map(|record| (record.number, record)).collect();
+        let mut rows = Vec::new();
+        for (id, of, stamp) in held {
+            let version = match of {
+                Of::Version(version) => Some(version),
+                Of::Change(number) => by_number.get(&number).and_then(|record| version_in(record, id)),
+            };
+            let held = version.map(|version| Held { version, stamp, digest: None });
+            rows.extend(held.map(|held| (id, Some(held))));
+        }
+        for record in &records {
+            match &record.outcome {
+                Ok(effects) => {
+                    let gone = effects.nodes.iter().filter(|(_, node)| node.is_none());
+                    rows.extend(gone.map(|(id, _)| (*id, None)));
+                }
+                Err(error) => {
+                    self.tally.failed += 1;
+                    tracing::warn!(%error, number = record.number, "a change found on the disk was refused");
+                }
+            }
+        }
+        self.tree.set_held(&rows)
+    }
+}
+
+/// The version of a file's content after a change.
+fn version_in(record: &Record, id: NodeId) -> Option<u64> {
+    let effects = record.outcome.as_ref().ok()?;
+    effects.nodes.iter().find_map(|(node, state)| match state {
+        Some(Node { kind: Kind::File(content), .. }) if *node == id => Some(content.version),
+        _ => None,
+    })
+}

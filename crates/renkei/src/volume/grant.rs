@@ -1,0 +1,162 @@
+//! Who may use a volume beside those who have an account at its site.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Need, Principal};
+use renkei_core::path::{RelPath, SiteName};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a grant allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// To look and to read.
+    Read,
+    /// To change, too.
+    Write,
+}
+
+/// Whom a grant is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Grantee {
+    /// A user, `alice@titech`; or a site, `titech`, whose PoP may follow the volume and lets in there whom it wants.
+    One(Principal),
+    /// `*@titech`.
+    Site(SiteName),
+}
+
+/// One grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// Whom it is for.
+    pub to: Grantee,
+    /// What it allows.
+    pub level: Level,
+    /// The folder it is for, with all below it; the top for the whole volume.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub on: String,
+}
+
+impl Grantee {
+    /// Takes what somebody wrote.
+    ///
+    /// # Errors
+    /// `UsageInvalid`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        if let Some(site) = text.strip_prefix("*@") {
+            return SiteName::parse(site).map(Grantee::Site);
+        }
+        match Principal::parse(text)? {
+            Principal::Agent { .. } => {
+                let cause =
+                    "write NAME@SITE, *@SITE for all users of a site, or SITE for it to follow the volume";
+                Err(Error::new(Code::UsageInvalid, "grant", text, cause))
+            }
+            principal => Ok(Grantee::One(principal)),
+        }
+    }
+
+    fn names(&self, principal: &Principal) -> bool {
+        match self {
+            Grantee::One(user) => user == principal,
+            Grantee::Site(site) => principal.user_name().is_some() && principal.site() == site,
+        }
+    }
+}
+
+impl TryFrom<String> for Grantee {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self, Error> {
+        Grantee::parse(&text)
+    }
+}
+
+impl From<Grantee> for String {
+    fn from(to: Grantee) -> String {
+        to.to_string()
+    }
+}
+
+impl fmt::Display for Grantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Grantee::One(principal) => principal.fmt(f),
+            Grantee::Site(site) => write!(f, "*@{site}"),
+        }
+    }
+}
+
+impl Level {
+    /// Takes what somebody wrote.
+    ///
+    /// # Errors
+    /// `UsageInvalid`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match text {
+            "read" => Ok(Level::Read),
+            "write" => Ok(Level::Write),
+            _ => Err(Error::new(Code::UsageInvalid, "grant", text, "write `read` or `write`")),
+        }
+    }
+
+    fn allows(self, need: Need) -> bool {
+        self == Level::Write || need != Need::Write
+    }
+}
+
+impl Grant {
+    /// Takes what somebody wrote.
+    ///
+    /// # Errors
+    /// `UsageInvalid`, `BadPath`.
+    pub fn parse(to: &str, level: &str, on: &str) -> Result<Self, Error> {
+        RelPath::parse(on.as_bytes())?;
+        Ok(Grant { to: Grantee::parse(to)?, level: Level::parse(level)?, on: on.into() })
+    }
+}
+
+/// The folders that grants open to a principal for what it needs; one that is not legal opens nothing.
+pub fn folders(grants: &[Grant], principal: &Principal, need: Need) -> Vec<RelPath> {
+    let given = |grant: &&Grant| grant.to.names(principal) && grant.level.allows(need);
+    grants.iter().filter(given).filter_map(|grant| RelPath::parse(grant.on.as_bytes()).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_is_for_whom_it_names_and_for_what_it_says() {
+        let grants = [
+            Grant::parse("*@titech", "read", "").unwrap(),
+            Grant::parse("alice@titech", "write", "in").unwrap(),
+        ];
+        let paths = |who: &str, need| {
+            let found = folders(&grants, &Principal::parse(who).unwrap(), need);
+            found.iter().map(|path| path.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths("alice@titech", Need::Read), ["", "in"]);
+        assert_eq!(paths("alice@titech", Need::Write), ["in"]);
+        assert_eq!(paths("bob@titech", Need::Examine), [""]);
+        for (who, need) in [
+            ("bob@titech", Need::Write),
+            ("bob@kek", Need::Look),
+            ("titech", Need::Look),
+            ("titech/x", Need::Look),
+        ] {
+            assert!(paths(who, need).is_empty(), "{who}");
+        }
+    }
+
+    #[test]
+    fn what_names_nobody_is_refused() {
+        for to in ["titech/scratch", "*", "*@", "@titech", "*@KEK", ""] {
+            assert!(Grantee::parse(to).is_err(), "{to}");
+        }
+        assert!(Grant::parse("*@kek", "own", "").is_err());
+        assert!(Grant::parse("*@kek", "read", "/abs").is_err());
+        assert!(Grant::parse("*@kek", "read", "a/../b").is_err());
+    }
+}

@@ -1,0 +1,247 @@
+//! The thread that keeps the catalogue of a volume as its plain tree is.
+//!
+//! It compares the names that were noted, within 100 ms, and between them goes through the whole tree now and again, one
+//! directory at a time, so that whoever waits for a note never waits for a scan.
+
+use super::compare::Compare;
+use super::notes::{Job, Notes, Taken};
+use super::tally::Tally;
+use super::watch::Watch;
+use crate::catalogue::VolumeTree;
+use crate::store::{Detail, Dir};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Pause before a scan that failed is tried again.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The note that names the top directory, so that another one is not taken for it.
+const TOP: &str = "top";
+
+/// What the keeper shares with those who work on the volume.
+pub(super) struct Shared {
+    pub(super) name: String,
+    pub(super) notes: Notes,
+    pub(super) scan_every_s: AtomicU64,
+    pub(super) watch: Option<Watch>,
+    told: Mutex<Told>,
+}
+
+/// What the keeper tells of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// The last whole scan.
+    pub(super) scan: Option<Scan>,
+    /// Whether one is under way.
+    pub(super) is_scanning: bool,
+    /// Why the catalogue does not follow the files.
+    pub(super) trouble: Option<Error>,
+}
+
+/// One whole scan.
+#[derive(Clone, Debug)]
+pub(super) struct Scan {
+    pub(super) ended: SystemTime,
+    pub(super) took: Duration,
+    pub(super) dirs: u64,
+    pub(super) tally: Tally,
+}
+
+impl Shared {
+    pub(super) fn new(name: &str, scan_every_s: u64, watch: Option<Watch>) -> Self {
+        let scan_every_s = AtomicU64::new(scan_every_s);
+        Shared { name: name.into(), notes: Notes::default(), scan_every_s, watch, told: Mutex::default() }
+    }
+
+    fn told_mut(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// What the keeper told last.
+    pub(super) fn told(&self) -> Told {
+        self.told_mut().clone()
+    }
+
+    fn scan_every(&self) -> Option<Duration> {
+        let seconds = self.scan_every_s.load(Ordering::Relaxed);
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+}
+
+/// The scan that is under way.
+struct Running {
+    /// The last one that was asked for when it began.
+    number: u64,
+    started: Instant,
+    dirs: u64,
+}
+
+/// The keeper of one volume.
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    tree: Arc<VolumeTree>,
+    top: Arc<dyn Dir>,
+    compare: Compare,
+    /// Directories that somebody should look into.
+    todo: Vec<RelPath>,
+    running: Option<Running>,
+    scan_at: Option<Instant>,
+    begun: u64,
+}
+
+impl Keeper {
+    /// Of the tree below `top`; it begins with a scan.
+    pub(super) fn new(shared: Arc<Shared>, tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
+        let compare = Compare::new(tree.clone(), top.clone());
+        let scan_at = Some(Instant::now());
+        Keeper { shared, tree, top, compare, todo: Vec::new(), running: None, scan_at, begun: 0 }
+    }
+
+    /// Works until the volume is closed.
+    pub(super) fn run(mut self) {
+        loop {
+            let is_busy = self.running.is_some() || !self.todo.is_empty();
+            match self.shared.notes.next(is_busy, self.scan_at, self.begun) {
+                Job::Stop => return,
+                Job::Notes(taken) => self.on_notes(taken),
+                Job::Scan => self.begin_scan(),
+                Job::Step => self.step(),
+            }
+        }
+    }
+
+    fn on_notes(&mut self, taken: Taken) {
+        // What was found while going through the tree belongs to the scan.
+        let during_scan = std::mem::take(&mut self.compare.tally);
+        let stored = self.compare.commit().and_then(|()| self.compare_noted(&taken));
+        if self.compare.tally.failed > 0 {
+            let examples = self.compare.tally.examples.join("; ");
+            tracing::warn!(volume = self.shared.name, examples, "not all that changed is in the catalogue");
+        }
+        self.compare.tally = during_scan;
+        match stored {
+            Ok(()) => {
+                self.shared.notes.on_stored(&taken);
+                self.set_trouble(None);
+            }
+            Err(error) => {
+                self.give_up(&error);
+                self.shared.notes.on_failed(taken, &error);
+            }
+        }
+    }
+
+    fn compare_noted(&mut self, taken: &Taken) -> Result<(), Error> {
+        let mut own = taken.own.clone();
+        for (from, to) in &taken.moved {
+            self.compare.follow_move(from, to)?;
+            // Whatever became of it since, and its directories are watched by their new names.
+            self.todo.push(to.clone());
+            own.extend([from.clone(), to.clone()]);
+        }
+        for path in &own {
+            // What is in them was made by those who noted it, too.
+            self.compare.bring(path)?.iter().for_each(|dir| self.watch(dir));
+        }
+        for path in taken.foreign.iter().filter(|path| !own.contains(path)) {
+            if !self.compare.is_as_seen(path) {
+                self.todo.extend(self.compare.bring(path)?);
+            }
+        }
+        self.compare.commit()
+    }
+
+    fn watch(&self, dir: &RelPath) {
+        if let Some(watch) = &self.shared.watch {
+            watch.add(dir);
+        }
+    }
+
+    // ---- scans -------------------------------------------------------------------------------------------------------
+
+    fn begin_scan(&mut self) {
+        let number = self.shared.notes.scans_asked();
+        self.begun = number;
+        if let Err(error) = self.check_top() {
+            self.scan_at = Some(Instant::now() + PAUSE);
+            self.set_trouble(Some(error));
+            self.shared.notes.end_scan(number);
+            return;
+        }
+        self.todo = vec![RelPath::root()];
+        self.running = Some(Running { number, started: Instant::now(), dirs: 0 });
+        self.compare.tally = Tally::default();
+        self.shared.told_mut().is_scanning = true;
+    }
+
+    /// Makes sure that the top is the directory it was: an empty one in its place, because something is not mounted, would
+    /// seem to say that all files are gone.
+    fn check_top(&self) -> Result<(), Error> {
+        let ino = self.top.self_entry(Detail::Basic)?.1.ino.to_be_bytes();
+        match self.tree.note(TOP)? {
+            None => self.tree.set_note(TOP, &ino),
+            Some(known) if known == ino => Ok(()),
+            Some(_) => {
+                let cause = "it is another directory than before; is its file system mounted?";
+                Err(Error::new(Code::StorageMissing, "scan", &self.shared.name, cause))
+            }
+        }
+    }
+
+    /// Looks into one directory.
+    fn step(&mut self) {
+        let Some(dir) = self.todo.pop() else { return self.end_scan() };
+        // Watched first, so that what changes after the look is heard.
+        self.watch(&dir);
+        let notes = &self.shared.notes;
+        match self.compare.look_into(&dir, |path| notes.holds(path)) {
+            Ok(below) => {
+                self.todo.extend(below);
+                if let Some(running) = &mut self.running {
+                    running.dirs += 1;
+                }
+                if self.todo.is_empty() {
+                    self.end_scan();
+                }
+            }
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    fn end_scan(&mut self) {
+        if let Err(error) = self.compare.commit() {
+            return self.give_up(&error);
+        }
+        let Some(running) = self.running.take() else { return };
+        let tally = std::mem::take(&mut self.compare.tally);
+        let took = running.started.elapsed();
+        tracing::info!(volume = self.shared.name, dirs = running.dirs, ?took, ?tally, "scanned");
+        let scan = Scan { ended: SystemTime::now(), took, dirs: running.dirs, tally };
+        {
+            let mut told = self.shared.told_mut();
+            (told.scan, told.is_scanning, told.trouble) = (Some(scan), false, None);
+        }
+        self.scan_at = self.shared.scan_every().map(|every| Instant::now() + every);
+        self.shared.notes.end_scan(running.number);
+    }
+
+    /// The catalogue could not be written: a scan later finds all that was lost.
+    fn give_up(&mut self, error: &Error) {
+        tracing::warn!(volume = self.shared.name, %error, "the catalogue does not follow the files");
+        self.compare.forget();
+        self.todo.clear();
+        self.scan_at = Some(Instant::now() + PAUSE);
+        self.set_trouble(Some(error.clone()));
+        if let Some(running) = self.running.take() {
+            self.shared.told_mut().is_scanning = false;
+            self.shared.notes.end_scan(running.number);
+        }
+    }
+
+    fn set_trouble(&self, trouble: Option<Error>) {
+        self.shared.told_mut().trouble = trouble;
+    }
+}

@@ -1,0 +1,318 @@
+//! Volumes at their home: a directory of plain files, and a catalogue that follows it.
+//!
+//! A volume is opened as a [`Store`](crate::store::Store) ([`view`]): whatever reads and writes places reads and writes
+//! volumes. Work on files goes to the plain directory as the account that does it; what changed is noted ([`notes`]) and
+//! one thread for each volume, the [`keeper`], brings the catalogue up to date ([`compare`]): within 100 ms, before
+//! anything is acknowledged as durable, and in scans that also find what others changed. Guarantee: what was flushed is in
+//! the catalogue and its log. Non-goals: replicas, and sites that follow.
+
+mod becomes;
+mod compare;
+pub mod facts;
+pub mod followed;
+pub mod grant;
+mod keeper;
+mod known;
+mod notes;
+mod plain;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod view;
+mod watch;
+
+pub use facts::Facts;
+pub use view::VolumeStore;
+
+use crate::catalogue::{Trees, VolumeId, VolumeTree};
+use crate::home::Home;
+use crate::store::Store;
+use crate::store::local::{Access, LocalStore};
+use keeper::{Keeper, Shared};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, UNIX_EPOCH};
+use watch::Watch;
+
+/// The volumes that a PoP has open.
+pub struct Volumes {
+    home: Home,
+    /// Which database, as the configuration names it.
+    named: String,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    trees: Option<Arc<Trees>>,
+    volumes: HashMap<VolumeId, Arc<Volume>>,
+    /// Those that were deleted, so that nobody who has not heard of it makes them anew.
+    forgotten: HashSet<VolumeId>,
+}
+
+/// Where a volume's plain files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The root of the storage.
+    pub root: PathBuf,
+    /// The directory in it.
+    pub path: RelPath,
+    /// Whether the storage may be changed.
+    pub access: Access,
+}
+
+/// A volume that is open.
+pub struct Volume {
+    at: Site,
+    store: Arc<LocalStore>,
+    tree: Arc<VolumeTree>,
+    shared: Arc<Shared>,
+}
+
+/// How it stands with a volume, as it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The last record of its log.
+    pub records: u64,
+    /// Whether a scan is under way.
+    pub is_scanning: bool,
+    /// Why the catalogue does not follow the files, if it does not.
+    pub trouble: Option<Error>,
+    /// Directories of which the kernel tells changes at once; none where it tells nothing.
+    pub watched: Option<u64>,
+    /// Whether the kernel gives no more watches, so that the rest is scanned alone.
+    pub is_full: bool,
+    /// The last scan, if there was one.
+    pub scan: Option<Scanned>,
+    /// Where it is followed: how it stands with the home.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub followed: Option<Followed>,
+}
+
+/// How a site that follows a volume stands with its home.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The last record that the home told of.
+    pub last: u64,
+    /// Seconds since the home was heard, if it was since the PoP started.
+    pub heard_s: Option<u64>,
+}
+
+/// What a scan found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scanned {
+    /// When it ended, in seconds since 1970.
+    pub ended_unix: u64,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+    /// Directories.
+    pub dirs: u64,
+    /// Names that the catalogue did not have.
+    pub new: u64,
+    /// Names that were gone.
+    pub gone: u64,
+    /// Files with other content.
+    pub changed: u64,
+    /// Other modes, owners or times alone.
+    pub attributes: u64,
+    /// What could not be looked at or stored.
+    pub failed: u64,
+    /// Some of all these.
+    pub examples: Vec<String>,
+}
+
+impl Volumes {
+    /// None is open yet; their trees are in the database that is `named`.
+    pub fn new(home: &Home, named: &str) -> Self {
+        Volumes { home: home.clone(), named: named.into(), open: Mutex::default() }
+    }
+
+    fn open_ones(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// The tree of a volume, made if it is not there.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn tree(&self, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
+        self.trees(&mut self.open_ones())?.tree(id)
+    }
+
+    fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
+        Ok(match &open.trees {
+            Some(trees) => trees.clone(),
+            None => open.trees.insert(Arc::new(Trees::open(&self.named, &self.home)?)).clone(),
+        })
+    }
+
+    /// Opens a volume, or gives the one that is open.
+    ///
+    /// # Errors
+    /// `StorageMissing`, `CatalogueFailed`.
+    pub fn open(&self, name: &str, facts: &Facts, at: &Site) -> Result<Arc<Volume>, Error> {
+        let mut open = self.open_ones();
+        if open.forgotten.contains(&facts.id) {
+            return Err(facts::unknown(name));
+        }
+        if let Some(volume) = open.volumes.get(&facts.id).filter(|volume| volume.at == *at) {
+            volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
+            return Ok(volume.clone());
+        }
+        let trees = self.trees(&mut open)?;
+        let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?)?);
+        open.volumes.insert(facts.id, volume.clone());
+        Ok(volume)
+    }
+
+    /// Closes a volume and forgets its tree; the plain files stay.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn forget(&self, id: VolumeId) -> Result<(), Error> {
+        let mut open = self.open_ones();
+        open.forgotten.insert(id);
+        if let Some(volume) = open.volumes.remove(&id) {
+            volume.close();
+        }
+        match &open.trees {
+            Some(trees) => trees.remove(id),
+            None => Trees::open(&self.named, &self.home)?.remove(id),
+        }
+    }
+
+    /// Closes those that are not there any more.
+    pub fn keep_only(&self, is_there: impl Fn(&VolumeId) -> bool) {
+        let mut open = self.open_ones();
+        let gone: Vec<VolumeId> = open.volumes.keys().filter(|id| !is_there(id)).copied().collect();
+        for id in gone {
+            if let Some(volume) = open.volumes.remove(&id) {
+                volume.close();
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Opens the plain files and starts the keeper.
+    pub fn open(name: &str, facts: &Facts, at: &Site, tree: Arc<VolumeTree>) -> Result<Self, Error> {
+        let missing = |error: Error| match error.code {
+            Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
+            _ => error,
+        };
+        let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
+        let watch =
+            Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
+        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok()));
+        let volume = Volume { at: at.clone(), store, tree, shared };
+        volume.start()?;
+        Ok(volume)
+    }
+
+    fn start(&self) -> Result<(), Error> {
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+            thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
+        };
+        let keeper = Keeper::new(self.shared.clone(), self.tree.clone(), self.store.root()?);
+        spawn("volume", Box::new(|| keeper.run()))?;
+        let shared = self.shared.clone();
+        spawn(
+            "volume watch",
+            Box::new(move || {
+                if let Some(watch) = &shared.watch {
+                    watch.run(&shared.notes);
+                }
+            }),
+        )
+    }
+
+    fn close(&self) {
+        self.shared.notes.stop();
+        if let Some(watch) = &self.shared.watch {
+            watch.stop();
+        }
+    }
+
+    /// Its catalogue.
+    pub fn tree(&self) -> &Arc<VolumeTree> {
+        &self.tree
+    }
+
+    /// Returns when all that was changed through the volume is in the catalogue and its log.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.shared.notes.flush()
+    }
+
+    /// Goes through the whole tree now, and returns when that is done or `go_on` says no.
+    ///
+    /// # Errors
+    /// Why the catalogue does not follow the files; `Cancelled`.
+    pub fn check(&self, go_on: impl Fn() -> bool) -> Result<Scanned, Error> {
+        self.flush()?;
+        let number = self.shared.notes.ask_scan();
+        if !self.shared.notes.wait_scan(number, go_on) {
+            return Err(Error::new(Code::Cancelled, "check", &self.shared.name, ""));
+        }
+        let standing = self.standing()?;
+        match standing.trouble {
+            Some(error) => Err(error),
+            None => Ok(standing.scan.unwrap_or_default()),
+        }
+    }
+
+    /// How it stands.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn standing(&self) -> Result<Standing, Error> {
+        let (told, watch) = (self.shared.told(), &self.shared.watch);
+        Ok(Standing {
+            records: self.tree.position()?.seq,
+            is_scanning: told.is_scanning,
+            trouble: told.trouble,
+            watched: watch.as_ref().map(|watch| watch.count() as u64),
+            is_full: watch.as_ref().is_some_and(Watch::is_full),
+            scan: told.scan.map(Scanned::from),
+            followed: None,
+        })
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl From<keeper::Scan> for Scanned {
+    fn from(scan: keeper::Scan) -> Self {
+        let tally::Tally { new, gone, changed, attributes, failed, examples } = scan.tally;
+        let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Scanned {
+            ended_unix: scan.ended.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            took_ms: whole(scan.took),
+            dirs: scan.dirs,
+            new,
+            gone,
+            changed,
+            attributes,
+            failed,
+            examples,
+        }
+    }
+}
+
+/// The directory of a volume's plain files.
+fn folder(at: &Site) -> PathBuf {
+    at.root.join(Path::new(std::ffi::OsStr::from_bytes(at.path.as_bytes())))
+}

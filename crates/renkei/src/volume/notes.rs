@@ -1,0 +1,333 @@
+//! What was touched in a volume's plain tree and is not in its catalogue yet.
+//!
+//! Whoever changes something notes the name before and after ([`Notes::touch`]): what is noted is compared with the
+//! catalogue by the keeper, which is one thread for each volume, within 100 ms or when somebody waits for it
+//! ([`Notes::flush`]). A note says where to look, not what happened, so it does no harm to have one too many.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a note waits at most.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Pause after the catalogue could not be written, unless somebody asks again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The notes of one volume.
+#[derive(Default)]
+pub(super) struct Notes {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What the keeper takes at once.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// Names that were changed through the volume.
+    pub(super) own: BTreeSet<RelPath>,
+    /// Names of which the kernel says that somebody changed them.
+    pub(super) foreign: BTreeSet<RelPath>,
+    /// Renames through the volume, in order.
+    pub(super) moved: Vec<(RelPath, RelPath)>,
+    /// Up to which question it answers.
+    upto: u64,
+}
+
+#[derive(Default)]
+struct State {
+    taken: Taken,
+    since: Option<Instant>,
+    is_working: bool,
+    asked: u64,
+    done: u64,
+    failures: u64,
+    error: Option<Error>,
+    scans_asked: u64,
+    scans_done: u64,
+    is_stopped: bool,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.taken.own.is_empty() && self.taken.foreign.is_empty() && self.taken.moved.is_empty()
+    }
+
+    fn begin(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+}
+
+/// What the keeper does next.
+pub(super) enum Job {
+    /// Ends.
+    Stop,
+    /// Compares these names.
+    Notes(Taken),
+    /// Begins a scan.
+    Scan,
+    /// Goes on with the one it is at.
+    Step,
+}
+
+/// Names that are being changed; noted again when it goes.
+pub(super) struct Touch<'n> {
+    notes: &'n Notes,
+    paths: Vec<RelPath>,
+}
+
+impl Drop for Touch<'_> {
+    fn drop(&mut self) {
+        self.notes.add(std::mem::take(&mut self.paths));
+    }
+}
+
+impl Notes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Notes names that are changed as long as the value lives.
+    pub(super) fn touch(&self, paths: Vec<RelPath>) -> Touch<'_> {
+        self.add(paths.clone());
+        Touch { notes: self, paths }
+    }
+
+    fn add(&self, paths: Vec<RelPath>) {
+        let mut state = self.state();
+        let was_empty = state.is_empty();
+        state.taken.own.extend(paths);
+        self.wake(state, was_empty);
+    }
+
+    /// Notes what the kernel told.
+    pub(super) fn add_foreign(&self, paths: Vec<RelPath>) {
+        let mut state = self.state();
+        let was_empty = state.is_empty();
+        state.taken.foreign.extend(paths);
+        self.wake(state, was_empty);
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State>, was_empty: bool) {
+        if was_empty && !state.is_empty() {
+            state.begin();
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Notes that something has another name now: what was noted below the old one is below the new one.
+    pub(super) fn add_move(&self, from: RelPath, to: RelPath) -> Result<(), Error> {
+        let mut state = self.state();
+        let was_empty = state.is_empty();
+        let below: Vec<RelPath> = state.taken.own.iter().filter_map(|path| path.below(&from)).collect();
+        for path in below {
+            state.taken.own.insert(to.join(&path)?);
+        }
+        state.taken.moved.push((from, to));
+        self.wake(state, was_empty);
+        Ok(())
+    }
+
+    /// Whether a name was touched and not compared yet.
+    pub(super) fn holds(&self, path: &RelPath) -> bool {
+        self.state().taken.own.contains(path)
+    }
+
+    /// Returns when all that was noted before is in the catalogue and durable.
+    ///
+    /// # Errors
+    /// Why it could not be stored; it is tried again later.
+    pub(super) fn flush(&self) -> Result<(), Error> {
+        let mut state = self.state();
+        if state.is_empty() && !state.is_working {
+            return Ok(());
+        }
+        state.asked += 1;
+        let (own, failures) = (state.asked, state.failures);
+        self.changed.notify_all();
+        loop {
+            // To be told of a failure that came a moment later does no harm.
+            if state.failures != failures {
+                return Err(state.error.clone().unwrap_or_else(stopped));
+            }
+            if state.done >= own {
+                return Ok(());
+            }
+            if state.is_stopped {
+                return Err(stopped());
+            }
+            state = self.changed.wait(state).expect("no thread panics while it holds the lock");
+        }
+    }
+
+    /// Asks for a scan; gives its number.
+    pub(super) fn ask_scan(&self) -> u64 {
+        let mut state = self.state();
+        state.scans_asked += 1;
+        self.changed.notify_all();
+        state.scans_asked
+    }
+
+    /// Returns when that scan has ended, or `go_on` says no; false then.
+    pub(super) fn wait_scan(&self, number: u64, go_on: impl Fn() -> bool) -> bool {
+        let mut state = self.state();
+        while state.scans_done < number {
+            if state.is_stopped || !go_on() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, WAIT);
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
+        true
+    }
+
+    /// A scan has ended that began when `number` were asked for.
+    pub(super) fn end_scan(&self, number: u64) {
+        let mut state = self.state();
+        state.scans_done = state.scans_done.max(number);
+        self.changed.notify_all();
+    }
+
+    /// The scans asked for so far.
+    pub(super) fn scans_asked(&self) -> u64 {
+        self.state().scans_asked
+    }
+
+    /// Waits for what the keeper does next; it `is_scanning`, or scans at `scan_at`.
+    pub(super) fn next(&self, is_scanning: bool, scan_at: Option<Instant>, begun: u64) -> Job {
+        let mut state = self.state();
+        loop {
+            let now = Instant::now();
+            if state.is_stopped {
+                return Job::Stop;
+            }
+            let is_due = state.asked > state.done || state.since.is_some_and(|since| since + WAIT <= now);
+            if is_due && !(state.is_empty() && state.asked == state.done) {
+                return Job::Notes(take(&mut state));
+            }
+            if is_scanning {
+                return Job::Step;
+            }
+            if state.scans_asked > begun || scan_at.is_some_and(|at| at <= now) {
+                return Job::Scan;
+            }
+            let until = [scan_at, state.since.map(|since| since + WAIT)].into_iter().flatten().min();
+            let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
+            let waited = self.changed.wait_timeout(state, wait);
+            state = waited.expect("no thread panics while it holds the lock").0;
+        }
+    }
+
+    /// What was taken is in the catalogue.
+    pub(super) fn on_stored(&self, taken: &Taken) {
+        let mut state = self.state();
+        state.is_working = false;
+        state.done = state.done.max(taken.upto);
+        self.changed.notify_all();
+    }
+
+    /// What was taken could not be stored, and is noted again.
+    pub(super) fn on_failed(&self, taken: Taken, error: &Error) {
+        let mut state = self.state();
+        state.is_working = false;
+        state.taken.own.extend(taken.own);
+        state.taken.foreign.extend(taken.foreign);
+        let later = std::mem::replace(&mut state.taken.moved, taken.moved);
+        state.taken.moved.extend(later);
+        state.since = Some(Instant::now() + PAUSE);
+        // Whoever waits is told; whoever asks from now on has it tried again.
+        state.done = state.asked;
+        state.failures += 1;
+        state.error = Some(error.clone());
+        self.changed.notify_all();
+    }
+
+    /// Ends the keeper.
+    pub(super) fn stop(&self) {
+        self.state().is_stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+fn take(state: &mut State) -> Taken {
+    state.is_working = true;
+    state.since = None;
+    state.taken.upto = state.asked;
+    std::mem::take(&mut state.taken)
+}
+
+fn stopped() -> Error {
+    Error::new(Code::PopStopping, "store", "volume", "the volume is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn take_all(notes: &Notes) -> Taken {
+        match notes.next(false, None, 0) {
+            Job::Notes(taken) => taken,
+            _ => panic!("there are notes"),
+        }
+    }
+
+    #[test]
+    fn a_name_is_noted_before_and_after() {
+        let notes = Notes::default();
+        let touch = notes.touch(vec![path("a")]);
+        assert!(notes.holds(&path("a")));
+        let first = take_all(&notes);
+        assert_eq!(first.own.len(), 1);
+        notes.on_stored(&first);
+        assert!(!notes.holds(&path("a")));
+        drop(touch);
+        assert!(notes.holds(&path("a")));
+    }
+
+    #[test]
+    fn what_was_noted_moves_along() {
+        let notes = Notes::default();
+        drop(notes.touch(vec![path("a"), path("a/x"), path("ab")]));
+        notes.add_move(path("a"), path("b")).unwrap();
+        let own: Vec<String> = take_all(&notes).own.iter().map(RelPath::to_string).collect();
+        assert_eq!(own, ["a", "a/x", "ab", "b", "b/x"]);
+    }
+
+    #[test]
+    fn whoever_waits_is_told_that_it_failed_and_it_is_noted_again() {
+        let notes = Notes::default();
+        drop(notes.touch(vec![path("a")]));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| notes.flush());
+            while notes.state().asked == 0 {
+                std::thread::yield_now();
+            }
+            let taken = take_all(&notes);
+            notes.on_failed(taken, &Error::new(Code::CatalogueFailed, "store", "", "full"));
+            assert_eq!(waiting.join().unwrap().unwrap_err().code, Code::CatalogueFailed);
+            let waiting = scope.spawn(|| notes.flush());
+            let taken = take_all(&notes);
+            assert!(taken.own.contains(&path("a")));
+            notes.on_stored(&taken);
+            // Asked before or after it was stored: both are answered.
+            while !waiting.is_finished() {
+                let is_asked = {
+                    let state = notes.state();
+                    state.asked > state.done
+                };
+                if is_asked {
+                    let taken = take_all(&notes);
+                    notes.on_stored(&taken);
+                }
+            }
+            waiting.join().unwrap().unwrap();
+        });
+    }
+}

@@ -1,0 +1,474 @@
+//! A volume against the plain tree below it.
+
+use super::facts::tests::facts;
+use super::{Site as At, Volume, VolumeStore, Volumes};
+use crate::home::Home;
+use crate::store::local::Access;
+use crate::store::temp::temp_name;
+use crate::store::{Dir, Store, names};
+use proptest::prelude::*;
+use renkei_core::entry::{FileTime, Meta};
+use renkei_core::namespace::{Kind, NodeId, ROOT};
+use renkei_core::path::RelPath;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A volume and the folders it is in.
+struct Place {
+    volume: Arc<Volume>,
+    store: VolumeStore,
+    top: PathBuf,
+    home: Home,
+    _keep: tempfile::TempDir,
+}
+
+/// What both trees say of a name: kind, mode, owner, group, time, size, target, and which file of those seen it is.
+type Line = (char, u32, String, String, FileTime, u64, Vec<u8>, usize);
+
+impl Place {
+    fn new() -> Place {
+        let keep = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let top = keep.path().join("pool/genome");
+        fs::create_dir_all(&top).unwrap();
+        let home = Home::at(&keep.path().join("home"));
+        let volume = open(&home, keep.path());
+        Place { store: VolumeStore::new(volume.clone()), volume, top, home, _keep: keep }
+    }
+
+    /// Opens it anew, as a PoP that was restarted does.
+    fn reopen(&mut self) {
+        self.volume = open(&self.home, self._keep.path());
+        self.store = VolumeStore::new(self.volume.clone());
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.top.join(path)
+    }
+
+    fn root(&self) -> Arc<dyn Dir> {
+        self.store.root().unwrap()
+    }
+
+    /// Writes a file as the mover does: under a temporary name, with its metadata, then renamed.
+    fn put(&self, path: &str, content: &[u8]) {
+        let path = rel(path);
+        let (parent, name) = path.split().unwrap();
+        let dir = self.store.dir(&RelPath::parse(parent).unwrap()).unwrap();
+        let temp = temp_name(7, &path);
+        let file = dir.create_temp(&temp, false).unwrap();
+        file.write_at(content, 0).unwrap();
+        let mtime = FileTime { secs: 1_700_000_000 + content.len() as i64, nanos: 5 };
+        file.set_meta(&Meta { mode: 0o640, mtime, ..Meta::default() }).unwrap();
+        dir.rename(&temp, &*dir, name).unwrap();
+    }
+
+    /// What a scan finds.
+    fn check(&self) -> super::Scanned {
+        self.volume.check(|| true).unwrap()
+    }
+
+    fn assert_same(&self) {
+        let (plain, known) = (plain(&self.top), known(&self.volume));
+        for (path, line) in &plain {
+            assert_eq!(known.get(path), Some(line), "{path}");
+        }
+        assert_eq!(
+            plain.len(),
+            known.len(),
+            "{:?}",
+            known.keys().filter(|path| !plain.contains_key(*path)).collect::<Vec<_>>()
+        );
+    }
+}
+
+fn open(home: &Home, keep: &Path) -> Arc<Volume> {
+    let at = At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite };
+    let facts = super::Facts { scan_every_s: 0, ..facts() };
+    Volumes::new(home, "").open("genome", &facts, &at).unwrap()
+}
+
+fn rel(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).unwrap()
+}
+
+/// The plain tree by path.
+fn plain(top: &Path) -> BTreeMap<String, Line> {
+    let (mut lines, mut files, mut todo) = (BTreeMap::new(), Vec::new(), vec![String::new()]);
+    lines.insert(String::new(), plain_line(top, &mut files));
+    while let Some(dir) = todo.pop() {
+        for item in fs::read_dir(top.join(&dir)).unwrap() {
+            let name = item.unwrap().file_name().into_string().unwrap();
+            if name.starts_with(".rk~") {
+                continue;
+            }
+            let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+            let line = plain_line(&top.join(&path), &mut files);
+            if line.0 == 'd' {
+                todo.push(path.clone());
+            }
+            lines.insert(path, line);
+        }
+    }
+    number_files(lines)
+}
+
+fn plain_line(path: &Path, files: &mut Vec<u64>) -> Line {
+    let data = fs::symlink_metadata(path).unwrap();
+    let kind = if data.is_dir() {
+        'd'
+    } else if data.is_symlink() {
+        'l'
+    } else {
+        'f'
+    };
+    let target = if kind == 'l' {
+        fs::read_link(path).unwrap().into_os_string().into_encoded_bytes()
+    } else {
+        Vec::new()
+    };
+    let size = if kind == 'f' { data.len() } else { 0 };
+    let mtime = FileTime { secs: data.mtime(), nanos: data.mtime_nsec() as u32 };
+    let owner = |name: Option<String>, id: u32| name.unwrap_or_else(|| id.to_string());
+    let (user, group) = (names::user_name(data.uid()), names::group_name(data.gid()));
+    let (user, group) = (owner(user, data.uid()), owner(group, data.gid()));
+    (kind, data.mode() & 0o7777, user, group, mtime, size, target, number(files, data.ino()))
+}
+
+/// Which of the things seen so far it is.
+fn number(seen: &mut Vec<u64>, id: u64) -> usize {
+    seen.iter().position(|other| *other == id).unwrap_or_else(|| {
+        seen.push(id);
+        seen.len() - 1
+    })
+}
+
+/// Things are numbered by the first name they have in order.
+fn number_files(lines: BTreeMap<String, Line>) -> BTreeMap<String, Line> {
+    let mut order = Vec::new();
+    let numbered = |(path, mut line): (String, Line)| {
+        // Several names of one symbolic link are links of their own in the catalogue.
+        line.7 = if line.0 == 'l' { 0 } else { number(&mut order, line.7 as u64) };
+        (path, line)
+    };
+    lines.into_iter().map(numbered).collect()
+}
+
+/// The catalogue by path.
+fn known(volume: &Volume) -> BTreeMap<String, Line> {
+    let (mut lines, mut files) = (BTreeMap::new(), Vec::new());
+    let root = volume.tree().node(ROOT).unwrap().unwrap();
+    lines.insert(String::new(), known_line(ROOT, &root, &mut files));
+    let mut todo = vec![(String::new(), ROOT)];
+    while let Some((dir, id)) = todo.pop() {
+        let listed = volume.tree().list(id, None, usize::MAX >> 8).unwrap();
+        let names = listed.len() as u64;
+        for (name, id, node) in listed {
+            let name = String::from_utf8(name.0).unwrap();
+            let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+            lines.insert(path.clone(), known_line(id, &node, &mut files));
+            if node.is_dir() {
+                todo.push((path, id));
+            }
+        }
+        let Kind::Dir { names: counted, .. } = volume.tree().node(id).unwrap().unwrap().kind else {
+            panic!()
+        };
+        assert_eq!(counted, names);
+    }
+    number_files(lines)
+}
+
+fn known_line(id: NodeId, node: &renkei_core::namespace::Node, files: &mut Vec<u64>) -> Line {
+    let (kind, size, target) = match &node.kind {
+        Kind::Dir { .. } => ('d', 0, Vec::new()),
+        Kind::File(content) => ('f', content.size, Vec::new()),
+        Kind::Symlink { target } => ('l', 0, target.clone()),
+    };
+    let has = &node.attributes;
+    (kind, has.mode, has.owner.clone(), has.group.clone(), has.mtime, size, target, number(files, id.0))
+}
+
+/// The log replayed is the tree.
+fn assert_log(volume: &Volume) {
+    let mut replayed = renkei_core::namespace::memory::MemoryTree::default();
+    let mut after = 0;
+    loop {
+        let part = volume.tree().log(after, 1000).unwrap();
+        let Some(last) = part.last() else { break };
+        after = last.seq;
+        for record in &part {
+            if let Ok(effects) = &record.outcome {
+                replayed.apply(effects);
+            }
+        }
+    }
+    for (id, node) in replayed.nodes().filter(|(id, _)| *id != ROOT) {
+        assert_eq!(volume.tree().node(id).unwrap().as_ref(), Some(node));
+    }
+    let names = known(volume).len() - 1;
+    assert_eq!(replayed.names().count(), names);
+}
+
+#[test]
+fn what_is_written_is_in_the_catalogue_when_it_is_synced() {
+    let place = Place::new();
+    place.check();
+    place.root().mkdir(b"run", 0o755).unwrap();
+    place.put("run/a", b"one");
+    place.put("run/b", b"");
+    place.root().symlink(b"run/a", b"link").unwrap();
+    place.root().sync().unwrap();
+    place.assert_same();
+    place.put("run/a", b"longer than before");
+    let run = place.store.dir(&rel("run")).unwrap();
+    run.hard_link(b"a", &*place.root(), b"c").unwrap();
+    run.remove_file(b"b").unwrap();
+    run.set_own_meta(&Meta { mode: 0o700, mtime: FileTime { secs: 9, nanos: 9 }, ..Meta::default() })
+        .unwrap();
+    run.sync().unwrap();
+    place.assert_same();
+    place.root().rename(b"run", &*place.root(), b"done").unwrap();
+    place.put("done/d", b"d");
+    place.root().sync().unwrap();
+    place.assert_same();
+    let before = place.volume.standing().unwrap().records;
+    assert_eq!((place.check().new, place.volume.standing().unwrap().records), (0, before));
+    assert_log(&place.volume);
+}
+
+#[test]
+fn what_is_renamed_stays_the_same_file() {
+    let place = Place::new();
+    place.check();
+    place.root().mkdir(b"a", 0o755).unwrap();
+    place.put("a/f", b"one");
+    place.root().sync().unwrap();
+    let id = |path: &str| {
+        let mut id = ROOT;
+        for name in rel(path).components() {
+            let spot =
+                renkei_core::namespace::Spot { dir: id, name: renkei_core::namespace::Name(name.to_vec()) };
+            id = place.volume.tree().child(&spot).unwrap().unwrap().0;
+        }
+        id
+    };
+    let (dir, file) = (id("a"), id("a/f"));
+    place.root().rename(b"a", &*place.root(), b"b").unwrap();
+    place.root().sync().unwrap();
+    assert_eq!((id("b"), id("b/f")), (dir, file));
+    let b = place.store.dir(&rel("b")).unwrap();
+    b.rename(b"f", &*place.root(), b"g").unwrap();
+    place.root().sync().unwrap();
+    assert_eq!(id("g"), file);
+    place.assert_same();
+}
+
+#[test]
+fn links_to_directories_are_followed_to_the_real_names() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("2026/raw")).unwrap();
+    symlink("2026/raw", place.at("latest")).unwrap();
+    symlink("../2026/./raw", place.at("2026/again")).unwrap();
+    place.check();
+    place.put("latest/a", b"a");
+    place.put("2026/again/b", b"b");
+    place.root().sync().unwrap();
+    place.assert_same();
+    assert_eq!(known(&place.volume).keys().filter(|path| path.starts_with("2026/raw/")).count(), 2);
+}
+
+#[test]
+fn what_others_change_is_found() {
+    let mut place = Place::new();
+    fs::create_dir_all(place.at("a/b")).unwrap();
+    fs::write(place.at("a/f"), "f").unwrap();
+    fs::hard_link(place.at("a/f"), place.at("a/b/g")).unwrap();
+    place.check();
+    place.assert_same();
+    drop(std::mem::replace(&mut place.volume, open(&place.home, place._keep.path())));
+    fs::write(place.at("a/f"), "longer").unwrap();
+    fs::remove_file(place.at("a/b/g")).unwrap();
+    fs::create_dir(place.at("a/b/g")).unwrap();
+    fs::write(place.at("new"), "").unwrap();
+    fs::write(place.at(".rk~0000000000000007-0123456789abcdef"), "half").unwrap();
+    fs::set_permissions(place.at("a/b"), fs::Permissions::from_mode(0o711)).unwrap();
+    place.reopen();
+    place.check();
+    place.assert_same();
+    assert_log(&place.volume);
+}
+
+#[test]
+fn a_file_with_several_names_changes_once() {
+    let mut place = Place::new();
+    fs::write(place.at("a"), "a").unwrap();
+    fs::hard_link(place.at("a"), place.at("b")).unwrap();
+    place.check();
+    place.volume.close();
+    fs::write(place.at("b"), "longer").unwrap();
+    fs::set_permissions(place.at("b"), fs::Permissions::from_mode(0o600)).unwrap();
+    place.reopen();
+    // The scan at the start, or this one.
+    place.check();
+    place.assert_same();
+    let log = place.volume.tree().log(0, 1000).unwrap();
+    assert!(log.iter().all(|record| record.outcome.is_ok()), "{log:?}");
+}
+
+#[test]
+fn the_kernel_tells_what_others_change() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("a/b")).unwrap();
+    place.check();
+    fs::write(place.at("a/b/f"), "f").unwrap();
+    fs::create_dir_all(place.at("x/y")).unwrap();
+    fs::write(place.at("x/y/z"), "z").unwrap();
+    fs::rename(place.at("a"), place.at("c")).unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while known(&place.volume) != plain(&place.top) {
+        assert!(std::time::Instant::now() < until, "{:?}", known(&place.volume).keys());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn another_directory_in_its_place_is_not_taken_for_it() {
+    let mut place = Place::new();
+    fs::write(place.at("f"), "f").unwrap();
+    place.check();
+    fs::rename(&place.top, place.top.with_file_name("kept")).unwrap();
+    fs::create_dir(&place.top).unwrap();
+    place.reopen();
+    let refused = place.volume.check(|| true).unwrap_err();
+    assert_eq!(refused.code, renkei_core::error::Code::StorageMissing);
+    assert_eq!(known(&place.volume).len(), 2);
+}
+
+/// Something that is done to the tree; directories and names are chosen among a few.
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8, u8),
+    Make(u8, u8),
+    Remove(u8, u8),
+    Link(u8, u8, u8, u8),
+    Symlink(u8, u8),
+    Rename(u8, u8, u8, u8),
+    Mode(u8, u8, u16),
+    Sync,
+    /// The same steps, but not through the volume.
+    Behind(Box<Step>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (dir, name) = (0..4u8, 0..4u8);
+    let one = prop_oneof![
+        4 => (dir.clone(), name.clone(), 0..9u8).prop_map(|(d, n, s)| Step::Put(d, n, s)),
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Make(d, n)),
+        3 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Remove(d, n)),
+        2 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Link(a, b, c, d)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Symlink(d, n)),
+        3 => (dir.clone(), name.clone(), dir.clone(), name.clone()).prop_map(|(a, b, c, d)| Step::Rename(a, b, c, d)),
+        1 => (dir, name, 0..0o200u16).prop_map(|(d, n, m)| Step::Mode(d, n, m)),
+        1 => Just(Step::Sync),
+    ];
+    (one, 0..3u8).prop_map(|(step, behind)| if behind == 0 { Step::Behind(Box::new(step)) } else { step })
+}
+
+/// Directories that steps work in; most are not there most of the time.
+const DIRS: [&str; 4] = ["", "0", "0/1", "2"];
+
+fn do_step(place: &Place, step: &Step) {
+    let path = |dir: &u8, name: &u8| {
+        let dir = DIRS[usize::from(*dir)];
+        if dir.is_empty() { name.to_string() } else { format!("{dir}/{name}") }
+    };
+    let dir = |dir: &u8| place.store.root().unwrap().descend(&rel(DIRS[usize::from(*dir)]));
+    match step {
+        Step::Put(d, n, size) => {
+            if dir(d).is_ok() && !place.at(&path(d, n)).is_dir() {
+                place.put(&path(d, n), &vec![b'x'; usize::from(*size)]);
+            }
+        }
+        Step::Make(d, n) => drop(dir(d).and_then(|dir| dir.mkdir(n.to_string().as_bytes(), 0o755))),
+        Step::Remove(d, n) => {
+            drop(dir(d).and_then(|dir| crate::store::tree::remove_tree(&*dir, n.to_string().as_bytes())));
+        }
+        Step::Link(d, n, to, m) => {
+            let (from, to) = (dir(d), dir(to));
+            if let (Ok(from), Ok(to)) = (from, to) {
+                let _ = from.hard_link(n.to_string().as_bytes(), &*to, m.to_string().as_bytes());
+            }
+        }
+        Step::Symlink(d, n) => drop(dir(d).and_then(|dir| dir.symlink(b"0", n.to_string().as_bytes()))),
+        Step::Rename(d, n, to, m) => {
+            if let (Ok(from), Ok(to)) = (dir(d), dir(to)) {
+                let _ = from.rename(n.to_string().as_bytes(), &*to, m.to_string().as_bytes());
+            }
+        }
+        Step::Mode(d, n, mode) => {
+            let meta = Meta {
+                mode: 0o700 | u32::from(*mode),
+                mtime: FileTime { secs: 77, nanos: 1 },
+                ..Meta::default()
+            };
+            drop(dir(d).and_then(|dir| dir.set_meta(n.to_string().as_bytes(), &meta)));
+        }
+        Step::Sync => place.root().sync().unwrap(),
+        Step::Behind(step) => do_behind(place, step, &path),
+    }
+}
+
+fn do_behind(place: &Place, step: &Step, path: &dyn Fn(&u8, &u8) -> String) {
+    match step {
+        Step::Put(d, n, size) => drop(fs::write(place.at(&path(d, n)), vec![b'y'; usize::from(*size)])),
+        Step::Make(d, n) => drop(fs::create_dir(place.at(&path(d, n)))),
+        Step::Remove(d, n) => {
+            let at = place.at(&path(d, n));
+            drop(if at.is_dir() && !at.is_symlink() { fs::remove_dir_all(at) } else { fs::remove_file(at) });
+        }
+        Step::Link(d, n, to, m) => drop(fs::hard_link(place.at(&path(d, n)), place.at(&path(to, m)))),
+        Step::Symlink(d, n) => drop(symlink("2", place.at(&path(d, n)))),
+        Step::Rename(d, n, to, m) => drop(fs::rename(place.at(&path(d, n)), place.at(&path(to, m)))),
+        Step::Mode(d, n, mode) => {
+            let mode = fs::Permissions::from_mode(0o700 | u32::from(*mode));
+            let at = place.at(&path(d, n));
+            if !at.is_symlink() {
+                drop(fs::set_permissions(at, mode));
+            }
+        }
+        Step::Sync | Step::Behind(_) => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_a_scan_both_trees_are_equal(steps in proptest::collection::vec(step(), 1..60)) {
+        let place = Place::new();
+        for step in &steps {
+            do_step(&place, step);
+        }
+        place.check();
+        place.assert_same();
+        assert_log(&place.volume);
+        let before = place.volume.standing().unwrap().records;
+        place.check();
+        prop_assert_eq!(place.volume.standing().unwrap().records, before, "a second scan finds nothing");
+    }
+
+    #[test]
+    fn what_goes_through_the_volume_alone_needs_no_scan(steps in proptest::collection::vec(step(), 1..60)) {
+        let place = Place::new();
+        place.check();
+        for step in &steps {
+            let step = if let Step::Behind(step) = step { step } else { step };
+            do_step(&place, step);
+        }
+        place.root().sync().unwrap();
+        place.assert_same();
+    }
+}

@@ -1,0 +1,228 @@
+//! Volumes over two sites: what a site that follows one sees, holds and gives out.
+
+use crate::federation::{Federation, Site, account};
+use crate::tree;
+use renkei_core::error::Code;
+use std::fs;
+use std::time::{Duration, Instant};
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// A volume of kek, that titech may follow, with some files in it.
+fn with_volume() -> Federation {
+    let federation = Federation::two();
+    let kek = &federation.kek;
+    let folder = kek.root().join("genome");
+    fs::create_dir_all(folder.join("2026/raw")).unwrap();
+    (0..300).for_each(|n| fs::write(folder.join(format!("2026/raw/{n}")), format!("read {n}")).unwrap());
+    fs::write(folder.join("2026/x.bam"), tree::noise(1, 5 << 20)).unwrap();
+    std::os::unix::fs::symlink("x.bam", folder.join("2026/newest")).unwrap();
+    kek.ok(&["volume", "create", "genome", "--storage", "data", "--in-place", "genome"]);
+    kek.ok(&["volume", "grant", "genome", "titech", "read"]);
+    federation
+}
+
+fn subscribe(titech: &Site) {
+    let account = account();
+    titech.ok(&[
+        "volume",
+        "subscribe",
+        "genome",
+        "--from",
+        "kek",
+        "--storage",
+        "data",
+        "--account",
+        &account,
+    ]);
+}
+
+/// Waits until a command of a site prints something.
+fn await_output(site: &Site, arguments: &[&str], what: impl Fn(&str) -> bool) -> String {
+    let begun = Instant::now();
+    loop {
+        let output = site.renkei(arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if what(&text) {
+            return text;
+        }
+        assert!(begun.elapsed() < WITHIN, "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn held(site: &Site) -> (u64, u64) {
+    let (_, told) = site.json(&["where", "titech:/genome"]);
+    let rows = told["replicas"].as_array().unwrap();
+    let here = rows.iter().find(|row| row["site"] == "titech").unwrap();
+    (here["files"].as_u64().unwrap(), here["of_files"].as_u64().unwrap())
+}
+
+#[test]
+fn a_follower_sees_what_is_there_and_what_changes() {
+    let federation = with_volume();
+    let Federation { titech, kek, .. } = &federation;
+    subscribe(titech);
+    let listed = await_output(titech, &["ls", "titech:/genome/2026"], |text| text.contains("x.bam"));
+    assert_eq!(listed, "newest\nraw\nx.bam\n");
+    let names = await_output(titech, &["ls", "titech:/genome/2026/raw"], |text| text.lines().count() == 300);
+    assert_eq!(names, kek.ok(&["ls", "kek:/genome/2026/raw"]));
+    // Through the volume, and behind its back.
+    fs::write(federation.scratch().join("new"), "new").unwrap();
+    let new = federation.scratch().join("new");
+    kek.ok(&["cp", new.to_str().unwrap(), "kek:/genome/2026/"]);
+    fs::remove_file(kek.root().join("genome/2026/newest")).unwrap();
+    let after = await_output(titech, &["ls", "titech:/genome/2026"], |text| !text.contains("newest"));
+    assert!(after.contains("new\n"), "{after}");
+    let refused = titech.json(&["mkdir", "titech:/genome/mine"]);
+    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+}
+
+#[test]
+fn content_comes_from_the_home_or_from_replicas_that_are_right() {
+    let mut federation = with_volume();
+    let copy = federation.scratch().join("copy");
+    let same = |federation: &Federation, to: &str| {
+        let out = copy.join(to);
+        federation.titech.ok(&["cp", "-r", "titech:/genome/2026/", out.to_str().unwrap()]);
+        tree::assert_same(&tree::read(&federation.kek.root().join("genome/2026")), &tree::read(&out));
+    };
+    fs::create_dir(&copy).unwrap();
+    subscribe(&federation.titech);
+    await_output(&federation.titech, &["ls", "titech:/genome/2026/raw"], |text| text.lines().count() == 300);
+    same(&federation, "from-home");
+    assert_eq!(held(&federation.titech), (0, 301));
+    federation.titech.ok(&["replicate", "titech:/genome"]);
+    assert_eq!(held(&federation.titech), (301, 301));
+    assert!(federation.titech.ok(&["verify", "titech:/genome"]).contains("301 files"));
+    // A replica that somebody spoiled is not given out.
+    let plain = federation.titech.root().join("genome/2026/x.bam");
+    let mut bytes = fs::read(&plain).unwrap();
+    bytes[1000] ^= 1;
+    fs::write(&plain, bytes).unwrap();
+    same(&federation, "spoiled");
+    let told = federation.titech.json(&["verify", "titech:/genome", "--repair"]);
+    assert_eq!(told.1["failures"][0]["code"], Code::DigestMismatch.to_string(), "{told:?}");
+    assert_eq!(held(&federation.titech), (301, 301));
+    // At the home: the same bytes in place, with the time set back, are found by their digest.
+    let told = federation.kek.ok(&["verify", "kek:/genome"]);
+    assert!(told.contains("301 files"), "{told}");
+    let plain = federation.kek.root().join("genome/2026/raw/7");
+    rot(&plain);
+    let told = federation.kek.json(&["verify", "kek:/genome"]);
+    assert_eq!(told.1["failures"][0]["path"], "2026/raw/7", "{told:?}");
+    assert!(plain.exists());
+    rot(&plain);
+    // What is held can be read while the home is away, and what is known of the rest is shown.
+    fs::write(federation.kek.root().join("genome/2026/late"), "late").unwrap();
+    await_output(&federation.titech, &["ls", "titech:/genome/2026"], |text| text.contains("late"));
+    federation.kek.kill9();
+    let out = copy.join("alone");
+    federation.titech.ok(&["cp", "titech:/genome/2026/x.bam", out.to_str().unwrap()]);
+    assert_eq!(fs::read(out).unwrap().len(), 5 << 20);
+    assert!(federation.titech.ok(&["ls", "titech:/genome/2026"]).contains("late"));
+    federation.kek.restart();
+    same(&federation, "again");
+    federation.titech.ok(&["evict", "titech:/genome/2026/raw"]);
+    assert_eq!(held(&federation.titech), (1, 302));
+    assert!(!federation.titech.root().join("genome/2026/raw/7").exists());
+}
+
+/// Changes a byte so that nobody sees it by looking at the file: below the file system there is no time of change.
+fn rot(path: &std::path::Path) {
+    let before = fs::metadata(path).unwrap();
+    let mut bytes = fs::read(path).unwrap();
+    bytes[0] ^= 1;
+    fs::write(path, bytes).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_modified(before.modified().unwrap()).unwrap();
+}
+
+/// The files below the plain directory of a volume, with what is in them.
+fn plain(site: &Site) -> tree::Tree {
+    tree::read(&site.root().join("genome"))
+}
+
+#[test]
+fn what_shall_be_held_is_and_follows_the_names() {
+    let federation = with_volume();
+    let Federation { titech, kek, .. } = &federation;
+    let account = account();
+    let all = ["--storage", "data", "--hold", "--account", &account];
+    titech.ok(&[&["volume", "subscribe", "genome", "--from", "kek"], &all[..]].concat());
+    let (home, here) = (kek.root().join("genome"), titech.root().join("genome"));
+    await_that(|| held(titech) == (301, 301));
+    // New, written anew, renamed, over another, with its folder, and removed.
+    fs::create_dir(home.join("in")).unwrap();
+    fs::write(home.join("in/new"), "new").unwrap();
+    fs::write(home.join("2026/raw/1"), "written anew").unwrap();
+    fs::rename(home.join("2026/raw/2"), home.join("2026/raw/renamed")).unwrap();
+    fs::rename(home.join("2026/raw/3"), home.join("2026/raw/4")).unwrap();
+    fs::remove_file(home.join("2026/raw/5")).unwrap();
+    await_that(|| {
+        held(titech) == (300, 300) && here.join("in/new").exists() && !here.join("2026/raw/5").exists()
+    });
+    fs::rename(home.join("2026"), home.join("2027")).unwrap();
+    await_that(|| held(titech) == (300, 300) && here.join("2027/x.bam").exists());
+    for name in ["2027/x.bam", "2027/raw/1", "2027/raw/renamed", "2027/raw/4", "in/new"] {
+        assert_eq!(fs::read(here.join(name)).unwrap(), fs::read(home.join(name)).unwrap(), "{name}");
+    }
+    for gone in ["2026", "2027/raw/2", "2027/raw/3", "2027/raw/5"] {
+        assert!(!here.join(gone).exists(), "{gone}");
+    }
+    fs::remove_dir_all(home.join("2027")).unwrap();
+    await_that(|| held(titech) == (1, 1) && !here.join("2027").exists());
+    assert_eq!(plain(titech).len(), plain(kek).len());
+    titech.ok(&["volume", "unsubscribe", "genome", "--files"]);
+    assert!(!here.exists() && home.join("in/new").exists());
+}
+
+fn await_that(is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < WITHIN, "it has not come to that");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_copy_is_kept_through_kills_at_any_moment() {
+    let mut federation = with_volume();
+    subscribe(&federation.titech);
+    for round in 0..6 {
+        let folder = federation.kek.root().join(format!("genome/round{round}"));
+        fs::create_dir(&folder).unwrap();
+        (0..200).for_each(|n| fs::write(folder.join(n.to_string()), "x").unwrap());
+        std::thread::sleep(Duration::from_millis(37 * round));
+        match round % 2 {
+            0 => federation.titech.kill9(),
+            _ => federation.kek.kill9(),
+        }
+        federation.titech.restart();
+        federation.kek.restart();
+    }
+    let all = federation.kek.ok(&["find", "kek:/genome"]).replace("kek:", "");
+    let same = |text: &str| text.replace("titech:", "") == all;
+    await_output(&federation.titech, &["find", "titech:/genome"], same);
+    assert_eq!(all.lines().count(), 1 + 2 + 302 + 6 * 201);
+}
+
+#[test]
+fn nobody_follows_without_a_grant() {
+    let federation = with_volume();
+    let Federation { titech, kek, .. } = &federation;
+    kek.ok(&["volume", "revoke", "genome", "titech"]);
+    let subscribe = ["volume", "subscribe", "genome", "--from", "kek"];
+    let refused = titech.json(&subscribe);
+    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+    kek.ok(&["volume", "grant", "genome", "titech", "read"]);
+    titech.ok(&subscribe);
+    await_output(titech, &["ls", "titech:/genome"], |text| text.contains("2026"));
+    let refused = titech.json(&["replicate", "titech:/genome"]);
+    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+    // Taken back: what is known stays, nothing new comes.
+    kek.ok(&["volume", "revoke", "genome", "titech"]);
+    let told = |text: &str| text.contains("RK-AUTH-14");
+    await_output(titech, &["--json", "volume", "show", "genome"], told);
+    let refused = titech.json(&["cp", "titech:/genome/2026/x.bam", "/dev/null"]);
+    assert_ne!(refused.0, 0, "{refused:?}");
+}
