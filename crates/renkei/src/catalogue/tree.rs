@@ -4,6 +4,7 @@
 //! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
 
 use super::transfers::{count, moment, pack, unpack};
+use super::tree_home::FIND_NAMES;
 use super::tree_rows::{Bound, Many, Scope, Value, count_at, id_at, name_at, node_at, number, signed, store};
 use super::trees::{Base, Readers};
 use renkei_core::entry::Stamp;
@@ -159,6 +160,22 @@ impl VolumeTree {
             let query = self.ask(sql).bind(signed(at.dir)).bind(at.name.0.clone());
             let row = query.fetch_optional(connection).await?;
             row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
+        })
+    }
+
+    /// The same of many names; those that are of nothing are left out.
+    pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
+        let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
+        self.base.run("read", async {
+            let mut work = self.reader.acquire().await?;
+            let mut found = HashMap::new();
+            for row in FIND_NAMES.fetch(&mut work, self.scope, rows).await? {
+                let at = Spot { dir: id_at(&row, 0)?, name: name_at(&row, 1)? };
+                if let Some(node) = node_at(&row, 3)? {
+                    found.insert(at, (id_at(&row, 2)?, node));
+                }
+            }
+            Ok(found)
         })
     }
 
