@@ -11,12 +11,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// Threads that answer the kernel: as many calls may wait for a site at a time.
 const THREADS: usize = 32;
+/// Programs that unmount for users who are not root; the second is of older systems.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 /// What the kernel reads ahead of a program, where we may say so: several requests of full size.
 const READ_AHEAD_KIB: u32 = 4096;
 
@@ -136,9 +138,9 @@ pub fn unmount(point: &Path, how: How) -> Result<(), Error> {
 
 /// By the program that may do so for users who are not root.
 fn unmount_unprivileged(point: &Path, how: How) -> Result<(), Error> {
-    let mut command = Command::new("fusermount3");
-    command.arg(if how == How::Lazy { "-uz" } else { "-u" }).arg("--").arg(point);
-    let output = command.stdin(Stdio::null()).output().map_err(|error| failed("unmount", point, &error))?;
+    let output = HELPERS.iter().map(|helper| ask_helper(helper, point, how)).find(|asked| !is_absent(asked));
+    let absent = || Error::new(Code::MountFailed, "unmount", point.display(), "there is no fusermount3");
+    let output = output.ok_or_else(absent)?.map_err(|error| failed("unmount", point, &error))?;
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     match words {
         _ if output.status.success() => Ok(()),
@@ -148,6 +150,16 @@ fn unmount_unprivileged(point: &Path, how: How) -> Result<(), Error> {
         }
         words => Err(Error::new(Code::MountFailed, "unmount", point.display(), words)),
     }
+}
+
+fn ask_helper(helper: &str, point: &Path, how: How) -> io::Result<Output> {
+    let mut command = Command::new(helper);
+    command.arg(if how == How::Lazy { "-uz" } else { "-u" }).arg("--").arg(point);
+    command.stdin(Stdio::null()).output()
+}
+
+fn is_absent(asked: &io::Result<Output>) -> bool {
+    asked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn busy(point: &Path, cause: &str) -> Error {
