@@ -166,10 +166,9 @@ impl VolumeTree {
     /// The same of many names; those that are of nothing are left out.
     pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
         let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
-        self.base.run("read", async {
-            let mut work = self.reader.acquire().await?;
+        self.read("read", async |connection| {
             let mut found = HashMap::new();
-            for row in FIND_NAMES.fetch(&mut work, self.scope, rows).await? {
+            for row in FIND_NAMES.fetch(connection, self.scope, rows).await? {
                 let at = Spot { dir: id_at(&row, 0)?, name: name_at(&row, 1)? };
                 if let Some(node) = node_at(&row, 3)? {
                     found.insert(at, (id_at(&row, 2)?, node));

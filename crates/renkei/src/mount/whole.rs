@@ -79,11 +79,9 @@ impl Whole {
     }
 
     /// The part of a handle, and its own handle; `None` for a list of the top.
-    fn held(&self, handle: Handle) -> Result<Option<(usize, Arc<dyn Files>, Handle)>, Error> {
-        match usize::try_from(handle >> PART_SHIFT).unwrap_or(usize::MAX) {
-            0 => Ok(None),
-            part => Ok(Some((part - 1, self.files(part - 1)?, handle & ((1 << PART_SHIFT) - 1)))),
-        }
+    fn held(handle: Handle) -> Option<(usize, Handle)> {
+        let part = usize::try_from(handle >> PART_SHIFT).unwrap_or(usize::MAX);
+        Some((part.checked_sub(1)?, handle & ((1 << PART_SHIFT) - 1)))
     }
 
     /// Does an operation on one path; `op` makes it of the path in the part.
@@ -121,8 +119,8 @@ impl Whole {
         content: &[u8],
         op: impl FnOnce(Handle) -> Op,
     ) -> Result<Answer, Error> {
-        match self.held(handle)? {
-            Some((number, _, inner)) => self.in_part(number, op(inner), content),
+        match Self::held(handle) {
+            Some((number, inner)) => self.in_part(number, op(inner), content),
             None => Err(Error::new(Code::NotOpen, "look up", "handle", "")),
         }
     }
@@ -244,8 +242,8 @@ impl Files for Whole {
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
-        match self.held(handle)? {
-            Some((_, files, inner)) => files.read(inner, offset, buf),
+        match Self::held(handle) {
+            Some((number, inner)) => self.files(number)?.read(inner, offset, buf),
             None => Err(Error::new(Code::NotOpen, "read", "handle", "")),
         }
     }
