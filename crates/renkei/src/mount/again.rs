@@ -14,7 +14,7 @@ const MAX_LOSSES: usize = 8;
 
 /// What became of an operation.
 enum Fate {
-    Done(Answer),
+    Done(Box<Answer>),
     NotDone,
     Unknown,
 }
@@ -29,7 +29,7 @@ impl Mounted {
                 break;
             }
             match self.fate(&op)? {
-                Fate::Done(answer) => return Ok(answer),
+                Fate::Done(answer) => return Ok(*answer),
                 Fate::NotDone => outcome = self.files.operate(op.clone(), &[]),
                 Fate::Unknown => break,
             }
@@ -50,22 +50,22 @@ impl Mounted {
                 }
             }
             Op::MakeSymlink { path, target } => match self.find_item(path)? {
-                Some(found) if leads_to(&found, target) => Fate::Done(Answer::Item(found)),
+                Some(found) if leads_to(&found, target) => Fate::Done(Answer::Item(found).into()),
                 Some(_) => Fate::Unknown,
                 None => Fate::NotDone,
             },
             Op::MakeLink { from, to } => match (self.find_item(from)?, self.find_item(to)?) {
-                (Some(old), Some(new)) if old.ino == new.ino => Fate::Done(Answer::Item(new)),
+                (Some(old), Some(new)) if old.ino == new.ino => Fate::Done(Answer::Item(new).into()),
                 (_, Some(_)) => Fate::Unknown,
                 (_, None) => Fate::NotDone,
             },
             Op::Remove(path) | Op::RemoveDir(path) => match self.find_item(path)? {
                 Some(_) => Fate::NotDone,
-                None => Fate::Done(Answer::Done),
+                None => Fate::Done(Answer::Done.into()),
             },
             Op::Rename { from, to, .. } => match (self.find_item(from)?, self.find_item(to)?) {
                 (Some(_), _) => Fate::NotDone,
-                (None, Some(_)) => Fate::Done(Answer::Done),
+                (None, Some(_)) => Fate::Done(Answer::Done.into()),
                 (None, None) => Fate::Unknown,
             },
             // What is open is lost with the connection, or was opened again.
