@@ -1,15 +1,18 @@
 //! `renkei mount`: files of sites as a file system of this machine.
 
 use super::Context;
-use super::connect::{dialler, place, remote};
+use super::connect::{dialler, own_site, site_or_place, unexpected};
 use super::output::Report;
 use crate::home::{file_error, make_dir};
 use crate::mount::Options;
 use crate::mount::point::{self, Stop};
+use crate::mount::whole::Whole;
+use crate::mover::dial::Dialler;
 use crate::mover::far::{self, Config, Far, FarFiles};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::printable;
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use renkei_core::wire::file::Files;
+use renkei_core::wire::message::{Identity, Reply, Request};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,16 +30,18 @@ const FAIL_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "The mount goes on in the background until `renkei umount`; --foreground keeps it here. docs/mount.md says what is \
-                       promised, and has lines for /etc/fstab and systemd.\n\nExamples:\n  renkei mount kek:/data/run7 ~/run7\n  \
-                       renkei mount --read-only kek:/data /mnt/kek\n  renkei umount ~/run7"
+                       promised, and has lines for /etc/fstab and systemd.\n\nExamples:\n  renkei mount kek:/data/run7 ~/run7\n  renkei mount \
+                       ~/renkei --volume genome\n  renkei mount /mnt/renkei\n  renkei mount --read-only kek:/data /mnt/kek\n  renkei umount ~/run7"
 )]
 pub struct Args {
-    /// SITE:/STORAGE/PATH; /VOLUME/PATH is at your own site
-    #[arg(value_name = "SITE:/PATH")]
-    source: OsString,
-    /// An empty directory of this machine
-    #[arg(value_name = "MOUNTPOINT")]
-    point: PathBuf,
+    /// What is shown, and an empty directory of this machine; without SITE:/PATH all storages and volumes of your own site
+    ///
+    /// SITE:/STORAGE/PATH; /VOLUME/PATH is at your own site, SITE:/ is all that a site has.
+    #[arg(value_names = ["SITE:/PATH", "MOUNTPOINT"], num_args = 1..=2, required = true)]
+    paths: Vec<OsString>,
+    /// This volume of your own site, as /NAME
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
     /// Let nothing be changed
     #[arg(long)]
     read_only: bool,
@@ -95,16 +100,35 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 // ---- in the foreground -----------------------------------------------------------------------------------------------
 
+impl Args {
+    /// What is shown; nothing for all that the user's own site has.
+    fn source(&self) -> Result<Option<OsString>, Error> {
+        let volume = self.volume.as_ref().map(|name| format!("/{name}").into());
+        match (&self.paths[..], volume) {
+            ([_], volume) => Ok(volume),
+            ([source, _], None) => Ok(Some(source.clone())),
+            _ => {
+                let cause = "with --volume give the mount point alone";
+                Err(Error::new(Code::UsageInvalid, "mount", self.point().display(), cause))
+            }
+        }
+    }
+
+    fn point(&self) -> &Path {
+        Path::new(self.paths.last().expect("at least one is asked for"))
+    }
+}
+
 fn serve(args: &Args, context: &Context) -> Result<(), Error> {
     if args.tell {
         // The end of the terminal is not the end of the mount.
         let _ = rustix::process::setsid();
     }
-    let (files, source) = files(args, context)?;
+    let (files, source, is_read_only) = files(args, context)?;
     let options = Options {
         source: source.clone(),
-        point: absolute(&args.point)?,
-        is_read_only: args.read_only,
+        point: absolute(args.point())?,
+        is_read_only,
         allow_other: args.allow_other,
         attr_ttl: args.attr_ttl,
     };
@@ -118,16 +142,77 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
     })
 }
 
-/// Who does the operations, and the name of what is mounted.
-fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String), Error> {
-    let path = remote(&args.source, context)?;
-    let (site, place) = (path.site.clone(), place(&path)?);
-    let far = Far { dialler: dialler(context, &[&site])?, site, place, write: !args.read_only };
-    let when_lost = match args.when_lost {
-        WhenLost::Wait => far::WhenLost::Wait,
-        WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
+/// Who does the operations, the name of what is mounted, and whether it can only be read.
+fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool), Error> {
+    let path = match args.source()? {
+        Some(source) => site_or_place(&source, context)?,
+        None => EndpointPath { site: own_site(context)?, place: None, trailing_slash: true },
     };
-    Ok((Arc::new(FarFiles::open(far, Config { when_lost, ..Config::default() })?), path.to_string()))
+    let opening = Opening {
+        dialler: dialler(context, &[&path.site])?,
+        site: path.site.clone(),
+        write: !args.read_only,
+        when_lost: match args.when_lost {
+            WhenLost::Wait => far::WhenLost::Wait,
+            WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
+        },
+    };
+    let Some(place) = &path.place else {
+        let names = {
+            let opening = opening.clone();
+            move || opening.names()
+        };
+        let open = move |name: &str| {
+            let place = Place { storage: name.into(), path: RelPath::root() };
+            opening.open(place).map(|(files, _)| files)
+        };
+        let whole = Whole::new(Box::new(names), Box::new(open));
+        return Ok((Arc::new(whole), path.to_string(), args.read_only));
+    };
+    let (files, is_read_only) = opening.open(place.clone())?;
+    Ok((files, path.to_string(), is_read_only))
+}
+
+/// How file sessions with a site are opened.
+#[derive(Clone)]
+struct Opening {
+    dialler: Dialler,
+    site: SiteName,
+    write: bool,
+    when_lost: far::WhenLost,
+}
+
+impl Opening {
+    /// Opens a place, to be read alone where nothing may be changed; tells that.
+    fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
+        let open = |write: bool| {
+            let (dialler, site) = (self.dialler.clone(), self.site.clone());
+            let far = Far { dialler, site, place: place.clone(), write };
+            let config = Config { when_lost: self.when_lost, ..Config::default() };
+            FarFiles::open(far, config).map(|files| Arc::new(files) as Arc<dyn Files>)
+        };
+        match open(self.write) {
+            Err(error) if self.write && refuses_writing(error.code) => {
+                tracing::info!(%error, "it can only be read");
+                Ok((open(false)?, true))
+            }
+            opened => Ok((opened?, !self.write)),
+        }
+    }
+
+    /// The storages and volumes that the user may use now.
+    fn names(&self) -> Result<Vec<String>, Error> {
+        match self.dialler.connect(&self.site)?.ask(Request::Whoami)? {
+            Reply::Identity(Identity { storages, volumes, .. }) => {
+                Ok(storages.into_iter().chain(volumes).map(|(name, _)| name).collect())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn refuses_writing(code: Code) -> bool {
+    matches!(code, Code::ReadOnlyStorage | Code::NotAllowed | Code::OutOfScope)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
@@ -149,7 +234,8 @@ fn end_on_signal(stop: &Stop) -> Result<(), Error> {
 /// Starts the process of the mount and waits for its first line: that it is there, or an error.
 fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
     let (log, path) = log(args, context)?;
-    let failed = |error: io::Error| Error::new(Code::SystemCall, "start mount", args.point.display(), error);
+    let failed =
+        |error: io::Error| Error::new(Code::SystemCall, "start mount", args.point().display(), error);
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     if let Some(dir) = &context.dir {
         command.arg("--dir").arg(dir);
@@ -168,7 +254,7 @@ fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
     let died = |_| {
         let words = fs::read_to_string(&path).unwrap_or_default();
         let cause = format!("its process ended and said: {}", words.lines().last().unwrap_or_default());
-        Error::new(Code::MountFailed, "mount", args.point.display(), cause)
+        Error::new(Code::MountFailed, "mount", args.point().display(), cause)
     };
     Err(serde_json::from_str::<Error>(&line).unwrap_or_else(died))
 }
@@ -181,8 +267,9 @@ impl Args {
         words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.into()));
         let when_lost = if self.when_lost == WhenLost::Wait { "wait" } else { "fail" };
         words.extend(["--when-lost".into(), when_lost.into()]);
+        words.extend(self.volume.iter().flat_map(|name| ["--volume".into(), name.into()]));
         words.extend(["--attr-ttl".into(), self.attr_ttl.as_secs_f64().to_string().into(), "--".into()]);
-        words.extend([self.source.clone(), self.point.clone().into()]);
+        words.extend(self.paths.clone());
         words
     }
 }
@@ -191,7 +278,7 @@ impl Args {
 fn log(args: &Args, context: &Context) -> Result<(File, PathBuf), Error> {
     let folder = context.home()?.state_dir().join("mounts");
     make_dir(&folder, 0o700)?;
-    let point = absolute(&args.point)?;
+    let point = absolute(args.point())?;
     let name = printable(point.as_os_str().as_bytes()).replace(['/', '\\'], "-");
     // A file name may have 255 bytes.
     let name: String =
@@ -238,7 +325,7 @@ mod tests {
         let again = parse(&text);
         assert!(again.foreground && again.tell && again.read_only && !again.allow_other);
         assert_eq!((again.when_lost, again.attr_ttl), (WhenLost::Fail, Duration::from_millis(500)));
-        assert_eq!((again.source, again.point), (args.source, args.point));
+        assert_eq!(again.paths, args.paths);
     }
 
     #[test]

@@ -50,22 +50,22 @@ impl Mounted {
                 }
             }
             Op::MakeSymlink { path, target } => match self.find_item(path)? {
-                Some(found) if leads_to(&found, target) => Fate::Done(Answer::Item(found).into()),
+                Some(found) if leads_to(&found, target) => Fate::Done(Box::new(Answer::Item(found))),
                 Some(_) => Fate::Unknown,
                 None => Fate::NotDone,
             },
             Op::MakeLink { from, to } => match (self.find_item(from)?, self.find_item(to)?) {
-                (Some(old), Some(new)) if old.ino == new.ino => Fate::Done(Answer::Item(new).into()),
+                (Some(old), Some(new)) if old.ino == new.ino => Fate::Done(Box::new(Answer::Item(new))),
                 (_, Some(_)) => Fate::Unknown,
                 (_, None) => Fate::NotDone,
             },
             Op::Remove(path) | Op::RemoveDir(path) => match self.find_item(path)? {
                 Some(_) => Fate::NotDone,
-                None => Fate::Done(Answer::Done.into()),
+                None => Fate::Done(Box::new(Answer::Done)),
             },
             Op::Rename { from, to, .. } => match (self.find_item(from)?, self.find_item(to)?) {
                 (Some(_), _) => Fate::NotDone,
-                (None, Some(_)) => Fate::Done(Answer::Done.into()),
+                (None, Some(_)) => Fate::Done(Box::new(Answer::Done)),
                 (None, None) => Fate::Unknown,
             },
             // What is open is lost with the connection, or was opened again.

@@ -21,6 +21,7 @@ mod names;
 pub mod point;
 mod table;
 mod trouble;
+pub mod whole;
 
 use attributes::{Known, Owners};
 use content::Open;

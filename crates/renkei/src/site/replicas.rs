@@ -317,7 +317,7 @@ impl Copy {
 /// Opens a directory, made with those above it if they are missing.
 pub(super) fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
     let mut dir = root.clone();
-    for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    for name in path.components() {
         match dir.mkdir(name, 0o755) {
             Err(error) if error.code != Code::PathExists => return Err(error),
             _ => dir = dir.child(name)?,
@@ -398,7 +398,7 @@ impl Counts for Tally {
 fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
     let missing = || Error::new(Code::PathNotFound, "look up", path, "");
     let mut at = (ROOT, tree.node(ROOT)?.ok_or_else(missing)?);
-    for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    for name in path.components() {
         at = tree.child(&Spot { dir: at.0, name: Name(name.to_vec()) })?.ok_or_else(missing)?;
     }
     Ok(at)
@@ -438,7 +438,7 @@ pub(super) fn each_file(
 }
 
 /// The directory of a plain file, and its name there.
-fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+pub(super) fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
     Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
 }

@@ -75,7 +75,7 @@ fn a_follower_sees_what_is_there_and_what_changes() {
     let after = await_output(titech, &["ls", "titech:/genome/2026"], |text| !text.contains("newest"));
     assert!(after.contains("new\n"), "{after}");
     let refused = titech.json(&["mkdir", "titech:/genome/mine"]);
-    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+    assert_eq!(refused.1["error"]["code"], Code::ReadOnlyStorage.to_string(), "{refused:?}");
 }
 
 #[test]

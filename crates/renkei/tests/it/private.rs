@@ -91,6 +91,7 @@ fn data_goes_both_ways_over_a_line() {
     hub.ok(&["cp", &file, &left.place("up")]);
     hub.ok(&["cp", &left.place("up"), &format!("{file}.back")]);
     assert!(fs::read(format!("{file}.back")).unwrap() == content);
+    assert_eq!(hub.ok(&["cat", &left.place("up")]), String::from_utf8_lossy(&content));
     // And the site dials, as ever.
     left.ok(&["cp", &left.place("up"), &hub.place("back")]);
     assert!(fs::read(hub.root().join("back")).unwrap() == content);
@@ -130,6 +131,7 @@ fn two_sites_without_a_port_exchange_data() {
     right.ok(&["cp", &file, &left.place("up")]);
     right.ok(&["cp", &left.place("up"), &format!("{file}.back")]);
     assert!(fs::read(format!("{file}.back")).unwrap() == content);
+    assert_eq!(right.ok(&["cat", &left.place("up")]), String::from_utf8_lossy(&content));
     // The hub saw neither plain text nor a session of the user's.
     assert!(!hub.logged().contains("authorised"), "{}", hub.logged());
     let (_, status) = hub.json(&["status"]);
