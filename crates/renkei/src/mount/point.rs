@@ -58,7 +58,7 @@ pub fn run(
 ) -> Result<(), Error> {
     let mounted = Arc::new(Mounted::new(files, options.attr_ttl)?);
     clear_dead(&options.point)?;
-    let failed = |error: io::Error| failed("mount", &options.point, &error);
+    let failed = |error: io::Error| Error::new(Code::MountFailed, "mount", options.point.display(), error);
     let session = Session::new(Kernel(mounted.clone()), &options.point, &config(options)).map_err(failed)?;
     // Set once, here.
     let _ = mounted.notifier.set(session.notifier());
@@ -158,8 +158,10 @@ fn ask_helper(helper: &str, point: &Path, how: How) -> io::Result<Output> {
     command.stdin(Stdio::null()).output()
 }
 
+/// A folder of PATH that may not be entered is told as a program that may not be started.
 fn is_absent(asked: &io::Result<Output>) -> bool {
-    asked.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied];
+    asked.as_ref().is_err_and(|error| kinds.contains(&error.kind()))
 }
 
 fn busy(point: &Path, cause: &str) -> Error {
