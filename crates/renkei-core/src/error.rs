@@ -477,6 +477,14 @@ codes! {
     RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume does not have these records any more",
         "nothing: a site that follows gets the tree as it is now";
 
+    // MNT: mounts.
+    MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",
+        "see the cause; a mount needs /dev/fuse, and for users who are not root the package fuse3";
+    MountBusy = "RK-MNT-2", Exists, Never, "the mount is in use",
+        "leave the directory and end what uses it (`fuser -vm MOUNTPOINT`), or `renkei umount --lazy`";
+    NotMounted = "RK-MNT-3", NotFound, Never, "nothing is mounted there",
+        "`findmnt -t fuse` shows what is mounted";
+
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
         "report it with the log of both sides";

@@ -2,7 +2,7 @@
 //!
 //! A tour: [`cli`] has one file per verb, [`daemon`] wires a PoP together, [`doors`] are its protocols, [`site`]
 //! is the facade every door asks, [`mover`] moves files between sites, [`net`] has the connections, [`store`] holds them, [`catalogue`] is the database, [`volume`] follows plain files with it, [`identity`] has
-//! certificates, trust, accounts and login, [`lab`] emulates a federation, [`home`] says where things are kept and [`config`] what an
+//! certificates, trust, accounts and login, [`lab`] emulates a federation, [`mount`] shows files of sites as a file system, [`home`] says where things are kept and [`config`] what an
 //! administrator sets.
 
 pub mod catalogue;
@@ -13,6 +13,7 @@ pub mod doors;
 pub mod home;
 pub mod identity;
 pub mod lab;
+pub mod mount;
 pub mod mover;
 pub mod net;
 pub mod site;

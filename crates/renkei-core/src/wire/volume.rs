@@ -1,8 +1,9 @@
 //! What sites say to each other about volumes: who follows one, its log, and changes for it.
 
 use super::message::{EntryFailure, batch};
+use crate::error::Error;
 use crate::namespace::{Numbered, Origin, Record};
-use crate::path::{Place, SiteName};
+use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
 /// A volume's number, the same at all sites.
@@ -50,6 +51,20 @@ pub enum AboutVolume {
     },
     /// Where the files at a place and below it are. Answer: `Whereabouts`.
     Where(Place),
+    /// A follower asks the home which other sites hold files at a path and below it. Answer: `Holders`.
+    Holders {
+        /// The volume.
+        volume: VolumeId,
+        /// Where in it.
+        path: RelPath,
+    },
+    /// The home asks a follower what of that it holds. Answer: `Tally`.
+    Held {
+        /// The volume.
+        volume: VolumeId,
+        /// Where in it.
+        path: RelPath,
+    },
 }
 
 /// Answers to [`AboutVolume`].
@@ -80,6 +95,8 @@ pub enum VolumeReply {
     Tally(Tally),
     /// Where files are.
     Whereabouts(Whereabouts),
+    /// What each site holds, or why that is not known.
+    Holders(#[serde(deserialize_with = "batch")] Vec<(SiteName, Result<Tally, Error>)>),
 }
 
 /// Replicas in numbers.
@@ -107,6 +124,9 @@ pub struct Whereabouts {
     pub here: SiteName,
     /// Those that it holds in the version of now.
     pub held: Tally,
+    /// What other sites hold, or why that is not known.
+    #[serde(deserialize_with = "batch")]
+    pub others: Vec<(SiteName, Result<Tally, Error>)>,
 }
 
 /// A volume as it is shown.
@@ -127,5 +147,5 @@ pub struct VolumeStatus {
     /// At a follower: seconds since the home was heard, if it ever was.
     pub heard_s: Option<u64>,
     /// At a follower: why it is not heard.
-    pub trouble: Option<crate::error::Error>,
+    pub trouble: Option<Error>,
 }

@@ -4,15 +4,16 @@
 //! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
 
 use super::transfers::{count, moment, pack, unpack};
+use super::tree_home::FIND_NAMES;
 use super::tree_rows::{Bound, Many, Scope, Value, count_at, id_at, name_at, node_at, number, signed, store};
-use super::trees::Base;
+use super::trees::{Base, Readers};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::{Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, Connection as _, Row as _, Transaction};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -29,7 +30,7 @@ pub struct VolumeTree {
     pub(super) base: Arc<Base>,
     pub(super) scope: Scope,
     pub(super) writer: AnyPool,
-    pub(super) reader: AnyPool,
+    pub(super) readers: Arc<Readers>,
     pub(super) tail: Tail,
 }
 
@@ -118,7 +119,19 @@ impl VolumeTree {
 
     /// Closes its connections; whoever has it finds nothing any more.
     pub(super) fn close(&self) {
-        self.base.close([&self.reader, &self.writer]);
+        self.base.run_to_end(async {
+            self.readers.close().await;
+            self.writer.close().await;
+        });
+    }
+
+    /// Reads with a connection that others do not use meanwhile.
+    pub(super) fn read<T>(
+        &self,
+        op: &str,
+        read: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Error> {
+        self.base.run(op, self.readers.lend(read))
     }
 
     /// A statement whose first value is the volume's number.
@@ -132,9 +145,9 @@ impl VolumeTree {
     /// `CatalogueFailed`, as those of all other calls.
     pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
         let sql = "SELECT node FROM tree_nodes WHERE volume = $1 AND id = $2";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(signed(id));
-            query.fetch_optional(&self.reader).await?.map_or(Ok(None), |row| node_at(&row, 0))
+            query.fetch_optional(connection).await?.map_or(Ok(None), |row| node_at(&row, 0))
         })
     }
 
@@ -143,10 +156,25 @@ impl VolumeTree {
         let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(signed(at.dir)).bind(at.name.0.clone());
-            let row = query.fetch_optional(&self.reader).await?;
+            let row = query.fetch_optional(connection).await?;
             row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
+        })
+    }
+
+    /// The same of many names; those that are of nothing are left out.
+    pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
+        let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
+        self.read("read", async |connection| {
+            let mut found = HashMap::new();
+            for row in FIND_NAMES.fetch(connection, self.scope, rows).await? {
+                let at = Spot { dir: id_at(&row, 0)?, name: name_at(&row, 1)? };
+                if let Some(node) = node_at(&row, 3)? {
+                    found.insert(at, (id_at(&row, 2)?, node));
+                }
+            }
+            Ok(found)
         })
     }
 
@@ -157,10 +185,7 @@ impl VolumeTree {
         after: Option<&Name>,
         most: usize,
     ) -> Result<Vec<(Name, NodeId, Node)>, Error> {
-        self.base.run("list", async {
-            let mut connection = self.reader.acquire().await?;
-            self.list_in(&mut connection, dir, after, most).await
-        })
+        self.read("list", async |connection| self.list_in(connection, dir, after, most).await)
     }
 
     pub(super) async fn list_in(
@@ -196,16 +221,16 @@ impl VolumeTree {
     /// A name that a node has in a directory; looks at all names there.
     pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
         let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(signed(dir)).bind(signed(id));
-            query.fetch_optional(&self.reader).await?.map(|row| name_at(&row, 0)).transpose()
+            query.fetch_optional(connection).await?.map(|row| name_at(&row, 0)).transpose()
         })
     }
 
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
-        self.base.run("read", async {
-            let mut work = self.reader.begin().await?;
+        self.read("read", async |connection| {
+            let mut work = connection.begin().await?;
             let sql = "SELECT seq, made, whole FROM tree_volumes WHERE number = $1 AND id IS NOT NULL";
             let row = self.ask(sql).fetch_optional(&mut *work).await?;
             let position = self.rest_of_position(&mut work, row).await?;
@@ -284,9 +309,9 @@ impl VolumeTree {
     where
         T: serde::de::DeserializeOwned,
     {
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(moment(after)).bind(count(most));
-            let rows = query.fetch_all(&self.reader).await?;
+            let rows = query.fetch_all(connection).await?;
             rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
         })
     }
@@ -307,9 +332,9 @@ impl VolumeTree {
     /// What this site knows of its own plain file of a node.
     pub fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
         let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(signed(id));
-            let row = query.fetch_optional(&self.reader).await?;
+            let row = query.fetch_optional(connection).await?;
             row.map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).transpose()
         })
     }
@@ -317,9 +342,8 @@ impl VolumeTree {
     /// The same of many nodes; those of which nothing is known are left out.
     pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Held>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
-        self.base.run("read", async {
-            let mut work = self.reader.acquire().await?;
-            let found = FIND_HELD.fetch(&mut work, self.scope, rows).await?;
+        self.read("read", async |connection| {
+            let found = FIND_HELD.fetch(connection, self.scope, rows).await?;
             found.iter().map(|row| Ok((id_at(row, 0)?, unpack(&row.try_get::<Vec<u8>, _>(1)?)?))).collect()
         })
     }
@@ -345,9 +369,9 @@ impl VolumeTree {
     /// What is noted under a key.
     pub fn note(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         let sql = "SELECT value FROM tree_notes WHERE volume = $1 AND key = $2";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(key.to_owned());
-            query.fetch_optional(&self.reader).await?.map(|row| row.try_get(0)).transpose()
+            query.fetch_optional(connection).await?.map(|row| row.try_get(0)).transpose()
         })
     }
 

@@ -109,7 +109,7 @@ const PUT_ORIGINS: Many = Many {
         CASE WHEN excluded.given > tree_origins.given THEN excluded.given ELSE tree_origins.given END",
 };
 /// A cross join is what makes SQLite take each wanted row and look it up, and not the other way round.
-const FIND_NAMES: Many = Many {
+pub(super) const FIND_NAMES: Many = Many {
     before: "WITH wanted (dir, name) AS (VALUES ",
     row: "(?, ?)",
     between: ", ",

@@ -68,9 +68,9 @@ impl VolumeTree {
 
     fn nodes_after(&self, id: i64, most: usize) -> Result<Vec<(NodeId, Node)>, Error> {
         let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(id).bind(count(most));
-            let rows = query.fetch_all(&self.reader).await?;
+            let rows = query.fetch_all(connection).await?;
             let node = |row| {
                 let id = id_at(row, 0)?;
                 Ok(node_at(row, 1)?.map(|node| (id, node)))
@@ -87,9 +87,9 @@ impl VolumeTree {
     ) -> Result<Vec<(NodeId, Name, NodeId)>, Error> {
         let sql = "SELECT dir, name, node FROM tree_names WHERE volume = $1 AND (dir, name) > ($2, $3) \
             ORDER BY dir, name LIMIT $4";
-        self.base.run("read", async {
+        self.read("read", async |connection| {
             let query = self.ask(sql).bind(dir).bind(name).bind(count(most));
-            let rows = query.fetch_all(&self.reader).await?;
+            let rows = query.fetch_all(connection).await?;
             rows.iter().map(|row| Ok((id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?))).collect()
         })
     }
@@ -120,10 +120,7 @@ impl VolumeTree {
 
     /// Where pages that are coming go on; none while none are.
     pub fn loading(&self) -> Result<Option<Reached>, Error> {
-        let coming = self.base.run("read", async {
-            let mut connection = self.reader.acquire().await?;
-            self.coming(&mut connection).await
-        })?;
+        let coming = self.read("read", async |connection| self.coming(connection).await)?;
         Ok(coming.map(|coming| coming.next))
     }
 

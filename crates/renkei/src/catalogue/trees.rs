@@ -14,14 +14,16 @@ use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
 pub use renkei_core::wire::volume::VolumeId;
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
+use tokio::sync::Semaphore;
 
-/// Connections that read an SQLite file at a time.
+/// Connections that read an SQLite file at a time, or a server.
 const READERS: u32 = 4;
 /// Memory in which the connection of SQLite that writes keeps pages, in KiB.
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
@@ -41,7 +43,61 @@ pub struct Trees {
 
 enum Place {
     Folder(PathBuf),
-    Server(AnyPool),
+    Server(AnyPool, Arc<Readers>),
+}
+
+/// Connections that read. Those that are free wait here and not in their pool, which asks each whether it still works when
+/// it goes and when it comes, and that takes longer than to look up a name.
+pub(super) struct Readers {
+    base: Arc<Base>,
+    pool: AnyPool,
+    /// One for each connection that is lent.
+    lent: Semaphore,
+    free: Mutex<Vec<PoolConnection<Any>>>,
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        let _within = self.base.enter();
+        self.free().clear();
+    }
+}
+
+impl Readers {
+    fn of(base: &Arc<Base>, pool: AnyPool) -> Arc<Self> {
+        let (lent, free) = (Semaphore::new(READERS as usize), Mutex::default());
+        Arc::new(Readers { base: base.clone(), pool, lent, free })
+    }
+
+    /// Reads with one of them. One with which a read failed goes back to the pool, which finds out whether it works.
+    pub(super) async fn lend<T>(
+        &self,
+        read: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let _one = self.lent.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
+        let free = self.free().pop();
+        let mut connection = match free {
+            Some(connection) => connection,
+            None => self.pool.acquire().await?,
+        };
+        let result = read(&mut connection).await;
+        let mut free = self.free();
+        if result.is_ok() && !self.lent.is_closed() {
+            free.push(connection);
+        }
+        result
+    }
+
+    /// Ends all of them; no more can be lent.
+    pub(super) async fn close(&self) {
+        self.lent.close();
+        self.free().clear();
+        self.pool.close().await;
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<PoolConnection<Any>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What all trees of a PoP work with.
@@ -79,13 +135,9 @@ impl Base {
         self.runtime().enter()
     }
 
-    /// Closes pools.
-    pub(super) fn close(&self, pools: [&AnyPool; 2]) {
-        self.runtime().block_on(async {
-            for pool in pools {
-                pool.close().await;
-            }
-        });
+    /// Waits for work that cannot fail.
+    pub(super) fn run_to_end(&self, work: impl Future<Output = ()>) {
+        self.runtime().block_on(work);
     }
 
     /// A failure of the database.
@@ -105,7 +157,10 @@ impl Trees {
         let base = Arc::new(Base { shown: engine.shown(), runtime: Some(start_runtime("trees")?) });
         let place = match &engine {
             Engine::Sqlite(_) => Place::Folder(home.state_dir().join("volumes")),
-            Engine::Server(url) => Place::Server(base.run("open", open_server(url))?),
+            Engine::Server(url) => {
+                let pool = base.run("open", open_server(url))?;
+                Place::Server(pool.clone(), Readers::of(&base, pool))
+            }
         };
         Ok(Trees { place, base, open: Mutex::default() })
     }
@@ -138,23 +193,24 @@ impl Trees {
                 }
                 self.remove_files(volume)
             }
-            Place::Server(pool) => self.base.run("remove", remove_rows(pool, volume)),
+            Place::Server(pool, _) => self.base.run("remove", remove_rows(pool, volume)),
         }
     }
 
     fn open_tree(&self, volume: VolumeId) -> Result<VolumeTree, Error> {
-        let (writer, reader) = match &self.place {
-            Place::Server(pool) => (pool.clone(), pool.clone()),
+        let (writer, readers) = match &self.place {
+            Place::Server(pool, readers) => (pool.clone(), readers.clone()),
             Place::Folder(folder) => {
                 let engine = Engine::in_file(&folder.join(format!("{}.sqlite", hex(&volume))))?;
                 let Engine::Sqlite(url) = engine else { unreachable!("a file is one of SQLite") };
-                self.base.run("open", open_file(&url))?
+                let (writer, reader) = self.base.run("open", open_file(&url))?;
+                (writer, Readers::of(&self.base, reader))
             }
         };
         let volume = self.base.run("open", number(&writer, volume))?;
         let scope = Scope { volume, lite: matches!(self.place, Place::Folder(_)) };
         let (base, tail) = (self.base.clone(), Tail::default());
-        VolumeTree { base, scope, writer, reader, tail }.with_root()
+        VolumeTree { base, scope, writer, readers, tail }.with_root()
     }
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {

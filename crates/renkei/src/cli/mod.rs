@@ -37,6 +37,8 @@ mod ls;
 mod many;
 mod map;
 mod mkdir;
+mod mount;
+mod mount_helper;
 mod mv;
 mod namespace;
 pub mod output;
@@ -63,6 +65,7 @@ mod time;
 mod transfer;
 mod transfers;
 mod trust;
+mod umount;
 mod upload;
 mod verify;
 mod volume;
@@ -161,6 +164,8 @@ enum Command {
     Revoke(revoke::Args),
     Renew(renew::Args),
     Lab(lab::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -212,6 +217,8 @@ impl Command {
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),
             Command::Lab(args) => lab::run(args, context),
+            Command::Mount(args) => mount::run(args, context),
+            Command::Umount(args) => umount::run(args, context),
             Command::Docs(args) => docs::run(args, context),
         }
     }
@@ -246,7 +253,9 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    let words = mount_helper::translated(&words).unwrap_or(words);
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };

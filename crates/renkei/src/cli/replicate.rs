@@ -19,16 +19,16 @@ use std::io::{self, Write};
 /// Ctrl-C: what has arrived stays, and the same command goes on from there.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Which replicas.
+#[derive(Debug, clap::Args)]
+pub(super) struct Which {
     /// SITE:/VOLUME/PATH or /VOLUME/PATH
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    #[command(flatten)]
-    at: At,
-}
-
-/// Which site.
-#[derive(Debug, clap::Args)]
-pub(super) struct At {
     /// The site that holds the replicas; else the one that PATH names
     #[arg(long = "to", visible_alias = "at", value_name = "SITE")]
     site: Option<String>,
@@ -50,20 +50,19 @@ struct Outcome {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    each(&args.paths, &args.at, "held", context, AboutVolume::Replicate)
+    each(&args.which, "held", context, AboutVolume::Replicate)
 }
 
 /// Asks for something to be done with the replicas of each path, and tells what was.
 pub(super) fn each(
-    paths: &[OsString],
-    at: &At,
+    which: &Which,
     done: &'static str,
     context: &Context,
     about: impl Fn(Place) -> AboutVolume,
 ) -> Result<u8, Error> {
     let (mut many, mut replicas) = (Many::new(context), Vec::new());
-    many.each(paths, |many, path| {
-        let path = at.of(path)?;
+    many.each(&which.paths, |many, path| {
+        let path = which.at(path)?;
         let tally = match ask(many, &path, about(place(&path)?))? {
             VolumeReply::Tally(tally) => tally,
             other => return Err(unexpected(&Reply::Volume(other))),
@@ -77,8 +76,8 @@ pub(super) fn each(
     Ok(many.status())
 }
 
-impl At {
-    fn of(&self, path: &EndpointPath) -> Result<EndpointPath, Error> {
+impl Which {
+    fn at(&self, path: &EndpointPath) -> Result<EndpointPath, Error> {
         let site = self.site.as_deref().map_or_else(|| Ok(path.site.clone()), SiteName::parse)?;
         Ok(EndpointPath { site, ..path.clone() })
     }

@@ -14,7 +14,10 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// Show which sites have the files of a volume: its home, and the site that is asked
+/// Show which sites have the files of a volume: its home, and those that hold replicas
+///
+/// Each site is asked for itself. One that does not answer is told with the reason; while the home is away, only what the site that
+/// was asked holds is known.
 #[derive(Debug, clap::Args)]
 #[command(name = "where")]
 pub struct Args {
@@ -45,7 +48,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut replicas) = (Many::new(context), Vec::new());
     many.each(&args.paths, |many, path| {
         match ask(many, path, AboutVolume::Where(place(path)?))? {
-            VolumeReply::Whereabouts(found) => replicas.extend(rows(&path.to_string(), &found)),
+            VolumeReply::Whereabouts(found) => {
+                replicas.extend(rows(&path.to_string(), &found));
+                for (site, error) in
+                    found.others.iter().filter_map(|(site, has)| Some((site, has.as_ref().err()?)))
+                {
+                    many.fail(site.to_string(), error);
+                }
+            }
             other => return Err(unexpected(&Reply::Volume(other))),
         }
         Ok(())
@@ -69,6 +79,8 @@ fn rows(path: &str, found: &Whereabouts) -> Vec<Row> {
     if found.here != found.home {
         rows.push(row(&found.here, "replica", &found.held));
     }
+    let known = found.others.iter().filter_map(|(site, has)| Some((site, has.as_ref().ok()?)));
+    rows.extend(known.map(|(site, has)| row(site, "replica", has)));
     rows
 }
 

@@ -87,6 +87,8 @@ struct State {
     /// Whether somebody opens the next.
     opening: bool,
     lost_since: Option<Instant>,
+    /// When somebody began to open the next.
+    tried: Option<Instant>,
     pause: Duration,
 }
 
@@ -138,7 +140,8 @@ impl FarFiles {
     /// As [`Dialler::connect`], and what the site says.
     pub fn open(far: Far, config: Config) -> Result<Self, Error> {
         let link = far.open(config.silence)?;
-        let state = State { link, epoch: 1, opening: false, lost_since: None, pause: FIRST_PAUSE };
+        let state =
+            State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
         Ok(FarFiles {
             far,
             config,
@@ -197,7 +200,9 @@ impl FarFiles {
         loop {
             let Some(lost) = state.link.lost() else { return Ok((state.epoch, state.link.clone())) };
             let since = *state.lost_since.get_or_insert_with(Instant::now);
-            if self.config.when_lost.is_over(since) {
+            // Who does not wait tries again too, but not with each call.
+            let is_early = state.tried.is_some_and(|tried| tried.elapsed() < state.pause);
+            if is_early && self.config.when_lost.is_over(since) {
                 return Err(lost);
             }
             if state.opening {
@@ -205,7 +210,7 @@ impl FarFiles {
                 state = waited.expect("no thread panics while it holds the lock").0;
                 continue;
             }
-            state.opening = true;
+            (state.opening, state.tried) = (true, Some(Instant::now()));
             drop(state);
             let opened = self.far.open(self.config.silence);
             state = self.take_over(opened, since)?;
@@ -226,7 +231,8 @@ impl FarFiles {
                 let mut state = lock(&self.state);
                 tracing::info!(site = %self.far.site, epoch = state.epoch + 1, "file session opened again");
                 let epoch = state.epoch + 1;
-                *state = State { link, epoch, opening: false, lost_since: None, pause: FIRST_PAUSE };
+                *state =
+                    State { link, epoch, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
                 self.changed.notify_all();
                 return Ok(state);
             }

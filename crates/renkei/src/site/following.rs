@@ -258,7 +258,8 @@ fn enlist(session: &mut Session, name: &str, facts: &Facts) -> Result<Origin, Er
     }
 }
 
-fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeReply, Error> {
+/// Asks a PoP about a volume.
+pub(super) fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeReply, Error> {
     self::about(session.ask(Request::Volume(about))?)
 }
 
@@ -353,7 +354,12 @@ impl Site {
     ///
     /// # Errors
     /// `NotAllowed`, `VolumeUnknown`, `CatalogueFailed`.
-    pub fn about_volume(&self, proof: &Proof, about: AboutVolume, stop: &Stop) -> Result<VolumeReply, Error> {
+    pub fn about_volume(
+        self: &Arc<Self>,
+        proof: &Proof,
+        about: AboutVolume,
+        stop: &Stop,
+    ) -> Result<VolumeReply, Error> {
         match about {
             AboutVolume::Follow(name) => self.enlist_follower(proof, &name),
             AboutVolume::Log { volume, after, patience_ms } => {
@@ -367,6 +373,13 @@ impl Site {
                 tree.decide(&changes)?;
                 Ok(VolumeReply::Taken)
             }
+            AboutVolume::Holders { volume, path } => {
+                let tree = self.tree_for(proof, volume, Need::Read)?;
+                self.holders(&tree, volume, &path, Some(proof.principal.site())).map(VolumeReply::Holders)
+            }
+            AboutVolume::Held { volume, path } => {
+                self.held_for_home(proof, volume, &path).map(VolumeReply::Tally)
+            }
             other => Err(violation("volume", format_args!("{other:?} of a PoP"))),
         }
     }
@@ -376,7 +389,7 @@ impl Site {
     /// # Errors
     /// As the operations.
     pub fn about_volume_for(
-        &self,
+        self: &Arc<Self>,
         access: &Access,
         about: AboutVolume,
         stop: &Stop,
@@ -472,9 +485,10 @@ fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(
     account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
 }
 
-type Followers = BTreeMap<SiteName, Origin>;
+pub(super) type Followers = BTreeMap<SiteName, Origin>;
 
-fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
+/// Who follows, by the numbers that they have.
+pub(super) fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
     tree.note(FOLLOWERS)?.map_or_else(|| Ok(Followers::new()), |bytes| decode("followers", &bytes))
 }
 

@@ -40,6 +40,7 @@ pub mod transfer;
 pub mod view;
 pub mod volumes;
 pub mod watch;
+mod whereabouts;
 
 use crate::config::Config;
 use crate::home::Home;

@@ -25,7 +25,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{
     Algorithm, Class, EntryFailure, Existing, OpenReceive, OpenSend, ReceiveOptions, Request, Source,
 };
-use renkei_core::wire::volume::{Tally, Whereabouts};
+use renkei_core::wire::volume::Tally;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ use std::sync::Arc;
 const PAGE: usize = 1000;
 /// Files that one transfer names each; where more are missing it goes through their folder.
 const MAX_NAMED: usize = 1000;
+/// How often what changed meanwhile is brought within one request.
+const ROUNDS: u32 = 3;
 /// Failures that are listed.
 const MAX_LISTED: usize = 100;
 /// Data streams at most; the home decides.
@@ -47,7 +49,7 @@ struct Copy {
 }
 
 /// A file of the catalogue.
-struct Found {
+pub(super) struct Found {
     id: NodeId,
     path: RelPath,
     content: Content,
@@ -81,16 +83,25 @@ impl Site {
         Ok(is_whole)
     }
 
+    /// Brings what is missing; again, if the volume went on meanwhile.
     fn hold_below(&self, access: &Access, copy: &Copy, path: &RelPath, stop: &Stop) -> Result<Tally, Error> {
+        let mut tally = Tally::default();
+        for _ in 0..ROUNDS {
+            tally = self.hold_once(access, copy, path, stop)?;
+            if tally.failed == 0 {
+                break;
+            }
+        }
+        Ok(tally)
+    }
+
+    fn hold_once(&self, access: &Access, copy: &Copy, path: &RelPath, stop: &Stop) -> Result<Tally, Error> {
         let plain = copy.plain()?;
         let tree = copy.contents.tree.clone();
-        if let Some(sources) = missing(&tree, path)? {
-            if sources.is_empty() {
-                return count_held(&tree, path);
-            }
-            self.pull(access, copy, sources, false, stop)?;
-        } else {
-            self.pull(access, copy, vec![path.clone()], true, stop)?;
+        match missing(&tree, path)? {
+            Some(sources) if sources.is_empty() => return count_held(&tree, path),
+            Some(sources) => self.pull(access, copy, sources, false, stop)?,
+            None => self.pull(access, copy, vec![path.clone()], true, stop)?,
         }
         let (path, stop) = (path.clone(), stop.clone());
         copy.run("adopt", move || adopt_all(&plain, &tree, &path, &stop))
@@ -180,26 +191,6 @@ impl Site {
         })
     }
 
-    /// Where the files at a place and below it are.
-    ///
-    /// # Errors
-    /// `CatalogueFailed`, `PathNotFound`.
-    pub fn whereabouts(&self, access: &Access, place: &Place) -> Result<Whereabouts, Error> {
-        access.open(place, false)?;
-        let snapshot = self.snapshot();
-        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
-        let tree = snapshot.volume_tree(facts.id)?;
-        let (mut all, mut held) = (Tally::default(), Tally::default());
-        each_file(&tree, &place.path, &mut |found| {
-            all.count(&found);
-            if is_held(&tree, &found)? {
-                held.count(&found);
-            }
-            Ok(())
-        })?;
-        Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held })
-    }
-
     /// The volume that a place lies in, if replicas of it are held here.
     fn copy(&self, access: &Access, place: &Place) -> Result<Copy, Error> {
         let snapshot = self.snapshot();
@@ -209,6 +200,10 @@ impl Site {
             return Err(Error::new(Code::UsageInvalid, "replicate", place, cause));
         }
         access.open(place, false)?;
+        if access.is_guest {
+            let cause = "what this site holds is the business of those who have an account here";
+            return Err(Error::new(Code::NotAllowed, "replicate", place, cause));
+        }
         let account = Account::lookup(&facts.account)?;
         account.check_servable()?;
         let contents = snapshot.contents(&place.storage, facts)?;
@@ -289,7 +284,7 @@ impl Site {
     }
 }
 
-fn no_volume(place: &Place) -> Error {
+pub(super) fn no_volume(place: &Place) -> Error {
     Error::new(Code::VolumeUnknown, "look up volume", &place.storage, "")
 }
 
@@ -326,7 +321,7 @@ impl Copy {
 /// Opens a directory, made with those above it if they are missing.
 pub(super) fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
     let mut dir = root.clone();
-    for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    for name in path.components() {
         match dir.mkdir(name, 0o755) {
             Err(error) if error.code != Code::PathExists => return Err(error),
             _ => dir = dir.child(name)?,
@@ -352,7 +347,7 @@ fn missing(tree: &VolumeTree, path: &RelPath) -> Result<Option<Vec<RelPath>>, Er
     Ok((paths.len() <= MAX_NAMED).then_some(paths))
 }
 
-fn count_held(tree: &VolumeTree, path: &RelPath) -> Result<Tally, Error> {
+pub(super) fn count_held(tree: &VolumeTree, path: &RelPath) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     each_file(tree, path, &mut |found| {
         if is_held(tree, &found)? {
@@ -381,8 +376,11 @@ fn adopt_all(plain: &LocalStore, tree: &VolumeTree, path: &RelPath, stop: &Stop)
     Ok(tally)
 }
 
-trait Counts {
+/// Adds up.
+pub(super) trait Counts {
+    /// One more file.
     fn count(&mut self, found: &Found);
+    /// One for which it was not done.
     fn fail(&mut self, path: &RelPath, error: Error);
 }
 
@@ -404,14 +402,14 @@ impl Counts for Tally {
 fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
     let missing = || Error::new(Code::PathNotFound, "look up", path, "");
     let mut at = (ROOT, tree.node(ROOT)?.ok_or_else(missing)?);
-    for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    for name in path.components() {
         at = tree.child(&Spot { dir: at.0, name: Name(name.to_vec()) })?.ok_or_else(missing)?;
     }
     Ok(at)
 }
 
 /// Hands on all files at a path and below it.
-fn each_file(
+pub(super) fn each_file(
     tree: &VolumeTree,
     path: &RelPath,
     work: &mut dyn FnMut(Found) -> Result<(), Error>,
@@ -444,7 +442,7 @@ fn each_file(
 }
 
 /// The directory of a plain file, and its name there.
-fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+pub(super) fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
     Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
 }

@@ -4,11 +4,12 @@
 //! The catalogue is written first. A kill in between leaves a plain file that nobody is given any more; `replicate` of
 //! its folder finds the names again, and brings what has none of its own.
 
+use super::replicas::{dir_of, make_dirs};
 use crate::catalogue::VolumeTree;
 use crate::identity::account::Account;
+use crate::store::Store;
 use crate::store::local::LocalStore;
 use crate::store::tree::remove_tree;
-use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Effects, Kind, NodeId, Origin, ROOT, Record, Spot};
 use renkei_core::path::RelPath;
@@ -135,13 +136,8 @@ fn is_missing(error: &Error) -> bool {
     matches!(error.code, Code::PathNotFound | Code::NotADirectory)
 }
 
-fn place<'p>(plain: &LocalStore, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
-    let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
-    Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
-}
-
 fn remove(plain: &LocalStore, path: &RelPath) -> Result<(), Error> {
-    let (dir, name) = place(plain, path)?;
+    let (dir, name) = dir_of(plain, path)?;
     match dir.remove_file(name) {
         Err(error) if error.code == Code::IsADirectory => remove_tree(&*dir, name).map(drop),
         done => done,
@@ -149,10 +145,10 @@ fn remove(plain: &LocalStore, path: &RelPath) -> Result<(), Error> {
 }
 
 fn rename(plain: &LocalStore, from: &RelPath, to: &RelPath) -> Result<(), Error> {
-    let (from_dir, from_name) = place(plain, from)?;
+    let (from_dir, from_name) = dir_of(plain, from)?;
     // Whatever is in the way had that name before.
     let _ = remove(plain, to);
     let (parent, to_name) = to.split().ok_or_else(|| Error::new(Code::IsADirectory, "rename", to, ""))?;
-    let to_dir = super::replicas::make_dirs(&plain.root()?, &RelPath::parse(parent)?)?;
+    let to_dir = make_dirs(&plain.root()?, &RelPath::parse(parent)?)?;
     from_dir.rename(from_name, &*to_dir, to_name)
 }

@@ -82,9 +82,11 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
 
 /// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
 fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
-    let folders = folders(&facts.grant, &access.principal, need);
+    // Who may read it hears why it cannot be changed here.
+    let reads = if need == Need::Write { Need::Read } else { need };
+    let folders = folders(&facts.grant, &access.principal, reads);
     if !folders.iter().any(|folder| place.path.starts_with(folder)) {
-        let cause = format!("no grant of this site, which follows it, lets you {need} it");
+        let cause = format!("no grant of this site, which follows it, lets you {reads} it");
         return Err(Error::new(Code::NotAllowed, "open", place, cause));
     }
     if need == Need::Write {

@@ -67,6 +67,8 @@ struct Numbers {
 pub(super) struct Batch {
     changes: Vec<Numbered>,
     pub(super) held: Vec<(NodeId, Of, Stamp)>,
+    /// What names are of in the catalogue, as far as it was read ahead.
+    children: HashMap<Spot, Option<(NodeId, Node)>>,
     /// What is known of plain files, as far as it was read ahead.
     before: HashMap<NodeId, Option<Held>>,
     /// Files with several names that were brought up to date.
@@ -155,7 +157,12 @@ impl Compare {
         let (Some(dir), Some(id)) = (self.open(&parent), self.dir_id(&parent)?) else { return Ok(None) };
         self.batch.doubtful.insert(parent.clone(), id);
         let place = Place { dir, path: parent, id };
-        let known = if self.batch.fresh.contains(&id) { None } else { self.tree.child(&place.spot(name))? };
+        let spot = place.spot(name);
+        let known = match self.batch.children.get(&spot) {
+            _ if self.batch.fresh.contains(&id) => None,
+            Some(known) => known.clone(),
+            None => self.tree.child(&spot)?,
+        };
         self.bring_name(&place, name, known)
     }
 
@@ -345,6 +352,29 @@ impl Compare {
         Some(dir)
     }
 
+    /// Reads what the catalogue has of names that are brought up to date next, many at a time.
+    ///
+    /// # Errors
+    /// As [`Compare::bring`].
+    pub(super) fn read_ahead(&mut self, paths: &[RelPath]) -> Result<(), Error> {
+        let mut spots = Vec::new();
+        for path in paths {
+            let (Some(dir), Some(name)) = (path.parent(), path.name()) else { continue };
+            if let Some(dir) = self.dir_id(&dir)?.filter(|dir| !self.batch.fresh.contains(dir)) {
+                spots.push(Spot { dir, name: Name(name.to_vec()) });
+            }
+        }
+        let mut found = self.tree.children(&spots)?;
+        let is_file = |node: &Node| matches!(node.kind, Kind::File(_));
+        let files: Vec<NodeId> =
+            found.values().filter(|(_, node)| is_file(node)).map(|(id, _)| *id).collect();
+        self.batch.children.extend(spots.into_iter().map(|at| {
+            let known = found.remove(&at);
+            (at, known)
+        }));
+        self.read_held(&files)
+    }
+
     /// Reads what is known of plain files, many at a time.
     fn read_held(&mut self, files: &[NodeId]) -> Result<(), Error> {
         if files.is_empty() {
@@ -408,7 +438,11 @@ impl Compare {
 
     // ---- storing -----------------------------------------------------------------------------------------------------
 
-    fn commit_if_full(&mut self) -> Result<(), Error> {
+    /// Stores what was gathered if it is much.
+    ///
+    /// # Errors
+    /// As [`Compare::commit`].
+    pub(super) fn commit_if_full(&mut self) -> Result<(), Error> {
         let is_full = self.batch.changes.len() >= MOST_CHANGES || self.batch.done.len() >= MOST_DONE;
         if is_full { self.commit() } else { Ok(()) }
     }

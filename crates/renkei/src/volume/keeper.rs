@@ -18,6 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// Pause before a scan that failed is tried again.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// Noted names that are looked up at once.
+const PART: usize = 1000;
+
 /// The note that names the top directory, so that another one is not taken for it.
 const TOP: &str = "top";
 
@@ -142,9 +145,14 @@ impl Keeper {
             self.todo.push(to.clone());
             own.extend([from.clone(), to.clone()]);
         }
-        for path in &own {
-            // What is in them was made by those who noted it, too.
-            self.compare.bring(path)?.iter().for_each(|dir| self.watch(dir));
+        let paths: Vec<RelPath> = own.iter().cloned().collect();
+        for part in paths.chunks(PART) {
+            self.compare.read_ahead(part)?;
+            for path in part {
+                // What is in them was made by those who noted it, too.
+                self.compare.bring(path)?.iter().for_each(|dir| self.watch(dir));
+            }
+            self.compare.commit_if_full()?;
         }
         for path in taken.foreign.iter().filter(|path| !own.contains(path)) {
             if !self.compare.is_as_seen(path) {

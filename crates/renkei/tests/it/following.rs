@@ -75,7 +75,7 @@ fn a_follower_sees_what_is_there_and_what_changes() {
     let after = await_output(titech, &["ls", "titech:/genome/2026"], |text| !text.contains("newest"));
     assert!(after.contains("new\n"), "{after}");
     let refused = titech.json(&["mkdir", "titech:/genome/mine"]);
-    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+    assert_eq!(refused.1["error"]["code"], Code::ReadOnlyStorage.to_string(), "{refused:?}");
 }
 
 #[test]
@@ -225,4 +225,40 @@ fn nobody_follows_without_a_grant() {
     await_output(titech, &["--json", "volume", "show", "genome"], told);
     let refused = titech.json(&["cp", "titech:/genome/2026/x.bam", "/dev/null"]);
     assert_ne!(refused.0, 0, "{refused:?}");
+}
+
+#[test]
+fn each_site_says_what_it_holds() {
+    let federation = with_volume();
+    let Federation { titech, kek, .. } = &federation;
+    let mut osaka = Site::start(&federation.scratch(), "osaka");
+    kek.take_card(&osaka);
+    osaka.take_card(kek);
+    kek.ok(&["volume", "grant", "genome", "osaka", "read"]);
+    subscribe(titech);
+    let account = account();
+    let with = ["--from", "kek", "--storage", "data", "--account", &account];
+    osaka.ok(&[&["volume", "subscribe", "genome"], &with[..]].concat());
+    for site in [titech, &osaka] {
+        await_output(site, &["ls", "/genome/2026"], |text| text.contains("x.bam"));
+    }
+    osaka.ok(&["replicate", "/genome/2026/raw"]);
+    let told = |site: &Site| {
+        let (_, told) = site.json(&["where", "/genome/2026"]);
+        let rows = told["replicas"].as_array().unwrap().iter();
+        rows.map(|row| format!("{} {} {}", row["site"], row["role"], row["files"]).replace('"', ""))
+            .collect::<Vec<_>>()
+    };
+    // Somebody from elsewhere may read there, and not fill the disk.
+    titech.take_card(&osaka);
+    osaka.take_card(titech);
+    osaka.ok(&["volume", "grant", "genome", "*@titech", "read"]);
+    assert!(titech.ok(&["ls", "osaka:/genome"]).contains("2026"));
+    let refused = titech.json(&["replicate", "osaka:/genome"]);
+    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
+    assert_eq!(told(kek), ["kek home 301", "osaka replica 300", "titech replica 0"]);
+    assert_eq!(told(titech), ["kek home 301", "titech replica 0", "osaka replica 300"]);
+    osaka.stop();
+    let (status, found) = titech.json(&["where", "/genome/2026"]);
+    assert_eq!((status, found["failures"][0]["path"].as_str()), (8, Some("osaka")), "{found}");
 }

@@ -36,7 +36,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("site", BELOW_SITE),
     // A door sees the facade and its connections, and nothing else below.
     ("doors", &["site", "net", "home", "config", "telemetry"]),
-    ("mount", &["site", "home", "config", "telemetry"]),
+    // A file system over whoever does operations on files: a store here, or a session with a site.
+    ("mount", &["mover", "store", "home", "config", "telemetry"]),
     ("daemon", ALL),
     ("cli", ALL),
     ("main", ALL),

@@ -212,6 +212,42 @@ fn what_changes_behind_its_back_is_found() {
 }
 
 #[test]
+fn a_lost_tree_is_made_anew() {
+    let (dir, mut kek) = site();
+    kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
+    kek.stop();
+    fs::remove_dir_all(kek.dir().join("state/volumes")).unwrap();
+    kek.restart();
+    check(&kek);
+    assert_eq!(check(&kek)["new"], 0);
+    assert!(records(&kek) > 8);
+    assert_eq!(tree(&kek.root().join("genome/run7")), tree(&dir.path().join("run7")));
+}
+
+#[test]
+fn what_is_not_mounted_is_not_gone() {
+    let (dir, mut kek) = site();
+    kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
+    let before = records(&kek);
+    kek.stop();
+    let (folder, aside) = (kek.root().join("genome"), kek.root().join("aside"));
+    fs::rename(&folder, &aside).unwrap();
+    kek.restart();
+    let refused = kek.renkei(&["ls", "/genome"]);
+    assert!(errors(&refused).contains("RK-STORE-17"), "{refused:?}");
+    // An empty directory where it would be mounted.
+    fs::create_dir(&folder).unwrap();
+    let refused = kek.renkei(&["volume", "check", "genome"]);
+    assert!(errors(&refused).contains("RK-STORE-17"), "{refused:?}");
+    assert_eq!(records(&kek), before);
+    kek.stop();
+    fs::remove_dir(&folder).unwrap();
+    fs::rename(&aside, &folder).unwrap();
+    kek.restart();
+    assert_eq!(check(&kek)["gone"], 0);
+}
+
+#[test]
 fn a_pop_that_is_killed_finds_what_it_did_not_note() {
     let (dir, mut kek) = site();
     let source = dir.path().join("many");

@@ -181,7 +181,7 @@ fn operate(
     request: Request,
     access: &Access,
     link: &Arc<ControlSender>,
-    site: &Site,
+    site: &Arc<Site>,
     stop: &Stop,
 ) -> Result<Reply, Error> {
     Ok(match request {

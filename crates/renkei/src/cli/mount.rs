@@ -1,0 +1,336 @@
+//! `renkei mount`: files of sites as a file system of this machine.
+
+use super::Context;
+use super::connect::{dialler, own_site, site_or_place, unexpected};
+use super::output::Report;
+use crate::home::{file_error, make_dir};
+use crate::mount::Options;
+use crate::mount::point::{self, Stop};
+use crate::mount::whole::Whole;
+use crate::mover::dial::Dialler;
+use crate::mover::far::{self, Config, Far, FarFiles};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
+use renkei_core::wire::file::Files;
+use renkei_core::wire::message::{Identity, Reply, Request};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a lost site is tried before calls fail, if they are to fail.
+const FAIL_AFTER: Duration = Duration::from_secs(2);
+
+/// Show files of a site as a file system of this machine
+#[derive(Debug, clap::Args)]
+#[command(
+    after_long_help = "The mount goes on in the background until `renkei umount`; --foreground keeps it here. docs/mount.md says what is \
+                       promised, and has lines for /etc/fstab and systemd.\n\nExamples:\n  renkei mount kek:/data/run7 ~/run7\n  renkei mount \
+                       ~/renkei --volume genome\n  renkei mount /mnt/renkei\n  renkei mount --read-only kek:/data /mnt/kek\n  renkei umount ~/run7"
+)]
+pub struct Args {
+    /// What is shown, and an empty directory of this machine; without SITE:/PATH all storages and volumes of your own site
+    ///
+    /// SITE:/STORAGE/PATH; /VOLUME/PATH is at your own site, SITE:/ is all that a site has.
+    #[arg(value_names = ["SITE:/PATH", "MOUNTPOINT"], num_args = 1..=2, required = true)]
+    paths: Vec<OsString>,
+    /// This volume of your own site, as /NAME
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Let nothing be changed
+    #[arg(long)]
+    read_only: bool,
+    /// Stay until it is unmounted, and log here
+    #[arg(long)]
+    foreground: bool,
+    /// Let other users of this machine in, whose access the modes of the files decide; they act as you at the site
+    #[arg(long)]
+    allow_other: bool,
+    /// What programs get when the site is not reached: wait until it is, or fail with an I/O error
+    #[arg(long, value_name = "HOW", default_value = "wait")]
+    when_lost: WhenLost,
+    /// How long the kernel believes what it knows of a file that is not opened, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    attr_ttl: Duration,
+    /// Tell the process that started this one how it went
+    #[arg(long, hide = true)]
+    tell: bool,
+}
+
+/// What becomes of calls when the site is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WhenLost {
+    /// They wait.
+    Wait,
+    /// They fail.
+    Fail,
+}
+
+/// What is told when a mount is there.
+#[derive(Serialize, Deserialize)]
+struct Started {
+    source: String,
+    mount_point: PathBuf,
+    process: u32,
+    log: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|time| *time <= Duration::from_secs(86_400)).ok_or("seconds from 0 to 86400".into())
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    if !args.foreground {
+        let started = in_background(args, context)?;
+        context.output.done(&started)?;
+        return Ok(0);
+    }
+    let outcome = serve(args, context);
+    if let (true, Err(error)) = (args.tell, &outcome) {
+        let _ = tell(error);
+    }
+    outcome.map(|()| 0)
+}
+
+// ---- in the foreground -----------------------------------------------------------------------------------------------
+
+impl Args {
+    /// What is shown; nothing for all that the user's own site has.
+    fn source(&self) -> Result<Option<OsString>, Error> {
+        let volume = self.volume.as_ref().map(|name| format!("/{name}").into());
+        match (&self.paths[..], volume) {
+            ([_], volume) => Ok(volume),
+            ([source, _], None) => Ok(Some(source.clone())),
+            _ => {
+                let cause = "with --volume give the mount point alone";
+                Err(Error::new(Code::UsageInvalid, "mount", self.point().display(), cause))
+            }
+        }
+    }
+
+    fn point(&self) -> &Path {
+        Path::new(self.paths.last().expect("at least one is asked for"))
+    }
+}
+
+fn serve(args: &Args, context: &Context) -> Result<(), Error> {
+    if args.tell {
+        // The end of the terminal is not the end of the mount.
+        let _ = rustix::process::setsid();
+    }
+    let (files, source, is_read_only) = files(args, context)?;
+    let options = Options {
+        source: source.clone(),
+        point: absolute(args.point())?,
+        is_read_only,
+        allow_other: args.allow_other,
+        attr_ttl: args.attr_ttl,
+    };
+    let stop = Stop::default();
+    end_on_signal(&stop)?;
+    let started =
+        Started { source, mount_point: options.point.clone(), process: std::process::id(), log: None };
+    point::run(files, &options, &stop, || match args.tell {
+        true => tell(&started),
+        false => context.output.done(&started),
+    })
+}
+
+/// Who does the operations, the name of what is mounted, and whether it can only be read.
+fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool), Error> {
+    let path = match args.source()? {
+        Some(source) => site_or_place(&source, context)?,
+        None => EndpointPath { site: own_site(context)?, place: None, trailing_slash: true },
+    };
+    let opening = Opening {
+        dialler: dialler(context, &[&path.site])?,
+        site: path.site.clone(),
+        write: !args.read_only,
+        when_lost: match args.when_lost {
+            WhenLost::Wait => far::WhenLost::Wait,
+            WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
+        },
+    };
+    let Some(place) = &path.place else {
+        let names = {
+            let opening = opening.clone();
+            move || opening.names()
+        };
+        let open = move |name: &str| {
+            let place = Place { storage: name.into(), path: RelPath::root() };
+            opening.open(place).map(|(files, _)| files)
+        };
+        let whole = Whole::new(Box::new(names), Box::new(open));
+        return Ok((Arc::new(whole), path.to_string(), args.read_only));
+    };
+    let (files, is_read_only) = opening.open(place.clone())?;
+    Ok((files, path.to_string(), is_read_only))
+}
+
+/// How file sessions with a site are opened.
+#[derive(Clone)]
+struct Opening {
+    dialler: Dialler,
+    site: SiteName,
+    write: bool,
+    when_lost: far::WhenLost,
+}
+
+impl Opening {
+    /// Opens a place, to be read alone where nothing may be changed; tells that.
+    fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
+        let open = |write: bool| {
+            let (dialler, site) = (self.dialler.clone(), self.site.clone());
+            let far = Far { dialler, site, place: place.clone(), write };
+            let config = Config { when_lost: self.when_lost, ..Config::default() };
+            FarFiles::open(far, config).map(|files| Arc::new(files) as Arc<dyn Files>)
+        };
+        match open(self.write) {
+            Err(error) if self.write && refuses_writing(error.code) => {
+                tracing::info!(%error, "it can only be read");
+                Ok((open(false)?, true))
+            }
+            opened => Ok((opened?, !self.write)),
+        }
+    }
+
+    /// The storages and volumes that the user may use now.
+    fn names(&self) -> Result<Vec<String>, Error> {
+        match self.dialler.connect(&self.site)?.ask(Request::Whoami)? {
+            Reply::Identity(Identity { storages, volumes, .. }) => {
+                Ok(storages.into_iter().chain(volumes).map(|(name, _)| name).collect())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn refuses_writing(code: Code) -> bool {
+    matches!(code, Code::ReadOnlyStorage | Code::NotAllowed | Code::OutOfScope)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| file_error("find", path, &error))
+}
+
+/// Ends in order when the process is told to end.
+fn end_on_signal(stop: &Stop) -> Result<(), Error> {
+    let stop = stop.clone();
+    ctrlc::set_handler(move || {
+        let lost = stop.stop();
+        std::process::exit(i32::from(lost > 0));
+    })
+    .map_err(|error| Error::new(Code::SystemCall, "wait for signals", "", error))
+}
+
+// ---- in the background -----------------------------------------------------------------------------------------------
+
+/// Starts the process of the mount and waits for its first line: that it is there, or an error.
+fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
+    let (log, path) = log(args, context)?;
+    let failed =
+        |error: io::Error| Error::new(Code::SystemCall, "start mount", args.point().display(), error);
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    if let Some(dir) = &context.dir {
+        command.arg("--dir").arg(dir);
+    }
+    command.arg("-v").args(args.words());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut child = command.spawn().map_err(failed)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+    }
+    if let Ok(started) = serde_json::from_str::<Started>(&line) {
+        return Ok(Started { log: Some(path), ..started });
+    }
+    let _ = child.wait();
+    let died = |_| {
+        let words = fs::read_to_string(&path).unwrap_or_default();
+        let cause = format!("its process ended and said: {}", words.lines().last().unwrap_or_default());
+        Error::new(Code::MountFailed, "mount", args.point().display(), cause)
+    };
+    Err(serde_json::from_str::<Error>(&line).unwrap_or_else(died))
+}
+
+impl Args {
+    /// The words that say the same to another process.
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--tell".into()];
+        let flags = [("--read-only", self.read_only), ("--allow-other", self.allow_other)];
+        words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.into()));
+        let when_lost = if self.when_lost == WhenLost::Wait { "wait" } else { "fail" };
+        words.extend(["--when-lost".into(), when_lost.into()]);
+        words.extend(self.volume.iter().flat_map(|name| ["--volume".into(), name.into()]));
+        words.extend(["--attr-ttl".into(), self.attr_ttl.as_secs_f64().to_string().into(), "--".into()]);
+        words.extend(self.paths.clone());
+        words
+    }
+}
+
+/// Where the process of a mount logs: one file for each mount point, begun anew each time.
+fn log(args: &Args, context: &Context) -> Result<(File, PathBuf), Error> {
+    let folder = context.home()?.state_dir().join("mounts");
+    make_dir(&folder, 0o700)?;
+    let point = absolute(args.point())?;
+    let name = printable(point.as_os_str().as_bytes()).replace(['/', '\\'], "-");
+    // A file name may have 255 bytes.
+    let name: String =
+        name.trim_matches('-').chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
+    let path = folder.join(format!("{name}.log"));
+    Ok((File::create(&path).map_err(|error| file_error("create", &path, &error))?, path))
+}
+
+/// Says something to the process that started this one, on one line.
+fn tell(value: &impl Serialize) -> Result<(), Error> {
+    let line = serde_json::to_string(value).expect("what is told is plain data");
+    writeln!(io::stdout(), "{line}").map_err(|error| {
+        Error::new(Code::Cancelled, "mount", "", format!("the command that asked ended: {error}"))
+    })
+}
+
+impl Report for Started {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{} is at {}", self.source, self.mount_point.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Args {
+        Line::try_parse_from([&["x"], words].concat()).map(|line| line.args).unwrap()
+    }
+
+    #[test]
+    fn another_process_is_told_the_same() {
+        let args =
+            parse(&["--read-only", "--when-lost", "fail", "--attr-ttl", "0.5", "--", "kek:/data", "-x"]);
+        let words = args.words();
+        let text: Vec<_> = words.iter().skip(1).map(|word| word.to_str().unwrap()).collect();
+        let again = parse(&text);
+        assert!(again.foreground && again.tell && again.read_only && !again.allow_other);
+        assert_eq!((again.when_lost, again.attr_ttl), (WhenLost::Fail, Duration::from_millis(500)));
+        assert_eq!(again.paths, args.paths);
+    }
+
+    #[test]
+    fn times_have_bounds() {
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        assert!(["-1", "x", "1e9", "nan"].iter().all(|text| seconds(text).is_err()));
+    }
+}

@@ -1,0 +1,409 @@
+//! The content of open files: versions that are read, and drafts that are written.
+//!
+//! All who have a file open here share its [`Content`]. Once somebody opens it to write there is a draft, and everybody here
+//! reads that. Who opened the file before has a version of its own open at the other side, which is read as long as
+//! there is no draft.
+//!
+//! Locks are taken in this order: a content's draft, then the table; no operation is waited for under the table's.
+
+use super::Mounted;
+use super::attributes::Known;
+use super::errno::Refusal;
+use super::names::now;
+use fuser::{FopenFlags, OpenFlags};
+use renkei_core::entry::FileTime;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What all who have a file open share.
+#[derive(Default)]
+pub(super) struct Content {
+    draft: RwLock<Option<Draft>>,
+    /// How many have it open; counted under the table's lock.
+    users: AtomicUsize,
+    /// How many of them may write; counted under the draft's lock.
+    writers: AtomicUsize,
+}
+
+/// What is written.
+struct Draft {
+    handle: Handle,
+    size: AtomicU64,
+    changed: Mutex<Changed>,
+}
+
+/// What of a draft was not published.
+#[derive(Clone, Copy)]
+struct Changed {
+    is_dirty: bool,
+    /// When it was written last, or what a program says it was.
+    mtime: FileTime,
+}
+
+/// An open file of a program.
+pub(super) struct Open {
+    id: u64,
+    content: Arc<Content>,
+    /// The version opened for reading, if there was no draft.
+    version: Option<Handle>,
+    writes: bool,
+    appends: bool,
+}
+
+impl Content {
+    fn draft(&self) -> RwLockReadGuard<'_, Option<Draft>> {
+        self.draft.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn draft_mut(&self) -> RwLockWriteGuard<'_, Option<Draft>> {
+        self.draft.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has it open to write.
+    pub(super) fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+
+    /// What is told of the file: what is known of it, and what was written since.
+    pub(super) fn over(&self, known: Known) -> Known {
+        let draft = self.draft();
+        let changed = draft.as_ref().map(|draft| (draft, *draft.changed())).filter(|(_, now)| now.is_dirty);
+        changed.map_or(known, |(draft, now)| known.while_written(draft.size(), now.mtime))
+    }
+}
+
+impl Draft {
+    fn new(handle: Handle, size: u64, mtime: FileTime, is_dirty: bool) -> Self {
+        Draft { handle, size: AtomicU64::new(size), changed: Mutex::new(Changed { is_dirty, mtime }) }
+    }
+
+    fn changed(&self) -> MutexGuard<'_, Changed> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn touch(&self) {
+        *self.changed() = Changed { is_dirty: true, mtime: now() };
+    }
+}
+
+impl Mounted {
+    // ---- opening -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn open(&self, id: u64, flags: OpenFlags) -> Result<(u64, FopenFlags), Refusal> {
+        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        let content = self.join(id)?;
+        let opened = match writes {
+            true => self.open_draft(id, &content, flags.0 & libc::O_TRUNC != 0).map(|kept| (None, kept)),
+            false => self.open_version(id, &content),
+        };
+        let (version, is_cached) = opened.inspect_err(|_| self.leave(id, &content))?;
+        let appends = flags.0 & libc::O_APPEND != 0;
+        let fh = self.hold(Open { id, content, version, writes, appends });
+        Ok((fh, opened_flags(is_cached, writes && appends)))
+    }
+
+    fn hold(&self, open: Open) -> u64 {
+        let fh = self.next();
+        self.opens.lock().unwrap_or_else(PoisonError::into_inner).insert(fh, Arc::new(open));
+        fh
+    }
+
+    fn find(&self, fh: u64) -> Result<Arc<Open>, Refusal> {
+        let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        opens.get(&fh).cloned().ok_or(Refusal::plain(libc::EBADF))
+    }
+
+    /// The content of a file, with one user more.
+    fn join(&self, id: u64) -> Result<Arc<Content>, Error> {
+        let mut table = self.table();
+        let content = table.node(id)?.content.get_or_insert_default().clone();
+        content.users.fetch_add(1, Ordering::Relaxed);
+        Ok(content)
+    }
+
+    /// One user less; the last closes the draft.
+    fn leave(&self, id: u64, content: &Content) {
+        {
+            let mut table = self.table();
+            if content.users.fetch_sub(1, Ordering::Relaxed) > 1 {
+                return;
+            }
+            if let Ok(node) = table.node(id) {
+                node.content = None;
+            }
+            table.drop_if_unused(id);
+        }
+        if let Some(draft) = content.draft_mut().take() {
+            self.close(draft.handle);
+        }
+    }
+
+    /// Opens the version that is there now, unless the file is written here.
+    fn open_version(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
+        if content.is_written() || (self.is_removed(id)? && content.draft().is_some()) {
+            return Ok((None, true));
+        }
+        let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(Op::Open(path.clone())))?;
+        let is_cached = self.take_version(id, handle, &item)?;
+        Ok((Some(handle), is_cached))
+    }
+
+    /// Begins a draft, or shares the one there is.
+    fn open_draft(&self, id: u64, content: &Content, truncates: bool) -> Result<bool, Refusal> {
+        let mut draft = content.draft_mut();
+        if content.is_written() || (draft.is_some() && self.is_removed(id)?) {
+            if let Some(draft) = draft.as_ref().filter(|_| truncates) {
+                self.resize(draft, 0)?;
+            }
+            content.writers.fetch_add(1, Ordering::Release);
+            return Ok(true);
+        }
+        let start = if truncates { Start::Empty } else { Start::Content };
+        let op = |path: &RelPath| Op::Draft { path: path.clone(), start, mode: 0 };
+        let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(op(path)))?;
+        let is_cached = self.take_version(id, handle, &item)?;
+        let size = if truncates { 0 } else { item.entry.size() };
+        if let Some(old) = draft.replace(Draft::new(handle, size, now(), truncates)) {
+            self.close(old.handle);
+        }
+        content.writers.fetch_add(1, Ordering::Release);
+        Ok(is_cached)
+    }
+
+    /// Checks that what was opened is the file it was to be, and tells whether the kernel's cache is of this version.
+    fn take_version(&self, id: u64, handle: Handle, item: &Item) -> Result<bool, Refusal> {
+        let known = self.owners.known(item);
+        if !self.is_still(id, &known)? {
+            self.close(handle);
+            // The kernel looks the name up anew, and opens what has it now.
+            return Err(Refusal::plain(libc::ESTALE));
+        }
+        let (is_cached, is_news) = {
+            let mut table = self.table();
+            let node = table.node(id)?;
+            let is_cached = node.cached.is_some_and(|cached| cached.same_content(&known));
+            let is_news = node.known != known;
+            (node.known, node.cached) = (known, Some(known));
+            (is_cached, is_news)
+        };
+        if is_news {
+            self.forget_attributes(id);
+        }
+        Ok(is_cached)
+    }
+
+    /// Makes a file and opens it, or opens it if it came there meanwhile and that is wanted.
+    pub(super) fn create(
+        &self,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(u64, Known, u64, FopenFlags), Refusal> {
+        let op = |path: &RelPath| Op::Draft { path: path.clone(), start: Start::New, mode: mode & 0o7777 };
+        let made = self.at(|table| table.path_below(dir, name), |path| self.ask_open(op(path)));
+        match made {
+            Ok((handle, item)) => self.created(dir, name, handle, &item, flags),
+            Err(error) if error.code == Code::PathExists && flags & libc::O_EXCL == 0 => {
+                let (id, known) = self.lookup(dir, name)?;
+                let opened = self.open(id, OpenFlags(flags));
+                let (fh, kept) = opened.inspect_err(|_| self.table().forget(id, 1))?;
+                Ok((id, known, fh, kept))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn created(
+        &self,
+        dir: u64,
+        name: &[u8],
+        handle: Handle,
+        item: &Item,
+        flags: i32,
+    ) -> Result<(u64, Known, u64, FopenFlags), Refusal> {
+        let made = self.owners.known(item);
+        let (id, known) = self.found(dir, name, made)?;
+        self.table().node(id)?.cached = Some(made);
+        let content = self.join(id)?;
+        // Also if it is opened for reading alone: it was made by a draft.
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        *content.draft_mut() = Some(Draft::new(handle, 0, made.mtime, false));
+        content.writers.fetch_add(usize::from(writes), Ordering::Release);
+        let appends = flags & libc::O_APPEND != 0;
+        let fh = self.hold(Open { id, content, version: None, writes, appends });
+        Ok((id, known, fh, opened_flags(true, writes && appends)))
+    }
+
+    // ---- content -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize, Refusal> {
+        let open = self.find(fh)?;
+        let draft = open.content.draft();
+        let handle = draft.as_ref().map(|draft| draft.handle).or(open.version);
+        let handle = handle.ok_or(Refusal::plain(libc::EBADF))?;
+        Ok(self.files.read(handle, offset, buf)?)
+    }
+
+    /// Writes where a program wants it; what comes from the kernel's cache knows its place.
+    pub(super) fn write(&self, fh: u64, offset: u64, bytes: &[u8], from_cache: bool) -> Result<(), Refusal> {
+        let open = self.find(fh)?;
+        let guard = open.content.draft();
+        let draft = guard.as_ref().filter(|_| open.writes).ok_or(Refusal::plain(libc::EBADF))?;
+        if !open.appends || from_cache {
+            return Ok(self.write_at(draft, offset, bytes)?);
+        }
+        // The end as it is here, which the kernel may not know yet; its lock keeps others from writing meanwhile.
+        let end = draft.size();
+        Ok(self.write_at(draft, end, bytes)?)
+    }
+
+    fn write_at(&self, draft: &Draft, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        for (part, at) in bytes.chunks(MAX_IO_BYTES as usize).zip((offset..).step_by(MAX_IO_BYTES as usize)) {
+            self.files.operate(Op::Write { handle: draft.handle, offset: at }, part)?;
+            draft.size.fetch_max(at + part.len() as u64, Ordering::AcqRel);
+        }
+        draft.touch();
+        Ok(())
+    }
+
+    fn resize(&self, draft: &Draft, bytes: u64) -> Result<(), Error> {
+        self.ask(Op::SetLen { handle: draft.handle, bytes })?;
+        draft.size.store(bytes, Ordering::Release);
+        draft.touch();
+        Ok(())
+    }
+
+    /// Cuts or extends a file. Who has it open to write publishes it by `close`, else it is published now.
+    pub(super) fn set_size(&self, id: u64, bytes: u64, is_open: bool) -> Result<(), Refusal> {
+        let content = self.join(id)?;
+        let done = self.set_size_in(id, &content, bytes, is_open);
+        self.leave(id, &content);
+        done
+    }
+
+    fn set_size_in(&self, id: u64, content: &Content, bytes: u64, is_open: bool) -> Result<(), Refusal> {
+        self.open_draft(id, content, bytes == 0)?;
+        let resized = match &*content.draft() {
+            Some(draft) if bytes > 0 => self.resize(draft, bytes),
+            _ => Ok(()),
+        };
+        let published = match resized {
+            Ok(()) if !is_open => self.publish(id, content),
+            outcome => outcome.map_err(Refusal::from),
+        };
+        self.stop_writing(id, content);
+        published
+    }
+
+    /// Makes room, as far as that is to extend the file.
+    pub(super) fn extend(&self, fh: u64, end: u64) -> Result<(), Refusal> {
+        let open = self.find(fh)?;
+        match &*open.content.draft() {
+            Some(draft) if end > draft.size() => Ok(self.resize(draft, end)?),
+            Some(_) => Ok(()),
+            None => Err(Refusal::plain(libc::EBADF)),
+        }
+    }
+
+    /// Gives what is written a time of modification; tells whether there was such.
+    pub(super) fn time_draft(&self, id: u64, mtime: FileTime) -> Result<bool, Error> {
+        let content = self.table().node(id)?.content.clone();
+        let Some(content) = content else { return Ok(false) };
+        let draft = content.draft();
+        let Some(draft) = &*draft else { return Ok(false) };
+        let mut changed = draft.changed();
+        if changed.is_dirty {
+            changed.mtime = mtime;
+        }
+        Ok(changed.is_dirty)
+    }
+
+    // ---- publishing --------------------------------------------------------------------------------------------------
+
+    /// A program closed a file or wants it durable.
+    pub(super) fn flush(&self, fh: u64) -> Result<(), Refusal> {
+        let open = self.find(fh)?;
+        if open.writes { self.publish(open.id, &open.content) } else { Ok(()) }
+    }
+
+    /// Publishes what is written to a file, if it is open.
+    pub(super) fn publish_if_open(&self, id: u64) -> Result<(), Refusal> {
+        let content = self.table().node(id)?.content.clone();
+        content.map_or(Ok(()), |content| self.publish(id, &content))
+    }
+
+    fn publish(&self, id: u64, content: &Content) -> Result<(), Refusal> {
+        let draft = content.draft_mut();
+        let Some(draft) = &*draft else { return Ok(()) };
+        let changed = *draft.changed();
+        // What has no name any more goes with the last who has it open.
+        if !changed.is_dirty || self.is_removed(id)? {
+            return Ok(());
+        }
+        let item = self.ask_item(Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) })?;
+        let (now, before) = (self.owners.known(&item), self.table().node(id)?.known);
+        if now.size != draft.size() {
+            let cause = format!("it has {} bytes of {}", now.size, draft.size());
+            return Err(Error::new(Code::IoFailed, "publish", &item.entry.path, cause).into());
+        }
+        draft.changed().is_dirty = false;
+        self.table().publish(id, now);
+        if now.mode != before.mode {
+            // Set-id bits went with the old content.
+            self.forget_attributes(id);
+        }
+        Ok(())
+    }
+
+    /// Publishes all that is written; errors are told and logged.
+    pub(super) fn publish_all(&self) -> usize {
+        let open = self.table().open();
+        let failed = open.iter().filter(|(id, content)| {
+            let outcome = self.publish(*id, content);
+            let failed = outcome.is_err();
+            if let Err(Refusal { error: Some(error), .. }) = outcome {
+                self.troubles.note(&error);
+            }
+            failed
+        });
+        failed.count()
+    }
+
+    /// One writer less. The last one publishes what was written since `close` flushed it, as programs do that
+    /// have the file mapped.
+    fn stop_writing(&self, id: u64, content: &Content) {
+        if content.writers.load(Ordering::Acquire) == 1
+            && let Err(Refusal { error: Some(error), .. }) = self.publish(id, content)
+        {
+            self.troubles.note(&error);
+        }
+        let _draft = content.draft_mut();
+        content.writers.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn release(&self, fh: u64) {
+        let open = self.opens.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh);
+        let Some(open) = open else { return };
+        if open.writes {
+            self.stop_writing(open.id, &open.content);
+        }
+        self.leave(open.id, &open.content);
+        if let Some(version) = open.version {
+            self.close(version);
+        }
+    }
+}
+
+/// How the kernel is to treat a file: what appends goes past its cache, whose end may be out of date.
+fn opened_flags(is_cached: bool, appends: bool) -> FopenFlags {
+    let cached = if is_cached { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+    if appends { cached | FopenFlags::FOPEN_DIRECT_IO } else { cached }
+}

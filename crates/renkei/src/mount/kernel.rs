@@ -1,0 +1,394 @@
+//! What the kernel asks, as calls of [`Mounted`]; nothing is decided here.
+//!
+//! Writes go through the kernel's cache at once (no `FUSE_WRITEBACK_CACHE`, with which the kernel would never again believe
+//! another's word about a file's size). The cache is dropped when a file is opened that has another version by then.
+//! Locks are the kernel's own, so they hold among the programs of this mount.
+
+use super::Mounted;
+use super::attributes::file_time;
+use super::errno::Refusal;
+use super::listing::Line;
+use super::names::{Wanted, now};
+use super::table::ROOT;
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Most bytes of one request.
+const MAX_REQUEST_BYTES: u32 = 1 << 20;
+/// Requests that the kernel has under way by itself, as those of reading ahead.
+const MAX_BACKGROUND: u16 = 64;
+/// The attribute of the root that has the last errors.
+const ERRORS_ATTRIBUTE: &[u8] = b"user.renkei.error";
+/// Unit of what `statfs` tells.
+const STATFS_BYTES: u32 = 4096;
+/// What is asked of the kernel beside the usual; each is left out where it is not known.
+const WANTED: [InitFlags; 8] = [
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // Without it each write asks whether the file has capabilities; drafts lose set-id bits when they are published.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_ASYNC_DIO,
+    // Files that are opened to append can be mapped all the same.
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+];
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A mounted tree before the kernel.
+pub(super) struct Kernel(pub(super) Arc<Mounted>);
+
+impl Kernel {
+    /// The number for a refusal; what is unexpected is remembered.
+    fn number(&self, refusal: &Refusal) -> Errno {
+        if let Some(error) = &refusal.error {
+            self.0.troubles.note(error);
+        }
+        Errno::from_i32(refusal.number)
+    }
+
+    fn empty(&self, outcome: Result<(), Refusal>, reply: ReplyEmpty) {
+        match outcome {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn entry(&self, outcome: Result<(u64, super::Known), Refusal>, reply: ReplyEntry) {
+        match outcome {
+            Ok((id, known)) => reply.entry(&self.0.ttl, &known.attributes(id), Generation(0)),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn attributes(&self, id: INodeNo, outcome: Result<super::Known, Refusal>, reply: ReplyAttr) {
+        match outcome {
+            Ok(known) => reply.attr(&self.0.ttl, &known.attributes(id.0)),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn opened(&self, outcome: Result<(u64, FopenFlags), Refusal>, reply: ReplyOpen) {
+        match outcome {
+            Ok((fh, flags)) => reply.opened(FileHandle(fh), flags),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn fill(&self, reply: &mut ReplyDirectoryPlus, next: u64, line: &Line) -> bool {
+        let attributes = line.known.attributes(line.id);
+        reply.add(
+            attributes.ino,
+            next,
+            OsStr::from_bytes(&line.name),
+            &self.0.ttl,
+            &attributes,
+            Generation(0),
+        )
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the kernel's interface")]
+impl Filesystem for Kernel {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in WANTED {
+            if config.add_capabilities(wanted).is_err() {
+                tracing::debug!(?wanted, "not known to this kernel");
+            }
+        }
+        // Both are below the bounds that the calls check.
+        let _ = config.set_max_write(MAX_REQUEST_BYTES);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.0.publish_all();
+    }
+
+    // ---- names -------------------------------------------------------------------------------------------------------
+
+    fn lookup(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.0.lookup(dir.0, name.as_bytes()), reply);
+    }
+
+    fn forget(&self, _: &Request, id: INodeNo, times: u64) {
+        self.0.table().forget(id.0, times);
+    }
+
+    fn mknod(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        self.entry(self.0.make_file(dir.0, name.as_bytes(), mode), reply);
+    }
+
+    fn mkdir(&self, _: &Request, dir: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.entry(self.0.make_dir(dir.0, name.as_bytes(), mode), reply);
+    }
+
+    fn symlink(&self, _: &Request, dir: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.entry(self.0.make_symlink(dir.0, name.as_bytes(), target.as_os_str().as_bytes()), reply);
+    }
+
+    fn link(&self, _: &Request, id: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(self.0.link(id.0, dir.0, name.as_bytes()), reply);
+    }
+
+    fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(self.0.remove(dir.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(self.0.remove_dir(dir.0, name.as_bytes()), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags.intersects(!RenameFlags::RENAME_NOREPLACE) {
+            return reply.error(Errno::EINVAL);
+        }
+        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        let outcome = self.0.rename((from.0, name.as_bytes()), (to.0, new_name.as_bytes()), replace);
+        self.empty(outcome, reply);
+    }
+
+    fn readlink(&self, _: &Request, id: INodeNo, reply: ReplyData) {
+        match self.0.read_link(id.0) {
+            Ok(target) => reply.data(&target),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    // ---- attributes --------------------------------------------------------------------------------------------------
+
+    fn getattr(&self, _: &Request, id: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.attributes(id, self.0.look_at(id.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        id: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mtime = mtime.map(|mtime| match mtime {
+            TimeOrNow::SpecificTime(time) => file_time(time),
+            TimeOrNow::Now => now(),
+        });
+        // Cutting a file sets its time by itself.
+        let mtime = mtime.filter(|_| size.is_none());
+        let wanted = Wanted { mode, uid, gid, size, mtime };
+        self.attributes(id, self.0.alter(id.0, wanted, fh.map(|fh| fh.0)), reply);
+    }
+
+    fn getxattr(&self, _: &Request, id: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if id.0 != ROOT || name.as_bytes() != ERRORS_ATTRIBUTE {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let text = self.0.troubles.text();
+        match size {
+            0 => reply.size(u32::try_from(text.len()).unwrap_or(u32::MAX)),
+            size if (size as usize) < text.len() => reply.error(Errno::ERANGE),
+            _ => reply.data(text.as_bytes()),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _id: INodeNo, reply: ReplyStatfs) {
+        match self.0.space() {
+            Ok(space) => {
+                let blocks = |bytes: u64| bytes / u64::from(STATFS_BYTES);
+                let available = blocks(space.available_bytes);
+                let (files, free) = (space.total_files, space.free_files);
+                reply.statfs(
+                    blocks(space.total_bytes),
+                    available,
+                    available,
+                    files,
+                    free,
+                    STATFS_BYTES,
+                    255,
+                    STATFS_BYTES,
+                );
+            }
+            Err(error) => reply.error(self.number(&error.into())),
+        }
+    }
+
+    // ---- content -----------------------------------------------------------------------------------------------------
+
+    fn open(&self, _: &Request, id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.opened(self.0.open(id.0, flags), reply);
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.0.create(dir.0, name.as_bytes(), mode, flags) {
+            Ok((id, known, fh, kept)) => {
+                reply.created(&self.0.ttl, &known.attributes(id), Generation(0), FileHandle(fh), kept);
+            }
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _id: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        BUFFER.with_borrow_mut(|buffer| {
+            let size = size.min(MAX_REQUEST_BYTES) as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.0.read(fh.0, offset, &mut buffer[..size]) {
+                Ok(count) => reply.data(&buffer[..count]),
+                Err(refusal) => reply.error(self.number(&refusal)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _id: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        match self.0.write(fh.0, offset, data, from_cache) {
+            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn flush(&self, _: &Request, _id: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.empty(self.0.flush(fh.0), reply);
+    }
+
+    fn fsync(&self, _: &Request, _id: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.empty(self.0.flush(fh.0), reply);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _id: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.release(fh.0);
+        reply.ok();
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _id: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if mode != 0 {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.empty(self.0.extend(fh.0, offset.saturating_add(length)), reply);
+    }
+
+    // ---- directories -------------------------------------------------------------------------------------------------
+
+    fn opendir(&self, _: &Request, id: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.opened(self.0.open_dir(id.0).map(|fh| (fh, FopenFlags::empty())), reply);
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        _id: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        match self.0.list(fh.0, offset, |next, line| self.fill(&mut reply, next, line)) {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _id: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.0.close_dir(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _id: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        // Names are durable when the call that made them returned.
+        reply.ok();
+    }
+}

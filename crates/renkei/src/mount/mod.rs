@@ -1,0 +1,240 @@
+//! The mount: sites' files as a file system of this machine, through FUSE.
+//!
+//! What the kernel asks comes to [`kernel`](self), which turns it into calls of `Mounted`; that keeps the table of the
+//! files the kernel knows and asks whoever does the operations, a [`Files`]: a store of this machine or a file session
+//! with a site. It knows nothing of sites, so what holds for one holds for all.
+//!
+//! Reading asks for what the kernel has not cached. Writing goes to one draft a file, shared by all who have it open here;
+//! `close` and `fsync` publish it and give the error if that fails. Whatever a program does to a file that is written here
+//! is seen at once by all programs here; other sites see it when it is published.
+//!
+//! Guarantees: close-to-open (an `open` looks anew); who has a version open goes on reading it; nothing that `close` or
+//! `fsync` acknowledged is lost. Non-goals: locks across sites, extended attributes, `O_DIRECT` as a promise.
+
+mod again;
+mod attributes;
+mod content;
+mod errno;
+mod kernel;
+mod listing;
+mod names;
+pub mod point;
+mod table;
+mod trouble;
+pub mod whole;
+
+use attributes::{Known, Owners};
+use content::Open;
+use errno::Refusal;
+use fuser::{INodeNo, Notifier};
+use listing::Listing;
+use renkei_core::error::{Code, Error, Kind};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
+use renkei_core::wire::message::Space;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+use table::{ROOT, Table};
+use trouble::Troubles;
+
+/// What to mount, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is mounted, as `mount` and `df` show it.
+    pub source: String,
+    /// Where.
+    pub point: PathBuf,
+    /// Whether nothing may be changed.
+    pub is_read_only: bool,
+    /// Whether other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// How long the kernel believes what it was told of a file.
+    pub attr_ttl: Duration,
+}
+
+/// A mounted tree: what the kernel knows of it and what is open.
+struct Mounted {
+    files: Arc<dyn Files>,
+    table: Mutex<Table>,
+    opens: Mutex<HashMap<u64, Arc<Open>>>,
+    listings: Mutex<HashMap<u64, Arc<Listing>>>,
+    next: AtomicU64,
+    /// Shared by renames while they are done, so that whoever finds a path gone can wait for them.
+    moving: RwLock<()>,
+    owners: Owners,
+    ttl: Duration,
+    troubles: Troubles,
+    notifier: OnceLock<Notifier>,
+}
+
+impl Mounted {
+    /// Looks at the root, so that what cannot be mounted is told before it is.
+    fn new(files: Arc<dyn Files>, ttl: Duration) -> Result<Self, Error> {
+        let owners = Owners::of_process();
+        let root = owners.known(&item(files.operate(Op::Look(RelPath::root()), &[])?)?);
+        Ok(Mounted {
+            files,
+            table: Mutex::new(Table::new(root)),
+            opens: Mutex::default(),
+            listings: Mutex::default(),
+            next: AtomicU64::new(1),
+            moving: RwLock::new(()),
+            owners,
+            ttl,
+            troubles: Troubles::default(),
+            notifier: OnceLock::new(),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    // ---- asking ------------------------------------------------------------------------------------------------------
+
+    fn ask_item(&self, op: Op) -> Result<Item, Error> {
+        item(self.ask(op)?)
+    }
+
+    fn ask_open(&self, op: Op) -> Result<(Handle, Item), Error> {
+        match self.ask(op)? {
+            Answer::Opened { handle, item } => Ok((handle, item)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Closes what is open at the other side; that it cannot be closed is nobody's concern.
+    fn close(&self, handle: Handle) {
+        if let Err(error) = self.ask(Op::Close(handle)) {
+            tracing::debug!(%error, "close");
+        }
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        match self.ask(Op::Space)? {
+            Answer::Space(space) => Ok(space),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Does something with a path, or several. If it is gone because a directory was renamed meanwhile, it is done again
+    /// with the path that it has by then.
+    fn at<P: PartialEq, T>(
+        &self,
+        path: impl Fn(&Table) -> Result<P, Error>,
+        mut act: impl FnMut(&P) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let now = || {
+            let table = self.table();
+            Ok((path(&table)?, table.moves))
+        };
+        let mut before = now()?;
+        loop {
+            let outcome = act(&before.0);
+            let is_gone = |error: &Error| matches!(error.code, Code::PathNotFound | Code::NotADirectory);
+            if !outcome.as_ref().is_err_and(is_gone) {
+                return outcome;
+            }
+            self.wait_for_renames();
+            let after = now()?;
+            if after == before {
+                return outcome;
+            }
+            before = after;
+        }
+    }
+
+    /// Returns when the renames that are under way are done.
+    fn wait_for_renames(&self) {
+        drop(self.moving.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    // ---- attributes --------------------------------------------------------------------------------------------------
+
+    /// What is told of a file: what was known last, and over it what is written here.
+    fn shown(&self, id: u64) -> Result<Known, Error> {
+        let (known, content) = {
+            let mut table = self.table();
+            let node = table.node(id)?;
+            (node.known, node.content.clone())
+        };
+        Ok(content.map_or(known, |content| content.over(known)))
+    }
+
+    /// What a file is now.
+    fn look_at(&self, id: u64) -> Result<Known, Refusal> {
+        if self.is_settled_here(id)? {
+            return Ok(self.shown(id)?);
+        }
+        let found = self.at(|table| table.path(id), |path| self.ask_item(Op::Look(path.clone())));
+        let is_open = self.table().node(id)?.content.is_some();
+        match found.map(|item| self.owners.known(&item)) {
+            Ok(known) if self.is_still(id, &known)? => Ok(self.learn(id, known)?),
+            // Another file has the name by now, or none: who has this one open keeps it.
+            Ok(_) if is_open => Ok(self.shown(id)?),
+            Ok(_) => Err(Refusal::plain(libc::ESTALE)),
+            Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
+            // The root stays reachable, for it has the reasons.
+            Err(error) if id == ROOT && error.kind() == Kind::Unavailable => {
+                self.troubles.note(&error);
+                Ok(self.shown(id)?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a file is what this machine knows it to be: it is written here, or has no name any more.
+    fn is_settled_here(&self, id: u64) -> Result<bool, Error> {
+        let mut table = self.table();
+        let node = table.node(id)?;
+        let is_removed = id != ROOT && node.is_removed();
+        Ok(is_removed || node.content.as_ref().is_some_and(|content| content.is_written()))
+    }
+
+    /// Whether what was found under the name of a file is that file.
+    fn is_still(&self, id: u64, found: &Known) -> Result<bool, Error> {
+        let known = self.table().node(id)?.known;
+        Ok((known.ino, known.kind) == (found.ino, found.kind))
+    }
+
+    fn learn(&self, id: u64, known: Known) -> Result<Known, Error> {
+        self.table().node(id)?.known = known;
+        self.shown(id)
+    }
+
+    /// Has the kernel forget the attributes of a file, of which it learnt otherwise.
+    fn forget_attributes(&self, id: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // It fails if the kernel does not know the file any more.
+            let _ = notifier.inval_inode(INodeNo(id), -1, 0);
+        }
+    }
+}
+
+fn item(answer: Answer) -> Result<Item, Error> {
+    match answer {
+        Answer::Item(item) => Ok(item),
+        other => Err(unexpected(&other)),
+    }
+}
+
+#[cold]
+fn unexpected(answer: &Answer) -> Error {
+    let cause = match answer {
+        Answer::Failed(error) => return error.clone(),
+        Answer::Done => "done",
+        Answer::Item(_) => "an entry",
+        Answer::Opened { .. } => "a handle",
+        Answer::Items { .. } => "a list",
+        Answer::Data(_) => "data",
+        Answer::Space(_) => "room",
+    };
+    Error::new(Code::ProtocolViolation, "read answer", "", format_args!("{cause} was not asked for"))
+}

@@ -1,0 +1,400 @@
+//! The files the kernel knows of, by number.
+//!
+//! Each has the names it was found under, so that its path follows from the directories above it: renaming a directory
+//! moves all that is below with one change. A file's number here is the one it has at the other side, if nothing else
+//! has that; it stays as long as the kernel remembers the file, also when a new version gives it another one there.
+//!
+//! Owns no open files and does no I/O. What it holds is bounded by what the kernel remembers: each entry goes when the
+//! kernel forgets it.
+
+use super::attributes::Known;
+use super::content::Content;
+use fuser::FileType;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Number of the top of what is mounted.
+pub(super) const ROOT: u64 = 1;
+/// Where numbers begin that no file system gives.
+const OWN_NUMBERS: u64 = 1 << 63;
+
+type Name = Box<[u8]>;
+
+/// All of them.
+pub(super) struct Table {
+    nodes: HashMap<u64, Node>,
+    /// Files with several names, by their number at the other side.
+    linked: HashMap<u64, u64>,
+    next_own: u64,
+    /// How many directories were renamed.
+    pub(super) moves: u64,
+}
+
+/// One file or directory.
+pub(super) struct Node {
+    /// How often the kernel was told of it and has not forgotten it.
+    lookups: u64,
+    /// Directory and name, the one seen last at the front; none once it is removed.
+    names: Vec<(u64, Name)>,
+    children: HashMap<Name, u64>,
+    /// What was known last.
+    pub(super) known: Known,
+    /// The version the kernel's cache is of.
+    pub(super) cached: Option<Known>,
+    /// Where its content is, while it is open.
+    pub(super) content: Option<Arc<Content>>,
+}
+
+impl Table {
+    /// With the root alone.
+    pub(super) fn new(root: Known) -> Self {
+        let mut table =
+            Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS, moves: 0 };
+        table.nodes.insert(ROOT, Node::new(root));
+        table
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A file by number.
+    ///
+    /// # Errors
+    /// The kernel never names one it was not told of; this guards against a defect.
+    pub(super) fn node(&mut self, id: u64) -> Result<&mut Node, Error> {
+        self.nodes.get_mut(&id).ok_or_else(|| gone(id))
+    }
+
+    /// The path of a file.
+    ///
+    /// # Errors
+    /// `PathNotFound` if it was removed.
+    pub(super) fn path(&self, id: u64) -> Result<RelPath, Error> {
+        let (mut names, mut at) = (Vec::new(), id);
+        while at != ROOT {
+            let node = self.nodes.get(&at).ok_or_else(|| gone(id))?;
+            let (parent, name) = node.names.first().ok_or_else(|| gone(id))?;
+            names.push(&**name);
+            at = *parent;
+        }
+        names.reverse();
+        RelPath::parse(&names.join(&b'/'))
+    }
+
+    /// The path of a name in a directory.
+    pub(super) fn path_below(&self, dir: u64, name: &[u8]) -> Result<RelPath, Error> {
+        self.path(dir)?.child(name)
+    }
+
+    /// The directory a file lies in.
+    pub(super) fn parent(&self, id: u64) -> u64 {
+        self.nodes.get(&id).and_then(|node| node.names.first()).map_or(ROOT, |(parent, _)| *parent)
+    }
+
+    /// What has a name, as far as the kernel knows.
+    pub(super) fn child(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        self.nodes.get(&dir)?.children.get(name).copied()
+    }
+
+    /// What has a name, if it is written here.
+    pub(super) fn written_child(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        let id = self.child(dir, name)?;
+        self.nodes.get(&id)?.content.as_ref().filter(|content| content.is_written()).map(|_| id)
+    }
+
+    /// Takes in what was found under a name, and gives its number. What had that name before and is another
+    /// file now has no name any more, but stays for those who have it open.
+    pub(super) fn enter(&mut self, dir: u64, name: &[u8], known: Known) -> u64 {
+        if let Some(id) = self.child(dir, name) {
+            if self.nodes.get_mut(&id).is_some_and(|node| node.takes(known)) {
+                return id;
+            }
+            self.detach(dir, name);
+        }
+        let id = self.linked_to(&known).unwrap_or_else(|| self.add(known));
+        self.name(id, dir, name);
+        id
+    }
+
+    /// The number of a file with several names of which this may be one.
+    fn linked_to(&mut self, known: &Known) -> Option<u64> {
+        let id = *self.linked.get(&known.ino).filter(|_| known.links > 1)?;
+        let node = self.nodes.get_mut(&id)?;
+        node.takes(*known).then_some(id)
+    }
+
+    fn add(&mut self, known: Known) -> u64 {
+        let is_free = known.ino > ROOT && known.ino < OWN_NUMBERS && !self.nodes.contains_key(&known.ino);
+        let id = if is_free { known.ino } else { self.own_number() };
+        self.nodes.insert(id, Node::new(known));
+        id
+    }
+
+    fn own_number(&mut self) -> u64 {
+        self.next_own += 1;
+        self.next_own
+    }
+
+    /// Gives a file a name, which becomes the one its path goes by.
+    pub(super) fn name(&mut self, id: u64, dir: u64, name: &[u8]) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.names.insert(0, (dir, name.into()));
+        if node.known.links > 1 && node.known.kind == FileType::RegularFile {
+            self.linked.insert(node.known.ino, id);
+        }
+        if let Some(parent) = self.nodes.get_mut(&dir) {
+            parent.children.insert(name.into(), id);
+        }
+    }
+
+    /// Takes a name away that leads to another file by now: the path stays, in case what is written has to go there.
+    fn detach(&mut self, dir: u64, name: &[u8]) {
+        let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.names.len() > 1 {
+            node.names.retain(|(parent, own)| (*parent, &**own) != (dir, name));
+        }
+        self.drop_if_unused(id);
+    }
+
+    /// A name was removed.
+    pub(super) fn remove(&mut self, dir: u64, name: &[u8]) {
+        let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.names.retain(|(parent, own)| (*parent, &**own) != (dir, name));
+        node.known.links = node.known.links.saturating_sub(1);
+        if node.names.is_empty() {
+            self.linked.remove(&node.known.ino);
+        }
+        self.drop_if_unused(id);
+    }
+
+    /// A name was changed, and what had the new one is removed.
+    pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
+        let moved = self.child(from.0, from.1);
+        // Two names of one file: nothing happened.
+        if from == to || (moved.is_some() && moved == self.child(to.0, to.1)) {
+            return;
+        }
+        self.remove(to.0, to.1);
+        let Some(id) = self.nodes.get_mut(&from.0).and_then(|node| node.children.remove(from.1)) else {
+            return;
+        };
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.names.retain(|(parent, own)| (*parent, &**own) != from);
+            self.moves += u64::from(node.known.kind == FileType::Directory);
+        }
+        self.name(id, to.0, to.1);
+        self.drop_if_unused(from.0);
+    }
+
+    /// A new version of a file of ours was published, under the name its path goes by alone.
+    pub(super) fn publish(&mut self, id: u64, known: Known) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        self.linked.remove(&node.known.ino);
+        (node.known, node.cached) = (known, Some(known));
+        let others = node.names.split_off(node.names.len().min(1));
+        for (dir, name) in others {
+            if let Some(parent) = self.nodes.get_mut(&dir) {
+                parent.children.remove(&name);
+            }
+        }
+    }
+
+    /// The kernel was told of a file.
+    pub(super) fn count(&mut self, id: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups += 1;
+        }
+    }
+
+    /// The kernel has forgotten a file so often.
+    pub(super) fn forget(&mut self, id: u64, times: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.lookups = node.lookups.saturating_sub(times);
+            self.drop_if_unused(id);
+        }
+    }
+
+    /// Drops what nobody knows, and the directories that were kept for it alone.
+    pub(super) fn drop_if_unused(&mut self, id: u64) {
+        let mut at = vec![id];
+        while let Some(id) = at.pop() {
+            if id == ROOT || !self.nodes.get(&id).is_some_and(Node::is_unused) {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&id) else { continue };
+            if self.linked.get(&node.known.ino) == Some(&id) {
+                self.linked.remove(&node.known.ino);
+            }
+            for (dir, name) in node.names {
+                self.unlist(dir, &name, id);
+                at.push(dir);
+            }
+        }
+    }
+
+    fn unlist(&mut self, dir: u64, name: &[u8], id: u64) {
+        if let Some(parent) = self.nodes.get_mut(&dir)
+            && parent.children.get(name) == Some(&id)
+        {
+            parent.children.remove(name);
+        }
+    }
+
+    /// All files that are open.
+    pub(super) fn open(&self) -> Vec<(u64, Arc<Content>)> {
+        self.nodes.iter().filter_map(|(id, node)| Some((*id, node.content.clone()?))).collect()
+    }
+}
+
+impl Node {
+    fn new(known: Known) -> Self {
+        Node { lookups: 0, names: Vec::new(), children: HashMap::new(), known, cached: None, content: None }
+    }
+
+    /// Whether what was found is this file; then it is what is known of it now. A file that is written here stays what it
+    /// is, whoever else writes it.
+    fn takes(&mut self, known: Known) -> bool {
+        if self.content.as_ref().is_some_and(|content| content.is_written()) {
+            return true;
+        }
+        let is_same = (self.known.ino, self.known.kind) == (known.ino, known.kind);
+        if is_same {
+            self.known = known;
+        }
+        is_same
+    }
+
+    /// Whether it has no name any more.
+    pub(super) fn is_removed(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.lookups == 0 && self.children.is_empty() && self.content.is_none()
+    }
+}
+
+fn gone(id: u64) -> Error {
+    Error::new(Code::PathNotFound, "find", format_args!("file {id}"), "it was removed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::entry::FileTime;
+
+    fn known(ino: u64, kind: FileType, links: u32) -> Known {
+        let time = FileTime::default();
+        Known { ino, kind, size: 0, blocks: 0, mode: 0o644, links, uid: 0, gid: 0, mtime: time, ctime: time }
+    }
+
+    fn file(ino: u64) -> Known {
+        known(ino, FileType::RegularFile, 1)
+    }
+
+    fn dir(ino: u64) -> Known {
+        known(ino, FileType::Directory, 2)
+    }
+
+    fn told(table: &mut Table, parent: u64, name: &[u8], known: Known) -> u64 {
+        let id = table.enter(parent, name, known);
+        table.count(id);
+        id
+    }
+
+    fn path(table: &Table, id: u64) -> String {
+        table.path(id).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_renamed_directory_takes_along_what_is_below() {
+        let mut table = Table::new(dir(2));
+        let a = told(&mut table, ROOT, b"a", dir(10));
+        let b = told(&mut table, a, b"b", dir(11));
+        let f = told(&mut table, b, b"f", file(12));
+        table.rename((ROOT, b"a"), (ROOT, b"z"));
+        assert_eq!(path(&table, f), "z/b/f");
+        assert_eq!((table.child(ROOT, b"a"), table.child(ROOT, b"z")), (None, Some(a)));
+        table.rename((a, b"b"), (ROOT, b"b"));
+        assert_eq!(path(&table, f), "b/f");
+    }
+
+    #[test]
+    fn what_is_forgotten_goes_with_the_directories_it_held() {
+        let mut table = Table::new(dir(2));
+        let a = told(&mut table, ROOT, b"a", dir(10));
+        let f = told(&mut table, a, b"f", file(11));
+        table.count(f);
+        table.forget(a, 1);
+        assert_eq!(table.len(), 3, "the directory of a known file stays");
+        table.forget(f, 1);
+        assert_eq!(table.len(), 3);
+        table.forget(f, 1);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn another_file_of_the_same_name_is_another_file() {
+        let mut table = Table::new(dir(2));
+        let old = told(&mut table, ROOT, b"f", file(10));
+        assert_eq!(table.enter(ROOT, b"f", file(10)), old);
+        let new = told(&mut table, ROOT, b"f", file(11));
+        assert_ne!(old, new);
+        assert_eq!(table.child(ROOT, b"f"), Some(new));
+        assert_eq!(path(&table, old), "f", "what is written there still has a place to go");
+        table.forget(old, 1);
+        assert_eq!(table.child(ROOT, b"f"), Some(new));
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn two_names_of_a_file_are_one_until_a_new_version_is_made_of_one() {
+        let mut table = Table::new(dir(2));
+        let two = known(10, FileType::RegularFile, 2);
+        let one = told(&mut table, ROOT, b"a", two);
+        assert_eq!(table.enter(ROOT, b"b", two), one);
+        table.remove(ROOT, b"b");
+        assert_eq!(path(&table, one), "a");
+        assert!(!table.node(one).unwrap().is_removed());
+        assert_eq!(table.enter(ROOT, b"b", two), one);
+        table.publish(one, file(20));
+        assert_eq!(path(&table, one), "b");
+        assert_eq!(table.child(ROOT, b"a"), None);
+        assert_ne!(table.enter(ROOT, b"a", file(10)), one);
+    }
+
+    #[test]
+    fn what_was_removed_has_no_path() {
+        let mut table = Table::new(dir(2));
+        let f = told(&mut table, ROOT, b"f", file(10));
+        table.remove(ROOT, b"f");
+        assert_eq!(table.path(f).unwrap_err().code, Code::PathNotFound);
+        assert_eq!(table.node(f).unwrap().known.links, 0);
+        let again = told(&mut table, ROOT, b"f", file(10));
+        assert_ne!(again, f, "a number in use is not given again");
+        table.forget(f, 1);
+        assert_eq!(table.child(ROOT, b"f"), Some(again));
+    }
+
+    #[test]
+    fn a_rename_over_a_file_removes_it_and_between_two_names_of_one_does_nothing() {
+        let mut table = Table::new(dir(2));
+        let a = told(&mut table, ROOT, b"a", file(10));
+        let b = told(&mut table, ROOT, b"b", file(11));
+        table.rename((ROOT, b"a"), (ROOT, b"b"));
+        assert!(table.node(b).unwrap().is_removed());
+        assert_eq!((path(&table, a).as_str(), table.child(ROOT, b"a")), ("b", None));
+        let two = known(12, FileType::RegularFile, 2);
+        let c = told(&mut table, ROOT, b"c", two);
+        assert_eq!(table.enter(ROOT, b"d", two), c);
+        table.rename((ROOT, b"c"), (ROOT, b"d"));
+        assert_eq!((table.child(ROOT, b"c"), table.child(ROOT, b"d")), (Some(c), Some(c)));
+    }
+}

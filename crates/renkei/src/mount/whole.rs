@@ -1,0 +1,323 @@
+//! All storages and volumes of a site as one tree: each is a directory of the top, by its name.
+//!
+//! What is below a name is asked of the file session of that storage or volume, which is opened when somebody first looks
+//! there. The top itself cannot be changed.
+
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
+use renkei_core::wire::message::Space;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A handle is the number of its part, from 1 on, and the part's own handle; 0 is for lists of the top.
+const PART_SHIFT: u32 = 48;
+/// Bits of the numbers that entries get.
+const INO_BITS: u32 = 62;
+
+/// Opens the files of a storage or volume.
+pub type OpenPart = Box<dyn Fn(&str) -> Result<Arc<dyn Files>, Error> + Send + Sync>;
+
+/// Tells the names that there are now.
+pub type Names = Box<dyn Fn() -> Result<Vec<String>, Error> + Send + Sync>;
+
+/// The whole tree.
+pub struct Whole {
+    names: Names,
+    open: OpenPart,
+    parts: Mutex<Vec<(String, Arc<dyn Files>)>>,
+    /// Lists of the top that are being read.
+    lists: Mutex<HashMap<Handle, Vec<Item>>>,
+    next: AtomicU64,
+}
+
+/// Where a path leads.
+enum At {
+    Top,
+    Part(usize, RelPath),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
+}
+
+impl Whole {
+    /// The tree of what `names` tells.
+    pub fn new(names: Names, open: OpenPart) -> Self {
+        let (parts, lists, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
+        Whole { names, open, parts, lists, next }
+    }
+
+    fn at(&self, path: &RelPath) -> Result<At, Error> {
+        let Some(name) = path.components().next() else { return Ok(At::Top) };
+        let rest = path.as_bytes().get(name.len() + 1..).unwrap_or_default();
+        let missing = || Error::new(Code::PathNotFound, "look up", path, "");
+        let name = std::str::from_utf8(name).map_err(|_| missing())?;
+        Ok(At::Part(self.part(name).map_err(|error| hidden(error, path))?, RelPath::parse(rest)?))
+    }
+
+    /// The number of a part, which is opened if it is not.
+    fn part(&self, name: &str) -> Result<usize, Error> {
+        let known = |parts: &[(String, Arc<dyn Files>)]| parts.iter().position(|(known, _)| known == name);
+        if let Some(number) = known(&lock(&self.parts)) {
+            return Ok(number);
+        }
+        // Nobody else waits meanwhile.
+        let files = (self.open)(name)?;
+        let mut parts = lock(&self.parts);
+        Ok(known(&parts).unwrap_or_else(|| {
+            parts.push((name.to_owned(), files));
+            parts.len() - 1
+        }))
+    }
+
+    fn files(&self, number: usize) -> Result<Arc<dyn Files>, Error> {
+        let files = lock(&self.parts).get(number).map(|(_, files)| files.clone());
+        files.ok_or_else(|| Error::new(Code::NotOpen, "look up", "handle", ""))
+    }
+
+    /// The part of a handle, and its own handle; `None` for a list of the top.
+    fn held(handle: Handle) -> Option<(usize, Handle)> {
+        let part = usize::try_from(handle >> PART_SHIFT).unwrap_or(usize::MAX);
+        Some((part.checked_sub(1)?, handle & ((1 << PART_SHIFT) - 1)))
+    }
+
+    /// Does an operation on one path; `op` makes it of the path in the part.
+    fn on_path(
+        &self,
+        path: &RelPath,
+        content: &[u8],
+        op: impl FnOnce(RelPath) -> Op,
+    ) -> Result<Answer, Error> {
+        match self.at(path)? {
+            At::Top => Err(fixed(path)),
+            At::Part(number, rest) => self.in_part(number, op(rest), content),
+        }
+    }
+
+    /// Does one on two paths of the same part.
+    fn on_paths(
+        &self,
+        (from, to): (&RelPath, &RelPath),
+        op: impl FnOnce(RelPath, RelPath) -> Op,
+    ) -> Result<Answer, Error> {
+        match (self.at(from)?, self.at(to)?) {
+            (At::Part(a, from), At::Part(b, to)) if a == b => self.in_part(a, op(from, to), &[]),
+            (At::Part(..), At::Part(..)) => {
+                let cause = "from one storage or volume into another one";
+                Err(Error::new(Code::CrossDevice, "rename", from, cause))
+            }
+            _ => Err(fixed(from)),
+        }
+    }
+
+    fn on_handle(
+        &self,
+        handle: Handle,
+        content: &[u8],
+        op: impl FnOnce(Handle) -> Op,
+    ) -> Result<Answer, Error> {
+        match Self::held(handle) {
+            Some((number, inner)) => self.in_part(number, op(inner), content),
+            None => Err(Error::new(Code::NotOpen, "look up", "handle", "")),
+        }
+    }
+
+    fn in_part(&self, number: usize, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        let own = |item: Item| Item { ino: own_ino(number, item.ino), ..item };
+        Ok(match self.files(number)?.operate(op, content)? {
+            Answer::Item(item) => Answer::Item(own(item)),
+            Answer::Opened { handle, item } => {
+                let handle = (number as u64 + 1) << PART_SHIFT | handle;
+                Answer::Opened { handle, item: own(item) }
+            }
+            Answer::Items { items, more } => {
+                Answer::Items { items: items.into_iter().map(own).collect(), more }
+            }
+            other => other,
+        })
+    }
+
+    fn open_top(&self) -> Result<Answer, Error> {
+        let mut names = (self.names)()?;
+        names.sort();
+        let items = names.iter().map(|name| Ok(folder(RelPath::parse(name.as_bytes())?)));
+        let items = items.collect::<Result<Vec<_>, Error>>()?;
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.lists).insert(handle, items);
+        Ok(Answer::Opened { handle, item: folder(RelPath::root()) })
+    }
+
+    fn read_top(&self, handle: Handle) -> Result<Answer, Error> {
+        let mut lists = lock(&self.lists);
+        let list = lists.get_mut(&handle).ok_or_else(|| Error::new(Code::NotOpen, "list", "handle", ""))?;
+        Ok(Answer::Items { items: std::mem::take(list), more: false })
+    }
+}
+
+/// A storage that somebody may not use is not there for him.
+fn hidden(error: Error, path: &RelPath) -> Error {
+    match error.code {
+        Code::StorageUnknown | Code::VolumeUnknown => Error::new(Code::PathNotFound, "look up", path, ""),
+        _ => error,
+    }
+}
+
+fn fixed(path: &RelPath) -> Error {
+    let cause = "storages and volumes are made with `renkei storage` and `renkei volume`";
+    Error::new(Code::PermissionDenied, "change", path, cause)
+}
+
+/// A number for an entry of a part that entries of other parts hardly have.
+fn own_ino(part: usize, ino: u64) -> u64 {
+    let mut mixed = ino.wrapping_add((part as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed ^ (mixed >> 31)) >> (u64::BITS - INO_BITS)
+}
+
+/// The top, or a name in it as a list shows it before anybody looked there.
+fn folder(path: RelPath) -> Item {
+    let digest = blake3::hash(path.as_bytes());
+    let number = u64::from_be_bytes(*digest.as_bytes().first_chunk().expect("32 bytes are more than 8"));
+    let meta = Meta { mode: 0o555, ..Meta::default() };
+    Item {
+        entry: Entry { path, meta, kind: EntryKind::Dir },
+        ino: number >> (u64::BITS - INO_BITS),
+        links: 2,
+        blocks: 0,
+        ctime: FileTime::default(),
+    }
+}
+
+impl Files for Whole {
+    fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        match op {
+            Op::Look(path) => match self.at(&path)? {
+                At::Top => Ok(Answer::Item(folder(path))),
+                At::Part(number, rest) => self.in_part(number, Op::Look(rest), content),
+            },
+            Op::OpenDir(path) => match self.at(&path)? {
+                At::Top => self.open_top(),
+                At::Part(number, rest) => self.in_part(number, Op::OpenDir(rest), content),
+            },
+            Op::ReadDir(handle) if handle >> PART_SHIFT == 0 => self.read_top(handle),
+            Op::Close(handle) if handle >> PART_SHIFT == 0 => {
+                lock(&self.lists).remove(&handle);
+                Ok(Answer::Done)
+            }
+            Op::Space => Ok(Answer::Space(Space::default())),
+            Op::Open(path) => self.on_path(&path, content, Op::Open),
+            Op::Draft { path, start, mode } => {
+                self.on_path(&path, content, |path| Op::Draft { path, start, mode })
+            }
+            Op::Alter { path, change } => self.on_path(&path, content, |path| Op::Alter { path, change }),
+            Op::MakeDir { path, mode } => self.on_path(&path, content, |path| Op::MakeDir { path, mode }),
+            Op::MakeSymlink { path, target } => {
+                self.on_path(&path, content, |path| Op::MakeSymlink { path, target })
+            }
+            Op::Remove(path) => self.on_path(&path, content, Op::Remove),
+            Op::RemoveDir(path) => self.on_path(&path, content, Op::RemoveDir),
+            Op::MakeLink { from, to } => self.on_paths((&from, &to), |from, to| Op::MakeLink { from, to }),
+            Op::Rename { from, to, replace } => {
+                self.on_paths((&from, &to), |from, to| Op::Rename { from, to, replace })
+            }
+            Op::ReadDir(handle) => self.on_handle(handle, content, Op::ReadDir),
+            Op::Read { handle, offset, bytes } => {
+                self.on_handle(handle, content, |handle| Op::Read { handle, offset, bytes })
+            }
+            Op::Write { handle, offset } => {
+                self.on_handle(handle, content, |handle| Op::Write { handle, offset })
+            }
+            Op::SetLen { handle, bytes } => {
+                self.on_handle(handle, content, |handle| Op::SetLen { handle, bytes })
+            }
+            Op::Publish { handle, mtime } => {
+                self.on_handle(handle, content, |handle| Op::Publish { handle, mtime })
+            }
+            Op::Close(handle) => self.on_handle(handle, content, Op::Close),
+        }
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        match Self::held(handle) {
+            Some((number, inner)) => self.files(number)?.read(inner, offset, buf),
+            None => Err(Error::new(Code::NotOpen, "read", "handle", "")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::desk::Desk;
+    use crate::store::local::{Access, LocalStore};
+    use renkei_core::wire::file::Start;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn whole(top: &std::path::Path) -> Whole {
+        let top = top.to_path_buf();
+        ["a", "b"].iter().for_each(|name| std::fs::create_dir(top.join(name)).unwrap());
+        let open = move |name: &str| {
+            let unknown = |_| Error::new(Code::StorageUnknown, "open", name, "");
+            let store = LocalStore::open(&top.join(name), Access::ReadWrite).map_err(unknown)?;
+            Ok(Arc::new(Desk::new(Arc::new(store), RelPath::root(), true)?) as Arc<dyn Files>)
+        };
+        Whole::new(Box::new(|| Ok(vec!["b".into(), "a".into()])), Box::new(open))
+    }
+
+    fn names(whole: &Whole, at: &str) -> Vec<String> {
+        let Answer::Opened { handle, .. } = whole.operate(Op::OpenDir(path(at)), &[]).unwrap() else {
+            panic!()
+        };
+        let mut found = Vec::new();
+        while let Answer::Items { items, more } = whole.operate(Op::ReadDir(handle), &[]).unwrap() {
+            found.extend(items.iter().map(|item| item.entry.path.to_string()));
+            if !more {
+                break;
+            }
+        }
+        whole.operate(Op::Close(handle), &[]).unwrap();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn parts_are_folders_of_the_top() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = whole(dir.path());
+        assert_eq!(names(&whole, ""), ["a", "b"]);
+        let draft = Op::Draft { path: path("a/f"), start: Start::New, mode: 0o644 };
+        let Answer::Opened { handle, .. } = whole.operate(draft, &[]).unwrap() else { panic!() };
+        whole.operate(Op::Write { handle, offset: 0 }, b"hello").unwrap();
+        whole.operate(Op::Publish { handle, mtime: None }, &[]).unwrap();
+        whole.operate(Op::Close(handle), &[]).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("a/f")).unwrap(), b"hello");
+        assert_eq!((names(&whole, "a"), names(&whole, "b")), (vec!["f".to_owned()], vec![]));
+        let Answer::Opened { handle, .. } = whole.operate(Op::Open(path("a/f")), &[]).unwrap() else {
+            panic!()
+        };
+        let mut buf = [0; 9];
+        assert_eq!(whole.read(handle, 1, &mut buf), Ok(4));
+    }
+
+    #[test]
+    fn the_top_stays_as_it_is_and_parts_are_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = whole(dir.path());
+        std::fs::write(dir.path().join("a/f"), "x").unwrap();
+        let code = |op| whole.operate(op, &[]).unwrap_err().code;
+        assert_eq!(code(Op::Look(path("none/x"))), Code::PathNotFound);
+        assert_eq!(code(Op::MakeDir { path: RelPath::root(), mode: 0o755 }), Code::PermissionDenied);
+        let rename = |to: &str| Op::Rename { from: path("a/f"), to: path(to), replace: true };
+        assert_eq!(code(rename("b/f")), Code::CrossDevice);
+        whole.operate(rename("a/g"), &[]).unwrap();
+        assert!(dir.path().join("a/g").exists());
+        assert_eq!(code(Op::Read { handle: 1 << PART_SHIFT | 77, offset: 0, bytes: 1 }), Code::NotOpen);
+    }
+}

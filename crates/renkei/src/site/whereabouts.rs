@@ -1,0 +1,127 @@
+//! Which sites hold files of a volume: each says for itself, at the moment it is asked.
+//!
+//! The home knows who follows, so it asks them; a follower asks the home. Nobody keeps a list that could be out of date. A
+//! site that does not answer within moments is told as not known, with the reason.
+
+use super::Site;
+use super::access::{Access, Proof};
+use super::following::{ask, followers};
+use super::replicas::{Counts, count_held, each_file, no_volume};
+use super::snapshot::Snapshot;
+use crate::catalogue::{VolumeId, VolumeTree};
+use crate::volume::Facts;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::violation;
+use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long all sites together are waited for.
+const WITHIN: Duration = Duration::from_secs(5);
+
+type Holders = Vec<(SiteName, Result<Tally, Error>)>;
+
+impl Site {
+    /// Where the files at a place and below it are.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `PathNotFound`.
+    pub fn whereabouts(self: &Arc<Self>, access: &Access, place: &Place) -> Result<Whereabouts, Error> {
+        access.open(place, false)?;
+        let snapshot = self.snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let tree = snapshot.volume_tree(facts.id)?;
+        let mut all = Tally::default();
+        each_file(&tree, &place.path, &mut |found| {
+            all.count(&found);
+            Ok(())
+        })?;
+        let (held, others) = match snapshot.follows(facts) {
+            true => (count_held(&tree, &place.path)?, self.other_holders(facts, &place.path)),
+            false => (all.clone(), self.holders(&tree, facts.id, &place.path, None)?),
+        };
+        Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others })
+    }
+
+    /// What the home says of other followers; nothing while it is away.
+    fn other_holders(&self, facts: &Facts, path: &RelPath) -> Holders {
+        let asked = || {
+            let mut session = self.dialler(&self.snapshot())?.connect(&facts.home)?;
+            match ask(&mut session, AboutVolume::Holders { volume: facts.id, path: path.clone() })? {
+                VolumeReply::Holders(holders) => Ok(holders),
+                other => Err(violation("holders", format_args!("{other:?}"))),
+            }
+        };
+        asked().unwrap_or_else(|error: Error| {
+            tracing::debug!(%error, "the home does not say who holds what");
+            Vec::new()
+        })
+    }
+
+    /// Asks those that follow a volume of this site, all but one, what they hold.
+    pub(super) fn holders(
+        self: &Arc<Self>,
+        tree: &VolumeTree,
+        volume: VolumeId,
+        path: &RelPath,
+        but: Option<&SiteName>,
+    ) -> Result<Holders, Error> {
+        let sites: Vec<SiteName> = followers(tree)?.into_keys().filter(|site| Some(site) != but).collect();
+        let (told, hears) = mpsc::channel();
+        for follower in &sites {
+            let (site, told) = (self.clone(), told.clone());
+            let (follower, about) = (follower.clone(), AboutVolume::Held { volume, path: path.clone() });
+            let work = move || drop(told.send((follower.clone(), site.ask_holder(&follower, about))));
+            let spawned = std::thread::Builder::new().name("holders".into()).spawn(work);
+            spawned.map_err(|error| Error::new(Code::SystemCall, "start thread", "holders", error))?;
+        }
+        drop(told);
+        let until = Instant::now() + WITHIN;
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut holders: Holders = std::iter::from_fn(|| hears.recv_timeout(left()).ok()).collect();
+        for site in sites {
+            if !holders.iter().any(|(other, _)| *other == site) {
+                let silent = Error::new(Code::Stalled, "ask", &site, "no answer yet");
+                holders.push((site, Err(silent)));
+            }
+        }
+        holders.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(holders)
+    }
+
+    fn ask_holder(&self, follower: &SiteName, about: AboutVolume) -> Result<Tally, Error> {
+        let asked = || {
+            let mut session = self.dialler(&self.snapshot())?.connect(follower)?;
+            match ask(&mut session, about)? {
+                VolumeReply::Tally(tally) => Ok(tally),
+                other => Err(violation("held", format_args!("{other:?}"))),
+            }
+        };
+        asked().map_err(|error| match error.side.as_str() {
+            // Here the PoP is the client.
+            "client" => Error { side: self.name().to_string(), ..error },
+            _ => error,
+        })
+    }
+
+    /// Tells the home of a volume what this site holds of it.
+    pub(super) fn held_for_home(&self, proof: &Proof, id: VolumeId, path: &RelPath) -> Result<Tally, Error> {
+        let snapshot = self.snapshot();
+        let facts = of_home(&snapshot, &proof.principal, id)?;
+        let tree = snapshot.volume_tree(facts.id)?;
+        count_held(&tree, path)
+    }
+}
+
+/// A followed volume, for its home alone.
+fn of_home<'s>(snapshot: &'s Snapshot, principal: &Principal, id: VolumeId) -> Result<&'s Facts, Error> {
+    let mut followed = snapshot.volumes.values().filter(|facts| facts.id == id && snapshot.follows(facts));
+    let unknown = || Error::new(Code::VolumeUnknown, "tell what is held", "volume", "");
+    let facts = followed.next().ok_or_else(unknown)?;
+    match principal {
+        Principal::Host(site) if *site == facts.home => Ok(facts),
+        other => Err(Error::new(Code::NotAllowed, "tell what is held", other, "only the home is told")),
+    }
+}
