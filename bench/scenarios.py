@@ -221,8 +221,16 @@ def sweeps():
     return found
 
 
+MOUNTS = ["renkei", "renkei-mount-read", "renkei-mount-write", "sshfs-read", "sshfs-write", "rclone-mount-read"]
+
+
+def mounts():
+    """(m) One file through a mounted file system, beside a copy."""
+    return [Scenario(f"m-{rtt}", "through a mount", Path(G, rtt), GIGA, MOUNTS) for rtt in (10, 100, 350)]
+
+
 def every():
-    return papers() + grid() + rows() + loopback() + sweeps()
+    return papers() + grid() + rows() + loopback() + sweeps() + mounts()
 
 
 QUICK = ["a1-10ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
@@ -236,7 +244,7 @@ def selected(words):
     ids = {one.id for one in everything}
 
     def named(word):
-        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps}.get(word)
+        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps, "m": mounts}.get(word)
         of_group = {one.id for one in group()} if group else ()
         return [one for one in everything
                 if (one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id in of_group)]

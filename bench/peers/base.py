@@ -32,6 +32,12 @@ class Stage:
         self.groups, self.renkei, self.kernel = groups, renkei, kernel
         self.dst_address, self.src_address = network.address(dst), network.address(src)
 
+    def turned(self):
+        """The same stage with its two sites exchanged: for servers at the source."""
+        groups = self.groups[::-1]
+        return Stage(self.network, self.dst, self.src, self.target, self.source, os.path.join(self.work, "turned"), groups,
+                     self.renkei, self.kernel)
+
     def argv(self, site, command):
         return [*self.groups[site == self.dst].enter(), *self.network.argv(site, command)]
 

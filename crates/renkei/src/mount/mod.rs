@@ -1,6 +1,6 @@
 //! The mount: sites' files as a file system of this machine, through FUSE.
 //!
-//! What the kernel asks comes to [`kernel`](self), which turns it into calls of [`Mounted`]; that keeps the table of the
+//! What the kernel asks comes to [`kernel`](self), which turns it into calls of `Mounted`; that keeps the table of the
 //! files the kernel knows and asks whoever does the operations, a [`Files`]: a store of this machine or a file session
 //! with a site. It knows nothing of sites, so what holds for one holds for all.
 //!

@@ -200,6 +200,10 @@ impl Site {
             return Err(Error::new(Code::UsageInvalid, "replicate", place, cause));
         }
         access.open(place, false)?;
+        if access.is_guest {
+            let cause = "what this site holds is the business of those who have an account here";
+            return Err(Error::new(Code::NotAllowed, "replicate", place, cause));
+        }
         let account = Account::lookup(&facts.account)?;
         account.check_servable()?;
         let contents = snapshot.contents(&place.storage, facts)?;

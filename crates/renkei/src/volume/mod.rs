@@ -1,8 +1,8 @@
 //! Volumes at their home: a directory of plain files, and a catalogue that follows it.
 //!
-//! A volume is opened as a [`Store`](crate::store::Store) ([`view`]): whatever reads and writes places reads and writes
-//! volumes. Work on files goes to the plain directory as the account that does it; what changed is noted ([`notes`]) and
-//! one thread for each volume, the [`keeper`], brings the catalogue up to date ([`compare`]): within 100 ms, before
+//! A volume is opened as a [`Store`] (`view`): whatever reads and writes places reads and writes
+//! volumes. Work on files goes to the plain directory as the account that does it; what changed is noted (`notes`) and
+//! one thread for each volume, the `keeper`, brings the catalogue up to date (`compare`): within 100 ms, before
 //! anything is acknowledged as durable, and in scans that also find what others changed. Guarantee: what was flushed is in
 //! the catalogue and its log. Non-goals: replicas, and sites that follow.
 

@@ -249,6 +249,13 @@ fn each_site_says_what_it_holds() {
         rows.map(|row| format!("{} {} {}", row["site"], row["role"], row["files"]).replace('"', ""))
             .collect::<Vec<_>>()
     };
+    // Somebody from elsewhere may read there, and not fill the disk.
+    titech.take_card(&osaka);
+    osaka.take_card(titech);
+    osaka.ok(&["volume", "grant", "genome", "*@titech", "read"]);
+    assert!(titech.ok(&["ls", "osaka:/genome"]).contains("2026"));
+    let refused = titech.json(&["replicate", "osaka:/genome"]);
+    assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
     assert_eq!(told(kek), ["kek home 301", "osaka replica 300", "titech replica 0"]);
     assert_eq!(told(titech), ["kek home 301", "titech replica 0", "osaka replica 300"]);
     osaka.stop();

@@ -1,0 +1,175 @@
+"""File systems over the network: one file is read from a mount at the destination, or written into one at the source.
+
+Each copy has a mount of its own, made before it, so that no cache has what earlier ones read. A reader writes what it reads
+to the destination's disk, a writer reads from the source's and calls fsync.
+"""
+
+import os
+import signal
+import subprocess
+import time
+
+from bench.measure import Fail, first_line
+from bench.peers.base import Peer, find
+from bench.peers.renkei import Pop
+from bench.peers.ssh import Ssh
+
+WITHIN = 20  # seconds for a mount to be there
+
+
+class Mount(Peer):
+    """`mounts` gives the command that serves a mount in the foreground, for a folder at the other site."""
+
+    encrypted = True
+    programs = ("nsenter", "findmnt")
+    reads = True
+
+    @property
+    def direction(self):
+        return "pull" if self.reads else "push"
+
+    def here(self, stage):
+        """The site that mounts, and the folder at the other one that is mounted."""
+        return (stage.dst, stage.source) if self.reads else (stage.src, stage.target)
+
+    def mounts(self, stage, folder, point):
+        raise NotImplementedError
+
+    def point(self, stage):
+        return os.path.join(stage.folder(self.name), "mnt")
+
+    def pid_file(self, stage):
+        return os.path.join(stage.folder(self.name), "pid")
+
+    def renew(self, stage):
+        self.end(stage)
+        site, folder = self.here(stage)
+        point, pid_file = self.point(stage), self.pid_file(stage)
+        os.makedirs(point, exist_ok=True)
+        # A command at a site has mounts of its own; others come to them by the number of its process.
+        line = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', pid_file, *self.mounts(stage, folder, point)]
+        log = os.path.join(stage.folder(self.name), "log")
+        with open(log, "ab") as out:
+            self.process = subprocess.Popen(stage.argv(site, line), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                            process_group=0)
+        end = time.monotonic() + WITHIN
+        while not self.is_there(stage):
+            if self.process.poll() is not None or time.monotonic() > end:
+                with open(log, errors="replace") as text:
+                    raise Fail(f"{self.name}: no mount: {text.read()[-500:].strip()}")
+            time.sleep(0.05)
+
+    def is_there(self, stage):
+        try:
+            with open(self.pid_file(stage)) as file, open(f"/proc/{int(file.read())}/mounts") as mounts:
+                return any(line.split()[1] == self.point(stage) for line in mounts)
+        except (OSError, ValueError):
+            return False
+
+    def end(self, stage):
+        process = getattr(self, "process", None)
+        if process is None or process.poll() is not None:
+            return
+        with open(self.pid_file(stage)) as file:
+            os.kill(int(file.read()), signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def serves(self, stage):
+        return True
+
+    def copy(self, stage, item, target):
+        inside = os.path.join(self.point(stage), item if self.reads else os.path.basename(target))
+        source = inside if self.reads else os.path.join(stage.source, item)
+        folder = target if self.reads else inside
+        with open(self.pid_file(stage)) as file:
+            enter = ["nsenter", f"--mount=/proc/{file.read().strip()}/ns/mnt"]
+        return [*enter, "dd", f"if={source}", f"of={folder}/{item}", "bs=1M", "conv=fsync", "status=none"]
+
+
+class Renkei(Mount):
+    """A PoP at the other site, `renkei mount` without flags."""
+
+    name = "renkei-mount-read"
+    port = 17540
+    checks = "AEAD"
+
+    def missing(self):
+        return None
+
+    def version(self):
+        return first_line(self.pop.stage.renkei, "--version")
+
+    def serve(self, stage):
+        site, folder = (stage.src, stage.source) if self.reads else (stage.dst, stage.target)
+        self.pop = Pop(stage, site, "mounted" + ("" if self.reads else "-rw"), self.port, folder)
+        self.pop.serve()
+
+    def mounts(self, stage, folder, point):
+        return self.pop.command("mount", "--foreground", f"{self.pop.name}:/data", point)
+
+
+class RenkeiWrite(Renkei):
+    """The same, written into."""
+
+    name = "renkei-mount-write"
+    port = 17541
+    reads = False
+    durable = "always"
+
+
+class Sshfs(Mount):
+    """sshfs with several connections and the kernel's largest requests."""
+
+    name = "sshfs-read"
+    programs = ("sshfs", "sshd", "nsenter")
+    checks = "MAC of the connection"
+
+    def serve(self, stage):
+        self.ssh = Ssh()
+        # Its sshd is at the destination; for a reader that is the other side.
+        self.other = stage if not self.reads else stage.turned()
+        self.ssh.serve(self.other)
+
+    def mounts(self, stage, folder, point):
+        options = ["max_conns=8", "kernel_cache", "max_read=262144"]
+        flags = [word for option in options for word in ("-o", option)]
+        return [find("sshfs"), "-f", "-F", self.ssh.config(self.other), *flags, f"dst:{folder}", point]
+
+
+class SshfsWrite(Sshfs):
+    """The same, written into."""
+
+    name = "sshfs-write"
+    reads = False
+
+
+class Rclone(Mount):
+    """rclone's mount of its own WebDAV server, with the flags for large files."""
+
+    name = "rclone-mount-read"
+    port = 8781
+    programs = ("rclone", "nsenter")
+    encrypted = False
+    checks = "no"
+
+    def version(self):
+        return first_line(find("rclone"), "version")
+
+    def serve(self, stage):
+        command = [find("rclone"), "serve", "webdav", stage.source, "--addr", f"{stage.src_address}:{self.port}",
+                   "--read-only", "--config", "/dev/null"]
+        stage.spawn(stage.src, command, self.port, self.name)
+
+    def mounts(self, stage, folder, point):
+        remote = f":webdav,vendor=rclone,url='http://{stage.src_address}:{self.port}':"
+        cache = os.path.join(stage.folder(self.name), f"cache-{time.monotonic_ns()}")
+        flags = ["--vfs-cache-mode", "full", "--vfs-read-ahead", "256M", "--buffer-size", "64M", "--vfs-read-chunk-streams",
+                 "16", "--vfs-read-chunk-size", "4M", "--dir-cache-time", "72h"]
+        return [find("rclone"), "mount", "--config", "/dev/null", "--cache-dir", cache, *flags, remote, point]
+
+
+PEERS = [Renkei, RenkeiWrite, Sshfs, SshfsWrite, Rclone]
