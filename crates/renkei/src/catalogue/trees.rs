@@ -47,7 +47,7 @@ enum Place {
 }
 
 /// Connections that read. Those that are free wait here and not in their pool, which asks each whether it still works when
-/// it goes and when it comes, and that takes longer than to look up a name.
+/// it goes and when it comes.
 pub(super) struct Readers {
     base: Arc<Base>,
     pool: AnyPool,

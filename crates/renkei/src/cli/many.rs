@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_local_path_is_no_place_at_a_site() {
         let context = context();
-        let error = Many::new(&context).each(&["/etc/passwd".into()], |_, _| Ok(())).unwrap_err();
+        let error = Many::new(&context).each(&["etc/passwd".into()], |_, _| Ok(())).unwrap_err();
         assert_eq!((error.code, error.side.as_str()), (Code::BadPath, "client"));
         assert!(error.cause.contains("SITE:/STORAGE/PATH"));
     }

@@ -67,11 +67,13 @@ impl Content {
         self.writers.load(Ordering::Acquire) > 0
     }
 
-    /// What is told of the file: what is known of it, and what was written since.
-    pub(super) fn over(&self, known: Known) -> Known {
+    /// What is told of the file: what is known of it, and what was written since. What is known is asked for while nobody
+    /// publishes, for then it changes.
+    pub(super) fn over(&self, known: impl FnOnce() -> Result<Known, Error>) -> Result<Known, Error> {
         let draft = self.draft();
+        let known = known()?;
         let changed = draft.as_ref().map(|draft| (draft, *draft.changed())).filter(|(_, now)| now.is_dirty);
-        changed.map_or(known, |(draft, now)| known.while_written(draft.size(), now.mtime))
+        Ok(changed.map_or(known, |(draft, now)| known.while_written(draft.size(), now.mtime)))
     }
 }
 

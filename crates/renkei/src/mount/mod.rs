@@ -160,12 +160,9 @@ impl Mounted {
 
     /// What is told of a file: what was known last, and over it what is written here.
     fn shown(&self, id: u64) -> Result<Known, Error> {
-        let (known, content) = {
-            let mut table = self.table();
-            let node = table.node(id)?;
-            (node.known, node.content.clone())
-        };
-        Ok(content.map_or(known, |content| content.over(known)))
+        let known = || self.table().node(id).map(|node| node.known);
+        let content = self.table().node(id)?.content.clone();
+        content.map_or_else(known, |content| content.over(known))
     }
 
     /// What a file is now.

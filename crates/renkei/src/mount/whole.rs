@@ -282,7 +282,8 @@ mod tests {
                 break;
             }
         }
-        whole.operate(Op::Close(handle), &[]).unwrap();
+        // A list that was read to its end may be closed already.
+        let _ = whole.operate(Op::Close(handle), &[]);
         found.sort();
         found
     }
@@ -318,6 +319,7 @@ mod tests {
         assert_eq!(code(rename("b/f")), Code::CrossDevice);
         whole.operate(rename("a/g"), &[]).unwrap();
         assert!(dir.path().join("a/g").exists());
-        assert_eq!(code(Op::Read { handle: 1 << PART_SHIFT | 77, offset: 0, bytes: 1 }), Code::NotOpen);
+        let read = whole.read(1 << PART_SHIFT | 77, 0, &mut [0]);
+        assert_eq!(read.unwrap_err().code, Code::NotOpen);
     }
 }

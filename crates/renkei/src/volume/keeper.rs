@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Noted names that are looked up at once.
 const PART: usize = 1000;
 
+/// Directories of what was renamed that are looked into at once.
+const MOST_AT_ONCE: usize = 64;
+
 /// The note that names the top directory, so that another one is not taken for it.
 const TOP: &str = "top";
 
@@ -141,8 +144,6 @@ impl Keeper {
         let mut own = taken.own.clone();
         for (from, to) in &taken.moved {
             self.compare.follow_move(from, to)?;
-            // Whatever became of it since, and its directories are watched by their new names.
-            self.todo.push(to.clone());
             own.extend([from.clone(), to.clone()]);
         }
         let paths: Vec<RelPath> = own.iter().cloned().collect();
@@ -154,12 +155,26 @@ impl Keeper {
             }
             self.compare.commit_if_full()?;
         }
+        self.look_into_moved(taken)?;
         for path in taken.foreign.iter().filter(|path| !own.contains(path)) {
             if !self.compare.is_as_seen(path) {
                 self.todo.extend(self.compare.bring(path)?);
             }
         }
         self.compare.commit()
+    }
+
+    /// What was renamed may have been looked at in the middle of it, and its directories are watched by their new names.
+    fn look_into_moved(&mut self, taken: &Taken) -> Result<(), Error> {
+        let mut moved: Vec<RelPath> = taken.moved.iter().map(|(_, to)| to.clone()).collect();
+        for _ in 0..MOST_AT_ONCE {
+            let Some(dir) = moved.pop() else { break };
+            self.watch(&dir);
+            moved.extend(self.compare.look_into(&dir, |_| false)?);
+        }
+        // The rest of a large tree waits for its turn: it moved as a whole.
+        self.todo.extend(moved);
+        Ok(())
     }
 
     fn watch(&self, dir: &RelPath) {
