@@ -12,8 +12,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A handle is the number of its part, from 1 on, and the part's own handle; 0 is for lists of the top.
-const PART_SHIFT: u32 = 48;
 /// Bits of the numbers that entries get.
 const INO_BITS: u32 = 62;
 
@@ -28,9 +26,16 @@ pub struct Whole {
     names: Names,
     open: OpenPart,
     parts: Mutex<Vec<(String, Arc<dyn Files>)>>,
-    /// Lists of the top that are being read.
-    lists: Mutex<HashMap<Handle, Vec<Item>>>,
+    open_ones: Mutex<HashMap<Handle, Open>>,
     next: AtomicU64,
+}
+
+/// What a handle is of.
+enum Open {
+    /// A list of the top, what of it was not read yet.
+    Top(Vec<Item>),
+    /// Something in a part: its number, and its own handle.
+    Part(usize, Handle),
 }
 
 /// Where a path leads.
@@ -46,8 +51,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Whole {
     /// The tree of what `names` tells.
     pub fn new(names: Names, open: OpenPart) -> Self {
-        let (parts, lists, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
-        Whole { names, open, parts, lists, next }
+        let (parts, open_ones, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
+        Whole { names, open, parts, open_ones, next }
     }
 
     fn at(&self, path: &RelPath) -> Result<At, Error> {
@@ -78,10 +83,18 @@ impl Whole {
         files.ok_or_else(|| Error::new(Code::NotOpen, "look up", "handle", ""))
     }
 
-    /// The part of a handle, and its own handle; `None` for a list of the top.
-    fn held(handle: Handle) -> Option<(usize, Handle)> {
-        let part = usize::try_from(handle >> PART_SHIFT).unwrap_or(usize::MAX);
-        Some((part.checked_sub(1)?, handle & ((1 << PART_SHIFT) - 1)))
+    fn keep(&self, open: Open) -> Handle {
+        let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.open_ones).insert(handle, open);
+        handle
+    }
+
+    /// The part of a handle, and its own handle there.
+    fn held(&self, handle: Handle) -> Result<(usize, Handle), Error> {
+        match lock(&self.open_ones).get(&handle) {
+            Some(Open::Part(number, inner)) => Ok((*number, *inner)),
+            _ => Err(Error::new(Code::NotOpen, "look up", "handle", "")),
+        }
     }
 
     /// Does an operation on one path; `op` makes it of the path in the part.
@@ -119,10 +132,8 @@ impl Whole {
         content: &[u8],
         op: impl FnOnce(Handle) -> Op,
     ) -> Result<Answer, Error> {
-        match Self::held(handle) {
-            Some((number, inner)) => self.in_part(number, op(inner), content),
-            None => Err(Error::new(Code::NotOpen, "look up", "handle", "")),
-        }
+        let (number, inner) = self.held(handle)?;
+        self.in_part(number, op(inner), content)
     }
 
     fn in_part(&self, number: usize, op: Op, content: &[u8]) -> Result<Answer, Error> {
@@ -130,8 +141,7 @@ impl Whole {
         Ok(match self.files(number)?.operate(op, content)? {
             Answer::Item(item) => Answer::Item(own(item)),
             Answer::Opened { handle, item } => {
-                let handle = (number as u64 + 1) << PART_SHIFT | handle;
-                Answer::Opened { handle, item: own(item) }
+                Answer::Opened { handle: self.keep(Open::Part(number, handle)), item: own(item) }
             }
             Answer::Items { items, more } => {
                 Answer::Items { items: items.into_iter().map(own).collect(), more }
@@ -145,15 +155,22 @@ impl Whole {
         names.sort();
         let items = names.iter().map(|name| Ok(folder(RelPath::parse(name.as_bytes())?)));
         let items = items.collect::<Result<Vec<_>, Error>>()?;
-        let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.lists).insert(handle, items);
-        Ok(Answer::Opened { handle, item: folder(RelPath::root()) })
+        Ok(Answer::Opened { handle: self.keep(Open::Top(items)), item: folder(RelPath::root()) })
     }
 
-    fn read_top(&self, handle: Handle) -> Result<Answer, Error> {
-        let mut lists = lock(&self.lists);
-        let list = lists.get_mut(&handle).ok_or_else(|| Error::new(Code::NotOpen, "list", "handle", ""))?;
-        Ok(Answer::Items { items: std::mem::take(list), more: false })
+    fn read_dir(&self, handle: Handle) -> Result<Answer, Error> {
+        if let Some(Open::Top(items)) = lock(&self.open_ones).get_mut(&handle) {
+            return Ok(Answer::Items { items: std::mem::take(items), more: false });
+        }
+        self.on_handle(handle, &[], Op::ReadDir)
+    }
+
+    fn close(&self, handle: Handle) -> Result<Answer, Error> {
+        match lock(&self.open_ones).remove(&handle) {
+            Some(Open::Part(number, inner)) => self.in_part(number, Op::Close(inner), &[]),
+            Some(Open::Top(_)) => Ok(Answer::Done),
+            None => Err(Error::new(Code::NotOpen, "close", "handle", "")),
+        }
     }
 }
 
@@ -203,11 +220,8 @@ impl Files for Whole {
                 At::Top => self.open_top(),
                 At::Part(number, rest) => self.in_part(number, Op::OpenDir(rest), content),
             },
-            Op::ReadDir(handle) if handle >> PART_SHIFT == 0 => self.read_top(handle),
-            Op::Close(handle) if handle >> PART_SHIFT == 0 => {
-                lock(&self.lists).remove(&handle);
-                Ok(Answer::Done)
-            }
+            Op::ReadDir(handle) => self.read_dir(handle),
+            Op::Close(handle) => self.close(handle),
             Op::Space => Ok(Answer::Space(Space::default())),
             Op::Open(path) => self.on_path(&path, content, Op::Open),
             Op::Draft { path, start, mode } => {
@@ -224,7 +238,6 @@ impl Files for Whole {
             Op::Rename { from, to, replace } => {
                 self.on_paths((&from, &to), |from, to| Op::Rename { from, to, replace })
             }
-            Op::ReadDir(handle) => self.on_handle(handle, content, Op::ReadDir),
             Op::Read { handle, offset, bytes } => {
                 self.on_handle(handle, content, |handle| Op::Read { handle, offset, bytes })
             }
@@ -237,15 +250,12 @@ impl Files for Whole {
             Op::Publish { handle, mtime } => {
                 self.on_handle(handle, content, |handle| Op::Publish { handle, mtime })
             }
-            Op::Close(handle) => self.on_handle(handle, content, Op::Close),
         }
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
-        match Self::held(handle) {
-            Some((number, inner)) => self.files(number)?.read(inner, offset, buf),
-            None => Err(Error::new(Code::NotOpen, "read", "handle", "")),
-        }
+        let (number, inner) = self.held(handle)?;
+        self.files(number)?.read(inner, offset, buf)
     }
 }
 
@@ -282,8 +292,7 @@ mod tests {
                 break;
             }
         }
-        // A list that was read to its end may be closed already.
-        let _ = whole.operate(Op::Close(handle), &[]);
+        whole.operate(Op::Close(handle), &[]).unwrap();
         found.sort();
         found
     }
@@ -319,7 +328,7 @@ mod tests {
         assert_eq!(code(rename("b/f")), Code::CrossDevice);
         whole.operate(rename("a/g"), &[]).unwrap();
         assert!(dir.path().join("a/g").exists());
-        let read = whole.read(1 << PART_SHIFT | 77, 0, &mut [0]);
+        let read = whole.read(77, 0, &mut [0]);
         assert_eq!(read.unwrap_err().code, Code::NotOpen);
     }
 }

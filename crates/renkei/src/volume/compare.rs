@@ -380,8 +380,9 @@ impl Compare {
         if files.is_empty() {
             return Ok(());
         }
-        let mut found = self.tree.held_of(files)?;
-        self.batch.before.extend(files.iter().map(|id| (*id, found.remove(id))));
+        // One file may be there under several names.
+        let found = self.tree.held_of(files)?;
+        self.batch.before.extend(files.iter().map(|id| (*id, found.get(id).cloned())));
         Ok(())
     }
 

@@ -472,3 +472,23 @@ proptest! {
         place.assert_same();
     }
 }
+
+#[test]
+fn a_name_replaced_is_no_link_any_more() {
+    for round in 0..3 {
+        let place = Place::new();
+        place.check();
+        do_step(&place, &Step::Put(0, 1, 0));
+        do_step(&place, &Step::Link(0, 1, 0, 3));
+        if round > 0 {
+            place.root().sync().unwrap();
+        }
+        if round > 1 {
+            place.check();
+        }
+        do_step(&place, &Step::Make(0, 1));
+        do_step(&place, &Step::Put(0, 3, 0));
+        place.root().sync().unwrap();
+        place.assert_same();
+    }
+}
