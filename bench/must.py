@@ -207,9 +207,21 @@ def cooperative(entries):
     yield Line("eight CUBIC streams, total", "above the uncoordinated total, or at the limit itself (0.99 P)", totals, ["cooperative"])
 
 
+def mounts(entries):
+    for what, words, shares in (("read", "reader", (0.90, 0.90, 0.80)), ("write", "writer", (0.85, 0.85, 0.75))):
+        figures = []
+        for rtt, share in zip((10, 100, 350), shares):
+            found = good_rows(entries.get(f"m-{rtt}"))
+            copy, mount = found.get("renkei"), found.get(f"renkei-mount-{what}")
+            figures.append(figure(f"{rtt} ms", ratio(copy.median(), mount.median()) if copy and mount else None, share))
+        must = f">= {shares[0]:.2f} of the rate of a copy, {shares[-1]:.2f} at 350 ms"
+        yield Line(f"mount, one {words}", must, figures, ["m"])
+
+
 def lines(entries):
     """All requirements, in the order of the page."""
-    return [line for part in (steady, whole_jobs, many_files, tiny_files, processor, memory, beside, shallow, cooperative)
+    return [line for part in (steady, whole_jobs, many_files, tiny_files, processor, memory, beside, shallow, cooperative,
+                              mounts)
             for line in part(entries)]
 
 
