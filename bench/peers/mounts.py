@@ -1,7 +1,7 @@
 """File systems over the network: one file is read from a mount at the destination, or written into one at the source.
 
 Each copy has a mount of its own, made before it, so that no cache has what earlier ones read. A reader writes what it reads
-to the destination's disk, a writer reads from the source's and calls fsync.
+to the destination's disk, without waiting for that; a writer reads from the source's and calls fsync.
 """
 
 import os
@@ -87,7 +87,8 @@ class Mount(Peer):
         folder = target if self.reads else inside
         with open(self.pid_file(stage)) as file:
             enter = ["nsenter", f"--mount=/proc/{file.read().strip()}/ns/mnt"]
-        return [*enter, "dd", f"if={source}", f"of={folder}/{item}", "bs=1M", "conv=fsync", "status=none"]
+        durable = [] if self.reads else ["conv=fsync"]
+        return [*enter, "dd", f"if={source}", f"of={folder}/{item}", "bs=1M", *durable, "status=none"]
 
 
 class Renkei(Mount):
