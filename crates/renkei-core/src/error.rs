@@ -476,6 +476,10 @@ codes! {
         "`renkei volume list` shows the volumes of a PoP";
     RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume does not have these records any more",
         "nothing: a site that follows gets the tree as it is now";
+    OnlyCopy = "RK-NS-5", Exists, Never, "no other site is known to have the content of the file",
+        "wait until the home has fetched it (`renkei where FILE`), then do it again";
+    TreeNotHere = "RK-NS-6", Unavailable, Later, "the tree of the volume is not here yet",
+        "wait: `renkei volume show` tells when it is";
 
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",
@@ -484,6 +488,12 @@ codes! {
         "leave the directory and end what uses it (`fuser -vm MOUNTPOINT`), or `renkei umount --lazy`";
     NotMounted = "RK-MNT-3", NotFound, Never, "nothing is mounted there",
         "`findmnt -t fuse` shows what is mounted";
+    LockHeld = "RK-MNT-4", Limit, Later, "somebody else has the file locked",
+        "wait until that program is done; the cause has its number on its own machine";
+    LocksAway = "RK-MNT-5", Unavailable, Never, "whoever decides about locks cannot be asked",
+        "try again when the home of the volume can be reached, or mount with `--locks local`";
+    LockLost = "RK-MNT-6", Unavailable, Never, "a lock was lost",
+        "close the file and begin anew: somebody else may have locked it meanwhile";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

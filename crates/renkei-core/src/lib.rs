@@ -4,7 +4,8 @@
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`route`] the ways to a site,
 //! [`identity`] the rules that turn a principal into an account, [`queue`] what becomes of a transfer that was handed in,
 //! [`buffer`] the room in a relay's buffer, [`namespace`] the tree of a volume (no verb uses it yet), [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
-//! people read them, [`lab`] what an emulated link does to a frame, and [`sim`] runs the transfer on a virtual clock.
+//! people read them, [`lease`] who is told of changes before they are acknowledged,
+//! [`lab`] what an emulated link does to a frame, and [`sim`] runs the transfer on a virtual clock.
 
 pub mod buffer;
 pub mod entry;
@@ -12,6 +13,7 @@ pub mod error;
 pub mod identity;
 pub mod inbox;
 pub mod lab;
+pub mod lease;
 pub mod link;
 pub mod mover;
 pub mod namespace;

@@ -1,10 +1,12 @@
 //! How fast a volume's tree is in its database, and how large: creates, lookups, lists, writes and renames of a tree
 //! of so many files. Prints one line of JSON.
 //!
-//! `tree_rates ENTRIES [--wide] [--in FOLDER] [--server URL]`: files by thousands in directories, or `--wide` in a single
-//! one; in SQLite files below the folder (a temporary one by default), or on PostgreSQL. Changes go in batches of 512, each durable
-//! before the next begins. Rates are of one thread, where it is not said otherwise, in wall time; memory is that of
-//! this process, with the database where it is part of it.
+//! `tree_rates ENTRIES [--wide] [--in FOLDER] [--server URL] [--within SECONDS] [--keep]`: files by thousands in directories, or
+//! `--wide` in a single one; in SQLite files below the folder (a temporary one by default), or on PostgreSQL. Changes go in
+//! batches of 512, each durable before the next begins. Rates are of one thread, where it is not said otherwise, in wall time;
+//! memory is that of this process, with the database where it is part of it, and beside it what all processes of PostgreSQL on
+//! this machine have (shared pages once). With `--within` it ends after about so many seconds of creates and leaves what there
+//! is: the same command goes on there. `--keep` leaves the tree at the end.
 
 use renkei::catalogue::{Trees, VolumeTree};
 use renkei::home::Home;
@@ -26,11 +28,14 @@ struct Wanted {
     is_wide: bool,
     folder: Option<PathBuf>,
     server: String,
+    within: f64,
+    keeps: bool,
 }
 
 impl Wanted {
     fn parse() -> Wanted {
-        let mut wanted = Wanted { entries: 10_000, is_wide: false, folder: None, server: String::new() };
+        let (within, keeps, server) = (f64::INFINITY, false, String::new());
+        let mut wanted = Wanted { entries: 10_000, is_wide: false, folder: None, server, within, keeps };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             let mut value = || words.next().expect("a value follows");
@@ -38,6 +43,8 @@ impl Wanted {
                 "--wide" => wanted.is_wide = true,
                 "--in" => wanted.folder = Some(value().into()),
                 "--server" => wanted.server = value(),
+                "--within" => wanted.within = value().parse().expect("a number of seconds"),
+                "--keep" => wanted.keeps = true,
                 number => wanted.entries = number.parse().expect("a number of entries"),
             }
         }
@@ -111,20 +118,37 @@ impl Bench<'_> {
         batch.push(self.numbered(Change::Make { id, at, kind: NewKind::File, attributes, keep_both: false }));
     }
 
-    fn create(&mut self) {
-        let (entries, start) = (self.wanted.entries, Instant::now());
-        let (mut batch, mut tenth) = (Vec::new(), Instant::now());
-        for index in 0..entries {
-            if index == entries - entries / 10 {
-                tenth = Instant::now();
-            }
+    /// How many files there are, from a run before.
+    fn made(&mut self) -> u64 {
+        self.number =
+            self.tree.position().expect("the database works").taken.get(&HERE).copied().unwrap_or(0);
+        if self.wanted.is_wide { self.number } else { self.number - self.number.div_ceil(FILES_A_DIR + 1) }
+    }
+
+    /// Creates what is missing; whether all is there then.
+    fn create(&mut self) -> bool {
+        let (entries, start, first) = (self.wanted.entries, Instant::now(), self.made());
+        let (mut batch, mut tenth) = (Vec::new(), (first, Instant::now()));
+        for index in first..entries {
             self.make(index, &mut batch);
-            if batch.len() >= BATCH || index + 1 == entries {
+            let is_last = index + 1 == entries;
+            if batch.len() >= BATCH || is_last {
                 self.tree.decide(&std::mem::take(&mut batch)).expect("the database works");
             }
+            if is_last || (index + 1).is_multiple_of(entries / 10) {
+                let rate = (index + 1 - tenth.0) as f64 / tenth.1.elapsed().as_secs_f64();
+                eprintln!("{} files, the last {} at {rate:.0} a second", index + 1, index + 1 - tenth.0);
+                tenth = (index + 1, Instant::now());
+            }
+            if batch.is_empty() && start.elapsed().as_secs_f64() > self.wanted.within && !is_last {
+                self.note("creates_per_s", index + 1 - first, start);
+                return false;
+            }
         }
-        self.note("creates_per_s", entries, start);
-        self.note("creates_per_s_in_last_tenth", entries / 10, tenth);
+        if first < entries {
+            self.note("creates_per_s", entries - first, start);
+        }
+        true
     }
 
     fn look_up(&mut self) {
@@ -227,16 +251,62 @@ impl Bench<'_> {
     }
 }
 
-/// A line of this process's status, in MB.
-fn status_mb(key: &str) -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+/// A line of a process's file in /proc, in MB.
+fn proc_mb(process: &str, file: &str, key: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("0");
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// What all processes of PostgreSQL have, in MB.
+fn server_mb() -> f64 {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = all.map(|process| process.file_name().to_string_lossy().into_owned());
+    let comm =
+        |process: &String| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    let servers = names.filter(|process| comm(process).trim() == "postgres");
+    servers.map(|process| proc_mb(&process, "smaps_rollup", "Pss")).sum()
+}
+
+/// What the tables of trees take on the disk of the server, with their indexes, in MB.
+fn tables_mb(server: &str) -> f64 {
+    let sizes = "SELECT CAST(SUM(pg_total_relation_size(oid)) AS BIGINT) FROM pg_class \
+        WHERE relkind = 'r' AND relname LIKE 'tree%'";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut connection =
+            <sqlx::AnyConnection as sqlx::Connection>::connect(server).await.expect("it answers");
+        let row = sqlx::query(sizes).fetch_one(&mut connection).await.expect("it answers");
+        sqlx::Row::get::<i64, _>(&row, 0) as f64 / 1e6
+    })
 }
 
 fn folder_mb(folder: &Path) -> f64 {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum::<u64>() as f64 / 1e6
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, folder: &Path) -> bool {
+        let is_whole = self.create();
+        let server = &self.wanted.server;
+        let disk =
+            if server.is_empty() { folder_mb(&folder.join("state/volumes")) } else { tables_mb(server) };
+        self.found.push(("mb_on_disk_after_creates", disk));
+        if is_whole {
+            self.look_up();
+            self.list();
+            self.write();
+            self.rename();
+            self.one_by_one();
+        }
+        self.found.push(("mb_of_memory", proc_mb("self", "status", "VmRSS")));
+        self.found.push(("mb_of_memory_at_most", proc_mb("self", "status", "VmHWM")));
+        if !server.is_empty() {
+            self.found.push(("mb_of_servers_memory", server_mb()));
+        }
+        is_whole
+    }
 }
 
 fn main() {
@@ -248,22 +318,16 @@ fn main() {
     let volume = [7; 16];
     let tree = trees.tree(volume).expect("the database opens");
     let mut bench = Bench { tree: &tree, wanted: &wanted, number: 0, dice: 42, found: Vec::new() };
-    bench.create();
-    bench.found.push(("mb_on_disk_after_creates", folder_mb(&folder.join("state/volumes"))));
-    bench.look_up();
-    bench.list();
-    bench.write();
-    bench.rename();
-    bench.one_by_one();
-    bench.found.push(("mb_of_memory", status_mb("VmRSS")));
-    bench.found.push(("mb_of_memory_at_most", status_mb("VmHWM")));
+    let is_whole = bench.measure(&folder);
     let found: Vec<String> =
         bench.found.iter().map(|(what, value)| format!("\"{what}\": {value:.1}")).collect();
     let kind = if wanted.is_wide { "wide" } else { "by thousands" };
     println!("{{\"entries\": {}, \"kind\": \"{kind}\", {}}}", wanted.entries, found.join(", "));
     drop(tree);
-    trees.remove(volume).expect("it goes");
-    if wanted.folder.is_none() {
-        std::fs::remove_dir_all(&folder).expect("the folder goes");
+    if is_whole && !wanted.keeps {
+        trees.remove(volume).expect("it goes");
+        if wanted.folder.is_none() {
+            std::fs::remove_dir_all(&folder).expect("the folder goes");
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::site::notices::spawn_notices;
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
 use crate::site::transfer::Stop;
+use crate::site::verifying::spawn_verifying;
 use crate::site::watch::spawn_watch;
 use crate::volume::facts::parse_id;
 use renkei_core::error::{Code, Error};
@@ -25,6 +26,7 @@ use renkei_core::wire::encode;
 use renkei_core::wire::message::Status;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +47,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
     spawn_following(&site)?;
+    spawn_verifying(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }
@@ -161,6 +164,10 @@ impl Handler for Local {
             }
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
+    }
+
+    fn lend(&self, _: Peer, request: &Value) -> Result<OwnedFd, Error> {
+        self.site.lend(&field(request, "key")?, field(request, "handle")?)
     }
 }
 

@@ -8,7 +8,7 @@
 //! sync, acknowledge.
 
 use super::commit::{Commit, Step, Synced};
-use super::digest::slot_count;
+use super::digest::{combine, slot_count};
 use super::journal::{PathKey, Record, State, path_key};
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
@@ -357,6 +357,13 @@ impl Receiver {
         }
     }
 
+    /// BLAKE3 of a file of which all extents were written.
+    pub fn digest(&self, id: EntryId) -> Option<[u8; 32]> {
+        let file = self.incoming.get(&id)?;
+        let slots: Vec<[u8; 32]> = file.slots.values().copied().collect();
+        (!slots.is_empty() && slots.len() as u32 == slot_count(file.source.size)).then(|| combine(&slots))
+    }
+
     /// A file is given up; true if its temporary file should be removed.
     pub fn on_given_up(&mut self, id: EntryId) -> bool {
         let Some(file) = self.take_incoming(id) else { return false };
@@ -578,7 +585,9 @@ mod tests {
         assert_eq!(receiver.on_extent_written(1, 1, [0; 32], 7), Arrival::More);
         assert_eq!(receiver.start_extent(1, &entry, 1).unwrap(), Start::Ignore);
         assert_eq!(receiver.start_extent(1, &entry, 0).unwrap(), start);
+        assert_eq!(receiver.digest(1), None);
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
+        assert_eq!(receiver.digest(1), Some(combine(&[[0; 32], [0; 32]])));
         assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
     }
 

@@ -2,13 +2,16 @@
 //!
 //! The copy is kept by whoever drives this (in memory, or in a database); here is what lies over it. Changes made here
 //! are decided against what is seen here, shown at once, and kept until the log has them. When records come, the
-//! copy moves on and the changes that are left are laid over it anew.
+//! copy moves on below them. As long as the home did what was seen here, and others changed nothing that own changes
+//! touch, that costs nothing; else those that are left are laid over the copy anew. Directories in which others work too
+//! are no such case: their counts of names are added up.
 
-use super::overlay::Layer;
-use super::tree::{Clash, Tree, decide};
-use super::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use super::overlay::{Layer, Overlay};
+use super::tree::{Clash, Tree, decide, meant_spot};
+use super::{Beside, Change, Effects, Kind, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use crate::entry::FileTime;
 use crate::error::{Code, Error};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What became of a change made here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,20 @@ pub struct Followed {
     pub refused: Option<Refused>,
 }
 
+/// A change that waits for its record.
+#[derive(Clone, Debug)]
+struct Made {
+    numbered: Numbered,
+    /// What it did here, in short; none if it could not be done.
+    mark: Option<u64>,
+}
+
+/// Names in a directory, its links, and its time.
+type Counts = (u64, u32, FileTime);
+
+/// Those of a directory that is not there yet.
+const NEW_DIR: Counts = (0, 2, FileTime { secs: 0, nanos: 0 });
+
 /// Changes made here that are not in the log yet.
 #[derive(Clone, Debug)]
 pub struct Follower {
@@ -38,9 +55,17 @@ pub struct Follower {
     seq: u64,
     /// The last change made here.
     number: u64,
-    pending: VecDeque<Numbered>,
+    pending: VecDeque<Made>,
     layer: Layer,
-    /// The copy moved on below the layer.
+    /// Of directories in the layer: what the copy has.
+    below: BTreeMap<NodeId, Counts>,
+    /// Names that pending changes wanted and did not get.
+    missed: BTreeSet<Spot>,
+    /// Whether a pending change could not be done, and might be after whatever others do.
+    is_doomed: bool,
+    /// How many pending changes are about names that were there: what others do may decide those in many ways.
+    delicate: usize,
+    /// The copy moved on below the layer, and the layer is not right any more.
     is_stale: bool,
 }
 
@@ -49,7 +74,25 @@ impl Follower {
     /// `number`.
     pub fn resume(origin: Origin, seq: u64, number: u64, pending: VecDeque<Numbered>) -> Self {
         let is_stale = !pending.is_empty();
-        Follower { origin, seq, number, pending, layer: Layer::default(), is_stale }
+        let delicate = pending.iter().filter(|made| is_delicate(made)).count();
+        let pending = pending.into_iter().map(|numbered| Made { numbered, mark: None }).collect();
+        Follower {
+            origin,
+            seq,
+            number,
+            pending,
+            layer: Layer::default(),
+            below: BTreeMap::new(),
+            missed: BTreeSet::new(),
+            is_doomed: false,
+            delicate,
+            is_stale,
+        }
+    }
+
+    /// Whose changes these are.
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// The last record in the copy.
@@ -64,12 +107,32 @@ impl Follower {
 
     /// Changes that the home has not put in order yet, from the `after`-th of them on.
     pub fn pending(&self, after: u64) -> impl Iterator<Item = &Numbered> {
-        self.pending.iter().filter(move |sent| sent.number > after)
+        self.pending.iter().map(|made| &made.numbered).filter(move |sent| sent.number > after)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What differs from the copy, as it was laid last.
+    pub fn layer(&self) -> &Layer {
+        &self.layer
+    }
+
+    /// Whether the layer is to be laid anew.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale
     }
 
     /// The tree as it is seen here.
     pub fn view<'a, T: Tree>(&'a mut self, copy: &'a T) -> Seen<'a, T> {
         self.lay_anew(copy);
+        self.seen(copy)
+    }
+
+    /// The same, without laying anew.
+    pub fn seen<'a, T: Tree>(&'a self, copy: &'a T) -> Seen<'a, T> {
         Seen { layer: &self.layer, copy }
     }
 
@@ -78,12 +141,57 @@ impl Follower {
     /// # Errors
     /// As [`decide`], by what is seen here.
     pub fn submit(&mut self, copy: &impl Tree, change: Change) -> Result<Numbered, Error> {
-        let made = Numbered { origin: self.origin, number: self.number + 1, change };
-        let effects = decide(&self.view(copy), 0, &made, Clash::Refuse)?;
-        self.layer.add(effects);
-        self.number = made.number;
-        self.pending.push_back(made.clone());
-        Ok(made)
+        self.lay_anew(copy);
+        let weighed = self.weigh(copy, vec![change])?;
+        self.make(weighed);
+        Ok(self.pending.back().expect("it was made").numbered.clone())
+    }
+
+    /// Decides changes one after the other by what is seen here, and makes none of them. The layer must not be stale.
+    ///
+    /// # Errors
+    /// As [`decide`].
+    pub fn weigh(&self, copy: &impl Tree, changes: Vec<Change>) -> Result<Weighed, Error> {
+        let seen = self.seen(copy);
+        let mut tree = Overlay::over(&seen);
+        let mut weighed = Weighed { made: Vec::new(), below: Vec::new(), missed: Vec::new() };
+        for (change, number) in changes.into_iter().zip(self.number + 1..) {
+            let numbered = Numbered { origin: self.origin, number, change };
+            let effects = decide(&tree, 0, &numbered, Clash::Refuse)?;
+            weighed.below.extend(self.new_below(copy, &effects));
+            // A rename onto another name of the same file does nothing, as long as that is one.
+            weighed.missed.extend(missed(&tree, &numbered.change, Some(&effects)));
+            effects.nodes.iter().for_each(|(id, node)| tree.put_node(*id, node.clone()));
+            effects.names.iter().for_each(|(at, id)| tree.put_name(at.clone(), *id));
+            weighed.made.push((numbered, effects));
+        }
+        Ok(weighed)
+    }
+
+    /// Makes changes that were weighed last, with nothing in between.
+    pub fn make(&mut self, weighed: Weighed) {
+        self.below.extend(weighed.below);
+        self.missed.extend(weighed.missed);
+        for (numbered, effects) in weighed.made {
+            self.number = numbered.number;
+            let mark = Some(mark(&effects));
+            self.delicate += usize::from(is_delicate(&numbered));
+            self.layer.add(effects, numbered.number);
+            self.pending.push_back(Made { numbered, mark });
+        }
+    }
+
+    /// Whether records are of own changes, and do what is seen here already.
+    pub fn expects(&self, records: &[Record]) -> bool {
+        let mut pending = self.pending.iter();
+        !self.is_stale
+            && records.iter().all(|record| {
+                record.origin == self.origin
+                    && pending.next().is_some_and(|made| {
+                        let does = record.outcome.as_ref().ok().map(mark);
+                        made.numbered.number == record.number && made.mark == does
+                    })
+            })
     }
 
     /// Takes the next record; nothing for one that is in the copy already.
@@ -98,38 +206,206 @@ impl Follower {
         if record.seq != self.seq + 1 {
             return Err(bad(format!("{} after {}", record.seq, self.seq)));
         }
+        if record.origin == self.origin && self.pending.is_empty() && record.number > self.number {
+            // This site began anew, and numbers on after what the log has of it.
+            self.number = record.number;
+            self.seq = record.seq;
+            return Ok(Some(Followed { effects: record.outcome.unwrap_or_default(), refused: None }));
+        }
         let own = match record.origin == self.origin {
             true => Some(
                 self.pending
-                    .pop_front_if(|made| made.number == record.number)
+                    .pop_front_if(|made| made.numbered.number == record.number)
                     .ok_or_else(|| bad(format!("change {} was not made here", record.number)))?,
             ),
             false => None,
         };
         self.seq = record.seq;
-        self.is_stale = true;
+        self.delicate -= own.iter().filter(|made| is_delicate(&made.numbered)).count();
+        self.is_stale |= !self.moves_on(&record, own.as_ref());
         Ok(Some(match (record.outcome, own) {
             (Ok(effects), _) => Followed { effects, refused: None },
             (Err(error), own) => {
-                let refused = own.map(|Numbered { number, change, .. }| Refused { number, change, error });
+                let refused = own.map(|Made { numbered: Numbered { number, change, .. }, .. }| Refused {
+                    number,
+                    change,
+                    error,
+                });
                 Followed { effects: Effects::default(), refused }
             }
         }))
     }
 
-    /// Lays the pending changes over the copy as it is now. One that cannot be done any more is not shown; the home says
-    /// what becomes of it.
-    fn lay_anew(&mut self, copy: &impl Tree) {
+    /// Has the layer follow the copy to a record; false if it must be laid anew.
+    fn moves_on(&mut self, record: &Record, own: Option<&Made>) -> bool {
+        match (&record.outcome, own) {
+            _ if self.is_stale => false,
+            (Err(_), own) => own.is_none_or(|made| made.mark.is_none()),
+            (Ok(effects), Some(made)) => made.mark == Some(mark(effects)) && self.settle(effects, record),
+            (Ok(_), None) if self.pending.is_empty() => true,
+            (Ok(effects), None) if self.is_doomed || self.delicate > 0 || self.frees_a_way(effects) => false,
+            (Ok(effects), None) => !self.layer.meets(effects) || self.add_up(effects),
+        }
+    }
+
+    /// The home did what was seen here.
+    fn settle(&mut self, effects: &Effects, record: &Record) -> bool {
+        self.layer.settle(effects, record.number);
+        for (id, node) in &effects.nodes {
+            match (self.layer.own_node_mut(*id), node) {
+                (None, _) => drop(self.below.remove(id)),
+                (Some(_), Some(Node { kind: Kind::Dir { names, .. }, links, attributes, .. })) => {
+                    self.below.insert(*id, (*names, *links, attributes.mtime));
+                }
+                (Some(Node { kind: Kind::File(content), .. }), _)
+                    if content.by == (record.origin, record.number) =>
+                {
+                    content.version = record.seq;
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Whether what others did may decide an own change that does not touch the same: a name that was missed is free now, or a
+    /// directory lies elsewhere.
+    fn frees_a_way(&self, effects: &Effects) -> bool {
+        let moved = |id: &NodeId| {
+            let node = effects.nodes.iter().find(|(node, _)| node == id);
+            node.is_some_and(|(_, node)| node.as_ref().is_some_and(Node::is_dir))
+        };
+        let frees = effects.names.iter().any(|(_, id)| id.is_none());
+        effects
+            .names
+            .iter()
+            .any(|(at, id)| self.missed.contains(at) || (frees && id.as_ref().is_some_and(moved)))
+    }
+
+    /// Others changed something that own changes touch; false if that was more than names in a directory.
+    fn add_up(&mut self, effects: &Effects) -> bool {
+        if effects.names.iter().any(|(at, _)| self.layer.own_name(at).is_some()) {
+            return false;
+        }
+        let met: Vec<_> = effects.nodes.iter().filter(|(id, _)| self.layer.own_node(*id).is_some()).collect();
+        let same = |(id, node): &&(NodeId, Option<Node>)| {
+            let (Some(Some(own)), Some(node)) = (self.layer.own_node(*id), node) else { return false };
+            self.below.contains_key(id) && is_but_for_counts(own, node)
+        };
+        if !met.iter().all(same) {
+            return false;
+        }
+        for (id, node) in met {
+            let (Some(own), Some(node)) = (self.layer.own_node_mut(*id), node) else { return false };
+            let (Some(now), Some(before)) = (counts(node), self.below.get(id).copied()) else { return false };
+            if let Kind::Dir { names, .. } = &mut own.kind {
+                *names = names.wrapping_add(now.0).wrapping_sub(before.0);
+            }
+            own.links = own.links.wrapping_add(now.1).wrapping_sub(before.1);
+            if own.attributes.mtime == before.2 {
+                own.attributes.mtime = now.2;
+            }
+            self.below.insert(*id, now);
+        }
+        true
+    }
+
+    /// What the copy has of directories that a change is the first to touch.
+    fn new_below(&self, copy: &impl Tree, effects: &Effects) -> Vec<(NodeId, Counts)> {
+        let is_new = |id: NodeId| self.layer.own_node(id).is_none() && !self.below.contains_key(&id);
+        let dirs = effects.nodes.iter().filter(|(_, node)| node.as_ref().is_some_and(Node::is_dir));
+        let new = dirs.filter(|(id, _)| is_new(*id));
+        new.map(|(id, _)| (*id, copy.node(*id).as_ref().and_then(counts).unwrap_or(NEW_DIR))).collect()
+    }
+
+    /// Lays the pending changes over the copy as it is now, if that is needed. One that cannot be done any more is not shown;
+    /// the home says what becomes of it.
+    pub fn lay_anew(&mut self, copy: &impl Tree) {
         if !std::mem::take(&mut self.is_stale) {
             return;
         }
         self.layer = Layer::default();
-        for made in &self.pending {
-            if let Ok(effects) = decide(&Seen { layer: &self.layer, copy }, 0, made, Clash::AsWanted) {
-                self.layer.add(effects);
+        self.below.clear();
+        self.missed.clear();
+        self.is_doomed = false;
+        let mut pending = std::mem::take(&mut self.pending);
+        for made in &mut pending {
+            let decided = decide(&self.seen(copy), 0, &made.numbered, Clash::AsWanted);
+            made.mark = decided.as_ref().ok().map(mark);
+            self.is_doomed |= decided.is_err();
+            let missed = missed(&self.seen(copy), &made.numbered.change, decided.as_ref().ok());
+            self.missed.extend(missed);
+            if let Ok(effects) = decided {
+                self.below.extend(self.new_below(copy, &effects));
+                self.layer.add(effects, made.numbered.number);
             }
         }
+        self.pending = pending;
     }
+}
+
+fn is_delicate(made: &Numbered) -> bool {
+    !matches!(made.change, Change::Make { .. } | Change::SetAttributes { .. } | Change::SetContent { .. })
+}
+
+/// The name that a change wanted, if it got another one or none.
+fn missed(tree: &impl Tree, change: &Change, effects: Option<&Effects>) -> Option<Spot> {
+    let at = match change {
+        Change::Make { at, .. } | Change::Link { at, .. } | Change::Rename { to: at, .. } => at,
+        Change::SetContent { beside: Some(Beside { at, .. }), .. } => at,
+        _ => return None,
+    };
+    let is_of =
+        |effects: &Effects, at: &Spot| effects.names.iter().any(|(name, id)| name == at && id.is_some());
+    if effects.is_some_and(|effects| is_of(effects, at)) {
+        return None;
+    }
+    let at = meant_spot(tree, at).unwrap_or_else(|| at.clone());
+    (!effects.is_some_and(|effects| is_of(effects, &at))).then_some(at)
+}
+
+fn counts(node: &Node) -> Option<Counts> {
+    match node.kind {
+        Kind::Dir { names, .. } => Some((names, node.links, node.attributes.mtime)),
+        _ => None,
+    }
+}
+
+/// Whether two states of a directory differ in what others change by working in it alone.
+fn is_but_for_counts(a: &Node, b: &Node) -> bool {
+    let parent = |node: &Node| match node.kind {
+        Kind::Dir { parent, .. } => Some(parent),
+        _ => None,
+    };
+    let (x, y) = (&a.attributes, &b.attributes);
+    parent(a).is_some()
+        && parent(a) == parent(b)
+        && (x.mode, &x.owner, &x.group) == (y.mode, &y.owner, &y.group)
+}
+
+/// Changes that were decided and not made.
+#[derive(Clone, Debug)]
+pub struct Weighed {
+    /// Each with what it does.
+    pub made: Vec<(Numbered, Effects)>,
+    below: Vec<(NodeId, Counts)>,
+    missed: Vec<Spot>,
+}
+
+/// What a change did, in short: the same for two sites that have the same of what it touched, but for the numbers that
+/// the home gives and the counts of directories.
+fn mark(effects: &Effects) -> u64 {
+    let mut plain = effects.clone();
+    for node in plain.nodes.iter_mut().filter_map(|(_, node)| node.as_mut()) {
+        node.changed = 0;
+        match &mut node.kind {
+            Kind::File(content) => content.version = 0,
+            Kind::Dir { names, .. } => (*names, node.links) = (0, 0),
+            Kind::Symlink { .. } | Kind::Merged { .. } => {}
+        }
+    }
+    let hash = blake3::hash(&crate::wire::encode(&plain));
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("BLAKE3 has 32 bytes"))
 }
 
 /// A copy with a layer over it, both elsewhere.

@@ -5,17 +5,22 @@
 //! reading is local, and see their own changes at once, before the home has heard of them. What a change means is
 //! decided in one place ([`tree`]), for the home and for a follower that looks ahead. A tree is kept behind a trait
 //! ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it ([`overlay`]). A site that
-//! comes late gets the tree in pages ([`page`]).
+//! comes late gets the tree in pages ([`page`]). How much is in a volume and may be is counted beside the tree ([`quota`]),
+//! and who shall hold replicas, and of whom content is asked first, is decided by rules of their own ([`placement`], [`source`]).
 //!
 //! Guarantees: copies that followed as far are equal; a change is in the log once, however often it was sent; a change
 //! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
-//! wrote the same file both contents stay, side by side. Non-goals: who may do what, quotas, where replicas are.
+//! wrote the same file both contents stay, side by side. Non-goals: who may do what, and bringing content.
 
+pub mod allowance;
 pub mod follower;
 pub mod home;
 pub mod memory;
 pub mod overlay;
 pub mod page;
+pub mod placement;
+pub mod quota;
+pub mod source;
 pub mod tree;
 
 use crate::entry::FileTime;
@@ -103,6 +108,12 @@ pub enum Kind {
         #[serde(with = "path_bytes")]
         target: Vec<u8>,
     },
+    /// A directory whose name another one had at home already: that one is meant wherever this one is named. It has no
+    /// name.
+    Merged {
+        /// The directory that has the name.
+        into: NodeId,
+    },
 }
 
 /// What a node has beside its kind.
@@ -136,6 +147,14 @@ impl Node {
     pub fn is_dir(&self) -> bool {
         matches!(self.kind, Kind::Dir { .. })
     }
+
+    /// The directory that is meant in its place, if it became part of one.
+    pub fn merged_into(&self) -> Option<NodeId> {
+        match self.kind {
+            Kind::Merged { into } => Some(into),
+            _ => None,
+        }
+    }
 }
 
 /// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`.
@@ -166,6 +185,13 @@ pub enum NewKind {
     File,
     /// A symbolic link.
     Symlink(#[serde(with = "path_bytes")] Vec<u8>),
+    /// A file that has its first content already.
+    Content {
+        /// Length in bytes.
+        size: u64,
+        /// BLAKE3, once it is known.
+        digest: Option<[u8; 32]>,
+    },
 }
 
 /// Something to be done to the tree.
@@ -181,7 +207,7 @@ pub enum Change {
         kind: NewKind,
         /// What it has; its mtime becomes that of the directory.
         attributes: Attributes,
-        /// Where the name was taken meanwhile, take another one beside it.
+        /// Where the name was taken meanwhile, take another one beside it; a directory becomes part of the one that has it.
         keep_both: bool,
     },
     /// A further name of a file or symbolic link.
@@ -240,6 +266,30 @@ pub enum Change {
         /// What becomes of it where the file has another version by now, or is gone. Without it the change is refused.
         beside: Option<Beside>,
     },
+}
+
+impl Change {
+    /// The names it is about.
+    pub fn spots(&self) -> Vec<&Spot> {
+        match self {
+            Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
+            Change::Remove { at, .. } | Change::RemoveDir { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::SetContent { beside: Some(beside), .. } => vec![&beside.at],
+            Change::SetAttributes { .. } | Change::SetContent { beside: None, .. } => Vec::new(),
+        }
+    }
+
+    /// The same, to be changed.
+    fn spots_mut(&mut self) -> Vec<&mut Spot> {
+        match self {
+            Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
+            Change::Remove { at, .. } | Change::RemoveDir { at, .. } => vec![at],
+            Change::Rename { from, to, .. } => vec![from, to],
+            Change::SetContent { beside: Some(beside), .. } => vec![&mut beside.at],
+            Change::SetAttributes { .. } | Change::SetContent { beside: None, .. } => Vec::new(),
+        }
+    }
 }
 
 /// A file of its own for content that found another version in its place.

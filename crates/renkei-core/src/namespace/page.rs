@@ -6,9 +6,16 @@
 //! equal to the home from the last page's record on.
 
 use super::{Name, Node, NodeId, Origin, Spot};
-use crate::wire::message::batch;
-use serde::{Deserialize, Serialize};
+use crate::wire::message::at_most;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+
+/// Nodes or names of one page at most: a page takes a way there and back.
+pub const MOST_ROWS: usize = 1 << 14;
+
+fn rows<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    at_most::<D, T, MOST_ROWS>(deserializer)
+}
 
 /// How far pages are: nodes come first, then names, each in the order of the home's database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,11 +49,67 @@ pub struct Page {
     /// The last record that the tree held when it had been read.
     pub until: u64,
     /// Nodes.
-    #[serde(deserialize_with = "batch")]
+    #[serde(deserialize_with = "rows")]
     pub nodes: Vec<(NodeId, Node)>,
     /// Names, each with its directory and what it is of.
-    #[serde(deserialize_with = "batch")]
+    #[serde(deserialize_with = "rows")]
     pub names: Vec<(NodeId, Name, NodeId)>,
     /// Where the next one begins; none after the last.
     pub next: Option<Reached>,
+}
+
+impl Page {
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        self.nodes.len() + self.names.len()
+    }
+
+    /// Keeps the first rows alone, at least one; the next page begins after them.
+    pub fn cut(&mut self, most: usize) {
+        let most = most.max(1);
+        if most < self.nodes.len() {
+            self.nodes.truncate(most);
+            self.next = self.nodes.last().map(|(id, _)| Reached::Node(*id));
+        }
+        if most < self.names.len() {
+            self.names.truncate(most);
+            let spot = |(dir, name, _): &(NodeId, Name, NodeId)| Spot { dir: *dir, name: name.clone() };
+            self.next = self.names.last().map(|row| Reached::Name(spot(row)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::ROOT;
+    use crate::namespace::memory::MemoryTree;
+
+    fn page() -> Page {
+        Page {
+            after: None,
+            extent: Extent::default(),
+            until: 0,
+            nodes: Vec::new(),
+            names: Vec::new(),
+            next: None,
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_in_the_next_page() {
+        let node = MemoryTree::default().nodes().next().map(|(_, node)| node.clone()).unwrap();
+        let nodes = (1..=5).map(|id| (NodeId(id), node.clone())).collect();
+        let mut nodes = Page { nodes, next: Some(Reached::Nodes), ..page() };
+        nodes.cut(5);
+        assert_eq!((nodes.rows(), &nodes.next), (5, &Some(Reached::Nodes)));
+        nodes.cut(2);
+        assert_eq!((nodes.rows(), nodes.next), (2, Some(Reached::Node(NodeId(2)))));
+
+        let names = ["a", "b"].map(|name| (ROOT, Name(name.into()), NodeId(7))).to_vec();
+        let mut names = Page { names, ..page() };
+        names.cut(0);
+        let at = Spot { dir: ROOT, name: Name("a".into()) };
+        assert_eq!((names.rows(), names.next), (1, Some(Reached::Name(at))));
+    }
 }

@@ -7,6 +7,8 @@ use super::{
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Longest name, as in POSIX file systems.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -45,7 +47,13 @@ pub enum Clash {
 pub fn decide(tree: &impl Tree, seq: u64, made: &Numbered, clash: Clash) -> Result<Effects, Error> {
     let by = (made.origin, made.number);
     let mut draft = Draft { tree: Overlay::over(tree), seq, by, clash };
-    match &made.change {
+    if let Change::SetAttributes { id, attributes } = &made.change
+        && let Some(into) = merged_into(tree, *id)
+    {
+        draft.set_time(into, attributes.mtime)?;
+        return Ok(draft.tree.into_effects());
+    }
+    match &*meant(tree, &made.change) {
         Change::Make { id, at, kind, attributes, keep_both } => {
             draft.make(*id, at, kind, attributes, *keep_both)
         }
@@ -60,6 +68,42 @@ pub fn decide(tree: &impl Tree, seq: u64, made: &Numbered, clash: Clash) -> Resu
         }
     }?;
     Ok(draft.tree.into_effects())
+}
+
+/// The directory that is meant in place of one that became part of it.
+fn merged_into(tree: &impl Tree, dir: NodeId) -> Option<NodeId> {
+    tree.node(dir)?.merged_into()
+}
+
+/// A name in the directory that is meant.
+pub fn meant_spot(tree: &impl Tree, at: &Spot) -> Option<Spot> {
+    merged_into(tree, at.dir).map(|dir| Spot { dir, name: at.name.clone() })
+}
+
+/// Directories that changes make where there is one, as far as can be told before they are decided: those become part of it.
+pub fn merging<'c>(tree: &impl Tree, changes: impl Iterator<Item = &'c Change>) -> BTreeMap<NodeId, NodeId> {
+    let mut known = BTreeMap::new();
+    for change in changes {
+        if let Change::Make { id, at, kind: NewKind::Dir, .. } = change {
+            let dir = known.get(&at.dir).copied().or_else(|| merged_into(tree, at.dir)).unwrap_or(at.dir);
+            let there = tree.child(&Spot { dir, name: at.name.clone() });
+            let into = there.filter(|into| into != id && tree.node(*into).is_some_and(|node| node.is_dir()));
+            known.extend(into.map(|into| (*id, into)));
+        }
+    }
+    known
+}
+
+/// The change with the directories that are meant.
+fn meant<'c>(tree: &impl Tree, change: &'c Change) -> Cow<'c, Change> {
+    let moved: Vec<_> = change.spots().into_iter().map(|at| meant_spot(tree, at)).collect();
+    let mut change = Cow::Borrowed(change);
+    if moved.iter().any(Option::is_some) {
+        for (at, moved) in change.to_mut().spots_mut().into_iter().zip(moved) {
+            *at = moved.unwrap_or_else(|| at.clone());
+        }
+    }
+    change
 }
 
 fn refused(code: Code, op: &str, subject: impl ToString) -> Error {
@@ -156,18 +200,31 @@ impl<T: Tree> Draft<'_, T> {
         if self.tree.node(id).is_some() || id == ROOT {
             return Err(refused(Code::PathExists, "make", format_args!("node {}", id.0)));
         }
+        let content = |size, digest| Kind::File(Content { version: self.seq, by: self.by, size, digest });
         let (kind, links) = match kind {
             NewKind::Dir => (Kind::Dir { names: 0, parent: at.dir }, 2),
-            NewKind::File => {
-                (Kind::File(Content { version: self.seq, by: self.by, size: 0, digest: None }), 1)
-            }
+            NewKind::File => (content(0, None), 1),
+            NewKind::Content { size, digest } => (content(*size, *digest), 1),
             NewKind::Symlink(target) => (Kind::Symlink { target: target.clone() }, 1),
         };
         let is_dir = links == 2;
+        if is_dir && keep_both && self.clash == Clash::AsWanted && self.merges(id, at, attributes) {
+            return Ok(());
+        }
         let at = if keep_both && self.clash == Clash::AsWanted { self.free_beside(at)? } else { at.clone() };
         self.enter(&at, id, is_dir, attributes.mtime)?;
         self.put(id, Node { kind, attributes: attributes.clone(), links, changed: self.seq });
         Ok(())
+    }
+
+    /// A directory is a name for a set: where there is one, what was made in the new one goes there. Whether it is so.
+    fn merges(&mut self, id: NodeId, at: &Spot, attributes: &Attributes) -> bool {
+        let there =
+            self.tree.child(at).filter(|there| self.tree.node(*there).is_some_and(|node| node.is_dir()));
+        let Some(into) = there else { return false };
+        let (kind, attributes) = (Kind::Merged { into }, attributes.clone());
+        self.put(id, Node { kind, attributes, links: 0, changed: self.seq });
+        true
     }
 
     /// The name itself if it is free, else one beside it.
@@ -194,7 +251,7 @@ impl<T: Tree> Draft<'_, T> {
 
     fn link(&mut self, id: NodeId, at: &Spot, time: FileTime) -> Result<(), Error> {
         let mut node = self.node(id)?;
-        if node.is_dir() {
+        if node.is_dir() || node.merged_into().is_some() {
             return Err(refused(Code::IsADirectory, "link", shown(&at.name)));
         }
         self.enter(at, id, false, time)?;
@@ -284,6 +341,13 @@ impl<T: Tree> Draft<'_, T> {
         Err(refused(Code::NameTooLong, "rename", "more directories than are allowed above each other"))
     }
 
+    /// Of a directory that became part of another one the time alone counts.
+    fn set_time(&mut self, id: NodeId, mtime: FileTime) -> Result<(), Error> {
+        let node = self.dir(id)?;
+        self.put(id, Node { attributes: Attributes { mtime, ..node.attributes }, ..node });
+        Ok(())
+    }
+
     fn set_attributes(&mut self, id: NodeId, attributes: &Attributes) -> Result<(), Error> {
         let node = self.node(id)?;
         self.put(id, Node { attributes: attributes.clone(), ..node });
@@ -305,7 +369,9 @@ impl<T: Tree> Draft<'_, T> {
                 self.put(id, Node { kind: Kind::File(content), attributes, ..node });
                 Ok(())
             }
-            (Some(node), _) if node.is_dir() => Err(refused(Code::IsADirectory, "write", id.0)),
+            (Some(node), _) if node.is_dir() || node.merged_into().is_some() => {
+                Err(refused(Code::IsADirectory, "write", id.0))
+            }
             (Some(Node { kind: Kind::Symlink { .. }, .. }), _) => {
                 Err(refused(Code::BadPath, "write", format_args!("node {}, a symbolic link", id.0)))
             }

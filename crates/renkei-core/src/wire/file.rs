@@ -12,8 +12,12 @@ use super::message::{Space, TransferId, batch};
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime};
 use crate::error::Error;
+use crate::lease::locks::Span;
 use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// An open file, directory or draft of a file session; chosen by the side that serves.
 pub type Handle = u64;
@@ -38,7 +42,17 @@ pub struct OpenFiles {
     pub write: bool,
     /// Streams the asker wants at most.
     pub max_streams: u16,
+    /// A secret of the asker, the same in each session that goes on with one that was lost: by it what such a one left is
+    /// found again, and descriptors are lent on the site's own machine.
+    pub key: SessionKey,
+    /// Whether the asker wants to hold leases on what it is told, where there are any.
+    pub leases: bool,
+    /// The asker's own number, the same in all sessions that it opens one after the other: whose the locks are.
+    pub locks: [u8; 16],
 }
+
+/// The secret that a file session is known by.
+pub type SessionKey = [u8; 16];
 
 /// What may be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +151,61 @@ pub enum Op {
     },
     /// Room. Answer: `Space`.
     Space,
+    /// Locks a range of a file, or gives it up. Answer: `Done`.
+    Lock {
+        /// The file.
+        path: RelPath,
+        /// Who, among the asker's programs.
+        owner: u64,
+        /// Which range, and how.
+        span: Span,
+    },
+    /// Who stands in the way of a lock. Answer: `Locked`.
+    FindLock {
+        /// The file.
+        path: RelPath,
+        /// Who asks.
+        owner: u64,
+        /// What he would want.
+        span: Span,
+    },
+    /// Takes up a draft of a session that was lost: what was written and acknowledged is there. Answer: `Opened`, with the
+    /// same handle.
+    Resume {
+        /// The file as it is named now.
+        path: RelPath,
+        /// The draft.
+        handle: Handle,
+        /// Permission bits of a file that is new.
+        mode: u32,
+    },
+    /// Reads from a file that nobody has opened yet, of the version it has now. Answer: `Peeked`.
+    Peek {
+        /// What.
+        path: RelPath,
+        /// From where.
+        offset: u64,
+        /// How much, at most [`MAX_IO_BYTES`].
+        bytes: u32,
+    },
+}
+
+impl Op {
+    /// The names that it changes, as far as it says so itself.
+    pub fn changed_paths(&self) -> Vec<&RelPath> {
+        match self {
+            Op::Draft { path, start: Start::New, .. } | Op::Alter { path, .. } => vec![path],
+            Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => vec![path],
+            Op::MakeLink { from, to } | Op::Rename { from, to, .. } => vec![from, to],
+            Op::Remove(path) | Op::RemoveDir(path) => vec![path],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it changes what others see, names or attributes.
+    pub fn changes(&self) -> bool {
+        matches!(self, Op::Publish { .. }) || !self.changed_paths().is_empty()
+    }
 }
 
 /// What a draft begins with.
@@ -206,6 +275,102 @@ pub enum Answer {
     Space(Space),
     /// It failed.
     Failed(Error),
+    /// An answer under a lease: what it says of names and attributes holds until the asker is told of a change.
+    Held {
+        /// The answer.
+        answer: Box<Answer>,
+        /// The directories that the operation changed, as they were after it.
+        dirs: Vec<Item>,
+    },
+    /// What somebody else has locked, if he does.
+    Locked(Option<Span>),
+    /// So many bytes follow the answer.
+    Peeked {
+        /// What the file was when they were read.
+        item: Item,
+        /// How many.
+        bytes: u32,
+    },
+}
+
+impl Answer {
+    /// How many bytes follow it; none if it is not of a kind that has any.
+    pub fn data_bytes(&self) -> Option<u32> {
+        match self {
+            Answer::Data(bytes) | Answer::Peeked { bytes, .. } => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    /// The answer itself, and if it is under a lease the directories that were changed.
+    pub fn parted(self) -> (Answer, Option<Vec<Item>>) {
+        match self {
+            Answer::Held { answer, dirs } => (*answer, Some(dirs)),
+            answer => (answer, None),
+        }
+    }
+
+    /// The answer itself.
+    pub fn plain(&self) -> &Answer {
+        match self {
+            Answer::Held { answer, .. } => answer,
+            answer => answer,
+        }
+    }
+
+    /// The opposite of [`Answer::parted`].
+    pub fn joined(self, held: Option<Vec<Item>>) -> Answer {
+        match held {
+            Some(dirs) => Answer::Held { answer: Box::new(self), dirs },
+            None => self,
+        }
+    }
+}
+
+/// What has changed at a place, by the numbers of its entries ([`Item::ino`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Names, each with the number of its directory; an empty one is all of them. What a directory has beside its names
+    /// changed as well.
+    pub names: Vec<(u64, Vec<u8>)>,
+    /// What entries are, under whichever name.
+    pub nodes: Vec<u64>,
+    /// Anything.
+    pub all: bool,
+}
+
+/// Most that one message about changes names; what is more is told as anything.
+pub const MAX_CHANGED: usize = 4096;
+
+impl Changed {
+    /// One name.
+    pub fn name(dir: u64, name: &[u8]) -> Self {
+        Changed { names: vec![(dir, name.to_vec())], ..Changed::default() }
+    }
+
+    /// The directories in question.
+    pub fn dirs(&self) -> Vec<u64> {
+        self.names.iter().map(|(dir, _)| *dir).chain(self.nodes.iter().copied()).collect()
+    }
+
+    /// Takes in what another one says.
+    pub fn merge(&mut self, other: &Changed) {
+        self.all |= other.all;
+        if self.all
+            || self.names.len() + other.names.len() > MAX_CHANGED
+            || self.nodes.len() + other.nodes.len() > MAX_CHANGED
+        {
+            *self = Changed { all: true, ..Changed::default() };
+            return;
+        }
+        for name in &other.names {
+            // As one name is often changed several times in a row.
+            if self.names.last() != Some(name) {
+                self.names.push(name.clone());
+            }
+        }
+        self.nodes.extend(&other.nodes);
+    }
 }
 
 /// The beginning of a frame: all of it but the `content_bytes` that follow.
@@ -246,8 +411,50 @@ pub fn parse_op(bytes: &[u8], content_bytes: usize) -> Result<Op, Error> {
     Ok(op)
 }
 
+/// The number of [`Answer::Held`] on the wire.
+const HELD: u32 = 7;
+
+/// Reads an answer. One under a lease has a plain one in it: others would be read within each other, as deep as their sender
+/// wants.
+pub fn parse_answer(bytes: &[u8]) -> Result<Answer, Error> {
+    let after_held = |bytes| match postcard::take_from_bytes::<u32>(bytes) {
+        Ok((HELD, rest)) => Some(rest),
+        _ => None,
+    };
+    match after_held(bytes).and_then(after_held) {
+        Some(_) => Err(violation("answer", "a lease on a lease")),
+        None => decode("answer", bytes),
+    }
+}
+
+/// Who is told of changes.
+pub type Listener = Box<dyn Fn(&Changed) + Send + Sync>;
+
+/// Whoever tells of changes.
+pub trait Lessor: Send + Sync {
+    /// Whether there are leases at this place; none if that is not known yet.
+    fn is_leasing(&self) -> Option<bool>;
+
+    /// In which age what is learnt now is learnt.
+    fn age(&self) -> u64;
+
+    /// Up to when what was learnt in that age, and not changed since, may be believed.
+    fn until(&self, age: u64) -> Option<Instant>;
+
+    /// The round in which the site's locks are; 0 until that is known. Another one than before says that all are lost.
+    fn lock_round(&self) -> u64;
+
+    /// Says who is to be told of changes: he believes nothing of them any more when he returns.
+    fn listen(&self, listener: Listener);
+}
+
 /// Whoever does operations: a store here, or a file session with another site.
 pub trait Files: Send + Sync {
+    /// Who tells of changes, if anybody does.
+    fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+        None
+    }
+
     /// Does one; `content` is what `Write` writes.
     ///
     /// # Errors
@@ -259,6 +466,11 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// As `operate`.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error>;
+
+    /// The plain file behind a file that is open for reading, if it is on this machine and may be read directly.
+    fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -287,7 +499,18 @@ mod tests {
         #[test]
         fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = parse_op(&bytes, 0);
-            let _ = decode::<Answer>("answer", &bytes);
+            let _ = parse_answer(&bytes);
         }
+    }
+
+    #[test]
+    fn answers_are_not_read_within_each_other() {
+        let held = Answer::Done.joined(Some(Vec::new()));
+        assert_eq!(parse_answer(&encode(&held)).unwrap(), held);
+        let twice = Answer::Held { answer: Box::new(held), dirs: Vec::new() };
+        assert!(parse_answer(&encode(&twice)).is_err());
+        // As deep as a frame is long, in either way to write the number.
+        assert!(parse_answer(&[7; 1 << 20]).is_err());
+        assert!(parse_answer(&[0x87, 0x00].repeat(1 << 19)).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
-use super::file::OpenFiles;
+use super::file::{Changed, OpenFiles};
 use super::queue::{Listed, Queued, Story, Submission};
 use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
@@ -84,6 +84,28 @@ pub enum Control {
     Call(Ticket),
     /// A PoP that moves for a client: these entries failed since it told last. Those of the summary are among them.
     Failures(#[serde(deserialize_with = "batch")] Vec<EntryFailure>),
+    /// File session, from the side that asks: a term for the leases, from now on.
+    Renew(u64),
+    /// File session: that term begins when it was asked for.
+    Renewed {
+        /// Which question.
+        number: u64,
+        /// Another one than before: nothing from before is held.
+        round: u64,
+        /// How long it is; 0 where there are no leases.
+        term_ms: u32,
+        /// The round of the locks: another one than before says that all are lost.
+        locks: u64,
+    },
+    /// File session, from the side that serves: believe nothing of this any more, and say so.
+    Changed {
+        /// Which call.
+        number: u64,
+        /// What.
+        what: Changed,
+    },
+    /// File session: nothing of it is believed any more, up to that call.
+    Settled(u64),
 }
 
 /// The dialling side's greeting.
@@ -863,16 +885,25 @@ where
     D: serde::Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct Items<T>(std::marker::PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Items<T> {
+    at_most::<D, T, BATCH_ENTRIES>(deserializer)
+}
+
+/// A list of at most so many items.
+pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Items<T, const MOST: usize>(std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MOST: usize> serde::de::Visitor<'de> for Items<T, MOST> {
         type Value = Vec<T>;
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "at most {BATCH_ENTRIES} items")
+            write!(f, "at most {MOST} items")
         }
         fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
             let mut items = Vec::new();
             while let Some(item) = seq.next_element()? {
-                if items.len() == BATCH_ENTRIES {
+                if items.len() == MOST {
                     return Err(serde::de::Error::invalid_length(items.len() + 1, &self));
                 }
                 items.push(item);
@@ -880,7 +911,7 @@ where
             Ok(items)
         }
     }
-    deserializer.deserialize_seq(Items(std::marker::PhantomData))
+    deserializer.deserialize_seq(Items::<T, MOST>(std::marker::PhantomData))
 }
 
 /// Failures a summary lists; the others are counted and logged.

@@ -1,8 +1,13 @@
 //! What sites say to each other about volumes: who follows one, its log, and changes for it.
 
-use super::message::{EntryFailure, batch};
+use super::message::{EntryFailure, Space, batch};
 use crate::error::Error;
-use crate::namespace::{Numbered, Origin, Record};
+use crate::namespace::allowance::{Allowance, Claim};
+use crate::namespace::page::{Page, Reached};
+use crate::namespace::placement::{Reason, Why};
+use crate::namespace::quota::{Limit, Use};
+use crate::namespace::source::Fellow;
+use crate::namespace::{NodeId, Numbered, Origin, Record};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +16,12 @@ pub type VolumeId = [u8; 16];
 
 /// Records that one answer brings at most.
 pub const MOST_RECORDS: u32 = super::message::BATCH_ENTRIES as u32;
+
+/// Changes in one `Submit` at most.
+pub const MOST_CHANGES: usize = super::message::BATCH_ENTRIES;
+
+/// Versions in one `Kept` at most.
+pub const MOST_VERSIONS: usize = super::message::BATCH_ENTRIES;
 
 /// What may be asked about volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,13 +69,94 @@ pub enum AboutVolume {
         /// Where in it.
         path: RelPath,
     },
-    /// The home asks a follower what of that it holds. Answer: `Tally`.
+    /// The home, or another site that follows, asks a follower what of that it holds. Answer: `Tally`.
     Held {
         /// The volume.
         volume: VolumeId,
         /// Where in it.
         path: RelPath,
     },
+    /// A follower asks the home whether it has these versions of files itself, so that the follower's are not the only
+    /// ones. Answer: `Kept`.
+    Kept {
+        /// The volume.
+        volume: VolumeId,
+        /// Files, each with the version of its content.
+        #[serde(deserialize_with = "batch")]
+        versions: Vec<(NodeId, u64)>,
+    },
+    /// A user asks for something to be done with the volume of a name, or for one to be made. Answer: `Told`.
+    Manage {
+        /// Its name.
+        name: String,
+        /// What.
+        what: Manage,
+    },
+    /// A follower that comes late asks for the part of the tree after one. Answer: `Page`.
+    Page {
+        /// The volume.
+        volume: VolumeId,
+        /// Where the part before ended; none for the first.
+        after: Option<Reached>,
+    },
+    /// The BLAKE3 of a file as the catalogue has it, without reading the file. Answer: `Digest`.
+    Known(Place),
+    /// A follower tells the home what it holds and could hold, and asks what it shall. Answer: `Duties`.
+    Duties {
+        /// The volume.
+        volume: VolumeId,
+        /// What it tells.
+        offer: Offer,
+    },
+    /// A PoP asks which digests another one noted of these versions of files. Answer: `Digests`.
+    Digests {
+        /// The volume.
+        volume: VolumeId,
+        /// Files, each with the version of its content.
+        #[serde(deserialize_with = "batch")]
+        versions: Vec<(NodeId, u64)>,
+    },
+}
+
+/// What a user may ask for who makes volumes or manages one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manage {
+    /// To be told what is known of it, and how it stands.
+    Show,
+    /// To make it.
+    Create {
+        /// The storage that has its plain files.
+        storage: String,
+        /// The directory, below the storage's root or absolute; the volume's name if it is none.
+        path: Option<String>,
+        /// Whether the directory is there and becomes the volume.
+        in_place: bool,
+        /// What is known of it from the beginning, by key, as in `Set`.
+        #[serde(deserialize_with = "batch")]
+        settings: Vec<(String, String)>,
+    },
+    /// To change what is known of it, by key.
+    Set(#[serde(deserialize_with = "batch")] Vec<(String, String)>),
+    /// To let somebody in.
+    Grant {
+        /// `alice@titech`, `*@titech`, `titech`.
+        who: String,
+        /// `read`, `write`.
+        level: String,
+        /// The folder; empty for all of it.
+        on: RelPath,
+    },
+    /// To take grants back.
+    Revoke {
+        /// As it was granted.
+        who: String,
+        /// Of this folder alone.
+        on: Option<RelPath>,
+    },
+    /// To compare its catalogue with its plain files now.
+    Check,
+    /// To forget it; its plain files stay.
+    Delete,
 }
 
 /// Answers to [`AboutVolume`].
@@ -97,6 +189,123 @@ pub enum VolumeReply {
     Whereabouts(Whereabouts),
     /// What each site holds, or why that is not known.
     Holders(#[serde(deserialize_with = "batch")] Vec<(SiteName, Result<Tally, Error>)>),
+    /// For each version whether the home has it.
+    Kept(#[serde(deserialize_with = "batch")] Vec<bool>),
+    /// What is known of a volume, or what was found, in JSON as `renkei volume --json` prints it.
+    Told(String),
+    /// A part of the tree.
+    Page(Box<Page>),
+    /// A digest, if it is known.
+    Digest(Option<[u8; 32]>),
+    /// What a follower shall hold.
+    Duties(Duties),
+    /// For each version its BLAKE3, if that was noted.
+    Digests(#[serde(deserialize_with = "batch")] Vec<Option<[u8; 32]>>),
+}
+
+/// What a follower tells its home of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Whether it takes what the home gives it to hold.
+    pub accepts: bool,
+    /// Bytes for which it has room.
+    pub free_bytes: u64,
+    /// Folders that it holds by its own will.
+    #[serde(deserialize_with = "batch")]
+    pub keeps: Vec<RelPath>,
+    /// How far it is with what it shall hold.
+    #[serde(deserialize_with = "batch")]
+    pub held: Vec<Holding>,
+    /// What it wants to add under the limits of the volume, if it writes.
+    pub claim: Option<Claim>,
+}
+
+/// How far a site is with a folder that it shall hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// The folder.
+    pub folder: RelPath,
+    /// The record up to which it looked.
+    pub seq: u64,
+    /// Files below it.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Those of the files that it does not hold in the version of that record.
+    pub missing_files: u64,
+    /// Bytes of them.
+    pub missing_bytes: u64,
+    /// Why it does not come further.
+    pub trouble: Option<Error>,
+}
+
+impl Holding {
+    /// Of a folder with nothing in it.
+    pub fn nothing(folder: RelPath) -> Self {
+        Holding { folder, seq: 0, files: 0, bytes: 0, missing_files: 0, missing_bytes: 0, trouble: None }
+    }
+}
+
+/// What a follower shall do, as its home has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Duties {
+    /// Folders whose files it shall hold.
+    #[serde(deserialize_with = "batch")]
+    pub folders: Vec<RelPath>,
+    /// Whether nothing is to be brought for now.
+    pub is_paused: bool,
+    /// What is in the volume.
+    pub used: Use,
+    /// How much may be.
+    pub limit: Limit,
+    /// The room at the home, as far as limits leave it.
+    pub space: Space,
+    /// What the follower may add, if it asked for it.
+    pub allowance: Option<Allowance>,
+    /// The other sites that follow, which give out what they hold.
+    #[serde(deserialize_with = "batch")]
+    pub fellows: Vec<Fellow>,
+}
+
+/// How a folder of which replicas are asked for is kept, as the home knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The folder, as text; empty for the whole volume.
+    pub folder: String,
+    /// Replicas that there shall be, the home's among them.
+    pub replicas: u32,
+    /// Files below it, as far as that is known.
+    pub files: u64,
+    /// Files that have fewer, at most: sites tell how many they lack, and not which.
+    pub short: u64,
+    /// Replicas that no site was found for.
+    pub unplaced: u32,
+    /// The sites that hold it or should.
+    #[serde(deserialize_with = "batch")]
+    pub sites: Vec<KeptAt>,
+}
+
+/// How far a site is with a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptAt {
+    /// The site.
+    pub site: SiteName,
+    /// Why it was passed over, if it was.
+    pub passed: Option<Why>,
+    /// Files that it does not hold, if it has told.
+    pub missing_files: Option<u64>,
+    /// Bytes of them.
+    pub missing_bytes: Option<u64>,
+    /// Seconds since it was heard, if it ever was.
+    pub heard_s: Option<u64>,
+    /// Why it does not come further.
+    pub trouble: Option<Error>,
+    /// Why it was chosen, if it was.
+    pub reason: Option<Reason>,
+    /// Bytes a second on the way to it, if that was measured.
+    pub rate: Option<u64>,
+    /// Bytes for which it has room, if it has told.
+    pub free_bytes: Option<u64>,
 }
 
 /// Replicas in numbers.
@@ -127,6 +336,9 @@ pub struct Whereabouts {
     /// What other sites hold, or why that is not known.
     #[serde(deserialize_with = "batch")]
     pub others: Vec<(SiteName, Result<Tally, Error>)>,
+    /// At the home: how what is asked for folders there, above and below is kept.
+    #[serde(deserialize_with = "batch")]
+    pub kept: Vec<Kept>,
 }
 
 /// A volume as it is shown.

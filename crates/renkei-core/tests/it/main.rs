@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
+mod messages;
 mod mover;
 mod namespace;
 mod queue;

@@ -8,7 +8,8 @@ use renkei_core::namespace::home::Home;
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::tree::{Clash, Tree, decide};
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Kind, Name, NewKind, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Attributes, Base, Beside, Change, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT,
+    Record, Spot,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
     let dir = || 0..6_usize;
     let name = || 0..5_u8;
     prop_oneof![
-        6 => (dir(), name(), 0..3_u8).prop_map(|(dir, name, kind)| Step::Make { dir, name, kind }),
+        6 => (dir(), name(), 0..4_u8).prop_map(|(dir, name, kind)| Step::Make { dir, name, kind }),
         2 => (0..12_usize, dir(), name()).prop_map(|(node, dir, name)| Step::Link { node, dir, name }),
         2 => (dir(), name()).prop_map(|(dir, name)| Step::Remove { dir, name }),
         2 => (dir(), name()).prop_map(|(dir, name)| Step::RemoveDir { dir, name }),
@@ -67,6 +68,7 @@ fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> 
             let kind = match kind {
                 0 => NewKind::Dir,
                 1 => NewKind::File,
+                3 => NewKind::Content { size: 77, digest: Some([7; 32]) },
                 _ => NewKind::Symlink(b"target".to_vec()),
             };
             Change::Make { id, at: spot(dir(at), name), kind, attributes: attributes(0o755), keep_both: true }
@@ -211,6 +213,7 @@ impl Model {
                 let node = match kind {
                     NewKind::Dir => ('d', attributes.mode, None),
                     NewKind::File => ('f', attributes.mode, Some((seq, 0))),
+                    NewKind::Content { size, .. } => ('f', attributes.mode, Some((seq, *size))),
                     NewKind::Symlink(_) => ('l', attributes.mode, None),
                 };
                 self.nodes.insert(*id, node);
@@ -285,6 +288,7 @@ impl Model {
                 }
                 Kind::File(found) => assert_eq!(Some((found.version, found.size)), content),
                 Kind::Symlink { .. } => assert_eq!(kind, 'l'),
+                Kind::Merged { .. } => unreachable!("one site alone merges nothing"),
             }
         }
     }
@@ -310,6 +314,15 @@ proptest! {
             model.check(&tree);
         }
     }
+}
+
+/// Without the number of the record, which what lies over a copy does not know, and the time of a directory that others
+/// change too.
+fn unstamped(mut node: Node) -> Node {
+    if node.is_dir() {
+        node.attributes.mtime = time(0);
+    }
+    Node { changed: 0, ..node }
 }
 
 /// A site that follows, with what it keeps on its disk.
@@ -369,6 +382,31 @@ impl Site {
         Some((made.number, *size))
     }
 
+    /// What was moved on is what it would be if it were laid anew.
+    fn check_layer(&self) {
+        if !self.follower.is_stale() {
+            let pending = self.follower.pending(0).cloned().collect();
+            let (seq, number) = (self.follower.seq(), self.follower.number());
+            let mut anew = Follower::resume(self.origin, seq, number, pending);
+            anew.lay_anew(&self.copy);
+            let laid = anew.seen(&self.copy);
+            let moved = self.follower.seen(&self.copy);
+            for at in anew.layer().all_names().chain(self.follower.layer().all_names()) {
+                assert_eq!(moved.child(at), laid.child(at), "{at:?}");
+                let node = |tree: &dyn Tree| moved.child(at).and_then(|id| tree.node(id)).map(unstamped);
+                assert_eq!(node(&moved), node(&laid), "{at:?}");
+            }
+            let layer = self.follower.layer();
+            for at in layer.all_names() {
+                let dir = layer
+                    .own_name(at)
+                    .flatten()
+                    .filter(|id| moved.node(*id).is_some_and(|node| node.is_dir()));
+                assert!(dir.is_none_or(|dir| layer.own_place(dir) == Some(at)), "{at:?}");
+            }
+        }
+    }
+
     fn take(&mut self, record: Record) {
         if record.origin == self.origin {
             self.wrote.retain(|_, (number, _)| *number > record.number);
@@ -376,6 +414,7 @@ impl Site {
         if let Some(followed) = self.follower.handle(record).unwrap() {
             self.copy.apply(&followed.effects);
             self.refused.extend(followed.refused.map(|refused| refused.number));
+            self.check_layer();
         }
     }
 }
@@ -398,6 +437,49 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3_usize).prop_map(Event::Kill),
         1 => Just(Event::KillHome),
     ]
+}
+
+/// No directory is beside a directory: it is that one. Whatever else was made has a name.
+fn check_merged(tree: &MemoryTree, sent: &Numbered, effects: &Effects) {
+    let Change::Make { id, at, kind, .. } = &sent.change else { return };
+    let dir = tree.node(at.dir).and_then(|dir| dir.merged_into()).unwrap_or(at.dir);
+    let at = Spot { dir, name: at.name.clone() };
+    let there = tree.child(&at).filter(|there| tree.node(*there).is_some_and(|node| node.is_dir()));
+    let made = effects.nodes.iter().find(|(made, _)| made == id).and_then(|(_, node)| node.as_ref());
+    match there.filter(|_| *kind == NewKind::Dir) {
+        Some(there) => {
+            assert_eq!(made.unwrap().merged_into(), Some(there));
+            assert!(effects.names.is_empty());
+        }
+        None => {
+            assert!(made.unwrap().merged_into().is_none());
+            let named: Vec<_> = effects.names.iter().filter(|(_, named)| *named == Some(*id)).collect();
+            assert!(matches!(&named[..], [(named, _)] if named.dir == dir));
+        }
+    }
+}
+
+/// Names are in directories, directories know how many they have, and whatever is there has a name.
+fn check_whole(tree: &MemoryTree) {
+    let dir = |id: NodeId| tree.node(id).filter(Node::is_dir);
+    for (at, id) in tree.names() {
+        assert!(
+            dir(at.dir).is_some() && tree.node(id).is_some_and(|node| node.merged_into().is_none()),
+            "{at:?}"
+        );
+    }
+    for (id, node) in tree.nodes() {
+        let within = tree.names().filter(|(at, _)| at.dir == id).count() as u64;
+        let named = tree.names().filter(|(_, of)| *of == id).count();
+        match node.kind {
+            Kind::Dir { names, parent } => {
+                assert_eq!(names, within, "{id:?}");
+                assert!(id == ROOT || (named == 1 && dir(parent).is_some()), "{id:?}");
+            }
+            Kind::Merged { .. } => assert_eq!((within, named), (0, 0), "{id:?}"),
+            _ => assert_eq!(node.links as usize, named, "{id:?}"),
+        }
+    }
 }
 
 struct Federation {
@@ -426,6 +508,7 @@ impl Federation {
             && let Some(record) = self.home.handle(&self.tree, &sent).unwrap()
         {
             if let Ok(effects) = &record.outcome {
+                check_merged(&self.tree, &sent, effects);
                 self.tree.apply(effects);
             }
             self.log.push(record);
@@ -472,6 +555,7 @@ impl Federation {
     }
 
     fn check(&mut self) {
+        check_whole(&self.tree);
         for site in &mut self.sites {
             assert_eq!(site.copy, self.tree);
             let view = site.follower.view(&site.copy);
@@ -551,6 +635,39 @@ fn two_files_of_one_name_stay_side_by_side() {
     assert!(site.submit(&make, &mut federation.ids).is_none());
     federation.settle();
     assert_eq!(names(&federation.tree).len(), 2);
+}
+
+#[test]
+fn one_directory_made_at_three_sites_is_one() {
+    let dir = Step::Make { dir: 0, name: 0, kind: 0 };
+    let mut federation = apart(&[(0, dir.clone()), (1, dir.clone()), (2, dir.clone())]);
+    // In the one that each sees: a file of its own, one of a name that all have, and a directory that two have.
+    for which in 0..3 {
+        let mut ids = Ids { dirs: vec![federation.sites[which].origin.id(1)], nodes: vec![ROOT] };
+        let site = &mut federation.sites[which];
+        for (name, kind) in [(which as u8, 1), (3, 1), (if which == 0 { 5 } else { 4 }, 0)] {
+            assert!(site.submit(&Step::Make { dir: 0, name, kind }, &mut ids).is_none());
+        }
+        federation.ids.nodes.extend(ids.nodes);
+    }
+    federation.settle();
+    federation.check();
+    assert_eq!(names(&federation.tree), ["a"]);
+    let top = federation.tree.child(&spot(ROOT, 0)).unwrap();
+    let listed = federation.tree.list(top, None, 100);
+    let listed: Vec<_> =
+        listed.iter().map(|(name, _)| String::from_utf8_lossy(&name.0).into_owned()).collect();
+    assert_eq!(listed, ["a", "b", "c", "d", "d.conflict-1-3", "d.conflict-2-3", "e", "f"]);
+    // Who knew one of the others goes on with it, and its mode is the home's.
+    let own = federation.sites[2].origin.id(1);
+    assert_eq!(federation.tree.node(own).unwrap().merged_into(), Some(top));
+    let site = &mut federation.sites[2];
+    let change = Change::SetAttributes { id: own, attributes: attributes(0o700) };
+    site.follower.submit(&site.copy, change).unwrap();
+    site.made += 1;
+    federation.settle();
+    federation.check();
+    assert_eq!(federation.tree.node(top).unwrap().attributes.mode, 0o755);
 }
 
 #[test]

@@ -8,15 +8,23 @@ mod notices;
 mod schema;
 mod transfers;
 mod tree;
+mod tree_asked;
+mod tree_away;
 mod tree_copy;
 mod tree_home;
+mod tree_late;
 mod tree_pages;
+#[cfg(test)]
+mod tree_plans;
 mod tree_rows;
+mod tree_usage;
 mod trees;
 
 pub use notices::Notice;
 pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
-pub use tree::{Held, Position, VolumeTree};
+pub use tree::{Held, Position, VolumeTree, own_version};
+pub use tree_asked::Asked;
+pub use tree_away::{Away, AwayAt, OWN};
 pub use trees::{Trees, VolumeId};
 
 use crate::home::{Home, make_private_dir};

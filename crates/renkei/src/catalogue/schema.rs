@@ -20,8 +20,10 @@ pub(super) const QUEUE: Tables = Tables {
 };
 
 /// Those of the trees of volumes.
-pub(super) const TREES: Tables =
-    Tables { version: "renkei_tree_schema", steps: &[include_str!("migrations/tree-0001.sql")] };
+pub(super) const TREES: Tables = Tables {
+    version: "renkei_tree_schema",
+    steps: &[include_str!("migrations/tree-0001.sql"), include_str!("migrations/tree-0002-usage.sql")],
+};
 
 /// Applies the steps that are missing.
 ///
@@ -71,6 +73,6 @@ mod tests {
         let cut = statements("-- a; b\nCREATE TABLE t (a TEXT); -- c\n\nCREATE INDEX i ON t (a);\n");
         assert_eq!(cut, ["CREATE TABLE t (a TEXT)", "CREATE INDEX i ON t (a)"]);
         let mut steps = [QUEUE, TREES].into_iter().flat_map(|tables| tables.steps);
-        assert!(steps.all(|step| statements(step).len() > 2));
+        assert!(steps.all(|step| !statements(step).is_empty()));
     }
 }

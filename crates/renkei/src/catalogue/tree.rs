@@ -4,18 +4,19 @@
 //! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
 
 use super::transfers::{count, moment, pack, unpack};
-use super::tree_home::FIND_NAMES;
+use super::tree_home::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{Bound, Many, Scope, Value, count_at, id_at, name_at, node_at, number, signed, store};
-use super::trees::{Base, Readers};
+use super::trees::{Base, Readers, VolumeId};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
-use renkei_core::namespace::{Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
+use renkei_core::namespace::{Content, Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AnyConnection, AnyPool, Connection as _, Row as _, Transaction};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -28,7 +29,12 @@ pub(super) type Work = Transaction<'static, Any>;
 /// The tree of a volume.
 pub struct VolumeTree {
     pub(super) base: Arc<Base>,
+    pub(super) id: VolumeId,
     pub(super) scope: Scope,
+    /// Under which number its nodes and names are.
+    pub(super) shown: AtomicI64,
+    /// Whether its connections are those of the tree beside which it is.
+    pub(super) is_beside: bool,
     pub(super) writer: AnyPool,
     pub(super) readers: Arc<Readers>,
     pub(super) tail: Tail,
@@ -58,7 +64,7 @@ impl Tail {
 impl Drop for VolumeTree {
     fn drop(&mut self) {
         // The connections to a server are those of all. Whoever drops it may be on a runtime's thread, which must not wait.
-        if tokio::runtime::Handle::try_current().is_err() && self.scope.lite {
+        if tokio::runtime::Handle::try_current().is_err() && self.scope.lite && !self.is_beside {
             self.close();
         }
     }
@@ -97,6 +103,42 @@ pub struct Held {
     pub digest: Option<[u8; 32]>,
 }
 
+/// Stands in a version's place for one that this site made and that had no record when it was noted.
+const OWN_VERSION: u64 = 1 << 63;
+
+/// Numbers of changes that one origin may make.
+const CHANGES_OF_ONE: u64 = 1 << 47;
+
+/// What [`Held::version`] is of content that a change of this site made, whether it has a record by now or not.
+pub fn own_version((origin, number): (Origin, u64)) -> u64 {
+    OWN_VERSION | (u64::from(origin.0) * CHANGES_OF_ONE) | (number % CHANGES_OF_ONE)
+}
+
+impl Held {
+    /// Whether it is of this content.
+    pub fn is_of(&self, content: &Content) -> bool {
+        let has_record = content.version > 0 && self.version == content.version;
+        has_record || self.version == own_version(content.by)
+    }
+
+    /// Whether it was written here.
+    pub fn is_own(&self) -> bool {
+        let origin = self.version / CHANGES_OF_ONE % (1 << 16);
+        self.version >= OWN_VERSION && origin != u64::from(Origin::HOME.0)
+    }
+
+    /// Of a plain file that was found wrong: it is not held, and what comes in its place should have this digest.
+    pub fn spoiled(version: u64, digest: [u8; 32]) -> Self {
+        // No record has such a number, so that nobody takes it for the version.
+        Held { version: !version, stamp: Stamp::default(), digest: Some(digest) }
+    }
+
+    /// The digest that a plain file of a version should have, after one that was wrong.
+    pub fn expected(&self, version: u64) -> Option<[u8; 32]> {
+        self.digest.filter(|_| self.version == !version)
+    }
+}
+
 impl VolumeTree {
     /// Makes the root, if the tree is new.
     pub(super) fn with_root(self) -> Result<Self, Error> {
@@ -108,11 +150,11 @@ impl VolumeTree {
         let mut work = self.writer.begin().await?;
         let position = self.lock(&mut work).await?;
         let sql = "SELECT COUNT(*) FROM tree_nodes WHERE volume = $1 AND id = $2";
-        let root = self.ask(sql).bind(signed(ROOT));
+        let root = self.ask_shown(sql).bind(signed(ROOT));
         let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
-            store(&mut work, self.scope, Effects { nodes, names: Vec::new() }).await?;
+            store(&mut work, self.shown(), Effects { nodes, names: Vec::new() }).await?;
         }
         work.commit().await
     }
@@ -139,6 +181,16 @@ impl VolumeTree {
         sqlx::query(sql).bind(self.scope.volume)
     }
 
+    /// The same, with the number under which its nodes and names are.
+    pub(super) fn ask_shown(&self, sql: &'static str) -> Bound<'static> {
+        sqlx::query(sql).bind(self.shown().volume)
+    }
+
+    /// What statements for many nodes or names begin with.
+    pub(super) fn shown(&self) -> Scope {
+        Scope { volume: self.shown.load(Ordering::Acquire), ..self.scope }
+    }
+
     /// The node of a number.
     ///
     /// # Errors
@@ -146,7 +198,7 @@ impl VolumeTree {
     pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
         let sql = "SELECT node FROM tree_nodes WHERE volume = $1 AND id = $2";
         self.read("read", async |connection| {
-            let query = self.ask(sql).bind(signed(id));
+            let query = self.ask_shown(sql).bind(signed(id));
             query.fetch_optional(connection).await?.map_or(Ok(None), |row| node_at(&row, 0))
         })
     }
@@ -157,7 +209,7 @@ impl VolumeTree {
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
         self.read("read", async |connection| {
-            let query = self.ask(sql).bind(signed(at.dir)).bind(at.name.0.clone());
+            let query = self.ask_shown(sql).bind(signed(at.dir)).bind(at.name.0.clone());
             let row = query.fetch_optional(connection).await?;
             row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
         })
@@ -168,13 +220,24 @@ impl VolumeTree {
         let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
         self.read("read", async |connection| {
             let mut found = HashMap::new();
-            for row in FIND_NAMES.fetch(connection, self.scope, rows).await? {
+            for row in FIND_NAMES.fetch(connection, self.shown(), rows).await? {
                 let at = Spot { dir: id_at(&row, 0)?, name: name_at(&row, 1)? };
                 if let Some(node) = node_at(&row, 3)? {
                     found.insert(at, (id_at(&row, 2)?, node));
                 }
             }
             Ok(found)
+        })
+    }
+
+    /// The nodes of many numbers; those that are not there are left out.
+    pub fn nodes(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Node>, Error> {
+        let rows = ids.iter().map(|id| [number(*id)]).collect();
+        self.read("read", async |connection| {
+            let found = FIND_NODES.fetch(connection, self.shown(), rows).await?;
+            let node = |row| Ok(node_at(row, 1)?.map(|node| (id_at(row, 0), node)));
+            let nodes: Vec<_> = found.iter().map(node).collect::<Result<_, sqlx::Error>>()?;
+            nodes.into_iter().flatten().map(|(id, node)| Ok((id?, node))).collect()
         })
     }
 
@@ -199,7 +262,7 @@ impl VolumeTree {
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name > $3 ORDER BY n.name LIMIT $4";
         let after = after.map_or(Vec::new(), |name| name.0.clone());
-        let query = self.ask(sql).bind(signed(dir)).bind(after).bind(count(most));
+        let query = self.ask_shown(sql).bind(signed(dir)).bind(after).bind(count(most));
         query.fetch_all(connection).await?.iter().map(entry).collect()
     }
 
@@ -218,11 +281,11 @@ impl VolumeTree {
         })
     }
 
-    /// A name that a node has in a directory; looks at all names there.
+    /// A name that a node has in a directory.
     pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
         let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
         self.read("read", async |connection| {
-            let query = self.ask(sql).bind(signed(dir)).bind(signed(id));
+            let query = self.ask_shown(sql).bind(signed(dir)).bind(signed(id));
             query.fetch_optional(connection).await?.map(|row| name_at(&row, 0)).transpose()
         })
     }
@@ -339,7 +402,13 @@ impl VolumeTree {
         })
     }
 
-    /// The same of many nodes; those of which nothing is known are left out.
+    /// Whether this site knows of any plain file of its own.
+    pub fn holds_any(&self) -> Result<bool, Error> {
+        let sql = "SELECT node FROM tree_held WHERE volume = $1 LIMIT 1";
+        self.read("read", async |connection| Ok(self.ask(sql).fetch_optional(connection).await?.is_some()))
+    }
+
+    /// What this site knows of the plain files of many nodes; those of which nothing is known are left out.
     pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Held>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
         self.read("read", async |connection| {
@@ -350,6 +419,19 @@ impl VolumeTree {
 
     /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
     pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
+        self.base.run("write", async {
+            let mut work = self.writer.begin().await?;
+            self.put_held(&mut work, held).await?;
+            work.commit().await
+        })
+    }
+
+    /// The same, within a transaction.
+    pub(super) async fn put_held(
+        &self,
+        work: &mut AnyConnection,
+        held: &[(NodeId, Option<Held>)],
+    ) -> Result<(), sqlx::Error> {
         let last: BTreeMap<NodeId, &Option<Held>> = held.iter().map(|(id, held)| (*id, held)).collect();
         let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, held) in last {
@@ -358,11 +440,19 @@ impl VolumeTree {
                 None => gone.push([number(id)]),
             }
         }
+        PUT_HELD.execute(work, self.scope, put).await?;
+        DROP_HELD.execute(work, self.scope, gone).await
+    }
+
+    /// Notes something else of a plain file if what is known of it is still `known`; whether it was.
+    pub fn replace_held(&self, id: NodeId, known: &Held, by: Option<&Held>) -> Result<bool, Error> {
+        let changed = "UPDATE tree_held SET held = $4 WHERE volume = $1 AND node = $2 AND held = $3";
+        let gone = "DELETE FROM tree_held WHERE volume = $1 AND node = $2 AND held = $3";
         self.base.run("write", async {
-            let mut work = self.writer.begin().await?;
-            PUT_HELD.execute(&mut work, self.scope, put).await?;
-            DROP_HELD.execute(&mut work, self.scope, gone).await?;
-            work.commit().await
+            let query = self.ask(if by.is_some() { changed } else { gone });
+            let query = query.bind(signed(id)).bind(pack(known));
+            let query = if let Some(by) = by { query.bind(pack(by)) } else { query };
+            Ok(query.execute(&self.writer).await?.rows_affected() > 0)
         })
     }
 
@@ -377,12 +467,22 @@ impl VolumeTree {
 
     /// Notes something under a key.
     pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        self.base.run("write", async {
+            let mut connection = self.writer.acquire().await?;
+            self.put_note(&mut connection, key, value.to_vec()).await
+        })
+    }
+
+    /// The same within a transaction.
+    pub(super) async fn put_note(
+        &self,
+        work: &mut AnyConnection,
+        key: &str,
+        value: Vec<u8>,
+    ) -> Result<(), sqlx::Error> {
         let sql = "INSERT INTO tree_notes (volume, key, value) VALUES ($1, $2, $3) \
             ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value";
-        self.base.run("write", async {
-            let query = self.ask(sql).bind(key.to_owned()).bind(value.to_vec());
-            query.execute(&self.writer).await.map(drop)
-        })
+        self.ask(sql).bind(key.to_owned()).bind(value).execute(work).await.map(drop)
     }
 }
 

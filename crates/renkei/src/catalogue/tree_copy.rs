@@ -1,11 +1,11 @@
 //! A tree at a site that follows: records as they come, and own changes until the log has them.
 
 use super::transfers::{moment, pack};
-use super::tree::{Position, VolumeTree};
+use super::tree::{Held, Position, VolumeTree};
 use super::tree_home::stored;
 use super::tree_rows::{Many, Value, store};
 use renkei_core::error::Error;
-use renkei_core::namespace::{Effects, Numbered, Origin, Record};
+use renkei_core::namespace::{Effects, NodeId, Numbered, Origin, Record};
 use renkei_core::wire::violation;
 use sqlx::AnyConnection;
 use std::collections::BTreeMap;
@@ -17,6 +17,19 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` for records that do not follow one another.
     pub fn follow(&self, origin: Origin, records: &[Record]) -> Result<(), Error> {
+        self.follow_with(origin, records, &[])
+    }
+
+    /// The same, together with what becomes of the plain files of this site.
+    ///
+    /// # Errors
+    /// As [`VolumeTree::follow`].
+    pub fn follow_with(
+        &self,
+        origin: Origin,
+        records: &[Record],
+        held: &[(NodeId, Option<Held>)],
+    ) -> Result<(), Error> {
         let _within = self.base.enter();
         let begun = self.base.run("follow", async {
             let mut work = self.writer.begin().await?;
@@ -34,8 +47,9 @@ impl VolumeTree {
         // A site that begins anew numbers on after what the log has of it.
         position.number = position.number.max(own);
         self.base.run("follow", async {
-            store(&mut work, self.scope, effects).await?;
+            store(&mut work, self.shown(), effects).await?;
             self.forget_pending(&mut work, own).await?;
+            self.put_held(&mut work, held).await?;
             self.store_position(&mut work, &position).await?;
             work.commit().await
         })?;
@@ -54,12 +68,18 @@ impl VolumeTree {
 
     /// Keeps own changes until the log has them; those that are kept already stay as they are.
     pub fn keep(&self, changes: &[Numbered]) -> Result<(), Error> {
-        let Some(last) = changes.iter().map(|made| made.number).max() else { return Ok(()) };
+        self.keep_with(changes, &[])
+    }
+
+    /// The same, together with what is known of the plain files that they made.
+    pub fn keep_with(&self, changes: &[Numbered], held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
+        let last = changes.iter().map(|made| made.number).max().unwrap_or(0);
         let rows = changes.iter().map(|made| [stored(made.number), Value::Bytes(pack(made))]).collect();
         self.base.run("keep", async {
             let mut work = self.writer.begin().await?;
             let mut position = self.lock(&mut work).await?;
             KEEP.execute(&mut work, self.scope, rows).await?;
+            self.put_held(&mut work, held).await?;
             position.number = position.number.max(last);
             self.store_position(&mut work, &position).await?;
             work.commit().await

@@ -6,17 +6,23 @@
 //! daemons follow each other.
 
 use super::transfers::{moment, pack};
-use super::tree::{Position, VolumeTree, Work};
+use super::tree::{Held, Position, VolumeTree, Work};
 use super::tree_rows::{Many, Value, id_at, name_at, node_at, number, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::home::Home;
 use renkei_core::namespace::overlay::Overlay;
-use renkei_core::namespace::tree::Tree;
+use renkei_core::namespace::quota::{Difference, differences};
+use renkei_core::namespace::tree::{Tree, meant_spot, merging};
 use renkei_core::namespace::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
 use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What changes did to the use of owners.
+type ByDifference = BTreeMap<String, Difference>;
+/// A note, with its key.
+type Note = (&'static str, Vec<u8>);
 
 impl VolumeTree {
     /// Decides changes in order against the tree, and stores records, what they did, and the position; gives the records
@@ -25,9 +31,43 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if changes before one are missing.
     pub fn decide(&self, changes: &[Numbered]) -> Result<Vec<Record>, Error> {
+        self.decide_holding(changes, |_| Vec::new())
+    }
+
+    /// The same, with what this site knows of its own plain files after those records; see [`VolumeTree::set_held`].
+    ///
+    /// # Errors
+    /// As [`VolumeTree::decide`].
+    pub fn decide_holding(
+        &self,
+        changes: &[Numbered],
+        held: impl FnOnce(&[Record]) -> Vec<(NodeId, Option<Held>)>,
+    ) -> Result<Vec<Record>, Error> {
         if changes.is_empty() {
-            return Ok(Vec::new());
+            let held = held(&[]);
+            return if held.is_empty() { Ok(Vec::new()) } else { self.set_held(&held).map(|()| Vec::new()) };
         }
+        self.decide_with(changes, held, |_, _| None)
+    }
+
+    /// The same, with a note under a key, which is made of the records and of what they did to the use of owners.
+    ///
+    /// # Errors
+    /// As [`VolumeTree::decide`].
+    pub fn decide_noting(
+        &self,
+        changes: &[Numbered],
+        note: impl FnOnce(&[Record], &ByDifference) -> Option<Note>,
+    ) -> Result<Vec<Record>, Error> {
+        self.decide_with(changes, |_| Vec::new(), note)
+    }
+
+    fn decide_with(
+        &self,
+        changes: &[Numbered],
+        held: impl FnOnce(&[Record]) -> Vec<(NodeId, Option<Held>)>,
+        note: impl FnOnce(&[Record], &ByDifference) -> Option<Note>,
+    ) -> Result<Vec<Record>, Error> {
         let _within = self.base.enter();
         let (work, position) = self.base.run("decide", async {
             let mut work = self.writer.begin().await?;
@@ -37,8 +77,11 @@ impl VolumeTree {
         let reading = Reading::new(self, work);
         reading.read_ahead(changes)?;
         let (records, effects) = decide_all(&reading, position.clone(), changes)?;
-        let (work, before) = (reading.work.into_inner(), position.seq);
-        self.base.run("decide", self.store_records(work, position, &records, effects))?;
+        let differences = reading.differences(&effects)?;
+        let (work, before, held) = (reading.work.into_inner(), position.seq, held(&records));
+        let note = note(&records, &differences);
+        let done = (effects, differences, note);
+        self.base.run("decide", self.store_records(work, position, &records, done, &held))?;
         self.count_again(before, before + records.len() as u64)?;
         Ok(records)
     }
@@ -48,12 +91,19 @@ impl VolumeTree {
         mut work: Work,
         mut position: Position,
         records: &[Record],
-        effects: Effects,
+        (effects, differences, note): (Effects, ByDifference, Option<Note>),
+        held: &[(NodeId, Option<Held>)],
     ) -> Result<(), sqlx::Error> {
         position.note(records);
-        store(&mut work, self.scope, effects).await?;
+        store(&mut work, self.shown(), effects).await?;
+        self.add_usage(&mut work, differences).await?;
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
         PUT_RECORDS.execute(&mut work, self.scope, rows).await?;
+        self.note_away(&mut work, records).await?;
+        self.put_held(&mut work, held).await?;
+        if let Some((key, value)) = note {
+            self.put_note(&mut work, key, value).await?;
+        }
         self.store_position(&mut work, &position).await?;
         work.commit().await?;
         self.tail.grow(position.seq);
@@ -117,7 +167,7 @@ pub(super) const FIND_NAMES: Many = Many {
         LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
         WHERE n.volume = $1 AND n.dir = w.dir AND n.name = w.name",
 };
-const FIND_NODES: Many = Many {
+pub(super) const FIND_NODES: Many = Many {
     before: "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id IN (",
     row: "?",
     between: ", ",
@@ -179,8 +229,17 @@ impl<'a> Reading<'a> {
     fn read_ahead(&self, changes: &[Numbered]) -> Result<(), Error> {
         let mut wanted = Wanted::default();
         changes.iter().for_each(|numbered| wanted.add(&numbered.change));
-        self.read_names(wanted.names)?;
-        self.read_nodes(wanted.nodes)
+        self.read_nodes(wanted.nodes)?;
+        let meant = |at: Spot| meant_spot(self, &at).unwrap_or(at);
+        let mut spots: BTreeSet<Spot> = wanted.names.into_iter().map(meant).collect();
+        self.read_names(spots.clone())?;
+        let merging = merging(self, changes.iter().map(|numbered| &numbered.change));
+        if merging.is_empty() {
+            return Ok(());
+        }
+        let into = |at: Spot| Some(Spot { dir: *merging.get(&at.dir)?, ..at });
+        spots = spots.into_iter().filter_map(into).collect();
+        self.read_names(spots)
     }
 
     /// Reads names, and the nodes they are of.
@@ -211,10 +270,18 @@ impl<'a> Reading<'a> {
         found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
     }
 
+    /// What a batch did to the use of owners.
+    fn differences(&self, effects: &Effects) -> Result<ByDifference, Error> {
+        let before: Vec<Option<Node>> = effects.nodes.iter().map(|(id, _)| self.node(*id)).collect();
+        self.check()?;
+        let changes = effects.nodes.iter().zip(&before);
+        Ok(differences(changes.map(|((id, after), before)| (*id, before.as_ref(), after.as_ref()))))
+    }
+
     /// The rows that are there of those asked for.
     fn fetch<const N: usize>(&self, many: &Many, rows: Vec<[Value; N]>) -> Result<Vec<AnyRow>, Error> {
         let mut work = self.work.borrow_mut();
-        self.tree.base.run("decide", many.fetch(&mut work, self.tree.scope, rows))
+        self.tree.base.run("decide", many.fetch(&mut work, self.tree.shown(), rows))
     }
 
     /// Remembers the first failure.
@@ -261,13 +328,13 @@ impl Tree for Reading<'_> {
 
 /// What changes name.
 #[derive(Default)]
-struct Wanted {
-    nodes: BTreeSet<NodeId>,
-    names: BTreeSet<Spot>,
+pub(super) struct Wanted {
+    pub(super) nodes: BTreeSet<NodeId>,
+    pub(super) names: BTreeSet<Spot>,
 }
 
 impl Wanted {
-    fn add(&mut self, change: &Change) {
+    pub(super) fn add(&mut self, change: &Change) {
         match change {
             Change::Make { id, at, .. } | Change::Link { id, at, .. } => {
                 self.nodes.insert(*id);

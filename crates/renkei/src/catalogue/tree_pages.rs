@@ -69,7 +69,7 @@ impl VolumeTree {
     fn nodes_after(&self, id: i64, most: usize) -> Result<Vec<(NodeId, Node)>, Error> {
         let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
         self.read("read", async |connection| {
-            let query = self.ask(sql).bind(id).bind(count(most));
+            let query = self.ask_shown(sql).bind(id).bind(count(most));
             let rows = query.fetch_all(connection).await?;
             let node = |row| {
                 let id = id_at(row, 0)?;
@@ -88,7 +88,7 @@ impl VolumeTree {
         let sql = "SELECT dir, name, node FROM tree_names WHERE volume = $1 AND (dir, name) > ($2, $3) \
             ORDER BY dir, name LIMIT $4";
         self.read("read", async |connection| {
-            let query = self.ask(sql).bind(dir).bind(name).bind(count(most));
+            let query = self.ask_shown(sql).bind(dir).bind(name).bind(count(most));
             let rows = query.fetch_all(connection).await?;
             rows.iter().map(|row| Ok((id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?))).collect()
         })
@@ -135,20 +135,20 @@ impl VolumeTree {
         match keys(page) {
             Keys::Nodes(before, last) => {
                 let sql = "DELETE FROM tree_nodes WHERE volume = $1 AND id > $2 AND id <= $3";
-                let query = self.ask(sql).bind(before).bind(last);
+                let query = self.ask_shown(sql).bind(before).bind(last);
                 query.execute(&mut *work).await?;
             }
             Keys::Names(before, last) => {
                 let sql = "DELETE FROM tree_names \
                     WHERE volume = $1 AND (dir, name) > ($2, $3) AND (dir, name) <= ($4, $5)";
-                let query = self.ask(sql).bind(before.0).bind(before.1);
+                let query = self.ask_shown(sql).bind(before.0).bind(before.1);
                 query.bind(last.0).bind(last.1).execute(&mut *work).await?;
             }
         }
         let nodes = page.nodes.iter().map(|(id, node)| (*id, Some(node.clone()))).collect();
         let spot = |dir: &NodeId, name: &Name| Spot { dir: *dir, name: name.clone() };
         let names = page.names.iter().map(|(dir, name, id)| (spot(dir, name), Some(*id))).collect();
-        store(work, self.scope, Effects { nodes, names }).await
+        store(work, self.shown(), Effects { nodes, names }).await
     }
 
     /// Notes how far pages are; after the last one, how far the tree is.

@@ -56,7 +56,7 @@ pub(super) struct Scope {
 
 impl Many {
     /// The statement for so many rows.
-    fn sql(&self, rows: usize, scope: Scope) -> String {
+    pub(super) fn sql(&self, rows: usize, scope: Scope) -> String {
         let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
         let mut number = 1;
         sql += self.before;

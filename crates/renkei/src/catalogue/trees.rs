@@ -19,6 +19,7 @@ use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
 use tokio::sync::Semaphore;
@@ -78,7 +79,7 @@ impl Readers {
         let free = self.free().pop();
         let mut connection = match free {
             Some(connection) => connection,
-            None => self.pool.acquire().await?,
+            None => self.connect().await?,
         };
         let result = read(&mut connection).await;
         let mut free = self.free();
@@ -86,6 +87,14 @@ impl Readers {
             free.push(connection);
         }
         result
+    }
+
+    /// Connects on a thread of the runtime: the asker's may have the rights of another account, and the thread that works for
+    /// a connection to a file has those of the thread that made it.
+    async fn connect(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
+        let pool = self.pool.clone();
+        let connecting = self.base.runtime().spawn(async move { pool.acquire().await });
+        connecting.await.map_err(|_| sqlx::Error::PoolClosed)?
     }
 
     /// Ends all of them; no more can be lent.
@@ -207,10 +216,11 @@ impl Trees {
                 (writer, Readers::of(&self.base, reader))
             }
         };
-        let volume = self.base.run("open", number(&writer, volume))?;
-        let scope = Scope { volume, lite: matches!(self.place, Place::Folder(_)) };
-        let (base, tail) = (self.base.clone(), Tail::default());
-        VolumeTree { base, scope, writer, readers, tail }.with_root()
+        let (number, shown) = self.base.run("open", number(&writer, volume))?;
+        let scope = Scope { volume: number, lite: matches!(self.place, Place::Folder(_)) };
+        let (base, tail, shown) = (self.base.clone(), Tail::default(), AtomicI64::new(shown));
+        let is_beside = false;
+        VolumeTree { base, id: volume, scope, shown, is_beside, writer, readers, tail }.with_root()
     }
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {
@@ -227,6 +237,11 @@ impl Trees {
         }
         Ok(())
     }
+}
+
+/// By which number a copy of a volume is known that is made beside the one that is shown.
+pub(super) fn beside(volume: VolumeId) -> VolumeId {
+    volume.map(|byte| !byte)
 }
 
 /// A pool of connections to a file that write, or only read.
@@ -265,12 +280,14 @@ async fn open_server(url: &str) -> Result<AnyPool, sqlx::Error> {
     Ok(pool)
 }
 
-/// All statements go by keys; a server that has not counted a new table yet must not think otherwise.
+/// All statements go by keys; a server that has not counted a new table yet must not think otherwise. One plan for each is then
+/// as good as one for each execution, which costs as much as the execution where there are many rows.
 fn prepare_server(connection: &mut AnyConnection) -> Prepared<'_> {
     Box::pin(async move {
         for way in ["enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"] {
             connection.execute(AssertSqlSafe(format!("SET {way} = off"))).await?;
         }
+        connection.execute("SET plan_cache_mode = force_generic_plan").await?;
         Ok(())
     })
 }
@@ -282,15 +299,15 @@ async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
     work.commit().await
 }
 
-/// The number that stands for a volume in the tables; a new one if it has none.
-async fn number(pool: &AnyPool, volume: VolumeId) -> Result<i64, sqlx::Error> {
-    let known = "SELECT number FROM tree_volumes WHERE id = $1";
+/// The number that stands for a volume in the tables, a new one if it has none; and that of its nodes and names.
+pub(super) async fn number(pool: &AnyPool, volume: VolumeId) -> Result<(i64, i64), sqlx::Error> {
+    let known = "SELECT number, COALESCE(shown, number) FROM tree_volumes WHERE id = $1";
     // Without a condition SQLite takes ON for that of a join.
     let draw = "INSERT INTO tree_volumes (number, id, seq, made, whole) \
         SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
     for _ in 0..DRAWS {
         if let Some(row) = sqlx::query(known).bind(volume.to_vec()).fetch_optional(pool).await? {
-            return row.try_get(0);
+            return Ok((row.try_get(0)?, row.try_get(1)?));
         }
         sqlx::query(draw).bind(volume.to_vec()).execute(pool).await?;
     }
@@ -299,14 +316,17 @@ async fn number(pool: &AnyPool, volume: VolumeId) -> Result<i64, sqlx::Error> {
 
 async fn remove_rows(pool: &AnyPool, volume: VolumeId) -> Result<(), sqlx::Error> {
     let mut work = pool.begin().await?;
-    let forget = "UPDATE tree_volumes SET id = NULL WHERE id = $1 RETURNING number";
-    let Some(row) = sqlx::query(forget).bind(volume.to_vec()).fetch_optional(&mut *work).await? else {
-        return Ok(());
-    };
-    let number: i64 = row.try_get(0)?;
-    for table in ["nodes", "names", "log", "origins", "pending", "held", "notes"] {
-        let sql = AssertSqlSafe(format!("DELETE FROM tree_{table} WHERE volume = $1"));
-        sqlx::query(sql).bind(number).execute(&mut *work).await?;
+    for id in [volume, beside(volume)] {
+        let forget =
+            "UPDATE tree_volumes SET id = NULL WHERE id = $1 RETURNING number, COALESCE(shown, number)";
+        let Some(row) = sqlx::query(forget).bind(id.to_vec()).fetch_optional(&mut *work).await? else {
+            continue;
+        };
+        let (number, shown): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        for table in ["nodes", "names", "log", "origins", "pending", "held", "notes", "usage", "away"] {
+            let sql = format!("DELETE FROM tree_{table} WHERE volume = $1 OR volume = $2");
+            sqlx::query(AssertSqlSafe(sql)).bind(number).bind(shown).execute(&mut *work).await?;
+        }
     }
     work.commit().await
 }

@@ -15,6 +15,7 @@ use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, RelPath, printable};
 use renkei_core::wire::message::{Algorithm, Reply, Request};
+use renkei_core::wire::volume::{AboutVolume, VolumeReply};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -39,6 +40,9 @@ pub struct Args {
     /// Every file in directories and below; symbolic links are passed over
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
+    /// Of files in volumes: the BLAKE3 that was computed when they came, without reading them
+    #[arg(long, conflicts_with = "algorithm")]
+    known: bool,
 }
 
 /// The digests, as options name them.
@@ -104,12 +108,20 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 fn request(path: &EndpointPath, args: &Args) -> Result<Request, Error> {
+    if args.known {
+        return Ok(Request::Volume(AboutVolume::Known(place(path)?)));
+    }
     Ok(Request::Checksum { place: place(path)?, algorithm: args.algorithm.into() })
 }
 
 fn digest_of(reply: Reply) -> Result<Vec<u8>, Error> {
     match reply {
         Reply::Checksum(digest) => Ok(digest),
+        Reply::Volume(VolumeReply::Digest(Some(digest))) => Ok(digest.to_vec()),
+        Reply::Volume(VolumeReply::Digest(None)) => {
+            let cause = "no digest of what is there is known; without --known the file is read";
+            Err(Error::new(Code::PathNotFound, "tell digest", "file", cause))
+        }
         other => Err(unexpected(&other)),
     }
 }
@@ -196,6 +208,10 @@ fn ask_all(many: &mut Many<'_>, files: Vec<Asked>, args: &Args, sink: &mut Sink)
 
 fn local(many: &mut Many<'_>, argument: &OsStr, args: &Args, sink: &mut Sink) -> Result<(), Error> {
     let path = Path::new(argument);
+    if args.known {
+        let cause = "--known is for files in volumes";
+        return Err(Error::new(Code::UsageInvalid, "checksum", path.display(), cause));
+    }
     if !args.recursive {
         return sink.put(argument.as_bytes(), &local_tree::checksum(path, args.algorithm.into())?);
     }

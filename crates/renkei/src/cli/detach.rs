@@ -9,6 +9,7 @@ use super::{Context, upload};
 use crate::catalogue::{hex_id, parse_id};
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error, Kind};
+use renkei_core::units::parse_span;
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::queue::{Submission, Terms, Verify};
 use serde::Serialize;
@@ -38,7 +39,7 @@ pub(super) struct Detach {
     #[arg(long, requires = "detach")]
     no_wait: bool,
     /// Give up after this time: 90s, 30m, 12h, 7d [default: the PoP's, 30 days]
-    #[arg(long, requires = "detach", value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, requires = "detach", value_name = "TIME", value_parser = parse_span)]
     deadline: Option<Duration>,
     /// Among your own transfers, higher numbers go first
     #[arg(long, requires = "detach", value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
@@ -149,42 +150,8 @@ fn parse_whole_id(text: &str) -> Result<TransferId, String> {
     parse_id(text).ok_or_else(|| "write 32 hexadecimal digits".into())
 }
 
-/// A time as `90s`, `30m`, `12h` or `7d`.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a number and s, m, h or d, as 12h".to_owned();
-    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(at);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    // A century is enough for everybody, and fits every clock.
-    match number.checked_mul(seconds).filter(|seconds| (1..=36_525 * 86_400).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("write a time of 1s to 36525d".into()),
-    }
-}
-
 /// A copy that cannot be handed over.
 pub(super) fn not_to_here(shown: impl std::fmt::Display) -> Error {
     let cause = "it is a path of this machine, which may be gone when the copy runs";
     Error::new(Code::NotQueueable, "queue", shown, cause)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_a_unit() {
-        assert_eq!(parse_time("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_time("7d"), Ok(Duration::from_secs(7 * 86_400)));
-        for bad in ["", "90", "h", "1w", "-1h", "0s", "99999999999999999999d", "1.5h"] {
-            assert!(parse_time(bad).is_err(), "{bad}");
-        }
-    }
 }

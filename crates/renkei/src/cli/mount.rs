@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::connect::{dialler, own_site, site_or_place, unexpected};
+use super::login::socket;
 use super::output::Report;
 use crate::home::{file_error, make_dir};
 use crate::mount::Options;
@@ -57,6 +58,15 @@ pub struct Args {
     /// How long the kernel believes what it knows of a file that is not opened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     attr_ttl: Duration,
+    /// What `close` of a file that was written waits for: that it is on stable storage at the site, or nothing
+    ///
+    /// With `early` many small files go in much faster. What cannot be published then is told by the log and the attribute
+    /// user.renkei.error alone; other sites see a file a moment later; `fsync` and `renkei umount` still wait.
+    #[arg(long, value_name = "WHEN", default_value = "durable")]
+    close: Close,
+    /// Who decides about locks (flock, fcntl): the site, for all its mounts, or the kernel, for the programs of this mount
+    #[arg(long, value_name = "WHO", default_value = "site")]
+    locks: Locks,
     /// Tell the process that started this one how it went
     #[arg(long, hide = true)]
     tell: bool,
@@ -69,6 +79,24 @@ enum WhenLost {
     Wait,
     /// They fail.
     Fail,
+}
+
+/// What `close` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Close {
+    /// Stable storage at the site.
+    Durable,
+    /// Nothing.
+    Early,
+}
+
+/// Who decides about locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Locks {
+    /// The site; a volume's home.
+    Site,
+    /// The kernel of this machine.
+    Local,
 }
 
 /// What is told when a mount is there.
@@ -131,6 +159,8 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
         is_read_only,
         allow_other: args.allow_other,
         attr_ttl: args.attr_ttl,
+        closes_early: args.close == Close::Early,
+        locks_at_site: args.locks == Locks::Site,
     };
     let stop = Stop::default();
     end_on_signal(&stop)?;
@@ -152,6 +182,8 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         dialler: dialler(context, &[&path.site])?,
         site: path.site.clone(),
         write: !args.read_only,
+        attr_ttl: args.attr_ttl,
+        lender: socket(&context.home()?, None),
         when_lost: match args.when_lost {
             WhenLost::Wait => far::WhenLost::Wait,
             WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
@@ -164,12 +196,12 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         };
         let open = move |name: &str| {
             let place = Place { storage: name.into(), path: RelPath::root() };
-            opening.open(place).map(|(files, _)| files)
+            opening.open(place, false).map(|(files, _)| files)
         };
         let whole = Whole::new(Box::new(names), Box::new(open));
         return Ok((Arc::new(whole), path.to_string(), args.read_only));
     };
-    let (files, is_read_only) = opening.open(place.clone())?;
+    let (files, is_read_only) = opening.open(place.clone(), true)?;
     Ok((files, path.to_string(), is_read_only))
 }
 
@@ -180,16 +212,22 @@ struct Opening {
     site: SiteName,
     write: bool,
     when_lost: far::WhenLost,
+    attr_ttl: Duration,
+    /// The socket of this machine's PoP.
+    lender: PathBuf,
 }
 
 impl Opening {
     /// Opens a place, to be read alone where nothing may be changed; tells that.
-    fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
+    fn open(&self, place: Place, leases: bool) -> Result<(Arc<dyn Files>, bool), Error> {
         let open = |write: bool| {
             let (dialler, site) = (self.dialler.clone(), self.site.clone());
             let far = Far { dialler, site, place: place.clone(), write };
-            let config = Config { when_lost: self.when_lost, ..Config::default() };
-            FarFiles::open(far, config).map(|files| Arc::new(files) as Arc<dyn Files>)
+            let lender = self.lender.clone();
+            // The kernel believes it for some time after that; what is leased is never old.
+            let look_ttl = self.attr_ttl / 2;
+            let config = Config { when_lost: self.when_lost, look_ttl, leases, ..Config::default() };
+            FarFiles::open(far, config).map(|files| Arc::new(files.with_lender(lender)) as Arc<dyn Files>)
         };
         match open(self.write) {
             Err(error) if self.write && refuses_writing(error.code) => {
@@ -266,7 +304,11 @@ impl Args {
         let flags = [("--read-only", self.read_only), ("--allow-other", self.allow_other)];
         words.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.into()));
         let when_lost = if self.when_lost == WhenLost::Wait { "wait" } else { "fail" };
-        words.extend(["--when-lost".into(), when_lost.into()]);
+        let locks = if self.locks == Locks::Site { "site" } else { "local" };
+        words.extend(["--when-lost".into(), when_lost.into(), "--locks".into(), locks.into()]);
+        if self.close == Close::Early {
+            words.extend(["--close".into(), "early".into()]);
+        }
         words.extend(self.volume.iter().flat_map(|name| ["--volume".into(), name.into()]));
         words.extend(["--attr-ttl".into(), self.attr_ttl.as_secs_f64().to_string().into(), "--".into()]);
         words.extend(self.paths.clone());
@@ -318,14 +360,24 @@ mod tests {
 
     #[test]
     fn another_process_is_told_the_same() {
-        let args =
-            parse(&["--read-only", "--when-lost", "fail", "--attr-ttl", "0.5", "--", "kek:/data", "-x"]);
+        let args = parse(&[
+            "--read-only",
+            "--when-lost",
+            "fail",
+            "--attr-ttl",
+            "0.5",
+            "--close",
+            "early",
+            "--",
+            "kek:/data",
+            "-x",
+        ]);
         let words = args.words();
         let text: Vec<_> = words.iter().skip(1).map(|word| word.to_str().unwrap()).collect();
         let again = parse(&text);
         assert!(again.foreground && again.tell && again.read_only && !again.allow_other);
         assert_eq!((again.when_lost, again.attr_ttl), (WhenLost::Fail, Duration::from_millis(500)));
-        assert_eq!(again.paths, args.paths);
+        assert_eq!((again.paths, again.close), (args.paths, Close::Early));
     }
 
     #[test]

@@ -1,22 +1,27 @@
 //! `renkei volume subscribe`: has this site follow a volume of another one.
 
 use super::output::Report;
-use super::volume::folders;
+use super::volume_show::ask;
 use super::{Context, login};
+use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::socket;
 use crate::site::following::Subscription;
+use crate::volume::Standing;
+use crate::volume::change::folders;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
+use std::thread;
+use std::time::Duration;
 
 /// Follow a volume of another site, which has granted it to this one
 ///
 /// The names and metadata of all its files are kept here from now on, so that looking at them never leaves the site; content
 /// comes from the volume's home, or from replicas here (--storage, `renkei replicate`). The users of this site may read it; `renkei
-/// volume grant` lets in others.
+/// volume grant` lets in others. Returns when the tree is here; Ctrl-C leaves its coming to the PoP.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The volume; it has the same name here
@@ -30,10 +35,19 @@ pub struct Args {
     /// Hold replicas of all files below a folder, also of those to come; without FOLDER of the whole volume
     #[arg(long, value_name = "/FOLDER", num_args = 0..=1, default_missing_value = "/", requires = "storage")]
     hold: Option<String>,
+    /// Hold nothing that the home's policy wants held here; else what --storage has room for is held
+    #[arg(long)]
+    no_policy: bool,
     /// The account whose files the replicas are; else yours
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
+    /// Return at once: the tree comes by and by
+    #[arg(long)]
+    no_wait: bool,
 }
+
+/// How often it is asked whether the tree has come.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
 struct Subscribed<'a> {
@@ -47,12 +61,30 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         home: SiteName::parse(&args.from)?,
         storage: args.storage.clone().unwrap_or_default(),
         hold: args.hold.as_deref().map_or_else(|| Ok(Vec::new()), folders)?,
+        refuses_policy: args.no_policy,
         account: args.account.clone().map_or_else(|| Account::own().map(|own| own.name), Ok)?,
     };
-    let path = login::socket(&context.home()?, None);
+    let home = context.home()?;
+    let path = login::socket(&home, None);
     socket::request(&path, &json!({"op": "subscribe", "subscription": subscription}))?;
+    if !args.no_wait
+        && let Some(trouble) = await_tree(&args.volume, &home)?
+    {
+        eprintln!("renkei: its tree is not here yet: {trouble}");
+    }
     context.output.answer(&Subscribed { volume: &args.volume, home: &args.from })?;
     Ok(0)
+}
+
+/// Waits until all of the tree is here; why it does not come, if so. The PoP goes on to ask for it.
+fn await_tree(volume: &str, home: &Home) -> Result<Option<Error>, Error> {
+    loop {
+        let standing: Standing = ask(home, json!({"op": "volume", "act": "standing", "name": volume}))?;
+        if standing.followed.is_none_or(|followed| followed.is_whole) || standing.trouble.is_some() {
+            return Ok(standing.trouble);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 impl Report for Subscribed<'_> {

@@ -497,6 +497,7 @@ impl<'a> Run<'a> {
             keep: None,
             within: vec![RelPath::root()],
             custodian: None,
+            witness: None,
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| session.reach.blame(error).at("client"))

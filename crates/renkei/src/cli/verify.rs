@@ -7,12 +7,13 @@ use renkei_core::wire::volume::AboutVolume;
 
 /// Have a site read its replicas of files, and of all files below directories, and compare them with their digests
 ///
-/// A replica that is wrong is removed and never given out again; readers get the file from the volume's home.
+/// What is wrong is given out no more; readers get the file from another site that has it. A wrong replica is removed. At
+/// the volume's home the wrong file stays until a right one has come.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Replicate anew what was wrong
+    /// Bring anew what was wrong, from any site that has it
     #[arg(long)]
     repair: bool,
 }

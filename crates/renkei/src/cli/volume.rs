@@ -1,8 +1,9 @@
-//! `renkei volume`: the volumes of a PoP, for its administrator.
+//! `renkei volume`: the volumes of a PoP, for its administrator in its directory, and for users over the network.
 
 use super::output::Report;
-use super::volume_show::{Shown, ask, show};
-use super::{Context, login, subscribe};
+use super::volume_far::Far;
+use super::volume_show::{ask, show, shown};
+use super::{Context, login, subscribe, volume_quota};
 use crate::config::{Config, Storage};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
@@ -12,28 +13,39 @@ use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use crate::store::names::user_name;
 use crate::store::tree::remove_tree;
+use crate::volume::change::{add_grant, pair, set, take_back};
+use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, text};
 use crate::volume::facts::{self, Facts, SCAN_EVERY_S, id_text};
 use crate::volume::grant::{Grant, Grantee};
+use crate::volume::shown::Shown;
 use crate::volume::{Scanned, Volumes};
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
+use renkei_core::wire::volume::Manage;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Make trees with a name of their own: plain files, and a catalogue that follows them
 ///
-/// For the administrator, in the directory of a PoP.
+/// In the directory of a PoP all of it is for its administrator. From elsewhere, or with --at SITE, the PoP of a site is asked:
+/// whom its `volumes.create` names may make volumes, and whoever made one, or was named a manager of it, manages it.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei volume create genome --storage pool\n  renkei volume create genome --storage pool --in-place genome-2025\n  \
+    after_long_help = "Examples:\n  renkei volume create genome --storage pool\n  renkei volume create genome --home kek --storage pool --replicas 2 --at kek,titech\n  renkei volume create genome --storage pool --in-place genome-2025\n  \
+                       renkei volume set genome replicas=2 at=nig,titech\n  \
                        renkei volume grant genome '*@titech' read --on public\n  renkei ls -l /genome"
 )]
 pub struct Args {
+    /// Ask the PoP of this site, as the user you are [default: your own, unless this is the directory of a PoP]
+    #[arg(long, global = true, value_name = "SITE")]
+    home: Option<String>,
+    /// The same; with `create --replicas` the sites that hold replicas first, as NAME,NAME
+    #[arg(long, global = true, value_name = "SITE")]
+    at: Option<String>,
     #[command(subcommand)]
     action: Action,
 }
@@ -53,10 +65,28 @@ enum Action {
     Set {
         /// Name of the volume
         name: String,
-        /// `scan_every_s=SECONDS` (0: never by itself), `account=ACCOUNT`; where it is followed `hold=/FOLDER,...`, whose files
-        /// are all held here (`hold=/` for all of them, `hold=` for none)
+        /// `scan_every_s=SECONDS` (0: never by itself), `managers=NAME@SITE,...`, `log_records=COUNT` and `log_days=DAYS` (what is
+        /// kept for sites that follow and are behind), in the PoP's directory `account=ACCOUNT`; `verify_rate=RATE` (how fast
+        /// files are read and compared; `month`: all within about a month, `0`: never). At the home `replicas=COUNT` (that of the
+        /// home among them; 0: no policy), `at=SITE,...` (those that come first), `repair_after=TIME` (a site that is silent so
+        /// long is lost). Where it is followed `hold=/FOLDER,...`, whose files are all held there (`hold=/` for all of them,
+        /// `hold=` for none), `policy=yes|no` (whether what the home wants held there is)
         #[arg(required = true, value_name = "KEY=VALUE")]
         values: Vec<String>,
+        /// The folder that `replicas` and `at` are for [default: the whole volume]
+        #[arg(long, value_name = "FOLDER", default_value = "")]
+        folder: String,
+    },
+    Quota(volume_quota::Args),
+    /// Bring and verify nothing in the background for now; at the home, others bring nothing, and what they wrote stays there for its policies either
+    Pause {
+        /// Name of the volume
+        name: String,
+    },
+    /// Go on after `pause`
+    Resume {
+        /// Name of the volume
+        name: String,
     },
     /// Let somebody in, as the volume's account
     Grant {
@@ -127,6 +157,9 @@ struct Create {
     /// Seconds between two scans for what changed behind the PoP's back; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = SCAN_EVERY_S)]
     scan_every_s: u64,
+    /// Replicas of each file that there shall be, that of the home among them; first at the sites in --at
+    #[arg(long, value_name = "COUNT")]
+    replicas: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -145,26 +178,33 @@ struct Changed {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let asked = args.home.as_deref().or(args.at.as_deref().filter(|_| args.first_at().is_none()));
+    let is_local =
+        matches!(args.action, Action::Subscribe(_) | Action::Unsubscribe { .. }) && asked.is_none();
+    if !is_local && let Some(far) = Far::wanted(asked, args.action.name(), context)? {
+        return run_far(args, far, context);
+    }
     let home = context.home()?;
     Config::load(&home)?.site(&home)?;
     match &args.action {
-        Action::Create(args) => create(args, &home, context),
+        Action::Create(new) => create(new, args.first_at(), &home, context),
         Action::List => {
-            let volumes =
-                facts::load(&home)?.into_iter().map(|(name, facts)| Shown::new(&name, facts, &home));
+            let volumes = facts::load(&home)?.into_iter().map(|(name, facts)| shown(&name, &facts, &home).0);
             context.output.answer(&Listing { volumes: volumes.collect() })?;
             Ok(0)
         }
         Action::Show { name } => show(name, &home, context),
-        Action::Set { name, values } => change(name, "changed", &home, context, |facts| {
-            values.iter().try_for_each(|value| set(facts, value))
+        Action::Set { name, values, folder } => change(name, "changed", &home, context, |facts| {
+            values.iter().try_for_each(|value| set_locally(facts, &with_folder(value, folder)))
         }),
+        Action::Quota(args) => volume_quota::run(args, &home, context),
+        Action::Pause { name } => change(name, "paused", &home, context, |facts| set(facts, "paused", "yes")),
+        Action::Resume { name } => {
+            change(name, "resumed", &home, context, |facts| set(facts, "paused", "no"))
+        }
         Action::Grant { name, who, level, on } => {
             let grant = Grant::parse(who, level, on)?;
-            change(name, "granted", &home, context, |facts| {
-                add_grant(facts, grant);
-                Ok(())
-            })
+            change(name, "granted", &home, context, |facts| add_grant(facts, grant))
         }
         Action::Revoke { name, who, on } => {
             let who = Grantee::parse(who)?;
@@ -187,6 +227,117 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
 }
 
+impl Args {
+    /// The sites that hold replicas of a new volume first.
+    fn first_at(&self) -> Option<&str> {
+        match &self.action {
+            Action::Create(Create { replicas: Some(_), .. }) => self.at.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl Action {
+    /// The volume's name, if one is named that a user may ask about.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Action::Create(Create { name, .. })
+            | Action::Show { name }
+            | Action::Set { name, .. }
+            | Action::Pause { name }
+            | Action::Resume { name }
+            | Action::Quota(volume_quota::Args { name, .. })
+            | Action::Grant { name, .. }
+            | Action::Revoke { name, .. }
+            | Action::Check { name }
+            | Action::Delete { name, .. } => Some(name),
+            Action::List | Action::Subscribe(_) | Action::Unsubscribe { .. } => None,
+        }
+    }
+}
+
+// ---- at a site -------------------------------------------------------------------------------------------------------
+
+fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
+    let (name, action) = (far.name().to_owned(), &args.action);
+    match action {
+        Action::List => {
+            context.output.answer(&far.list()?)?;
+            Ok(0)
+        }
+        Action::Show { .. } => {
+            context.output.answer(&far.ask::<Shown>(Manage::Show)?)?;
+            Ok(0)
+        }
+        Action::Create(new) => {
+            let wanted = create_far(new, args.first_at())?;
+            report("created", &name, Some(far.ask(wanted)?), "", context)
+        }
+        Action::Set { values, folder, .. } => {
+            let pairs =
+                values.iter().map(|value| pair(&with_folder(value, folder))).collect::<Result<_, _>>()?;
+            far.done(Manage::Set(pairs)).and_then(|()| report("changed", &name, None, "", context))
+        }
+        Action::Quota(args) => volume_quota::run_far(args, far, context),
+        Action::Pause { .. } | Action::Resume { .. } => {
+            let (text, told) =
+                if matches!(action, Action::Pause { .. }) { ("yes", "paused") } else { ("no", "resumed") };
+            far.done(Manage::Set(vec![("paused".into(), text.into())]))?;
+            report(told, &name, None, "", context)
+        }
+        Action::Grant { who, level, on, .. } => {
+            let on = RelPath::parse_lenient(on.as_bytes())?;
+            far.done(Manage::Grant { who: who.clone(), level: level.clone(), on })?;
+            report("granted", &name, None, "", context)
+        }
+        Action::Revoke { who, on, .. } => {
+            let on = on.as_ref().map(|on| RelPath::parse_lenient(on.as_bytes())).transpose()?;
+            far.done(Manage::Revoke { who: who.clone(), on })?;
+            report("revoked", &name, None, "", context)
+        }
+        Action::Check { .. } => report("checked", &name, Some(far.ask(Manage::Check)?), "", context),
+        Action::Delete { files: false, .. } => {
+            far.done(Manage::Delete)?;
+            report("deleted", &name, None, "; its files stay", context)
+        }
+        Action::Delete { .. } | Action::Subscribe(_) | Action::Unsubscribe { .. } => {
+            let cause = "the administrator does that, in the PoP's directory; files go with `renkei rm -r`";
+            Err(Error::new(Code::NotAllowed, "manage volume", name, cause))
+        }
+    }
+}
+
+impl Create {
+    /// What is said of replicas, as settings.
+    fn policy(&self, first_at: Option<&str>) -> impl Iterator<Item = (String, String)> {
+        let replicas = self.replicas.map(|count| ("replicas".to_owned(), count.to_string()));
+        replicas.into_iter().chain(first_at.map(|at| ("at".to_owned(), at.to_owned())))
+    }
+}
+
+/// `KEY=VALUE` for a folder: `KEY:FOLDER=VALUE`.
+fn with_folder(value: &str, folder: &str) -> String {
+    match value.split_once('=') {
+        Some((key, text)) if !folder.is_empty() => format!("{key}:{folder}={text}"),
+        _ => value.into(),
+    }
+}
+
+fn create_far(args: &Create, first_at: Option<&str>) -> Result<Manage, Error> {
+    if args.account.is_some() {
+        let cause = "it becomes the account that you have there; another one is the administrator's to set";
+        return Err(invalid("create volume", "--account", cause));
+    }
+    let utf8 = |path: &PathBuf| {
+        let text = path.to_str().map(str::to_owned);
+        text.ok_or_else(|| invalid("create volume", path.display(), "its name must be UTF-8"))
+    };
+    let path = args.in_place.as_ref().or(args.path.as_ref()).map(utf8).transpose()?;
+    let mut settings = vec![("scan_every_s".to_owned(), args.scan_every_s.to_string())];
+    settings.extend(args.policy(first_at));
+    Ok(Manage::Create { storage: args.storage.clone(), path, in_place: args.in_place.is_some(), settings })
+}
+
 fn report(
     action: &'static str,
     name: &str,
@@ -204,28 +355,21 @@ fn invalid(op: &str, subject: impl std::fmt::Display, cause: impl std::fmt::Disp
 
 // ---- create ----------------------------------------------------------------------------------------------------------
 
-fn create(args: &Create, home: &Home, context: &Context) -> Result<u8, Error> {
+fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context) -> Result<u8, Error> {
     let config = Config::load(home)?;
     let storage = check_name(&args.name, &args.storage, &config, home)?;
-    let path = relative(args, storage)?;
-    let folder = storage.path.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
+    let named = args.in_place.as_deref().or(args.path.as_deref()).unwrap_or(Path::new(&args.name));
+    let path = relative(named, &storage.path)?;
+    let folder = folder(storage, &path);
     refuse_overlap(&folder, &config, home)?;
     let is_new = args.in_place.is_none();
     let account =
         account(args, storage, is_new.then_some(folder.as_path()).filter(|_| !folder.exists()), &folder)?;
-    make_folder(storage, &path, is_new, &account)?;
-    let site = config.site(home)?.clone();
-    let facts = Facts {
-        id: fresh_id()?,
-        home: site,
-        storage: args.storage.clone(),
-        path: text(&path)?,
-        account: account.name,
-        in_place: !is_new,
-        scan_every_s: args.scan_every_s,
-        hold: Vec::new(),
-        grant: Vec::new(),
-    };
+    make_it(storage, &path, is_new, &account)?;
+    let facts =
+        Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
+    let mut facts = Facts { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
+    args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
     facts.store(home, &args.name)?;
     // The PoP, if it runs, has looked at all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {
@@ -235,61 +379,6 @@ fn create(args: &Create, home: &Home, context: &Context) -> Result<u8, Error> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// The storage, if a volume may have this name and be in it.
-fn check_name<'c>(name: &str, storage: &str, config: &'c Config, home: &Home) -> Result<&'c Storage, Error> {
-    if !renkei_core::path::is_label(name) {
-        return Err(invalid("create volume", name, "1 to 63 of a-z, 0-9 and -, starting with a letter"));
-    }
-    let taken = |what: &str| {
-        let cause = format!("there is a {what} of that name");
-        Error::new(Code::PathExists, "create volume", name, cause)
-    };
-    if config.storage.contains_key(name) {
-        return Err(taken("storage"));
-    }
-    if facts::load(home)?.contains_key(name) {
-        return Err(taken("volume"));
-    }
-    let unknown = || Error::new(Code::StorageUnknown, "create volume", storage, "not in config.toml");
-    let found = config.storage.get(storage).ok_or_else(unknown)?;
-    if found.agent.is_some() {
-        return Err(invalid("create volume", storage, "the storage of an agent can hold no volume"));
-    }
-    Ok(found)
-}
-
-/// The directory below the storage's root.
-fn relative(args: &Create, storage: &Storage) -> Result<RelPath, Error> {
-    let named = args.in_place.as_deref().or(args.path.as_deref()).unwrap_or(Path::new(&args.name));
-    let below = match named.is_absolute() {
-        false => named,
-        true => named.strip_prefix(&storage.path).map_err(|_| {
-            let cause = format!("it is not below {}, the root of {}", storage.path.display(), args.storage);
-            invalid("create volume", named.display(), cause)
-        })?,
-    };
-    let bytes = below.as_os_str().as_bytes();
-    RelPath::parse(bytes.strip_suffix(b"/").unwrap_or(bytes))
-}
-
-fn text(path: &RelPath) -> Result<String, Error> {
-    let text = String::from_utf8(path.as_bytes().to_vec());
-    text.map_err(|_| invalid("create volume", path, "the directory of a volume must have a name in UTF-8"))
-}
-
-/// Two volumes never have the same files.
-fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(), Error> {
-    for (name, facts) in facts::load(home)? {
-        let Some(storage) = config.storage.get(&facts.storage) else { continue };
-        let other = storage.path.join(&facts.path);
-        if folder.starts_with(&other) || other.starts_with(folder) {
-            let cause = format!("volume {name} has {}", other.display());
-            return Err(invalid("create volume", folder.display(), cause));
-        }
-    }
-    Ok(())
 }
 
 /// Whose the volume is.
@@ -317,35 +406,19 @@ fn account(
 }
 
 /// Makes the directory of a new volume, or makes sure that the one that is to be it is there.
-fn make_folder(storage: &Storage, path: &RelPath, is_new: bool, account: &Account) -> Result<(), Error> {
+fn make_it(storage: &Storage, path: &RelPath, is_new: bool, account: &Account) -> Result<(), Error> {
     let store = LocalStore::open(&storage.path, Access::ReadWrite)?;
     if !is_new {
         return store.below(path).map(drop);
     }
-    let mut at = RelPath::root();
-    for name in path.components() {
-        let dir = store.root()?.descend(&at)?;
-        at = at.child(name)?;
-        match dir.mkdir(name, 0o755) {
-            Ok(()) => {
-                let folder = storage.path.join(std::ffi::OsStr::from_bytes(at.as_bytes()));
-                if at == *path && rustix::process::geteuid().is_root() {
-                    std::os::unix::fs::lchown(&folder, Some(account.uid), Some(account.gid))
-                        .map_err(|error| file_error("give", &folder, &error))?;
-                }
-                dir.sync()?;
-            }
-            Err(error) if error.code == Code::PathExists => {}
-            Err(error) => return Err(error),
+    make_folder(&store, path, |made| {
+        if made != path || !rustix::process::geteuid().is_root() {
+            return Ok(());
         }
-    }
-    match store.root()?.descend(path)?.list()?.next() {
-        None => Ok(()),
-        Some(_) => {
-            let cause = "it is not empty; with --in-place it becomes the volume as it is";
-            Err(Error::new(Code::NotEmpty, "create volume", path, cause))
-        }
-    }
+        let folder = folder(storage, made);
+        std::os::unix::fs::lchown(&folder, Some(account.uid), Some(account.gid))
+            .map_err(|error| file_error("give", &folder, &error))
+    })
 }
 
 // ---- change ----------------------------------------------------------------------------------------------------------
@@ -363,42 +436,12 @@ fn change(
     report(action, name, None, "", context)
 }
 
-fn set(facts: &mut Facts, value: &str) -> Result<(), Error> {
-    let (key, text) = value.split_once('=').ok_or_else(|| invalid("set", value, "write KEY=VALUE"))?;
-    match key {
-        "scan_every_s" => {
-            facts.scan_every_s =
-                text.parse().map_err(|_| invalid("set", value, "write a number of seconds"))?;
-        }
-        "account" => facts.account = Account::lookup(text)?.name,
-        "hold" if facts.storage.is_empty() => {
-            return Err(invalid("set", key, "it was subscribed to without --storage"));
-        }
-        "hold" => facts.hold = folders(text)?,
-        _ => return Err(invalid("set", key, "there is `scan_every_s`, `account` and `hold`")),
-    }
-    Ok(())
-}
-
-/// The folders of a volume that somebody wrote, `/2026/raw,/public`.
-pub(super) fn folders(text: &str) -> Result<Vec<String>, Error> {
-    let folder = |text: &str| {
-        let path = RelPath::parse_lenient(text.as_bytes())?;
-        Ok(String::from_utf8_lossy(path.as_bytes()).into_owned())
-    };
-    text.split(',').filter(|text| !text.is_empty()).map(folder).collect()
-}
-
-fn add_grant(facts: &mut Facts, grant: Grant) {
-    facts.grant.retain(|other| other.to != grant.to || other.on != grant.on);
-    facts.grant.push(grant);
-}
-
-fn take_back(facts: &mut Facts, who: &Grantee, on: Option<&str>) -> Result<(), Error> {
-    let before = facts.grant.len();
-    facts.grant.retain(|grant| grant.to != *who || on.is_some_and(|on| grant.on != on));
-    if facts.grant.len() == before {
-        return Err(Error::new(Code::PathNotFound, "revoke", who, "there is no such grant"));
+/// What the administrator may set.
+fn set_locally(facts: &mut Facts, value: &str) -> Result<(), Error> {
+    let (key, text) = pair(value)?;
+    match key.as_str() {
+        "account" => facts.account = Account::lookup(&text)?.name,
+        _ => set(facts, &key, &text)?,
     }
     Ok(())
 }

@@ -1,40 +1,22 @@
 //! `renkei volume show`: what is known of a volume, and how its catalogue stands to its files.
 
 use super::output::Report;
+use super::quantity::human;
+use super::volume_kept::{write_care, write_holds, write_kept, write_verified};
 use super::{Context, login};
 use crate::home::Home;
 use crate::identity::socket;
-use crate::volume::facts::{self, Facts, id_text};
+use crate::volume::facts::{self, Facts};
 use crate::volume::grant::{Grant, Level};
-use crate::volume::{Scanned, Standing};
+use crate::volume::pending::Refusal;
+use crate::volume::shown::Shown;
+use crate::volume::{Followed, Scanned, Standing};
 use renkei_core::error::{Code, Error};
 use renkei_core::units::milliseconds;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
-
-/// A volume as it is shown.
-#[derive(Serialize)]
-pub(super) struct Shown {
-    pub(super) name: String,
-    id: String,
-    pub(super) home: String,
-    pub(super) storage: String,
-    pub(super) path: String,
-    pub(super) account: String,
-    in_place: bool,
-    scan_every_s: u64,
-    hold: Vec<String>,
-    grants: Vec<Grant>,
-    /// None where no PoP runs.
-    standing: Option<Standing>,
-    #[serde(skip)]
-    trouble: Option<Error>,
-    #[serde(skip)]
-    is_followed: bool,
-}
 
 /// Asks the PoP of this directory.
 pub(super) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T, Error> {
@@ -44,33 +26,19 @@ pub(super) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T,
 }
 
 pub(super) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Error> {
-    context.output.answer(&Shown::new(name, facts::find(home, name)?, home))?;
+    let (shown, trouble) = shown(name, &facts::find(home, name)?, home);
+    context.output.answer(&shown)?;
+    if let Some(error) = trouble.filter(|_| !context.output.is_json()) {
+        eprintln!("catalogue  not known: {error}");
+    }
     Ok(0)
 }
 
-impl Shown {
-    /// With what the PoP tells, if one runs.
-    pub(super) fn new(name: &str, facts: Facts, home: &Home) -> Self {
-        let standing = ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name}));
-        let (standing, trouble) = match standing {
-            Ok(standing) => (Some(standing), None),
-            Err(error) => (None, Some(error)),
-        };
-        Shown {
-            name: name.into(),
-            id: id_text(&facts.id),
-            home: facts.home.to_string(),
-            storage: facts.storage,
-            path: facts.path,
-            account: facts.account,
-            in_place: facts.in_place,
-            scan_every_s: facts.scan_every_s,
-            is_followed: standing.as_ref().is_some_and(|standing| standing.followed.is_some()),
-            hold: facts.hold,
-            grants: facts.grant,
-            standing,
-            trouble,
-        }
+/// A volume with what the PoP tells of it, or why it does not.
+pub(super) fn shown(name: &str, facts: &Facts, home: &Home) -> (Shown, Option<Error>) {
+    match ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name})) {
+        Ok(standing) => (Shown::new(name, facts, Some(standing)), None),
+        Err(error) => (Shown::new(name, facts, None), Some(error)),
     }
 }
 
@@ -89,33 +57,56 @@ impl Report for Shown {
             let level = if *level == Level::Read { "read" } else { "write" };
             writeln!(out, "grant      {to} {level} /{on}")?;
         }
+        for who in &self.managers {
+            writeln!(out, "manager    {who}")?;
+        }
         for folder in &self.hold {
             writeln!(out, "holds      /{folder}")?;
         }
         match self.scan_every_s {
-            _ if self.is_followed => {}
+            _ if self.standing.as_ref().is_some_and(|standing| standing.followed.is_some()) => {}
             0 => writeln!(out, "scans      when the PoP starts, and with `renkei volume check`")?,
             seconds => writeln!(out, "scans      every {seconds} s")?,
         }
+        let is_followed = self.standing.as_ref().is_some_and(|standing| standing.followed.is_some());
+        write_care(&self.care, is_followed, out)?;
         match &self.standing {
-            Some(standing) => write_standing(standing, out),
-            None => match &self.trouble {
-                Some(error) => writeln!(out, "catalogue  not known: {error}"),
-                None => Ok(()),
-            },
+            Some(standing) => write_standing(standing, &self.home, out),
+            None => Ok(()),
         }
     }
 }
 
-fn write_standing(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
+fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::Result<()> {
+    for only in &standing.away {
+        let (files, bytes) = (only.files, human(only.bytes));
+        match only.site == home {
+            true => writeln!(
+                out,
+                "wrong      {files} files, {bytes}: not given out until another site gives them"
+            )?,
+            false => writeln!(out, "elsewhere  {files} files, {bytes}, are only at {}", only.site)?,
+        }
+    }
     if let Some(followed) = &standing.followed {
         writeln!(out, "records    {} of {}", standing.records, followed.last)?;
         match followed.heard_s {
             Some(seconds) => writeln!(out, "home       heard {seconds} s ago")?,
             None => writeln!(out, "home       not heard since the PoP started")?,
         }
+        if !followed.is_whole {
+            writeln!(out, "tree       not here yet")?;
+        }
+        if !followed.fellows.is_empty() {
+            writeln!(out, "others     {}: content comes from there, too", followed.fellows.join(", "))?;
+        }
+        write_own_changes(followed, out)?;
+        if let Some(holds) = &standing.holds {
+            write_holds(holds, out)?;
+        }
         return write_trouble(standing, out);
     }
+    write_kept(&standing.kept, out)?;
     writeln!(out, "records    {}", standing.records)?;
     match (standing.watched, standing.is_full) {
         (Some(count), false) => writeln!(out, "watched    {count} directories")?,
@@ -135,7 +126,24 @@ fn write_standing(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
     write_trouble(standing, out)
 }
 
+/// What is changed at this site first.
+fn write_own_changes(followed: &Followed, out: &mut dyn Write) -> io::Result<()> {
+    match (followed.pending, followed.waiting_s) {
+        _ if !followed.writes && followed.pending == 0 => writeln!(out, "changes    at its home alone")?,
+        (0, _) => writeln!(out, "changes    all are with the home")?,
+        (count, Some(seconds)) => {
+            writeln!(out, "changes    {count} wait for the home, the oldest for {seconds} s")?;
+        }
+        (count, None) => writeln!(out, "changes    {count} wait for the home")?,
+    }
+    for Refusal { number, change, error, .. } in &followed.refused {
+        writeln!(out, "refused    {number}, {change}: {error}")?;
+    }
+    Ok(())
+}
+
 fn write_trouble(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
+    write_verified(&standing.verified, out)?;
     match &standing.trouble {
         Some(error) => writeln!(out, "trouble    {error}"),
         None => Ok(()),

@@ -6,10 +6,11 @@ use super::many::Many;
 use super::output::Report;
 use super::quantity::human;
 use super::replicate::ask;
+use super::volume_kept::write_kept;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::Reply;
-use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
+use renkei_core::wire::volume::{AboutVolume, Kept, Tally, VolumeReply, Whereabouts};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -41,15 +42,19 @@ struct Row {
 #[derive(Serialize)]
 struct Found {
     replicas: Vec<Row>,
+    /// Where the home was asked: how folders are kept of which replicas are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<Kept>,
     failures: Vec<serde_json::Value>,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let (mut many, mut replicas) = (Many::new(context), Vec::new());
+    let (mut many, mut replicas, mut kept) = (Many::new(context), Vec::new(), Vec::new());
     many.each(&args.paths, |many, path| {
         match ask(many, path, AboutVolume::Where(place(path)?))? {
             VolumeReply::Whereabouts(found) => {
                 replicas.extend(rows(&path.to_string(), &found));
+                kept.extend(found.kept.clone());
                 for (site, error) in
                     found.others.iter().filter_map(|(site, has)| Some((site, has.as_ref().err()?)))
                 {
@@ -61,7 +66,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Ok(())
     })?;
     let failures = many.failures().to_vec();
-    context.output.answer(&Found { replicas, failures })?;
+    context.output.answer(&Found { replicas, kept, failures })?;
     Ok(many.status())
 }
 
@@ -75,11 +80,14 @@ fn rows(path: &str, found: &Whereabouts) -> Vec<Row> {
         of_files: found.all.files,
         of_bytes: found.all.bytes,
     };
-    let mut rows = vec![row(&found.home, "home", &found.all)];
+    let at_home = found.others.iter().find(|(site, _)| *site == found.home);
+    let at_home = at_home.and_then(|(_, has)| has.as_ref().ok()).unwrap_or(&found.all);
+    let mut rows = vec![row(&found.home, "home", at_home)];
     if found.here != found.home {
         rows.push(row(&found.here, "replica", &found.held));
     }
-    let known = found.others.iter().filter_map(|(site, has)| Some((site, has.as_ref().ok()?)));
+    let others = found.others.iter().filter(|(site, _)| *site != found.home);
+    let known = others.filter_map(|(site, has)| Some((site, has.as_ref().ok()?)));
     rows.extend(known.map(|(site, has)| row(site, "replica", has)));
     rows
 }
@@ -92,6 +100,7 @@ impl Report for Found {
             let files = of(row.files, row.of_files, |count| count.to_string());
             let bytes = of(row.bytes, row.of_bytes, human);
             writeln!(out, "{:<16} {:<8} {files:>21} {bytes:>22}  {}", row.site.as_str(), row.role, row.path)
-        })
+        })?;
+        write_kept(&self.kept, out)
     }
 }

@@ -98,6 +98,9 @@ pub const FIELDS: &[Field] = &[
     Field { key: "buffer.spill_after_s", kind: Type::Number("seconds"), default: "600", env: "RENKEI_BUFFER_SPILL_AFTER_S",
         effect: "When the destination of a queued copy between two other sites cannot be reached for so long, its files are \
                  brought here and forwarded later. 0: never." },
+    Field { key: "volumes.create", kind: Type::List, default: "[]", env: "RENKEI_VOLUMES_CREATE",
+        effect: "Who may make volumes in storages that they may write, as `alice@kek`, or `*@kek` for all users of a site; each \
+                 manages what it made. Empty: the administrator alone." },
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

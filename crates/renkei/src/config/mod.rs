@@ -7,10 +7,12 @@
 mod edit;
 mod fields;
 mod rule;
+mod volumes;
 
 pub use edit::{add_reverse, add_rule, add_storage, remove_rule, remove_storage, template};
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
+pub use volumes::Volumes;
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
@@ -71,6 +73,8 @@ pub struct Config {
     pub queue: Queue,
     /// Room for files of queued transfers on their way.
     pub buffer: Buffer,
+    /// Who may make volumes.
+    pub volumes: Volumes,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -273,6 +277,7 @@ impl Default for Config {
             limits: Limits::default(),
             queue: Queue::default(),
             buffer: Buffer::default(),
+            volumes: Volumes::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),

@@ -9,12 +9,17 @@ use crate::home::{file_error, make_dir};
 use renkei_core::error::{Code, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::Permissions;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -33,6 +38,8 @@ const STOP_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Connections open at a time, of all accounts and of one.
 const MAX_OPEN: usize = 256;
 const MAX_OPEN_PER_UID: usize = 16;
+/// The op of requests that are answered by a descriptor.
+pub const LEND: &str = "lend";
 /// Longest path the kernel takes in a socket address (sun_path, 108 with its NUL).
 const MAX_ADDRESS: usize = 107;
 
@@ -51,6 +58,11 @@ pub struct Peer {
 pub trait Handler: Sync {
     /// Answers one request, an object with the field `op`. Called on several threads at a time; may block.
     fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error>;
+
+    /// Answers a request with the op [`LEND`], by a descriptor.
+    fn lend(&self, _peer: Peer, _request: &Value) -> Result<OwnedFd, Error> {
+        Err(Error::new(Code::ProtocolViolation, "answer", "local socket", "nothing is lent here"))
+    }
 }
 
 impl<F: Fn(Peer, &Value) -> Result<Value, Error> + Sync> Handler for F {
@@ -188,25 +200,72 @@ impl Drop for Seat<'_> {
 }
 
 fn serve_one(mut stream: UnixStream, seat: Seat<'_>, handler: &dyn Handler) {
-    let reply = match read_line(&mut stream, LINE_LIMIT, Some(PATIENCE)) {
+    let (reply, lent) = match read_line(&mut stream, LINE_LIMIT, Some(PATIENCE)) {
         Ok(line) => answer(&line, seat.peer, handler),
-        Err(error) => Reply::Error(error),
+        Err(error) => (Reply::Error(error), None),
     };
     let mut text = serde_json::to_string(&reply).expect("a reply is plain data");
     text.push('\n');
-    let sent = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes()));
+    let sent =
+        stream.set_write_timeout(Some(PATIENCE)).and_then(|()| send(&mut stream, text.as_bytes(), lent));
     if let Err(error) = sent {
         tracing::debug!(%error, uid = seat.peer.uid, "a local reply was not taken");
     }
 }
 
-fn answer(line: &str, peer: Peer, handler: &dyn Handler) -> Reply {
-    let request = serde_json::from_str(line)
+fn answer(line: &str, peer: Peer, handler: &dyn Handler) -> (Reply, Option<OwnedFd>) {
+    let request = serde_json::from_str::<Value>(line)
         .map_err(|error| Error::new(Code::ProtocolViolation, "read request", "local socket", error));
-    match request.and_then(|request| handler.handle(peer, &request)) {
-        Ok(value) => Reply::Ok(value),
-        Err(error) => Reply::Error(error),
+    let answered = request.and_then(|request| match request["op"].as_str() {
+        Some(LEND) => handler.lend(peer, &request).map(|lent| (Value::Null, Some(lent))),
+        _ => handler.handle(peer, &request).map(|value| (value, None)),
+    });
+    match answered {
+        Ok((value, lent)) => (Reply::Ok(value), lent),
+        Err(error) => (Reply::Error(error), None),
     }
+}
+
+/// Sends a reply, with a descriptor beside its first bytes if there is one.
+fn send(stream: &mut UnixStream, text: &[u8], lent: Option<OwnedFd>) -> io::Result<()> {
+    let Some(lent) = lent else { return stream.write_all(text) };
+    let (mut space, lent) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [lent.as_fd()]);
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    beside.push(SendAncillaryMessage::ScmRights(&lent));
+    let sent = rustix::net::sendmsg(&*stream, &[IoSlice::new(text)], &mut beside, SendFlags::NOSIGNAL)?;
+    stream.write_all(&text[sent..])
+}
+
+/// Asks the PoP behind the socket at `path` for a descriptor.
+///
+/// # Errors
+/// That nobody answers, or what the PoP says.
+pub fn borrow(path: &Path, request: &Value) -> Result<OwnedFd, Error> {
+    let mut stream = connect(path).map_err(|error| not_running(path, &error))?;
+    let lost = |error: io::Error| Error::new(Code::ConnectionLost, "ask", path.display(), error);
+    stream.set_read_timeout(Some(PATIENCE)).and_then(|()| writeln!(stream, "{request}")).map_err(lost)?;
+    let (mut space, mut text) =
+        ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], vec![0; LINE_LIMIT]);
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let (mut parts, flags) = ([IoSliceMut::new(&mut text)], RecvFlags::CMSG_CLOEXEC);
+    let got =
+        rustix::net::recvmsg(&stream, &mut parts, &mut beside, flags).map_err(|errno| lost(errno.into()))?;
+    let lent = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut lent) => lent.next(),
+        _ => None,
+    });
+    if let Some(lent) = lent {
+        return Ok(lent);
+    }
+    text.truncate(got.bytes);
+    let start = String::from_utf8_lossy(&text).into_owned();
+    let rest = if start.ends_with('\n') {
+        String::new()
+    } else {
+        read_line(&mut stream, LINE_LIMIT, Some(PATIENCE))?
+    };
+    parse_reply(&format!("{}{rest}", start.trim_end()))?;
+    Err(Error::new(Code::ProtocolViolation, "read reply", "local socket", "no descriptor came with it"))
 }
 
 /// Reads up to a newline or the end, at most `limit` bytes, all within `patience`.
@@ -306,6 +365,40 @@ mod tests {
             assert_eq!(reply["uid"], rustix::process::geteuid().as_raw());
             assert_eq!(reply["pid"], std::process::id());
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o666);
+        });
+    }
+
+    struct Lender(std::fs::File);
+
+    impl Handler for Lender {
+        fn handle(&self, _: Peer, _: &Value) -> Result<Value, Error> {
+            Ok(Value::Null)
+        }
+
+        fn lend(&self, _: Peer, request: &Value) -> Result<OwnedFd, Error> {
+            match request["name"].as_str() {
+                Some("f") => Ok(self.0.try_clone().unwrap().into()),
+                _ => Err(Error::new(Code::PathNotFound, "lend", "", "")),
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_are_lent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, file) = (dir.path().join("renkei.sock"), dir.path().join("f"));
+        std::fs::write(&file, "content").unwrap();
+        let (listener, stop) = (bind_socket(&socket).unwrap(), AtomicBool::new(false));
+        let lender = Lender(std::fs::File::open(&file).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve_socket(&listener, &lender, &stop));
+            let lent = borrow(&socket, &json!({"op": LEND, "name": "f"})).unwrap();
+            assert_eq!(std::io::read_to_string(std::fs::File::from(lent)).unwrap(), "content");
+            let refused =
+                |op, name: &str| borrow(&socket, &json!({"op": op, "name": name})).unwrap_err().code;
+            assert_eq!(refused(LEND, "g"), Code::PathNotFound);
+            assert_eq!(refused("other", "f"), Code::ProtocolViolation);
+            stop.store(true, Ordering::Release);
         });
     }
 

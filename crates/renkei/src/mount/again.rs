@@ -22,6 +22,30 @@ enum Fate {
 impl Mounted {
     /// Asks, and again as long as the connection is lost in between.
     pub(super) fn ask(&self, op: Op) -> Result<Answer, Error> {
+        self.ask_parted(op).map(|(answer, _)| answer)
+    }
+
+    /// The same; tells also whether the answer is under a lease.
+    pub(super) fn ask_parted(&self, op: Op) -> Result<(Answer, Option<Vec<Item>>), Error> {
+        let changed = op.changed_paths().into_iter().cloned().collect();
+        self.ask_changing(op, changed)
+    }
+
+    /// The same for what changes these names.
+    pub(super) fn ask_changing(
+        &self,
+        op: Op,
+        changed: Vec<RelPath>,
+    ) -> Result<(Answer, Option<Vec<Item>>), Error> {
+        let mark = self.beliefs.mark();
+        let parted = self.ask_until_told(op).map(Answer::parted);
+        if !changed.is_empty() {
+            self.on_done(&changed, parted.as_ref().ok().and_then(|(_, dirs)| dirs.clone()), mark);
+        }
+        parted
+    }
+
+    fn ask_until_told(&self, op: Op) -> Result<Answer, Error> {
         let mut outcome = self.files.operate(op.clone(), &[]);
         for _ in 0..MAX_LOSSES {
             let Err(lost) = &outcome else { break };
@@ -75,7 +99,7 @@ impl Mounted {
 
     /// What a path is; none if it is not there.
     fn find_item(&self, path: &RelPath) -> Result<Option<Item>, Error> {
-        match self.files.operate(Op::Look(path.clone()), &[]).and_then(item) {
+        match self.files.operate(Op::Look(path.clone()), &[]).and_then(|answer| item(answer.parted().0)) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.code == Code::PathNotFound => Ok(None),
             Err(error) => Err(error),

@@ -10,11 +10,13 @@ use super::Mounted;
 use super::attributes::Known;
 use super::errno::Refusal;
 use super::names::now;
+use super::passing::{Way, read_plain};
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -23,9 +25,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 pub(super) struct Content {
     draft: RwLock<Option<Draft>>,
     /// How many have it open; counted under the table's lock.
-    users: AtomicUsize,
+    pub(super) users: AtomicUsize,
     /// How many of them may write; counted under the draft's lock.
     writers: AtomicUsize,
+    /// How the kernel reads it, as long as anybody has it open.
+    pub(super) way: Mutex<Way>,
 }
 
 /// What is written.
@@ -46,9 +50,11 @@ struct Changed {
 /// An open file of a program.
 pub(super) struct Open {
     id: u64,
-    content: Arc<Content>,
+    pub(super) content: Arc<Content>,
     /// The version opened for reading, if there was no draft.
     version: Option<Handle>,
+    /// Its plain file, if that is on this machine.
+    pub(super) plain: Option<OwnedFd>,
     writes: bool,
     appends: bool,
 }
@@ -107,7 +113,8 @@ impl Mounted {
         };
         let (version, is_cached) = opened.inspect_err(|_| self.leave(id, &content))?;
         let appends = flags.0 & libc::O_APPEND != 0;
-        let fh = self.hold(Open { id, content, version, writes, appends });
+        let plain = version.filter(|_| self.is_large(id)).and_then(|version| self.files.descriptor(version));
+        let fh = self.hold(Open { id, content, version, plain, writes, appends });
         Ok((fh, opened_flags(is_cached, writes && appends)))
     }
 
@@ -117,7 +124,7 @@ impl Mounted {
         fh
     }
 
-    fn find(&self, fh: u64) -> Result<Arc<Open>, Refusal> {
+    pub(super) fn find(&self, fh: u64) -> Result<Arc<Open>, Refusal> {
         let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         opens.get(&fh).cloned().ok_or(Refusal::plain(libc::EBADF))
     }
@@ -240,7 +247,7 @@ impl Mounted {
         *content.draft_mut() = Some(Draft::new(handle, 0, made.mtime, false));
         content.writers.fetch_add(usize::from(writes), Ordering::Release);
         let appends = flags & libc::O_APPEND != 0;
-        let fh = self.hold(Open { id, content, version: None, writes, appends });
+        let fh = self.hold(Open { id, content, version: None, plain: None, writes, appends });
         Ok((id, known, fh, opened_flags(true, writes && appends)))
     }
 
@@ -248,7 +255,11 @@ impl Mounted {
 
     pub(super) fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize, Refusal> {
         let open = self.find(fh)?;
+        self.check_locks(open.id)?;
         let draft = open.content.draft();
+        if let (None, Some(plain)) = (&*draft, &open.plain) {
+            return read_plain(plain, offset, buf);
+        }
         let handle = draft.as_ref().map(|draft| draft.handle).or(open.version);
         let handle = handle.ok_or(Refusal::plain(libc::EBADF))?;
         Ok(self.files.read(handle, offset, buf)?)
@@ -257,6 +268,7 @@ impl Mounted {
     /// Writes where a program wants it; what comes from the kernel's cache knows its place.
     pub(super) fn write(&self, fh: u64, offset: u64, bytes: &[u8], from_cache: bool) -> Result<(), Refusal> {
         let open = self.find(fh)?;
+        self.check_locks(open.id)?;
         let guard = open.content.draft();
         let draft = guard.as_ref().filter(|_| open.writes).ok_or(Refusal::plain(libc::EBADF))?;
         if !open.appends || from_cache {
@@ -350,7 +362,9 @@ impl Mounted {
         if !changed.is_dirty || self.is_removed(id)? {
             return Ok(());
         }
-        let item = self.ask_item(Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) })?;
+        let path = self.table().path(id)?;
+        let op = Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) };
+        let item = super::item(self.ask_changing(op, vec![path])?.0)?;
         let (now, before) = (self.owners.known(&item), self.table().node(id)?.known);
         if now.size != draft.size() {
             let cause = format!("it has {} bytes of {}", now.size, draft.size());

@@ -43,6 +43,7 @@ fn of_code(code: Code) -> Option<c_int> {
         Code::SpecialFile => libc::ENXIO,
         Code::TooManyOpenFiles => libc::EMFILE,
         Code::OutOfMemory => libc::ENOMEM,
+        Code::LocksAway => libc::ENOLCK,
         _ => return None,
     })
 }

@@ -2,25 +2,28 @@
 //!
 //! Writes go through the kernel's cache at once (no `FUSE_WRITEBACK_CACHE`, with which the kernel would never again believe
 //! another's word about a file's size). The cache is dropped when a file is opened that has another version by then.
-//! Locks are the kernel's own, so they hold among the programs of this mount.
+//! Locks are asked of the site, or left to the kernel, among the programs of this mount.
 
 use super::Mounted;
 use super::attributes::file_time;
 use super::errno::Refusal;
 use super::listing::Line;
+use super::locks::{self, Asked};
 use super::names::{Wanted, now};
 use super::table::ROOT;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use renkei_core::lease::locks::Span;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 /// Most bytes of one request.
@@ -29,6 +32,8 @@ const MAX_REQUEST_BYTES: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 /// The attribute of the root that has the last errors.
 const ERRORS_ATTRIBUTE: &[u8] = b"user.renkei.error";
+/// Plain files may lie on a file system over another one, as containers have.
+const STACK_DEPTH: u32 = 2;
 /// Unit of what `statfs` tells.
 const STATFS_BYTES: u32 = 4096;
 /// What is asked of the kernel beside the usual; each is left out where it is not known.
@@ -50,15 +55,23 @@ thread_local! {
 }
 
 /// A mounted tree before the kernel.
-pub(super) struct Kernel(pub(super) Arc<Mounted>);
+pub(super) struct Kernel {
+    pub(super) mounted: Arc<Mounted>,
+    pub(super) is_read_only: bool,
+    /// Whether the site decides about locks.
+    pub(super) locks_at_site: bool,
+}
 
 impl Kernel {
     /// The number for a refusal; what is unexpected is remembered.
     fn number(&self, refusal: &Refusal) -> Errno {
-        if let Some(error) = &refusal.error {
-            self.0.troubles.note(error);
-        }
-        Errno::from_i32(refusal.number)
+        self.mounted.number(refusal)
+    }
+
+    /// The number for a refusal of something that was looked up before: if it is gone, its name is looked up anew, and may be made
+    /// again or be something else.
+    fn number_of_known(&self, refusal: &Refusal) -> Errno {
+        if refusal.number == libc::ENOENT { Errno::ESTALE } else { self.number(refusal) }
     }
 
     fn empty(&self, outcome: Result<(), Refusal>, reply: ReplyEmpty) {
@@ -70,22 +83,34 @@ impl Kernel {
 
     fn entry(&self, outcome: Result<(u64, super::Known), Refusal>, reply: ReplyEntry) {
         match outcome {
-            Ok((id, known)) => reply.entry(&self.0.ttl, &known.attributes(id), Generation(0)),
+            Ok((id, known)) => {
+                reply.entry(&self.mounted.ttl_of_name(id), &known.attributes(id), Generation(0))
+            }
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    /// What was made.
+    fn made(&self, outcome: Result<(u64, super::Known), Refusal>, reply: ReplyEntry) {
+        match outcome {
+            Ok((id, known)) => {
+                reply.entry(&self.mounted.ttl_of_change(id), &known.attributes(id), Generation(0))
+            }
             Err(refusal) => reply.error(self.number(&refusal)),
         }
     }
 
     fn attributes(&self, id: INodeNo, outcome: Result<super::Known, Refusal>, reply: ReplyAttr) {
         match outcome {
-            Ok(known) => reply.attr(&self.0.ttl, &known.attributes(id.0)),
-            Err(refusal) => reply.error(self.number(&refusal)),
+            Ok(known) => reply.attr(&self.mounted.ttl(id.0), &known.attributes(id.0)),
+            Err(refusal) => reply.error(self.number_of_known(&refusal)),
         }
     }
 
     fn opened(&self, outcome: Result<(u64, FopenFlags), Refusal>, reply: ReplyOpen) {
         match outcome {
             Ok((fh, flags)) => reply.opened(FileHandle(fh), flags),
-            Err(refusal) => reply.error(self.number(&refusal)),
+            Err(refusal) => reply.error(self.number_of_known(&refusal)),
         }
     }
 
@@ -95,7 +120,7 @@ impl Kernel {
             attributes.ino,
             next,
             OsStr::from_bytes(&line.name),
-            &self.0.ttl,
+            &self.mounted.ttl_of_name(line.id),
             &attributes,
             Generation(0),
         )
@@ -110,6 +135,14 @@ impl Filesystem for Kernel {
                 tracing::debug!(?wanted, "not known to this kernel");
             }
         }
+        let passes = self.is_read_only
+            && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(STACK_DEPTH).is_ok();
+        self.mounted.passes.store(passes, Ordering::Relaxed);
+        if self.locks_at_site {
+            let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+            let _ = config.add_capabilities(locks);
+        }
         // Both are below the bounds that the calls check.
         let _ = config.set_max_write(MAX_REQUEST_BYTES);
         let _ = config.set_max_background(MAX_BACKGROUND);
@@ -117,17 +150,17 @@ impl Filesystem for Kernel {
     }
 
     fn destroy(&mut self) {
-        self.0.publish_all();
+        self.mounted.publish_all();
     }
 
     // ---- names -------------------------------------------------------------------------------------------------------
 
     fn lookup(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.0.lookup(dir.0, name.as_bytes()), reply);
+        self.entry(self.mounted.lookup(dir.0, name.as_bytes()), reply);
     }
 
     fn forget(&self, _: &Request, id: INodeNo, times: u64) {
-        self.0.table().forget(id.0, times);
+        self.mounted.table().forget(id.0, times);
     }
 
     fn mknod(
@@ -141,29 +174,30 @@ impl Filesystem for Kernel {
         reply: ReplyEntry,
     ) {
         if mode & libc::S_IFMT != libc::S_IFREG {
+            self.mounted.absent().forget();
             return reply.error(Errno::EPERM);
         }
-        self.entry(self.0.make_file(dir.0, name.as_bytes(), mode), reply);
+        self.made(self.mounted.make_file(dir.0, name.as_bytes(), mode), reply);
     }
 
     fn mkdir(&self, _: &Request, dir: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.entry(self.0.make_dir(dir.0, name.as_bytes(), mode), reply);
+        self.made(self.mounted.make_dir(dir.0, name.as_bytes(), mode), reply);
     }
 
     fn symlink(&self, _: &Request, dir: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.entry(self.0.make_symlink(dir.0, name.as_bytes(), target.as_os_str().as_bytes()), reply);
+        self.made(self.mounted.make_symlink(dir.0, name.as_bytes(), target.as_os_str().as_bytes()), reply);
     }
 
     fn link(&self, _: &Request, id: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.0.link(id.0, dir.0, name.as_bytes()), reply);
+        self.made(self.mounted.link(id.0, dir.0, name.as_bytes()), reply);
     }
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(self.0.remove(dir.0, name.as_bytes()), reply);
+        self.empty(self.mounted.remove(dir.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.empty(self.0.remove_dir(dir.0, name.as_bytes()), reply);
+        self.empty(self.mounted.remove_dir(dir.0, name.as_bytes()), reply);
     }
 
     fn rename(
@@ -180,21 +214,21 @@ impl Filesystem for Kernel {
             return reply.error(Errno::EINVAL);
         }
         let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let outcome = self.0.rename((from.0, name.as_bytes()), (to.0, new_name.as_bytes()), replace);
+        let outcome = self.mounted.rename((from.0, name.as_bytes()), (to.0, new_name.as_bytes()), replace);
         self.empty(outcome, reply);
     }
 
     fn readlink(&self, _: &Request, id: INodeNo, reply: ReplyData) {
-        match self.0.read_link(id.0) {
+        match self.mounted.read_link(id.0) {
             Ok(target) => reply.data(&target),
-            Err(refusal) => reply.error(self.number(&refusal)),
+            Err(refusal) => reply.error(self.number_of_known(&refusal)),
         }
     }
 
     // ---- attributes --------------------------------------------------------------------------------------------------
 
     fn getattr(&self, _: &Request, id: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        self.attributes(id, self.0.look_at(id.0), reply);
+        self.attributes(id, self.mounted.look_at(id.0), reply);
     }
 
     fn setattr(
@@ -222,14 +256,17 @@ impl Filesystem for Kernel {
         // Cutting a file sets its time by itself.
         let mtime = mtime.filter(|_| size.is_none());
         let wanted = Wanted { mode, uid, gid, size, mtime };
-        self.attributes(id, self.0.alter(id.0, wanted, fh.map(|fh| fh.0)), reply);
+        match self.mounted.alter(id.0, wanted, fh.map(|fh| fh.0)) {
+            Ok(known) => reply.attr(&self.mounted.ttl_of_attributes(), &known.attributes(id.0)),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
     }
 
     fn getxattr(&self, _: &Request, id: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if id.0 != ROOT || name.as_bytes() != ERRORS_ATTRIBUTE {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let text = self.0.troubles.text();
+        let text = self.mounted.troubles.text();
         match size {
             0 => reply.size(u32::try_from(text.len()).unwrap_or(u32::MAX)),
             size if (size as usize) < text.len() => reply.error(Errno::ERANGE),
@@ -238,7 +275,7 @@ impl Filesystem for Kernel {
     }
 
     fn statfs(&self, _: &Request, _id: INodeNo, reply: ReplyStatfs) {
-        match self.0.space() {
+        match self.mounted.space() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BYTES);
                 let available = blocks(space.available_bytes);
@@ -261,7 +298,17 @@ impl Filesystem for Kernel {
     // ---- content -----------------------------------------------------------------------------------------------------
 
     fn open(&self, _: &Request, id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.opened(self.0.open(id.0, flags), reply);
+        let opened = self.mounted.open(id.0, flags);
+        let passed = opened
+            .as_ref()
+            .ok()
+            .and_then(|(fh, _)| self.mounted.pass(*fh, |plain| reply.open_backing(plain)));
+        match (opened, passed) {
+            (Ok((fh, _)), Some(backing)) => {
+                reply.opened_passthrough(FileHandle(fh), FopenFlags::empty(), &backing);
+            }
+            (opened, _) => self.opened(opened, reply),
+        }
     }
 
     fn create(
@@ -274,9 +321,15 @@ impl Filesystem for Kernel {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.0.create(dir.0, name.as_bytes(), mode, flags) {
+        match self.mounted.create(dir.0, name.as_bytes(), mode, flags) {
             Ok((id, known, fh, kept)) => {
-                reply.created(&self.0.ttl, &known.attributes(id), Generation(0), FileHandle(fh), kept);
+                reply.created(
+                    &self.mounted.ttl_of_change(id),
+                    &known.attributes(id),
+                    Generation(0),
+                    FileHandle(fh),
+                    kept,
+                );
             }
             Err(refusal) => reply.error(self.number(&refusal)),
         }
@@ -298,7 +351,7 @@ impl Filesystem for Kernel {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match self.0.read(fh.0, offset, &mut buffer[..size]) {
+            match self.mounted.read(fh.0, offset, &mut buffer[..size]) {
                 Ok(count) => reply.data(&buffer[..count]),
                 Err(refusal) => reply.error(self.number(&refusal)),
             }
@@ -318,31 +371,81 @@ impl Filesystem for Kernel {
         reply: ReplyWrite,
     ) {
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        match self.0.write(fh.0, offset, data, from_cache) {
+        match self.mounted.write(fh.0, offset, data, from_cache) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(refusal) => reply.error(self.number(&refusal)),
         }
     }
 
-    fn flush(&self, _: &Request, _id: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.empty(self.0.flush(fh.0), reply);
+    fn flush(&self, _: &Request, id: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        // With `--close early` it is `release` that publishes, which no program waits for.
+        let outcome = if self.mounted.closes_early { Ok(()) } else { self.mounted.flush(fh.0) };
+        // Whoever gets the lock next finds what was written.
+        self.mounted.unlock_all(id.0, owner.0);
+        self.empty(outcome, reply);
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let span = Span { start, end, hold: locks::hold(kind), pid };
+        let asked = Asked { id: id.0, owner: owner.0, span, thread: request.pid() };
+        match self.mounted.find_lock(&asked) {
+            Ok(None) => reply.locked(start, end, libc::F_UNLCK, 0),
+            // Processes of other machines have no number here.
+            Ok(Some(found)) => reply.locked(found.start, found.end, locks::kind(found.hold), 0),
+            Err(refusal) => reply.error(self.number(&refusal)),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _fh: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let span = Span { start, end, hold: locks::hold(kind), pid };
+        let asked = Asked { id: id.0, owner: owner.0, span, thread: request.pid() };
+        match waits {
+            true => self.mounted.lock_in_time(asked, reply),
+            false => self.empty(self.mounted.lock(&asked), reply),
+        }
     }
 
     fn fsync(&self, _: &Request, _id: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.empty(self.0.flush(fh.0), reply);
+        self.empty(self.mounted.flush(fh.0), reply);
     }
 
     fn release(
         &self,
         _: &Request,
-        _id: INodeNo,
+        id: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.0.release(fh.0);
+        if let Some(owner) = owner {
+            self.mounted.unlock_all(id.0, owner.0);
+        }
+        self.mounted.release(fh.0);
         reply.ok();
     }
 
@@ -359,13 +462,13 @@ impl Filesystem for Kernel {
         if mode != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        self.empty(self.0.extend(fh.0, offset.saturating_add(length)), reply);
+        self.empty(self.mounted.extend(fh.0, offset.saturating_add(length)), reply);
     }
 
     // ---- directories -------------------------------------------------------------------------------------------------
 
     fn opendir(&self, _: &Request, id: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.opened(self.0.open_dir(id.0).map(|fh| (fh, FopenFlags::empty())), reply);
+        self.opened(self.mounted.open_dir(id.0).map(|fh| (fh, FopenFlags::empty())), reply);
     }
 
     fn readdirplus(
@@ -376,14 +479,14 @@ impl Filesystem for Kernel {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        match self.0.list(fh.0, offset, |next, line| self.fill(&mut reply, next, line)) {
+        match self.mounted.list(fh.0, offset, |next, line| self.fill(&mut reply, next, line)) {
             Ok(()) => reply.ok(),
             Err(refusal) => reply.error(self.number(&refusal)),
         }
     }
 
     fn releasedir(&self, _: &Request, _id: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.0.close_dir(fh.0);
+        self.mounted.close_dir(fh.0);
         reply.ok();
     }
 

@@ -1,8 +1,8 @@
 //! Open directories, read on as programs ask.
 
-use super::Mounted;
 use super::attributes::Known;
 use super::errno::Refusal;
+use super::{Mark, Mounted};
 use renkei_core::error::Error;
 use renkei_core::wire::file::{Answer, Handle, Item, Op};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,15 @@ const DOTS: u64 = 2;
 /// An open directory of a program.
 pub(super) struct Listing {
     dir: u64,
-    part: Mutex<Part>,
+    source: Source,
+}
+
+/// Where its lines come from.
+enum Source {
+    /// The other side.
+    Asked(Mutex<Part>),
+    /// What is known here: all names when it was opened.
+    Known(Vec<(Vec<u8>, u64)>),
 }
 
 /// The entries that came last. Going back before them begins anew.
@@ -23,6 +31,13 @@ struct Part {
     /// How many came before.
     before: u64,
     more: bool,
+    /// When it was begun, and when what came last was asked for.
+    begun: Mark,
+    asked: Mark,
+    /// How many of its names were forgotten when it was begun.
+    losses: u64,
+    /// What the kernel had no room for.
+    left: Option<u64>,
 }
 
 /// One line of a listing.
@@ -36,23 +51,31 @@ pub(super) struct Line {
 
 impl Mounted {
     pub(super) fn open_dir(&self, id: u64) -> Result<u64, Refusal> {
-        let part = Mutex::new(self.begin(id)?);
+        let source = match self.is_known_whole(id) {
+            true => Source::Known(self.table().names(id)),
+            false => Source::Asked(Mutex::new(self.begin(id)?)),
+        };
         let fh = self.next();
-        let listing = Arc::new(Listing { dir: id, part });
+        let listing = Arc::new(Listing { dir: id, source });
         self.listings.lock().unwrap_or_else(PoisonError::into_inner).insert(fh, listing);
         Ok(fh)
     }
 
     fn begin(&self, id: u64) -> Result<Part, Error> {
+        let (begun, losses) = (self.beliefs.mark(), self.table().node(id)?.losses);
         let (handle, _) = self.at(|table| table.path(id), |path| self.ask_open(Op::OpenDir(path.clone())))?;
-        Ok(Part { handle, items: Vec::new(), before: 0, more: true })
+        let begun = begun.held(true);
+        Ok(Part { handle, items: Vec::new(), before: 0, more: true, begun, asked: begun, losses, left: None })
     }
 
     pub(super) fn close_dir(&self, fh: u64) {
         let listing = self.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh);
-        if let Some(listing) = listing {
-            let handle = listing.part.lock().unwrap_or_else(PoisonError::into_inner).handle;
-            self.close(handle);
+        if let Some(Source::Asked(part)) = listing.as_deref().map(|listing| &listing.source) {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            self.close(part.handle);
+            if let Some(left) = part.left {
+                self.table().drop_if_unused(left);
+            }
         }
     }
 
@@ -61,15 +84,63 @@ impl Mounted {
         &self,
         fh: u64,
         offset: u64,
-        mut add: impl FnMut(u64, &Line) -> bool,
+        add: impl FnMut(u64, &Line) -> bool,
     ) -> Result<(), Refusal> {
         let listing = self.listings.lock().unwrap_or_else(PoisonError::into_inner).get(&fh).cloned();
         let listing = listing.ok_or(Refusal::plain(libc::EBADF))?;
-        let mut part = listing.part.lock().unwrap_or_else(PoisonError::into_inner);
+        match &listing.source {
+            Source::Known(names) => self.list_known(listing.dir, names, offset, add),
+            Source::Asked(part) => {
+                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                self.list_asked(&listing, &mut part, offset, add)
+            }
+        }
+    }
+
+    fn list_known(
+        &self,
+        dir: u64,
+        names: &[(Vec<u8>, u64)],
+        offset: u64,
+        mut add: impl FnMut(u64, &Line) -> bool,
+    ) -> Result<(), Refusal> {
+        for at in offset..DOTS + names.len() as u64 {
+            if at < DOTS {
+                if add(at + 1, &self.dots(dir, at)?) {
+                    break;
+                }
+                continue;
+            }
+            let (name, id) = &names[usize::try_from(at - DOTS).unwrap_or(usize::MAX)];
+            // What was removed since it was opened is passed over, as the system may.
+            // Counted before the kernel hears of it: it may forget it at once.
+            if !self.table().count_if(dir, name, *id) {
+                continue;
+            }
+            let known = self.shown(*id)?;
+            if add(at + 1, &Line { id: *id, name: name.clone(), known, counts: true }) {
+                self.table().forget(*id, 1);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn list_asked(
+        &self,
+        listing: &Listing,
+        part: &mut Part,
+        offset: u64,
+        mut add: impl FnMut(u64, &Line) -> bool,
+    ) -> Result<(), Refusal> {
         for at in offset.. {
-            let Some(line) = self.line(&listing, &mut part, at)? else { break };
+            let Some(line) = self.line(listing, part, at)? else {
+                self.believe_listed(listing.dir, part);
+                break;
+            };
             if add(at + 1, &line) {
-                self.table().drop_if_unused(line.id);
+                // It comes again with the next question.
+                part.left = line.counts.then_some(line.id);
                 break;
             }
             if line.counts {
@@ -77,6 +148,14 @@ impl Mounted {
             }
         }
         Ok(())
+    }
+
+    /// All names were told: they are known if nothing happened to them since the list was begun.
+    fn believe_listed(&self, dir: u64, part: &Part) {
+        let mut table = self.table();
+        if table.node(dir).is_ok_and(|node| node.losses == part.losses) {
+            self.believe_whole(&mut table, dir, part.begun);
+        }
     }
 
     fn line(&self, listing: &Listing, part: &mut Part, at: u64) -> Result<Option<Line>, Error> {
@@ -90,7 +169,13 @@ impl Mounted {
         let Some(item) = self.item_at(listing.dir, part, at - DOTS)? else { return Ok(None) };
         let name = item.entry.path.as_bytes().to_vec();
         let known = self.owners.known(item);
-        let id = self.table().enter(listing.dir, &name, known);
+        let asked = part.asked;
+        let id = {
+            let mut table = self.table();
+            let id = table.enter(listing.dir, &name, known);
+            self.believe(&mut table, id, listing.dir, asked);
+            id
+        };
         Ok(Some(Line { id, name, known: self.shown(id)?, counts: true }))
     }
 
@@ -116,16 +201,20 @@ impl Mounted {
                 return Ok(None);
             }
             part.before += part.items.len() as u64;
-            (part.items, part.more) = self.next_items(part.handle)?;
+            let asked = self.beliefs.mark();
+            let (items, more, is_held) = self.next_items(part.handle)?;
+            (part.items, part.more) = (items, more);
+            part.asked = asked.held(is_held);
+            part.begun.is_held &= is_held;
         }
         let within = usize::try_from(at - part.before).unwrap_or(usize::MAX);
         Ok(part.items.get(within))
     }
 
-    fn next_items(&self, handle: Handle) -> Result<(Vec<Item>, bool), Error> {
-        match self.ask(Op::ReadDir(handle))? {
-            Answer::Items { items, more } => Ok((items, more)),
-            other => Err(super::unexpected(&other)),
+    fn next_items(&self, handle: Handle) -> Result<(Vec<Item>, bool, bool), Error> {
+        match self.ask_parted(Op::ReadDir(handle))? {
+            (Answer::Items { items, more }, held) => Ok((items, more, held.is_some())),
+            (other, _) => Err(super::unexpected(&other)),
         }
     }
 }

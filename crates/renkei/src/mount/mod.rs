@@ -13,28 +13,34 @@
 
 mod again;
 mod attributes;
+mod beliefs;
 mod content;
 mod errno;
 mod kernel;
+mod kernel_cache;
 mod listing;
+mod locks;
 mod names;
+mod passing;
 pub mod point;
 mod table;
 mod trouble;
 pub mod whole;
 
 use attributes::{Known, Owners};
+use beliefs::{Beliefs, Mark};
 use content::Open;
 use errno::Refusal;
-use fuser::{INodeNo, Notifier};
+use kernel_cache::KernelCache;
 use listing::Listing;
+use names::Absent;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
 use renkei_core::wire::message::Space;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use table::{ROOT, Table};
@@ -51,8 +57,12 @@ pub struct Options {
     pub is_read_only: bool,
     /// Whether other users than the one who mounts may use it.
     pub allow_other: bool,
-    /// How long the kernel believes what it was told of a file.
+    /// How long the kernel believes what it was told of a file, where there are no leases.
     pub attr_ttl: Duration,
+    /// Whether `close` returns before what was written is published.
+    pub closes_early: bool,
+    /// Whether the site decides about locks; else they hold among the programs of this mount.
+    pub locks_at_site: bool,
 }
 
 /// A mounted tree: what the kernel knows of it and what is open.
@@ -65,16 +75,23 @@ struct Mounted {
     /// Shared by renames while they are done, so that whoever finds a path gone can wait for them.
     moving: RwLock<()>,
     owners: Owners,
-    ttl: Duration,
+    beliefs: Beliefs,
+    closes_early: bool,
+    absent: Mutex<Absent>,
     troubles: Troubles,
-    notifier: OnceLock<Notifier>,
+    cache: OnceLock<KernelCache>,
+    /// Whether the kernel may be given plain files to read by itself.
+    passes: AtomicBool,
+    /// Files of which something is locked through this mount.
+    locks: Mutex<HashMap<u64, locks::Locked>>,
 }
 
 impl Mounted {
     /// Looks at the root, so that what cannot be mounted is told before it is.
     fn new(files: Arc<dyn Files>, ttl: Duration) -> Result<Self, Error> {
         let owners = Owners::of_process();
-        let root = owners.known(&item(files.operate(Op::Look(RelPath::root()), &[])?)?);
+        let root = owners.known(&item(files.operate(Op::Look(RelPath::root()), &[])?.parted().0)?);
+        let beliefs = Beliefs::new(files.lessor(), ttl);
         Ok(Mounted {
             files,
             table: Mutex::new(Table::new(root)),
@@ -83,9 +100,13 @@ impl Mounted {
             next: AtomicU64::new(1),
             moving: RwLock::new(()),
             owners,
-            ttl,
+            beliefs,
+            closes_early: false,
+            absent: Mutex::default(),
             troubles: Troubles::default(),
-            notifier: OnceLock::new(),
+            cache: OnceLock::new(),
+            passes: AtomicBool::new(false),
+            locks: Mutex::default(),
         })
     }
 
@@ -170,12 +191,21 @@ impl Mounted {
         if self.is_settled_here(id)? {
             return Ok(self.shown(id)?);
         }
-        let found = self.at(|table| table.path(id), |path| self.ask_item(Op::Look(path.clone())));
-        let is_open = self.table().node(id)?.content.is_some();
+        if self.is_believed(id)? {
+            return Ok(self.shown(id)?);
+        }
+        let (mark, found) = self.look(|table| table.path(id));
+        let (is_open, is_looked_up) = {
+            let mut table = self.table();
+            let node = table.node(id)?;
+            (node.content.is_some(), node.is_looked_up)
+        };
         match found.map(|item| self.owners.known(&item)) {
-            Ok(known) if self.is_still(id, &known)? => Ok(self.learn(id, known)?),
+            Ok(known) if self.is_still(id, &known)? => Ok(self.learn(id, known, mark)?),
             // Another file has the name by now, or none: who has this one open keeps it.
             Ok(_) if is_open => Ok(self.shown(id)?),
+            // It was replaced since this very call found its name: that is what the call shows.
+            Ok(_) if is_looked_up => Ok(self.shown(id)?),
             Ok(_) => Err(Refusal::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
             // The root stays reachable, for it has the reasons.
@@ -201,16 +231,20 @@ impl Mounted {
         Ok((known.ino, known.kind) == (found.ino, found.kind))
     }
 
-    fn learn(&self, id: u64, known: Known) -> Result<Known, Error> {
-        self.table().node(id)?.known = known;
+    fn learn(&self, id: u64, known: Known, mark: Mark) -> Result<Known, Error> {
+        {
+            let mut table = self.table();
+            let parent = table.parent(id);
+            table.node(id)?.known = known;
+            self.believe(&mut table, id, parent, mark);
+        }
         self.shown(id)
     }
 
     /// Has the kernel forget the attributes of a file, of which it learnt otherwise.
     fn forget_attributes(&self, id: u64) {
-        if let Some(notifier) = self.notifier.get() {
-            // It fails if the kernel does not know the file any more.
-            let _ = notifier.inval_inode(INodeNo(id), -1, 0);
+        if let Some(cache) = self.cache.get() {
+            cache.forget(id);
         }
     }
 }
@@ -232,6 +266,9 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Items { .. } => "a list",
         Answer::Data(_) => "data",
         Answer::Space(_) => "room",
+        Answer::Peeked { .. } => "content",
+        Answer::Held { .. } => "a lease",
+        Answer::Locked(_) => "a lock",
     };
     Error::new(Code::ProtocolViolation, "read answer", "", format_args!("{cause} was not asked for"))
 }

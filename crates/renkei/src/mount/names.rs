@@ -6,11 +6,39 @@ use super::errno::Refusal;
 use super::table::Table;
 use crate::store::names;
 use renkei_core::entry::{EntryKind, FileTime};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Alteration, Op, Start};
-use std::sync::PoisonError;
-use std::time::SystemTime;
+use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long it is believed that a name is not there: while a program goes from looking to making.
+const ABSENT_TTL: Duration = Duration::from_millis(10);
+/// Names of which it is believed at a time.
+const MAX_ABSENT: usize = 64;
+
+/// Names that were looked up just now and not there. Programs that make a file look first, and the kernel looks again before
+/// it makes it; that it is not there is asked once.
+#[derive(Default)]
+pub(super) struct Absent(VecDeque<(Instant, u64, Vec<u8>)>);
+
+impl Absent {
+    fn note(&mut self, dir: u64, name: &[u8]) {
+        self.0.truncate(MAX_ABSENT - 1);
+        self.0.push_front((Instant::now(), dir, name.to_vec()));
+    }
+
+    fn has(&self, dir: u64, name: &[u8]) -> bool {
+        let mut young = self.0.iter().take_while(|(since, ..)| since.elapsed() < ABSENT_TTL);
+        young.any(|(_, at, known)| *at == dir && known == name)
+    }
+
+    /// Something was made here, or could not be.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
 
 /// What a program wants to change of a file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,13 +58,36 @@ impl Mounted {
             self.table().count(id);
             return Ok((id, self.shown(id)?));
         }
-        let item =
-            self.at(|table| table.path_below(dir, name), |path| self.ask_item(Op::Look(path.clone())))?;
-        Ok(self.found(dir, name, self.owners.known(&item))?)
+        if let Some(id) = self.believed_child(dir, name) {
+            return Ok((id, self.shown(id)?));
+        }
+        if self.is_known_absent(dir, name) || self.absent().has(dir, name) {
+            return Err(Refusal::plain(libc::ENOENT));
+        }
+        let (mark, item) = self.look(|table| table.path_below(dir, name));
+        let item = item.inspect_err(|error| {
+            if error.code == Code::PathNotFound && !self.beliefs.may_lease() {
+                self.absent().note(dir, name);
+            }
+        });
+        let known = self.owners.known(&item?);
+        let id = {
+            let mut table = self.table();
+            let id = table.enter(dir, name, known);
+            table.count(id);
+            self.believe(&mut table, id, dir, mark);
+            id
+        };
+        Ok((id, self.shown(id)?))
+    }
+
+    pub(super) fn absent(&self) -> MutexGuard<'_, Absent> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in what was found or made under a name; the kernel is told of it.
     pub(super) fn found(&self, dir: u64, name: &[u8], known: Known) -> Result<(u64, Known), Error> {
+        self.absent().forget();
         let id = {
             let mut table = self.table();
             let id = table.enter(dir, name, known);
@@ -47,7 +98,22 @@ impl Mounted {
     }
 
     pub(super) fn make_dir(&self, dir: u64, name: &[u8], mode: u32) -> Result<(u64, Known), Refusal> {
-        self.make(dir, name, |path| Op::MakeDir { path, mode: mode & 0o7777 })
+        let mark = self.beliefs.mark();
+        let mut is_held = false;
+        let item = self.at(
+            |table| table.path_below(dir, name),
+            |path| {
+                let op = Op::MakeDir { path: path.clone(), mode: mode & 0o7777 };
+                let (answer, held) = self.ask_parted(op)?;
+                is_held = held.is_some();
+                super::item(answer)
+            },
+        )?;
+        let made = self.found(dir, name, self.owners.known(&item))?;
+        // It is empty, as far as nobody says otherwise.
+        let mut table = self.table();
+        self.believe_whole(&mut table, made.0, mark.held(is_held));
+        Ok(made)
     }
 
     pub(super) fn make_symlink(&self, dir: u64, name: &[u8], target: &[u8]) -> Result<(u64, Known), Refusal> {
@@ -81,6 +147,7 @@ impl Mounted {
             table.name(id, dir, name);
             table.count(id);
         }
+        self.absent().forget();
         Ok((id, self.shown(id)?))
     }
 
@@ -110,6 +177,7 @@ impl Mounted {
     ) -> Result<(), Error> {
         let _moving = self.moving.read().unwrap_or_else(PoisonError::into_inner);
         self.ask(Op::Rename { from: paths.0, to: paths.1, replace })?;
+        self.absent().forget();
         self.table().rename(from, to);
         Ok(())
     }

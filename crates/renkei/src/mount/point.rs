@@ -1,6 +1,7 @@
 //! Mount points: mounting, serving until the end, unmounting, and cleaning up after a mount that was killed.
 
 use super::kernel::Kernel;
+use super::kernel_cache::KernelCache;
 use super::{Mounted, Options};
 use fuser::{Config, MountOption, Session, SessionACL};
 use renkei_core::error::{Code, Error};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -56,12 +58,14 @@ pub fn run(
     stop: &Stop,
     on_ready: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mounted = Arc::new(Mounted::new(files, options.attr_ttl)?);
-    clear_dead(&options.point)?;
+    let mounted = Mounted::new(files, options.attr_ttl)?;
+    let mounted = Arc::new(Mounted { closes_early: options.closes_early, ..mounted });
     let failed = |error: io::Error| Error::new(Code::MountFailed, "mount", options.point.display(), error);
-    let session = Session::new(Kernel(mounted.clone()), &options.point, &config(options)).map_err(failed)?;
+    let session = begin(&mounted, options)?.map_err(failed)?;
+    let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
     // Set once, here.
-    let _ = mounted.notifier.set(session.notifier());
+    let _ = mounted.cache.set(KernelCache::new(device));
+    mounted.listen();
     let point = options.point.clone();
     // Beside the session: the kernel asks it where the mount point is.
     thread::spawn(move || read_ahead(&point));
@@ -69,6 +73,27 @@ pub fn run(
     *stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
     on_ready()?;
     session.run().map_err(failed)
+}
+
+/// Mounts. A mount before this one that died a moment ago is still looked at from the kernel's cache, and cannot be mounted over.
+fn begin(mounted: &Arc<Mounted>, options: &Options) -> Result<io::Result<Session<Kernel>>, Error> {
+    clear_dead(&options.point)?;
+    let try_it = || {
+        let (is_read_only, locks_at_site) = (options.is_read_only, options.locks_at_site);
+        let kernel = Kernel { mounted: mounted.clone(), is_read_only, locks_at_site };
+        Session::new(kernel, &options.point, &config(options))
+    };
+    match try_it() {
+        Err(error) if is_dead(&error) => {
+            unmount(&options.point, How::Lazy)?;
+            Ok(try_it())
+        }
+        begun => Ok(begun),
+    }
+}
+
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 fn config(options: &Options) -> Config {
@@ -104,7 +129,7 @@ fn clear_dead(point: &Path) -> Result<(), Error> {
         Ok(_) => {
             Err(Error::new(Code::NotADirectory, "mount", point.display(), "a mount point is a directory"))
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(error) if is_dead(&error) => {
             tracing::warn!(point = %point.display(), "unmounting what a mount that died left");
             unmount(point, How::Lazy)
         }

@@ -12,6 +12,7 @@ use super::content::Content;
 use fuser::FileType;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub(super) struct Table {
     nodes: HashMap<u64, Node>,
     /// Files with several names, by their number at the other side.
     linked: HashMap<u64, u64>,
+    /// Files whose number here is another than at the other side, by the one there.
+    others: HashMap<u64, Vec<u64>>,
     next_own: u64,
     /// How many directories were renamed.
     pub(super) moves: u64,
@@ -41,6 +44,14 @@ pub(super) struct Node {
     children: HashMap<Name, u64>,
     /// What was known last.
     pub(super) known: Known,
+    /// In which age that was learnt, if it holds until there is news.
+    pub(super) learnt: Option<u64>,
+    /// In which age it was learnt that all its names are here, if they are.
+    pub(super) whole: Option<u64>,
+    /// Whether the kernel asks for its name each time before it asks for what it has.
+    pub(super) is_looked_up: bool,
+    /// How many of its names were forgotten here.
+    pub(super) losses: u64,
     /// The version the kernel's cache is of.
     pub(super) cached: Option<Known>,
     /// Where its content is, while it is open.
@@ -50,9 +61,15 @@ pub(super) struct Node {
 impl Table {
     /// With the root alone.
     pub(super) fn new(root: Known) -> Self {
-        let mut table =
-            Table { nodes: HashMap::new(), linked: HashMap::new(), next_own: OWN_NUMBERS, moves: 0 };
+        let mut table = Table {
+            nodes: HashMap::new(),
+            linked: HashMap::new(),
+            others: HashMap::new(),
+            next_own: OWN_NUMBERS,
+            moves: 0,
+        };
         table.nodes.insert(ROOT, Node::new(root));
+        table.enter_other(ROOT, root.ino);
         table
     }
 
@@ -132,7 +149,23 @@ impl Table {
         let is_free = known.ino > ROOT && known.ino < OWN_NUMBERS && !self.nodes.contains_key(&known.ino);
         let id = if is_free { known.ino } else { self.own_number() };
         self.nodes.insert(id, Node::new(known));
+        self.enter_other(id, known.ino);
         id
+    }
+
+    fn enter_other(&mut self, id: u64, ino: u64) {
+        if id != ino {
+            self.others.entry(ino).or_default().push(id);
+        }
+    }
+
+    fn leave_other(&mut self, id: u64, ino: u64) {
+        if let Some(ids) = self.others.get_mut(&ino) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.others.remove(&ino);
+            }
+        }
     }
 
     fn own_number(&mut self) -> u64 {
@@ -196,8 +229,12 @@ impl Table {
     /// A new version of a file of ours was published, under the name its path goes by alone.
     pub(super) fn publish(&mut self, id: u64, known: Known) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        self.linked.remove(&node.known.ino);
-        (node.known, node.cached) = (known, Some(known));
+        let before = node.known.ino;
+        self.linked.remove(&before);
+        (node.known, node.cached, node.learnt) = (known, Some(known), None);
+        self.leave_other(id, before);
+        self.enter_other(id, known.ino);
+        let Some(node) = self.nodes.get_mut(&id) else { return };
         let others = node.names.split_off(node.names.len().min(1));
         for (dir, name) in others {
             if let Some(parent) = self.nodes.get_mut(&dir) {
@@ -211,6 +248,15 @@ impl Table {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
         }
+    }
+
+    /// The same, if it has that name still.
+    pub(super) fn count_if(&mut self, dir: u64, name: &[u8], id: u64) -> bool {
+        let is_there = self.child(dir, name) == Some(id);
+        if is_there {
+            self.count(id);
+        }
+        is_there
     }
 
     /// The kernel has forgotten a file so often.
@@ -232,6 +278,7 @@ impl Table {
             if self.linked.get(&node.known.ino) == Some(&id) {
                 self.linked.remove(&node.known.ino);
             }
+            self.leave_other(id, node.known.ino);
             for (dir, name) in node.names {
                 self.unlist(dir, &name, id);
                 at.push(dir);
@@ -244,7 +291,70 @@ impl Table {
             && parent.children.get(name) == Some(&id)
         {
             parent.children.remove(name);
+            parent.losses += 1;
+            parent.whole = None;
         }
+    }
+
+    // ---- what is believed --------------------------------------------------------------------------------------------
+
+    /// The number a file has at the other side.
+    pub(super) fn ino(&self, id: u64) -> u64 {
+        self.nodes.get(&id).map_or(0, |node| node.known.ino)
+    }
+
+    /// Whether the kernel may know a file.
+    pub(super) fn is_told(&self, id: u64) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.lookups > 0)
+    }
+
+    /// The directory and name of a path, as far as the kernel knows.
+    pub(super) fn place(&self, path: &RelPath) -> Option<(u64, Vec<u8>)> {
+        let (parent, name) = (path.parent()?, path.name()?);
+        let dir = parent.components().try_fold(ROOT, |dir, name| self.child(dir, name))?;
+        Some((dir, name.to_vec()))
+    }
+
+    /// Names of a directory and what they lead to, in order.
+    pub(super) fn names(&self, dir: u64) -> Vec<(Vec<u8>, u64)> {
+        let children = self.nodes.get(&dir).map(|node| &node.children);
+        let names = children.into_iter().flatten().map(|(name, id)| (name.to_vec(), *id));
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// What changed is not believed any more; gives the files that it concerns and that the kernel may know.
+    pub(super) fn unlearn(&mut self, changed: &Changed) -> Vec<u64> {
+        let mut concerned = Vec::new();
+        if changed.all {
+            concerned.extend(self.nodes.keys());
+        }
+        for (dir_ino, name) in &changed.names {
+            for dir in self.ids(*dir_ino) {
+                concerned.push(dir);
+                let Some(node) = self.nodes.get_mut(&dir) else { continue };
+                node.whole = None;
+                match name.is_empty() {
+                    true => concerned.extend(node.children.values()),
+                    false => concerned.extend(node.children.get(&name[..])),
+                }
+            }
+        }
+        concerned.extend(changed.nodes.iter().flat_map(|ino| self.ids(*ino)));
+        for id in &concerned {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.learnt = None;
+            }
+        }
+        concerned.retain(|id| *id == ROOT || self.is_told(*id));
+        concerned
+    }
+
+    /// The files that have a number at the other side.
+    fn ids(&self, ino: u64) -> Vec<u64> {
+        let own = self.nodes.get(&ino).filter(|node| node.known.ino == ino).map(|_| ino);
+        own.into_iter().chain(self.others.get(&ino).into_iter().flatten().copied()).collect()
     }
 
     /// All files that are open.
@@ -255,7 +365,18 @@ impl Table {
 
 impl Node {
     fn new(known: Known) -> Self {
-        Node { lookups: 0, names: Vec::new(), children: HashMap::new(), known, cached: None, content: None }
+        Node {
+            lookups: 0,
+            names: Vec::new(),
+            children: HashMap::new(),
+            known,
+            learnt: None,
+            whole: None,
+            is_looked_up: false,
+            losses: 0,
+            cached: None,
+            content: None,
+        }
     }
 
     /// Whether what was found is this file; then it is what is known of it now. A file that is written here stays what it
@@ -269,6 +390,11 @@ impl Node {
             self.known = known;
         }
         is_same
+    }
+
+    /// Whether somebody here has it open to write.
+    pub(super) fn is_written(&self) -> bool {
+        self.content.as_ref().is_some_and(|content| content.is_written())
     }
 
     /// Whether it has no name any more.

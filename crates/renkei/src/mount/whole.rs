@@ -9,6 +9,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
 use renkei_core::wire::message::Space;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -241,6 +242,10 @@ impl Files for Whole {
             Op::Read { handle, offset, bytes } => {
                 self.on_handle(handle, content, |handle| Op::Read { handle, offset, bytes })
             }
+            Op::Lock { path, owner, span } => self.on_path(&path, &[], |path| Op::Lock { path, owner, span }),
+            Op::FindLock { path, owner, span } => {
+                self.on_path(&path, &[], |path| Op::FindLock { path, owner, span })
+            }
             Op::Write { handle, offset } => {
                 self.on_handle(handle, content, |handle| Op::Write { handle, offset })
             }
@@ -250,12 +255,18 @@ impl Files for Whole {
             Op::Publish { handle, mtime } => {
                 self.on_handle(handle, content, |handle| Op::Publish { handle, mtime })
             }
+            Op::Resume { path, .. } | Op::Peek { path, .. } => Err(fixed(&path)),
         }
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
         let (number, inner) = self.held(handle)?;
         self.files(number)?.read(inner, offset, buf)
+    }
+
+    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
+        let (number, inner) = self.held(handle).ok()?;
+        self.files(number).ok()?.descriptor(inner)
     }
 }
 

@@ -1,34 +1,34 @@
-//! Reading ahead and writing behind, so that one reader or writer of one file has the whole path for itself.
+//! Reading ahead, so that one reader of one file has the whole path for itself.
 //!
-//! **Reading.** A file that is read in order is asked for in extents, many at a time on all streams. How far ahead grows
+//! A file that is read in order is asked for in extents, many at a time on all streams. How far ahead grows
 //! as long as the reader waits for the path, up to what the path holds: a few times rate x round trip. Whoever reads
 //! here and there gets exactly what he asks for. What was read stays for a moment, for kernels ask a little out of order.
-//!
-//! **Writing.** What is written is gathered to extents, which are sent while the writer goes on. Extents that overlap are
-//! sent one after the other, for streams have no order. What fails is told with the next operation, and every one after.
 
-use super::far::FarFiles;
+use super::far::{FarFiles, stamp_of};
 use super::lane::{Link, Pending, Piece};
-use renkei_core::error::{Code, Error};
+use renkei_core::entry::Stamp;
 use renkei_core::wire::file::{Answer, Handle, MAX_IO_BYTES, Op};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 /// An extent.
 const EXTENT_BYTES: u64 = MAX_IO_BYTES as u64;
-/// A reader who goes on so near to where he was reads in order.
-const NEAR_BYTES: u64 = 2 * EXTENT_BYTES;
-/// What was read and is kept.
-const KEPT_BYTES: u64 = 4 * EXTENT_BYTES;
+/// A reader who goes on so near to where he was reads in order. A kernel that reads ahead has as much under way at a time, twice
+/// what it is told where a program says that it reads in order, and its requests come over several threads in any order.
+const NEAR_BYTES: u64 = 8 * EXTENT_BYTES;
+/// What was read and is kept, for requests that come late.
+const KEPT_BYTES: u64 = 2 * NEAR_BYTES;
+/// Who begins at the beginning with so much reads all of the file: kernels ask for less where programs do.
+const SURE_BYTES: u64 = 256 << 10;
 /// What is under way may be so many times what the path holds: the estimate lags behind a path that opens.
 const PATHS: f64 = 3.0;
 /// Extents that each stream may have under way before anything is known of the path.
 const STREAM_EXTENTS: u64 = 4;
 
 /// Most bytes under way on a link, for one file.
-fn most_under_way(link: &Link) -> u64 {
+pub(super) fn most_under_way(link: &Link) -> u64 {
     let path = PATHS * link.rate() * link.round_trip.as_secs_f64();
     (path as u64).max(least_path(link))
 }
@@ -41,7 +41,7 @@ fn least_path(link: &Link) -> u64 {
 
 /// What is read ahead of one file.
 pub(super) struct Ahead {
-    size: u64,
+    stamp: Stamp,
     state: Mutex<Reading>,
 }
 
@@ -55,16 +55,38 @@ struct Reading {
     extents: VecDeque<Extent>,
 }
 
-struct Extent {
-    range: Range<u64>,
-    pending: Pending,
+/// A part of a file that was asked for.
+pub(super) struct Extent {
+    pub(super) range: Range<u64>,
+    pub(super) pending: Pending,
     is_used: bool,
 }
 
+impl Extent {
+    pub(super) fn new(range: Range<u64>, pending: Pending) -> Self {
+        Extent { range, pending, is_used: false }
+    }
+}
+
+/// A file's parts as they are asked for: from `at` up to `until`.
+pub(super) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>> {
+    std::iter::from_fn(move || {
+        let part = at..((at / EXTENT_BYTES + 1) * EXTENT_BYTES).min(until);
+        at = part.end;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 impl Ahead {
-    /// For a file of so many bytes.
-    pub(super) fn new(size: u64) -> Self {
-        Ahead { size, state: Mutex::default() }
+    /// For this version of a file, of which some was asked for before it was opened.
+    pub(super) fn new(stamp: Stamp, peeked: VecDeque<Extent>) -> Self {
+        let next = peeked.back().map_or(0, |last| last.range.end);
+        Ahead { stamp, state: Mutex::new(Reading { next, window: 0, extents: peeked }) }
+    }
+
+    /// The version.
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     fn lock(&self) -> MutexGuard<'_, Reading> {
@@ -72,9 +94,6 @@ impl Ahead {
     }
 
     /// Reads from what is ahead; `None` if that has nothing to do with it.
-    ///
-    /// # Errors
-    /// What the site said.
     pub(super) fn read(
         &self,
         files: &FarFiles,
@@ -82,17 +101,20 @@ impl Ahead {
         handle: Handle,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<Option<usize>, Error> {
-        let wanted = offset..(offset + buf.len() as u64).min(self.size);
+    ) -> Option<usize> {
+        let wanted = offset..(offset + buf.len() as u64).min(self.stamp.size);
         let found = {
             let mut reading = self.lock();
             if wanted.is_empty() || !reading.is_in_order(offset) {
                 reading.jump(files, &wanted);
-                return Ok(None);
+                return None;
             }
-            reading.retire(files, offset);
-            reading.grow(link, offset);
-            reading.ask(files, link, handle, &wanted, self.size);
+            if !reading.retire(files, offset) {
+                reading.jump(files, &wanted);
+                return None;
+            }
+            reading.grow(link, &wanted);
+            reading.ask(files, link, handle, &wanted, self.stamp.size);
             reading.next = reading.next.max(wanted.end);
             reading.find(&wanted)
         };
@@ -100,11 +122,11 @@ impl Ahead {
         for (range, pending) in found {
             let Ok(replied) = pending.wait() else {
                 self.drop_all(files);
-                return Ok(None);
+                return None;
             };
-            if let Answer::Failed(error) = &replied.answer {
+            if is_other(&replied.answer, self.stamp) {
                 self.drop_all(files);
-                return Err(error.clone());
+                return None;
             }
             let at = offset + done as u64;
             let data = replied.data.as_ref().map_or(&[][..], Piece::bytes);
@@ -117,7 +139,12 @@ impl Ahead {
             }
         }
         // Nothing: the file is shorter than it was.
-        Ok((done > 0).then_some(done))
+        (done > 0).then_some(done)
+    }
+
+    /// Whether a read that ends there comes to the end of the file.
+    pub(super) fn ends_at(&self, end: u64) -> bool {
+        end >= self.stamp.size
     }
 
     /// Takes it that the file is read in order from its beginning to its end.
@@ -131,15 +158,27 @@ impl Ahead {
     }
 }
 
+/// Whether an answer is not of this version: it failed, which the reader is told when it asks himself, or was given before
+/// the file was opened, and of another one.
+fn is_other(answer: &Answer, version: Stamp) -> bool {
+    match answer {
+        Answer::Peeked { item, .. } => stamp_of(item) != version,
+        Answer::Data(_) => false,
+        _ => true,
+    }
+}
+
 impl Reading {
+    /// Whether what is read there belongs to reading in order: it was asked for already, or is near.
     fn is_in_order(&self, offset: u64) -> bool {
         let start = self.extents.front().map_or(self.next, |first| first.range.start);
-        (start..=self.next.saturating_add(NEAR_BYTES)).contains(&offset)
+        let asked = self.extents.back().map_or(0, |last| last.range.end);
+        (start..=asked.max(self.next.saturating_add(NEAR_BYTES))).contains(&offset)
     }
 
     /// A reader who is somewhere else.
     fn jump(&mut self, files: &FarFiles, to: &Range<u64>) {
-        if to.start < self.next && self.next - to.start <= NEAR_BYTES {
+        if to.start < self.next && self.next - to.start <= KEPT_BYTES {
             // Late, not elsewhere.
             return;
         }
@@ -159,26 +198,28 @@ impl Reading {
         }
     }
 
-    fn retire(&mut self, files: &FarFiles, offset: u64) {
-        while self.extents.front().is_some_and(|first| first.range.end + KEPT_BYTES <= offset) {
+    /// Lets go what was read; tells whether all of it was, for who passes over much does not read in order.
+    fn retire(&mut self, files: &FarFiles, offset: u64) -> bool {
+        let mut all_used = true;
+        while let Some(first) = self.extents.front().filter(|first| first.range.end + KEPT_BYTES <= offset) {
+            all_used &= first.is_used;
             self.pop(files);
         }
+        all_used
     }
 
     /// Looks further ahead if the reader came to an extent that is not there yet.
-    fn grow(&mut self, link: &Link, offset: u64) {
-        let most = most_under_way(link);
+    fn grow(&mut self, link: &Link, wanted: &Range<u64>) {
+        let (offset, most) = (wanted.start, most_under_way(link));
         if self.window == 0 {
-            self.window = EXTENT_BYTES;
+            let is_sure = offset == 0 && wanted.end >= SURE_BYTES;
+            self.window = if is_sure { least_path(link) } else { EXTENT_BYTES };
             return;
         }
         let at = self.extents.iter_mut().find(|extent| extent.range.contains(&offset));
         let waits = match at {
             Some(extent) if extent.is_used => return,
-            Some(extent) => {
-                extent.is_used = true;
-                !extent.pending.is_done()
-            }
+            Some(extent) => !extent.pending.is_done(),
             None => true,
         };
         let first = least_path(link);
@@ -187,153 +228,90 @@ impl Reading {
         }
     }
 
-    /// Asks for what is wanted, and for what is ahead of it as far as memory allows.
+    /// Asks for what is wanted, up to the end of its extent, and for what is ahead of it as far as memory allows.
     fn ask(&mut self, files: &FarFiles, link: &Link, handle: Handle, wanted: &Range<u64>, size: u64) {
-        let until = wanted.end.saturating_add(self.window).min(size);
-        let mut at = self.extents.back().map_or(wanted.start, |last| last.range.end);
-        if at < wanted.start {
-            // It went on a little further than all that is ahead.
-            self.drop_all(files);
-            at = wanted.start;
-        }
-        while at < until {
-            let end = (at / EXTENT_BYTES + 1) * EXTENT_BYTES;
-            let range = at..end.min(size);
+        let until = wanted.end.saturating_add(self.window).div_ceil(EXTENT_BYTES) * EXTENT_BYTES;
+        let until = until.min(size);
+        // What lies between is asked for too: who reads it comes a little later.
+        let at = self.extents.back().map_or(wanted.start, |last| last.range.end);
+        for range in parts(at, until) {
             let bytes = range.end - range.start;
-            let is_needed = at < wanted.end;
+            let is_needed = range.start < wanted.end;
             let held = files.held.load(Ordering::Relaxed);
             if !is_needed && held + bytes > files.memory() {
                 return;
             }
             files.held.fetch_add(bytes, Ordering::Relaxed);
-            let pending = link.begin(&Op::Read { handle, offset: at, bytes: bytes as u32 }, None);
-            at = range.end;
-            self.extents.push_back(Extent { range, pending, is_used: false });
+            let op = Op::Read { handle, offset: range.start, bytes: bytes as u32 };
+            let pending = link.begin(&op, None);
+            self.extents.push_back(Extent::new(range, pending));
         }
     }
 
-    fn find(&self, wanted: &Range<u64>) -> Vec<(Range<u64>, Pending)> {
-        let overlaps = |extent: &&Extent| extent.range.start < wanted.end && wanted.start < extent.range.end;
-        let found = self.extents.iter().filter(overlaps);
-        found.map(|extent| (extent.range.clone(), extent.pending.clone())).collect()
+    /// What covers a range, which counts as used from now on.
+    fn find(&mut self, wanted: &Range<u64>) -> Vec<(Range<u64>, Pending)> {
+        let overlaps =
+            |extent: &&mut Extent| extent.range.start < wanted.end && wanted.start < extent.range.end;
+        let found = self.extents.iter_mut().filter(overlaps);
+        let used = found.map(|extent| {
+            extent.is_used = true;
+            (extent.range.clone(), extent.pending.clone())
+        });
+        used.collect()
     }
 }
 
-/// What is written behind to one draft.
-#[derive(Default)]
-pub(super) struct Behind(Mutex<Writing>);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
+    use renkei_core::path::RelPath;
+    use renkei_core::wire::file::Item;
 
-#[derive(Default)]
-struct Writing {
-    /// What is gathered, and where it begins.
-    gathered: Option<(u64, Piece)>,
-    under_way: VecDeque<(Range<u64>, Pending)>,
-    bytes_under_way: u64,
-    failed: Option<Error>,
-}
+    const MIB: u64 = 1 << 20;
 
-impl Behind {
-    fn lock(&self) -> MutexGuard<'_, Writing> {
-        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    /// A reader who goes on at 10 MiB, for whom 4 to 40 MiB were asked for.
+    fn reading() -> Reading {
+        let extents = parts(4 * MIB, 40 * MIB).map(|range| Extent::new(range, Pending::new(0)));
+        Reading { next: 10 * MIB, window: 30 * MIB, extents: extents.collect() }
     }
 
-    /// Takes what is written.
-    ///
-    /// # Errors
-    /// What went wrong with something that was written before.
-    pub(super) fn write(
-        &self,
-        files: &FarFiles,
-        link: &Arc<Link>,
-        handle: Handle,
-        mut offset: u64,
-        mut content: &[u8],
-    ) -> Result<(), Error> {
-        let mut writing = self.lock();
-        while !content.is_empty() {
-            let goes_on = |(start, piece): &(u64, Piece)| start + piece.bytes().len() as u64 == offset;
-            if !writing.gathered.as_ref().is_some_and(goes_on) {
-                writing.send(files, link, handle)?;
-            }
-            let (_, piece) = writing.gathered.get_or_insert_with(|| (offset, link.pool.piece()));
-            let count = piece.add(content);
-            let is_full = piece.is_full();
-            (offset, content) = (offset + count as u64, &content[count..]);
-            if is_full {
-                writing.send(files, link, handle)?;
-            }
+    #[test]
+    fn requests_of_a_kernel_that_come_in_any_order_are_in_order() {
+        let reading = reading();
+        // Its own read-ahead is of 4 MiB, or 8: the last of those requests may come first, the first last.
+        for mib in [4, 7, 10, 13, 14, 17, 18, 39, 40] {
+            assert!(reading.is_in_order(mib * MIB), "{mib}");
         }
-        writing.check(files)
-    }
-
-    /// Waits until all that was written has arrived.
-    pub(super) fn settle(&self, files: &FarFiles, link: &Arc<Link>, handle: Handle) -> Result<(), Error> {
-        let mut writing = self.lock();
-        writing.send(files, link, handle)?;
-        while !writing.under_way.is_empty() {
-            writing.finish_first(files);
+        for mib in [0, 3, 41, 100] {
+            assert!(!reading.is_in_order(mib * MIB), "{mib}");
         }
-        writing.check(files)
     }
 
-    /// Ends it; what failed and was not told yet, or at all.
-    pub(super) fn close(&self, files: &FarFiles) -> Option<Error> {
-        let mut writing = self.lock();
-        writing.gathered = None;
-        while !writing.under_way.is_empty() {
-            writing.finish_first(files);
-        }
-        writing.failed.clone()
-    }
-}
-
-impl Writing {
-    /// Takes the answers that are there; fails if anything ever failed.
-    fn check(&mut self, files: &FarFiles) -> Result<(), Error> {
-        while self.under_way.front().is_some_and(|(_, pending)| pending.is_done()) {
-            self.finish_first(files);
-        }
-        self.failed.clone().map_or(Ok(()), Err)
+    #[test]
+    fn the_first_requests_may_come_in_any_order() {
+        let reading = Reading::default();
+        assert!((0..=8).all(|mib| reading.is_in_order(mib * MIB)));
+        assert!(!reading.is_in_order(9 * MIB));
     }
 
-    fn finish_first(&mut self, files: &FarFiles) {
-        let Some((range, pending)) = self.under_way.pop_front() else { return };
-        let bytes = range.end - range.start;
-        self.bytes_under_way -= bytes;
-        files.held.fetch_sub(bytes, Ordering::Relaxed);
-        let outcome = match pending.wait() {
-            Ok(replied) => match &replied.answer {
-                Answer::Failed(error) => Err(error.clone()),
-                _ => Ok(()),
-            },
-            // Nobody has it any more.
-            Err(lost) => Err(Error { code: Code::DraftLost, ..lost }),
+    #[test]
+    fn parts_end_where_extents_do() {
+        let found: Vec<_> = parts(MIB / 2, 5 * MIB / 2).map(|range| (range.start, range.end)).collect();
+        assert_eq!(found, [(MIB / 2, MIB), (MIB, 2 * MIB), (2 * MIB, 5 * MIB / 2)]);
+        assert_eq!(parts(3, 3).count(), 0);
+    }
+
+    #[test]
+    fn what_came_before_a_file_was_opened_counts_for_its_version_alone() {
+        let item = |size| {
+            let kind = EntryKind::File { stamp: Stamp { size, ..Stamp::default() }, sparse: false };
+            let entry = Entry { path: RelPath::root(), meta: Meta::default(), kind };
+            Item { entry, ino: 1, links: 1, blocks: 0, ctime: FileTime::default() }
         };
-        if let Err(error) = outcome {
-            self.failed.get_or_insert(error);
-        }
-    }
-
-    /// Sends what is gathered, when there is room for it on the way.
-    fn send(&mut self, files: &FarFiles, link: &Arc<Link>, handle: Handle) -> Result<(), Error> {
-        self.check(files)?;
-        let Some((offset, piece)) = self.gathered.take() else { return Ok(()) };
-        let bytes = piece.bytes().len() as u64;
-        let range = offset..offset + bytes;
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        while self.under_way.iter().any(|(other, _)| overlaps(other)) || self.is_full(files, link, bytes) {
-            self.finish_first(files);
-        }
-        self.bytes_under_way += bytes;
-        files.held.fetch_add(bytes, Ordering::Relaxed);
-        let pending = link.begin(&Op::Write { handle, offset }, Some(piece));
-        self.under_way.push_back((range, pending));
-        self.check(files)
-    }
-
-    fn is_full(&self, files: &FarFiles, link: &Link, bytes: u64) -> bool {
-        let held = files.held.load(Ordering::Relaxed);
-        !self.under_way.is_empty()
-            && (self.bytes_under_way + bytes > most_under_way(link) || held + bytes > files.memory())
+        let peeked = |size| Answer::Peeked { item: item(size), bytes: 5 };
+        let version = stamp_of(&item(7));
+        assert!(!is_other(&peeked(7), version) && !is_other(&Answer::Data(5), version));
+        assert!(is_other(&peeked(8), version) && is_other(&Answer::Done, version));
     }
 }

@@ -13,8 +13,11 @@ use crate::identity::account::{Account, AccountThread};
 use crate::net::control::ControlReceiver;
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::TlsStream;
+use crate::store::leases::Lessee;
+use crate::store::locks::Locker;
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::{is_far, is_long};
+use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
     Answer, Files, LENGTH_BYTES, MAX_IO_BYTES, MAX_OP_BYTES, Op, begin_frame, divide, parse_op,
 };
@@ -40,6 +43,10 @@ pub struct ClerkJob {
     pub root: String,
     /// How long a peer may leave unacknowledged what it was sent.
     pub silence: Duration,
+    /// The client as a holder of leases, if it is one.
+    pub holder: Option<Arc<Lessee>>,
+    /// Who decides about its locks.
+    pub locker: Arc<dyn Locker>,
 }
 
 /// What was done.
@@ -74,11 +81,15 @@ pub fn attend(
         let failure = failure.clone();
         move |error| failure.set_now(error)
     });
-    let mut threads = Vec::new();
+    let (mut threads, holder, locker) = (Vec::new(), job.holder.clone(), job.locker.clone());
     let started = spawn_ticker(&failure, &done, watch, pacer, count)
         .map(|ticker| threads.push(ticker))
+        .and_then(|()| spawn_caller(holder.as_ref(), &failure, control, &mut threads))
         .and_then(|()| spawn_clerks(job, streams, &failure, &done, &mut threads));
-    let ended = started.and_then(|()| wait_for_end(control, &failure));
+    let ended = started.and_then(|()| wait_for_end(control, &failure, holder.as_deref(), &*locker));
+    if let Some(holder) = &holder {
+        holder.end();
+    }
     if let Err(error) = &ended {
         failure.set_now(error.clone());
     }
@@ -89,14 +100,53 @@ pub fn attend(
 }
 
 /// Waits until the client leaves.
-fn wait_for_end(control: &mut ControlReceiver, failure: &Failure) -> Result<(), Error> {
-    match control.recv() {
-        // A failure here ends the control stream, too.
-        _ if failure.is_over() => failure.first().map_or(Ok(()), Err),
-        Err(error) if error.code == Code::ConnectionLost => Ok(()),
-        Ok(Control::Abort(error)) | Err(error) => Err(error),
-        Ok(other) => Err(violation("file session", format_args!("{other:?}"))),
+fn wait_for_end(
+    control: &mut ControlReceiver,
+    failure: &Failure,
+    holder: Option<&Lessee>,
+    locker: &dyn Locker,
+) -> Result<(), Error> {
+    loop {
+        match control.recv() {
+            // A failure here ends the control stream, too.
+            _ if failure.is_over() => return failure.first().map_or(Ok(()), Err),
+            Err(error) if error.code == Code::ConnectionLost => return Ok(()),
+            Ok(Control::Abort(error)) | Err(error) => return Err(error),
+            Ok(Control::Renew(number)) => control.sender().send(&renewed(number, holder, locker))?,
+            Ok(Control::Settled(number)) => match holder {
+                Some(holder) if number == u64::MAX => holder.leave(),
+                Some(holder) => holder.answer(number),
+                None => {}
+            },
+            Ok(other) => return Err(violation("file session", format_args!("{other:?}"))),
+        }
     }
+}
+
+/// A term for the leases of a client, if it has any.
+fn renewed(number: u64, holder: Option<&Lessee>, locker: &dyn Locker) -> Control {
+    let (round, term) = holder.map_or((0, Duration::ZERO), Lessee::renew);
+    let term_ms = u32::try_from(term.as_millis()).unwrap_or(u32::MAX);
+    Control::Renewed { number, round, term_ms, locks: locker.round() }
+}
+
+/// Tells a holder of leases what has changed, as it happens.
+fn spawn_caller(
+    holder: Option<&Arc<Lessee>>,
+    failure: &Arc<Failure>,
+    control: &ControlReceiver,
+    threads: &mut Vec<AccountThread<()>>,
+) -> Result<(), Error> {
+    let Some(holder) = holder.cloned() else { return Ok(()) };
+    let (failure, sender) = (failure.clone(), control.sender());
+    threads.push(Account::own()?.spawn("leases", move || {
+        while let Some((number, what)) = holder.next_call() {
+            if let Err(error) = sender.send(&Control::Changed { number, what }) {
+                return failure.set(error);
+            }
+        }
+    })?);
+    Ok(())
 }
 
 fn spawn_ticker(
@@ -211,6 +261,7 @@ impl<'a> Clerk<'a> {
         self.done.bytes.fetch_add(content_bytes as u64, Ordering::Relaxed);
         match op {
             Op::Read { handle, offset, bytes } => self.read(handle, offset, bytes),
+            Op::Peek { path, offset, bytes } => self.peek(path, offset, bytes),
             op => {
                 let answer = self.job.files.operate(op, &self.content[..content_bytes]);
                 self.answer(answer, 0)
@@ -219,18 +270,38 @@ impl<'a> Clerk<'a> {
     }
 
     fn read(&mut self, handle: u64, offset: u64, bytes: u32) -> Result<(), Error> {
+        match self.fill(handle, offset, bytes) {
+            Ok(count) => self.answer(Ok(Answer::Data(count as u32)), count),
+            Err(error) => self.answer(Err(error), 0),
+        }
+    }
+
+    /// Reads into the buffer; tells how much that was.
+    fn fill(&mut self, handle: u64, offset: u64, bytes: u32) -> Result<usize, Error> {
         if bytes > MAX_IO_BYTES {
-            return self.answer(Err(violation("read", format_args!("{bytes} bytes"))), 0);
+            return Err(violation("read", format_args!("{bytes} bytes")));
         }
         let bytes = bytes as usize;
         if self.data.len() < bytes {
             self.data.resize(bytes, 0);
         }
-        match self.job.files.read(handle, offset, &mut self.data[..bytes]) {
-            Ok(count) => {
-                self.done.bytes.fetch_add(count as u64, Ordering::Relaxed);
-                self.answer(Ok(Answer::Data(count as u32)), count)
-            }
+        let count = self.job.files.read(handle, offset, &mut self.data[..bytes])?;
+        self.done.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Opens, reads and closes.
+    fn peek(&mut self, path: RelPath, offset: u64, bytes: u32) -> Result<(), Error> {
+        let (handle, item) = match self.job.files.operate(Op::Open(path), &[]).map(|answer| answer.parted().0)
+        {
+            Ok(Answer::Opened { handle, item }) => (handle, item),
+            Ok(other) => return self.answer(Err(violation("open", format_args!("{other:?}"))), 0),
+            Err(error) => return self.answer(Err(error), 0),
+        };
+        let filled = self.fill(handle, offset, bytes);
+        self.job.files.operate(Op::Close(handle), &[])?;
+        match filled {
+            Ok(count) => self.answer(Ok(Answer::Peeked { item, bytes: count as u32 }), count),
             Err(error) => self.answer(Err(error), 0),
         }
     }

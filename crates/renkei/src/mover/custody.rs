@@ -22,3 +22,6 @@ pub trait Custodian: Send + Sync {
 /// # Errors
 /// `DigestMismatch`.
 pub type Compare = Arc<dyn Fn(&RelPath, u32, &[u8; 32]) -> Result<(), Error> + Send + Sync>;
+
+/// Hears the digest of each file that has come whole and is what was sent; the path is that in the destination.
+pub type Witness = Arc<dyn Fn(&RelPath, &[u8; 32]) + Send + Sync>;

@@ -146,6 +146,11 @@ impl Stop {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
+    /// Whether both are one.
+    pub fn is_same(&self, other: &Stop) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Stops what is registered and whatever will be.
     pub fn stop(&self, error: Error) {
         let mut state = self.lock();

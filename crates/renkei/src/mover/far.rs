@@ -1,21 +1,29 @@
 //! Files at another site: operations that go over a file session, which is opened anew when it is lost.
 //!
 //! Who uses it sees handles of its own. After a loss, files that were open for reading are opened again, and are the same
-//! version or an error; what only looks is asked again. An operation that changes something and was under way is an
-//! error, for nobody knows whether it was done. A draft that was written to and not published is lost: every further
-//! operation on it says so.
+//! version or an error; drafts are taken up as they were (`behind.rs`); what only looks is asked again. An operation that
+//! changes names and was under way is an error, for nobody knows whether it was done.
 
-use super::ahead::{Ahead, Behind};
+use super::ahead::Ahead;
+use super::behind::{Behind, Draft};
+use super::coming::{Coming, MAX_NAMES};
 use super::dial::{Ahead as Wanted, Dialler};
 use super::fresh_id;
-use super::lane::{Link, Pending, Piece};
+use super::lane::{Link, Pending, Piece, Pool};
+use super::lease::Leasing;
+use crate::identity::socket;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::{Answer, Files, Handle, Item, MAX_IO_BYTES, Op, OpenFiles, Start};
+use renkei_core::wire::file::{
+    Answer, Files, Handle, Item, Lessor, MAX_IO_BYTES, Op, OpenFiles, SessionKey, Start,
+};
 use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
+use serde_json::json;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,6 +33,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Data streams at most; the site decides.
 const MAX_STREAMS: u16 = 64;
+/// How long an end in order waits for the site to hear of it.
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
 /// Operations that are asked ahead of their answers.
 const ASKED_AHEAD: usize = 1024;
 
@@ -46,12 +56,22 @@ pub struct Config {
     pub memory: u64,
     /// How long a peer may leave unacknowledged what it was sent.
     pub silence: Duration,
+    /// How old what is told of a file may be, if it came with its content before it was opened.
+    pub look_ttl: Duration,
+    /// Whether to ask for leases on what is told.
+    pub leases: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let silence = Duration::from_secs(30);
-        Config { when_lost: WhenLost::Fail(Duration::from_secs(60)), memory: 256 << 20, silence }
+        Config {
+            when_lost: WhenLost::Fail(Duration::from_secs(60)),
+            memory: 256 << 20,
+            silence,
+            look_ttl: Duration::ZERO,
+            leases: false,
+        }
     }
 }
 
@@ -76,8 +96,17 @@ pub struct FarFiles {
     changed: Condvar,
     open: Mutex<HashMap<Handle, Arc<Open>>>,
     next: AtomicU64,
+    leasing: Arc<Leasing>,
     /// Bytes read ahead or written behind.
     pub(super) held: Arc<AtomicU64>,
+    /// Buffers of what is written.
+    pub(super) pool: Arc<Pool>,
+    /// Files that are likely opened next.
+    coming: Mutex<Coming>,
+    /// By what the site knows these files over all sessions.
+    key: SessionKey,
+    /// The socket of the PoP of this machine, as long as it may be the site's.
+    lender: Mutex<Option<PathBuf>>,
 }
 
 struct State {
@@ -93,43 +122,41 @@ struct State {
 }
 
 /// What is open.
-struct Open {
-    path: RelPath,
+pub(super) struct Open {
+    /// As it is named now, as far as is known here.
+    pub(super) path: Mutex<RelPath>,
     /// Its handle there, and in which session.
     far: Mutex<(u64, Handle)>,
-    kind: Opened,
+    pub(super) kind: Opened,
 }
 
-enum Opened {
-    File { stamp: Stamp, ahead: Ahead },
-    Dir,
-    Draft { draft: Mutex<Draft>, behind: Behind },
+pub(super) enum Opened {
+    File(Ahead),
+    /// What of its list has come.
+    Dir(Mutex<Vec<Item>>),
+    Draft {
+        draft: Mutex<Draft>,
+        behind: Behind,
+    },
 }
 
-/// What is known of a draft.
-struct Draft {
-    /// How it is begun again.
-    start: Start,
-    mode: u32,
-    /// Whether it holds what nobody else has.
-    is_dirty: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }
 
 impl Far {
     /// Opens a session.
-    fn open(&self, silence: Duration) -> Result<Arc<Link>, Error> {
-        let (place, write) = (self.place.clone(), self.write);
-        let request =
-            Request::OpenFiles(OpenFiles { id: fresh_id()?, place, write, max_streams: MAX_STREAMS });
+    fn open(&self, key: SessionKey, config: &Config, leasing: &Arc<Leasing>) -> Result<Arc<Link>, Error> {
+        let (place, write, max_streams) = (self.place.clone(), self.write, MAX_STREAMS);
+        let (leases, locks) = (config.leases, leasing.client());
+        let open = OpenFiles { id: fresh_id()?, place, write, max_streams, key, leases, locks };
+        let request = Request::OpenFiles(open);
         let ahead = Wanted { streams: MAX_STREAMS, sends: write, request: Some(request.clone()) };
         let mut session = self.dialler.connect_ahead(&self.site, &ahead)?;
         let opened = session.ask_open(request)?;
         let streams = self.dialler.join(&mut session, &opened)?;
-        Link::start(session.control, streams, write, silence)
+        leasing.begin_again();
+        Link::start(session.control, streams, write, config.silence, leasing.clone())
     }
 }
 
@@ -139,7 +166,8 @@ impl FarFiles {
     /// # Errors
     /// As [`Dialler::connect`], and what the site says.
     pub fn open(far: Far, config: Config) -> Result<Self, Error> {
-        let link = far.open(config.silence)?;
+        let (key, leasing) = (fresh_id()?, Arc::new(Leasing::new(fresh_id()?)));
+        let link = far.open(key, &config, &leasing)?;
         let state =
             State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
         Ok(FarFiles {
@@ -149,13 +177,34 @@ impl FarFiles {
             changed: Condvar::new(),
             open: Mutex::default(),
             next: AtomicU64::new(1),
+            leasing,
             held: Arc::default(),
+            pool: Arc::default(),
+            coming: Mutex::default(),
+            key,
+            lender: Mutex::default(),
         })
+    }
+
+    /// Lets files be read directly whose site is this machine, if the PoP behind this socket says so.
+    pub fn with_lender(self, socket: PathBuf) -> Self {
+        *lock(&self.lender) = Some(socket);
+        self
     }
 
     /// Data streams of the session.
     pub fn streams(&self) -> usize {
         lock(&self.state).link.streams()
+    }
+
+    /// Whether the session is lost and not opened again yet.
+    pub fn is_lost(&self) -> bool {
+        lock(&self.state).link.lost().is_some()
+    }
+
+    /// The round of the locks at the site; 0 while it is not known.
+    pub fn lock_round(&self) -> u64 {
+        self.leasing.lock_round()
     }
 
     /// Most that may be held by all files together.
@@ -166,7 +215,7 @@ impl FarFiles {
     /// Says that an open file will be read from its beginning to its end, so that it need not be found out.
     pub fn expect_order(&self, handle: Handle) -> Result<(), Error> {
         let (_, link) = self.link()?;
-        if let Opened::File { ahead, .. } = &self.find(handle)?.kind {
+        if let Opened::File(ahead) = &self.find(handle)?.kind {
             ahead.expect_order(&link);
         }
         Ok(())
@@ -212,7 +261,7 @@ impl FarFiles {
             }
             (state.opening, state.tried) = (true, Some(Instant::now()));
             drop(state);
-            let opened = self.far.open(self.config.silence);
+            let opened = self.far.open(self.key, &self.config, &self.leasing);
             state = self.take_over(opened, since)?;
         }
     }
@@ -252,7 +301,7 @@ impl FarFiles {
     }
 
     /// Does something with the session, again with the next one if it is lost meanwhile and that is harmless.
-    fn with_link<T>(
+    pub(super) fn with_link<T>(
         &self,
         repeats: bool,
         work: impl Fn(u64, &Arc<Link>) -> Result<Result<T, Error>, Error>,
@@ -267,7 +316,15 @@ impl FarFiles {
         }
     }
 
-    fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+    /// A PoP that does not know the session is not asked again.
+    fn on_refusal(&self, error: &Error) {
+        tracing::debug!(%error, "nothing is lent");
+        if error.code != Code::Unsupported {
+            *lock(&self.lender) = None;
+        }
+    }
+
+    pub(super) fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
         lock(&self.open).get(&handle).cloned().ok_or_else(|| unknown(handle))
     }
 
@@ -277,60 +334,88 @@ impl FarFiles {
         handle
     }
 
+    /// Tells the site that drafts will not be taken up, and waits a moment for it to hear.
+    fn give_up_drafts(&self) {
+        let link = lock(&self.state).link.clone();
+        let open = std::mem::take(&mut *lock(&self.open));
+        let drafts = open.values().filter(|open| matches!(open.kind, Opened::Draft { .. }));
+        let told: Vec<_> = drafts.map(|open| link.begin(&Op::Close(lock(&open.far).1), None)).collect();
+        let until = Instant::now() + GIVE_UP_WITHIN;
+        while !told.iter().all(Pending::is_done) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What is open below a path that was renamed has another by now.
+    fn follow(&self, from: &RelPath, to: &RelPath) {
+        for open in lock(&self.open).values() {
+            let mut path = lock(&open.path);
+            if let Some(moved) = path.below(from).and_then(|below| to.join(&below).ok()) {
+                *path = moved;
+            }
+        }
+    }
+
     /// Opens what `op` says, and keeps it.
     fn begin(&self, op: &Op) -> Result<Answer, Error> {
         let repeats = !matches!(op, Op::Draft { start: Start::New, .. });
-        let (epoch, handle, item) = self.with_link(repeats, |epoch, link| {
-            Ok(match told(link.ask(op, None)?.answer) {
-                Ok(Answer::Opened { handle, item }) => Ok((epoch, handle, item)),
-                Ok(other) => Err(surprise(&other)),
-                Err(error) => Err(error),
-            })
+        let (epoch, handle, item, held) = self.with_link(repeats, |epoch, link| {
+            Ok(told(link.ask(op, None)?.answer).and_then(|answer| {
+                let (answer, held) = answer.parted();
+                match answer {
+                    Answer::Opened { handle, item } => Ok((epoch, handle, item, held)),
+                    other => Err(surprise(&other)),
+                }
+            }))
         })?;
         let (path, kind) = match op {
             Op::Draft { path, start, mode } => {
-                let start = if *start == Start::New { Start::Content } else { *start };
-                let draft = Mutex::new(Draft { start, mode: *mode, is_dirty: false });
+                let draft = Mutex::new(Draft::new(*start, *mode, item.ino));
                 (path, Opened::Draft { draft, behind: Behind::default() })
             }
-            Op::OpenDir(path) => (path, Opened::Dir),
+            Op::OpenDir(path) => (path, Opened::Dir(Mutex::default())),
             Op::Open(path) => {
-                (path, Opened::File { stamp: stamp_of(&item), ahead: Ahead::new(item.entry.size()) })
+                (path, Opened::File(Ahead::new(stamp_of(&item), lock(&self.coming).take(path))))
             }
             other => return Err(violation("operation", format_args!("{other:?} opens nothing"))),
         };
-        let open = Open { path: path.clone(), far: Mutex::new((epoch, handle)), kind };
-        Ok(Answer::Opened { handle: self.keep(open), item })
+        let open = Open { path: Mutex::new(path.clone()), far: Mutex::new((epoch, handle)), kind };
+        Ok(Answer::Opened { handle: self.keep(open), item }.joined(held))
     }
 
     /// The handle of the session of now; what an older one had open is opened again.
     ///
     /// # Errors
     /// The outer one is that the link was lost.
-    fn far_handle(&self, open: &Open, epoch: u64, link: &Link) -> Result<Result<Handle, Error>, Error> {
+    pub(super) fn far_handle(
+        &self,
+        open: &Open,
+        epoch: u64,
+        link: &Link,
+    ) -> Result<Result<Handle, Error>, Error> {
         let mut far = lock(&open.far);
         if far.0 == epoch {
             return Ok(Ok(far.1));
         }
         let again = match &open.kind {
-            Opened::Dir => return Ok(Err(broken(open, Code::NotOpen, "the list was cut off"))),
-            Opened::File { .. } => Op::Open(open.path.clone()),
-            Opened::Draft { draft, .. } => {
-                let Draft { start, mode, is_dirty } = *lock(draft);
-                if is_dirty {
-                    let cause = "what was written and not published is lost with the connection";
-                    return Ok(Err(broken(open, Code::DraftLost, cause)));
-                }
-                Op::Draft { path: open.path.clone(), start, mode }
-            }
+            Opened::Dir(_) => return Ok(Err(broken(open, Code::NotOpen, "the list was cut off"))),
+            Opened::File(_) => Op::Open(lock(&open.path).clone()),
+            Opened::Draft { draft, .. } => lock(draft).again(&lock(&open.path), far.1),
         };
-        let (handle, item) = match told(link.ask(&again, None)?.answer) {
+        let mut answered = told(link.ask(&again, None)?.answer);
+        if let (Opened::Draft { draft, .. }, Err(lost)) = (&open.kind, &answered)
+            && lost.code == Code::DraftLost
+            && let Some(anew) = lock(draft).anew(&lock(&open.path))
+        {
+            answered = told(link.ask(&anew, None)?.answer);
+        }
+        let (handle, item) = match answered.map(|answer| answer.parted().0) {
             Ok(Answer::Opened { handle, item }) => (handle, item),
             Ok(other) => return Ok(Err(surprise(&other))),
             Err(error) => return Ok(Err(error)),
         };
-        if let Opened::File { stamp, .. } = &open.kind
-            && *stamp != stamp_of(&item)
+        if let Opened::File(ahead) = &open.kind
+            && ahead.stamp() != stamp_of(&item)
         {
             link.begin(&Op::Close(handle), None);
             let cause = "it has another version since the connection was lost";
@@ -370,48 +455,37 @@ impl FarFiles {
             })
         });
         let (handle, link) = read?;
-        match ahead.read(self, &link, handle, offset, buf) {
-            Ok(Some(count)) => Ok(count),
+        let count = match ahead.read(self, &link, handle, offset, buf) {
+            Some(count) => count,
             // Nothing to do with a file that is read in order; or the link was lost, and what was ahead with it.
-            Ok(None) => self.read_one(open, offset, buf),
-            Err(error) => Err(error),
+            None => self.read_one(open, offset, buf)?,
+        };
+        if ahead.ends_at(offset + count as u64) {
+            lock(&self.coming).on_read(self, &link, &lock(&open.path));
         }
+        Ok(count)
     }
 
-    fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
-        if content.len() > MAX_IO_BYTES as usize {
-            return Err(violation("write", format_args!("{} bytes", content.len())));
-        }
+    fn look(&self, path: RelPath) -> Result<Answer, Error> {
+        let may_be_old = self.leasing.is_leasing() == Some(false);
+        let known = lock(&self.coming).item(&path, self.config.look_ttl).filter(|_| may_be_old);
+        let op = Op::Look(path);
+        let ask = || self.with_link(true, |_, link| Ok(told(link.ask(&op, None)?.answer)));
+        known.map_or_else(ask, |item| Ok(Answer::Item(item)))
+    }
+
+    fn read_dir(&self, handle: Handle) -> Result<Answer, Error> {
         let open = self.find(handle)?;
-        let Opened::Draft { draft, behind } = &open.kind else { return Err(unknown(handle)) };
-        let (far, link) = self.draft_link(&open)?;
-        lock(draft).is_dirty = true;
-        behind.write(self, &link, far, offset, content)?;
-        Ok(Answer::Done)
-    }
-
-    /// The session and handle for an operation on a draft.
-    fn draft_link(&self, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
-        self.with_link(true, |epoch, link| {
-            Ok(self.far_handle(open, epoch, link)?.map(|handle| (handle, link.clone())))
-        })
-    }
-
-    /// An operation on a draft that must come after all that was written.
-    fn after_writes(&self, handle: Handle, op: impl Fn(Handle) -> Op) -> Result<Answer, Error> {
-        let open = self.find(handle)?;
-        let Opened::Draft { draft, behind } = &open.kind else { return Err(unknown(handle)) };
-        let (far, link) = self.draft_link(&open)?;
-        behind.settle(self, &link, far)?;
-        let op = op(far);
-        let publishes = matches!(op, Op::Publish { .. });
-        if !publishes {
-            lock(draft).is_dirty = true;
-        }
-        let answer = told(link.ask(&op, None)?.answer)?;
-        if publishes {
-            let mut draft = lock(draft);
-            (draft.start, draft.is_dirty) = (Start::Content, false);
+        let answer = self.ask_open(&open, false, Op::ReadDir)?;
+        if let (Answer::Items { items, more }, Opened::Dir(seen)) = (answer.plain(), &open.kind) {
+            let mut seen = lock(seen);
+            // One item too many tells that it is not all.
+            if seen.len() <= MAX_NAMES {
+                seen.extend_from_slice(items);
+            }
+            if !more {
+                lock(&self.coming).on_list(&lock(&open.path), &std::mem::take(&mut *seen));
+            }
         }
         Ok(answer)
     }
@@ -420,11 +494,11 @@ impl FarFiles {
         let open = lock(&self.open).remove(&handle).ok_or_else(|| unknown(handle))?;
         let failed = match &open.kind {
             Opened::Draft { behind, .. } => behind.close(self),
-            Opened::File { ahead, .. } => {
+            Opened::File(ahead) => {
                 ahead.drop_all(self);
                 None
             }
-            Opened::Dir => None,
+            Opened::Dir(_) => None,
         };
         let (epoch, far) = *lock(&open.far);
         let state = lock(&self.state);
@@ -440,24 +514,36 @@ impl FarFiles {
 
 impl Drop for FarFiles {
     fn drop(&mut self) {
+        self.give_up_drafts();
         lock(&self.state).link.close();
     }
 }
 
 impl Files for FarFiles {
+    fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+        self.config.leases.then(|| self.leasing.clone() as Arc<dyn Lessor>)
+    }
+
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         match op {
             Op::OpenDir(_) | Op::Open(_) | Op::Draft { .. } => self.begin(&op),
-            Op::ReadDir(handle) => self.ask_open(&*self.find(handle)?, false, Op::ReadDir),
+            Op::ReadDir(handle) => self.read_dir(handle),
+            Op::Look(path) => self.look(path),
             Op::Write { handle, offset } => self.write(handle, offset, content),
-            Op::SetLen { handle, bytes } => self.after_writes(handle, |handle| Op::SetLen { handle, bytes }),
-            Op::Publish { handle, mtime } => {
-                self.after_writes(handle, |handle| Op::Publish { handle, mtime })
+            Op::SetLen { handle, bytes } => self.set_len(handle, bytes),
+            Op::Publish { handle, mtime } => self.publish(handle, mtime),
+            Op::Rename { from, to, replace } => {
+                let op = Op::Rename { from: from.clone(), to: to.clone(), replace };
+                let done = self.with_link(false, |_, link| Ok(told(link.ask(&op, None)?.answer)))?;
+                self.follow(&from, &to);
+                Ok(done)
             }
             Op::Close(handle) => self.close(handle),
-            Op::Read { .. } => Err(violation("operation", "what is read needs a place to go to")),
+            Op::Read { .. } | Op::Peek { .. } => {
+                Err(violation("operation", "what is read needs a place to go to"))
+            }
             op => {
-                let repeats = matches!(op, Op::Look(_) | Op::Space);
+                let repeats = matches!(op, Op::Space | Op::Lock { .. } | Op::FindLock { .. });
                 self.with_link(repeats, |_, link| Ok(told(link.ask(&op, None)?.answer)))
             }
         }
@@ -470,13 +556,12 @@ impl Files for FarFiles {
             let most = (buf.len() - done).min(MAX_IO_BYTES as usize);
             let (part, at) = (&mut buf[done..done + most], offset + done as u64);
             let count = match &open.kind {
-                Opened::File { ahead, .. } => self.read_file(&open, ahead, at, part)?,
+                Opened::File(ahead) => self.read_file(&open, ahead, at, part)?,
                 Opened::Draft { behind, .. } => {
-                    let (far, link) = self.draft_link(&open)?;
-                    behind.settle(self, &link, far)?;
+                    behind.settle(self, &open)?;
                     self.read_one(&open, at, part)?
                 }
-                Opened::Dir => return Err(unknown(handle)),
+                Opened::Dir(_) => return Err(unknown(handle)),
             };
             done += count;
             if count < most {
@@ -484,6 +569,17 @@ impl Files for FarFiles {
             }
         }
         Ok(done)
+    }
+
+    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
+        let socket = lock(&self.lender).clone()?;
+        let open = self.find(handle).ok()?;
+        if !matches!(open.kind, Opened::File(_)) {
+            return None;
+        }
+        let (_, far) = *lock(&open.far);
+        let lent = socket::borrow(&socket, &json!({"op": socket::LEND, "key": self.key, "handle": far}));
+        lent.inspect_err(|error| self.on_refusal(error)).ok()
     }
 }
 
@@ -494,14 +590,15 @@ impl WhenLost {
 }
 
 /// Whether a failure may pass by itself.
-fn is_passing(error: &Error) -> bool {
+pub(super) fn is_passing(error: &Error) -> bool {
     error.retry() == Retry::Later && matches!(error.kind(), Kind::Unavailable | Kind::Limit)
 }
 
 /// An answer, or the failure it tells.
-fn told(answer: Answer) -> Result<Answer, Error> {
+pub(super) fn told(answer: Answer) -> Result<Answer, Error> {
     match answer {
         Answer::Failed(error) => Err(error),
+        Answer::Held { answer, .. } if matches!(*answer, Answer::Failed(_)) => told(*answer),
         answer => Ok(answer),
     }
 }
@@ -510,7 +607,7 @@ fn surprise(answer: &Answer) -> Error {
     violation("answer", format_args!("{answer:?}"))
 }
 
-fn stamp_of(item: &Item) -> Stamp {
+pub(super) fn stamp_of(item: &Item) -> Stamp {
     match item.entry.kind {
         // What changes without the content does not make it another version.
         EntryKind::File { stamp, .. } => Stamp { ctime: Default::default(), ..stamp },
@@ -518,10 +615,10 @@ fn stamp_of(item: &Item) -> Stamp {
     }
 }
 
-fn unknown(handle: Handle) -> Error {
+pub(super) fn unknown(handle: Handle) -> Error {
     Error::new(Code::NotOpen, "use", format_args!("handle {handle}"), "it was closed, or never opened so")
 }
 
 fn broken(open: &Open, code: Code, cause: &str) -> Error {
-    Error::new(code, "use", &open.path, cause).at("client")
+    Error::new(code, "use", &*lock(&open.path), cause).at("client")
 }

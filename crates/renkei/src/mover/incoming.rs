@@ -221,7 +221,7 @@ fn place(session: &Session, places: &mut Places, head: &EntryHead, content: &[u8
         }
         EntryKind::Symlink { target } => place_symlink(session, places, id, entry, target),
         EntryKind::File { stamp, .. } => {
-            let ino = write_small(session, places, id, entry, content)?;
+            let ino = write_small(session, places, id, entry, content, digest)?;
             session.note_digest(&path, 0, digest)?;
             session.on_written(Done { id, path, copy_of: Some((*stamp, ino)) });
             Ok(())
@@ -236,6 +236,7 @@ fn write_small(
     id: u64,
     entry: &Entry,
     content: &[u8],
+    digest: &[u8; 32],
 ) -> Result<u64, Error> {
     let temp = places.temp(&entry.path);
     let place = session.make_place(places, &entry.path)?;
@@ -245,7 +246,9 @@ fn write_small(
     let written = (|| {
         write_content(&*file, entry, content)?;
         finish_file(session, id, entry, &*file)?;
-        file.stamp()
+        let stamp = file.stamp()?;
+        session.note_whole(&*place.dir, &entry.path, &stamp, digest);
+        Ok(stamp)
     })();
     written.map(|stamp: Stamp| stamp.ino).inspect_err(|_| drop(place.dir.remove_file(&temp)))
 }

@@ -47,6 +47,11 @@ impl Journal {
         Self::open_with(folder, header, allow, &File::sync_all)
     }
 
+    /// Where that of a job is.
+    pub fn path_of(folder: &Path, job: u64) -> PathBuf {
+        folder.join(file_name(job))
+    }
+
     /// Whether there is one of a job.
     pub fn exists(folder: &Path, job: u64) -> bool {
         folder.join(file_name(job)).exists()

@@ -6,13 +6,16 @@
 //!
 //! When a stream or the control stream fails, the link is lost: everything under way fails with the same error.
 
+use super::lease::Leasing;
 use super::pacer::Pacer;
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::{TlsStream, TlsWriter};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::is_far;
-use renkei_core::wire::file::{Answer, LENGTH_BYTES, MAX_IO_BYTES, Op, begin_frame, divide};
+use renkei_core::wire::file::{
+    Answer, LENGTH_BYTES, Lessor as _, MAX_IO_BYTES, Op, begin_frame, divide, parse_answer,
+};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::message::Control;
 use renkei_core::wire::{decode, violation};
@@ -92,6 +95,8 @@ impl Drop for Piece {
 pub(super) struct Replied {
     pub(super) answer: Answer,
     pub(super) data: Option<Piece>,
+    /// When it came.
+    pub(super) at: Instant,
 }
 
 /// An operation under way; clones wait for the same answer.
@@ -105,7 +110,7 @@ struct Call {
 }
 
 impl Pending {
-    fn new(weight: u64) -> Self {
+    pub(super) fn new(weight: u64) -> Self {
         Pending(Arc::new(Call { outcome: Mutex::default(), done: Condvar::new(), weight }))
     }
 
@@ -117,6 +122,16 @@ impl Pending {
         let waited = self.0.done.wait_while(lock(&self.0.outcome), |outcome| outcome.is_none());
         let outcome = waited.expect("no thread panics while it holds the lock");
         outcome.clone().expect("it was waited for")
+    }
+
+    /// The answer, if it is there.
+    pub(super) fn replied(&self) -> Option<Arc<Replied>> {
+        lock(&self.0.outcome).as_ref().and_then(|outcome| outcome.clone().ok())
+    }
+
+    /// Whether it was under way when the link was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(&*lock(&self.0.outcome), Some(Err(_)))
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -139,7 +154,8 @@ impl Pending {
 /// What is to be sent.
 struct Job {
     frame: Vec<u8>,
-    content: Option<Piece>,
+    /// Shared with who may have to send it again.
+    content: Option<Arc<Piece>>,
     pending: Pending,
 }
 
@@ -182,6 +198,7 @@ impl Link {
         streams: Vec<TlsStream>,
         writes: bool,
         silence: Duration,
+        leasing: Arc<Leasing>,
     ) -> Result<Arc<Self>, Error> {
         let (mut lanes, mut readers) = (Vec::new(), Vec::new());
         for stream in streams {
@@ -213,7 +230,7 @@ impl Link {
             rate: Mutex::new(Rate { since: Instant::now(), bytes: 0, best: 0.0 }),
             ended: Condvar::new(),
         });
-        let started = link.spawn_all(control, readers, writes);
+        let started = link.spawn_all(control, readers, writes, leasing);
         started.inspect_err(|error| link.fail(error.clone()))?;
         Ok(link)
     }
@@ -223,6 +240,7 @@ impl Link {
         mut control: ControlReceiver,
         readers: Vec<TlsStream>,
         writes: bool,
+        leasing: Arc<Leasing>,
     ) -> Result<(), Error> {
         for (number, mut stream) in readers.into_iter().enumerate() {
             self.spawn("answers", move |link| link.receive(number, &mut stream))?;
@@ -233,14 +251,41 @@ impl Link {
             let pacer = Pacer::new(sockets, None, None);
             self.spawn("pace", move |link| link.keep_pace(pacer))?;
         }
+        let held = leasing.clone();
+        self.spawn("leases", move |link| link.keep_terms(&held))?;
         self.spawn("files", move |_| {
+            let sender = control.sender();
             loop {
                 match control.recv() {
                     Ok(Control::Abort(error)) | Err(error) => return Err(error),
+                    Ok(Control::Renewed { number, round, term_ms, locks }) => {
+                        leasing.on_given(number, round, Duration::from_millis(term_ms.into()), locks);
+                    }
+                    Ok(Control::Changed { number, what }) => {
+                        leasing.on_changed(&what);
+                        sender.send(&Control::Settled(number))?;
+                    }
                     Ok(_) => {}
                 }
             }
         })
+    }
+
+    /// Asks for terms again and again, as long as there are any to be had.
+    fn keep_terms(&self, leasing: &Leasing) -> Result<(), Error> {
+        let mut lost = lock(&self.lost);
+        while lost.is_none() && leasing.is_leasing() != Some(false) {
+            drop(lost);
+            self.control.send(&Control::Renew(leasing.ask()))?;
+            let waited = self.ended.wait_timeout(lock(&self.lost), leasing.pause());
+            lost = waited.expect("no thread panics with it").0;
+        }
+        Ok(())
+    }
+
+    /// Says that nothing is believed any more that was told here.
+    fn give_leases_back(&self) {
+        let _ = self.control.send(&Control::Settled(u64::MAX));
     }
 
     fn spawn(
@@ -295,16 +340,20 @@ impl Link {
     }
 
     /// Asks, and waits for the answer.
-    pub(super) fn ask(&self, op: &Op, content: Option<Piece>) -> Result<Replied, Error> {
+    pub(super) fn ask(&self, op: &Op, content: Option<Arc<Piece>>) -> Result<Replied, Error> {
         self.begin(op, content).take()
     }
 
     /// Asks, and leaves.
-    pub(super) fn begin(&self, op: &Op, content: Option<Piece>) -> Pending {
+    pub(super) fn begin(&self, op: &Op, content: Option<Arc<Piece>>) -> Pending {
         let content_bytes = content.as_ref().map_or(0, |piece| piece.len);
-        let frame = begin_frame(FrameKind::Op, op, content_bytes);
-        let weight = weight_of(op, &frame, content_bytes);
-        let (lane, pending) = (self.lane_for(weight), Pending::new(weight));
+        self.begin_on(self.lane_for(weight_of(op, content_bytes)), op, content)
+    }
+
+    fn begin_on(&self, lane: &Lane, op: &Op, content: Option<Arc<Piece>>) -> Pending {
+        let content_bytes = content.as_ref().map_or(0, |piece| piece.len);
+        let (frame, weight) = (begin_frame(FrameKind::Op, op, content_bytes), weight_of(op, content_bytes));
+        let pending = Pending::new(weight);
         lane.weight.fetch_add(weight, Ordering::Relaxed);
         let job = Job { frame, content, pending: pending.clone() };
         match self.send_at_once(lane, job) {
@@ -320,6 +369,13 @@ impl Link {
             self.drain(lane, &error);
         }
         pending
+    }
+
+    /// Asks two things, the second right behind the first, and leaves.
+    pub(super) fn begin_both(&self, first: &Op, content: Arc<Piece>, second: &Op) -> (Pending, Pending) {
+        let weight = content.len as u64 + PLAIN_BYTES;
+        let lane = self.lane_for(weight);
+        (self.begin_on(lane, first, Some(content)), self.begin_on(lane, second, None))
     }
 
     /// The stream with the least under way, of those for operations of such a weight.
@@ -417,19 +473,20 @@ impl Link {
         let (answer_bytes, data_bytes) = divide(payload_bytes, length, MAX_PAYLOAD_BYTES)?;
         buf.resize(answer_bytes, 0);
         stream.read_exact(buf)?;
-        let answer: Answer = decode("answer", buf)?;
-        let expected = if let Answer::Data(count) = &answer { *count as usize } else { 0 };
+        let answer = parse_answer(buf)?;
+        let follow = answer.data_bytes();
+        let expected = follow.unwrap_or(0) as usize;
         if expected != data_bytes {
             return Err(violation("answer", format_args!("{data_bytes} bytes, not {expected}")));
         }
-        if !matches!(answer, Answer::Data(_)) {
-            return Ok(Replied { answer, data: None });
+        if follow.is_none() {
+            return Ok(Replied { answer, data: None, at: Instant::now() });
         }
         let mut piece = self.pool.piece();
         stream.read_exact_before_last(&mut piece.bytes[..=data_bytes])?;
         piece.len = data_bytes;
         self.count(data_bytes as u64);
-        Ok(Replied { answer, data: Some(piece) })
+        Ok(Replied { answer, data: Some(piece), at: Instant::now() })
     }
 
     /// Counts bytes that came or went, and measures the rate once a round trip.
@@ -446,6 +503,7 @@ impl Link {
 
     /// Ends it in order; what is under way fails.
     pub(super) fn close(&self) {
+        self.give_leases_back();
         self.fail(Error::new(Code::ConnectionLost, "close", "file session", "closed here"));
     }
 }
@@ -465,11 +523,11 @@ impl Lane {
 }
 
 /// Bytes that an operation and its answer move.
-fn weight_of(op: &Op, frame: &[u8], content_bytes: usize) -> u64 {
+fn weight_of(op: &Op, content_bytes: usize) -> u64 {
     let answer = match op {
-        Op::Read { bytes, .. } => u64::from(*bytes),
+        Op::Read { bytes, .. } | Op::Peek { bytes, .. } => u64::from(*bytes),
         Op::ReadDir(_) => LISTING_BYTES,
         _ => 0,
     };
-    PLAIN_BYTES + frame.len() as u64 + content_bytes as u64 + answer
+    PLAIN_BYTES + content_bytes as u64 + answer
 }

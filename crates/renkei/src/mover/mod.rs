@@ -5,8 +5,10 @@
 
 mod ahead;
 mod background;
+mod behind;
 mod block;
 pub mod clerk;
+mod coming;
 mod commit;
 pub mod custody;
 pub mod descriptors;
@@ -17,6 +19,7 @@ mod incoming;
 pub mod journal;
 pub mod keep;
 mod lane;
+mod lease;
 mod offers;
 pub mod onto;
 pub mod outgoing;

@@ -1,14 +1,17 @@
 //! The pace of connections that share one path: what [`Controller`] decides from the kernel's counters.
 
-use crate::net::socket::{pace, sample, spare_rest};
+use crate::net::socket::{pace, rtt, sample, spare_rest};
 use renkei_core::link::busy::Busy;
-use renkei_core::link::controller::Controller;
+use renkei_core::link::controller::{Controller, is_long};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
 const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
+
+/// After such a pause all streams are spared the next one, which would come in the middle of what begins now.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
 const LIMIT_ROOM: f64 = 1.04;
@@ -25,8 +28,8 @@ pub struct Pacer {
     rests: Vec<Duration>,
     /// What a limit lets each stream have.
     limit: Option<(u64, Busy)>,
-    /// Whether most streams had nothing to send when it was looked last.
-    is_paused: bool,
+    /// Since when most streams have had nothing to send, if they had not when it was looked last.
+    paused_since: Option<Instant>,
 }
 
 impl Pacer {
@@ -38,7 +41,7 @@ impl Pacer {
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
         let limit = limit.map(|limit| (limit, Busy::new(&samples)));
         let started = Instant::now();
-        let pacer = Pacer { sockets, controller, started, rests, limit, is_paused: false };
+        let pacer = Pacer { sockets, controller, started, rests, limit, paused_since: None };
         // Streams that were kept still have the pace of the job before.
         pacer.apply();
         pacer
@@ -71,14 +74,21 @@ impl Pacer {
     /// and is forgotten when they have again.
     pub fn tick_if(self, is_busy: bool) -> Self {
         let mut pacer = match self {
-            Pacer { is_paused: true, sockets, controller, .. } if is_busy => {
+            Pacer { paused_since: Some(since), sockets, controller, .. } if is_busy => {
+                if since.elapsed() >= LONG_PAUSE {
+                    sockets
+                        .iter()
+                        .filter(|socket| is_long(rtt(socket)))
+                        .for_each(|socket| spare_rest(socket));
+                }
                 Pacer::new(sockets, None, Some(controller))
             }
             pacer => pacer,
         };
-        pacer.is_paused = !is_busy;
         if is_busy {
             pacer.tick();
+        } else {
+            pacer.paused_since.get_or_insert_with(Instant::now);
         }
         pacer
     }

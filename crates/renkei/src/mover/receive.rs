@@ -4,7 +4,7 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
-use super::custody::Custodian;
+use super::custody::{Custodian, Witness};
 use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
@@ -17,7 +17,7 @@ use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
 use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
-use renkei_core::entry::{Entry, EntryKind};
+use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
@@ -80,6 +80,8 @@ pub struct ReceiveJob {
     pub within: Vec<RelPath>,
     /// Who has the place, if it only passes files on.
     pub custodian: Option<Arc<dyn Custodian>>,
+    /// Who hears of digests.
+    pub witness: Option<Witness>,
 }
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
@@ -163,6 +165,7 @@ pub(super) struct Session {
     keep: Option<Arc<Keep>>,
     within: Arc<[RelPath]>,
     custodian: Option<Arc<dyn Custodian>>,
+    witness: Option<Witness>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -210,6 +213,7 @@ pub fn receive(
         keep: job.keep,
         within: job.within.into(),
         custodian: job.custodian,
+        witness: job.witness,
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
@@ -320,6 +324,14 @@ impl Session {
     /// A slot of a file came.
     pub(super) fn note_digest(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
         self.custodian.as_ref().map_or(Ok(()), |custodian| custodian.came(path, slot, digest))
+    }
+
+    /// A file is whole under its temporary name, as `stamp` says.
+    pub(super) fn note_whole(&self, dir: &dyn Dir, path: &RelPath, stamp: &Stamp, digest: &[u8; 32]) {
+        dir.note_content(path.name().unwrap_or_default(), stamp, digest);
+        if let Some(witness) = &self.witness {
+            witness(path, digest);
+        }
     }
 
     pub(super) fn places(&self) -> Places {
@@ -453,6 +465,9 @@ impl Session {
         let EntryKind::File { stamp, .. } = head.entry.kind else {
             return Err(renkei_core::wire::violation("extent", "not of a regular file"));
         };
+        if let Some(digest) = self.receiver(|receiver| receiver.digest(head.id)) {
+            self.note_whole(&*file.dir, &head.entry.path, &file.file.stamp()?, &digest);
+        }
         self.on_written(Done {
             id: head.id,
             path: head.entry.path.clone(),
@@ -723,6 +738,7 @@ mod tests {
             keep: None,
             within: vec![RelPath::root()],
             custodian: None,
+            witness: None,
         };
         let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");

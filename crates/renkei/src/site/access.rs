@@ -138,6 +138,15 @@ impl Access {
         }
     }
 
+    /// The other site at whose end of a transfer this is, if its PoP is.
+    pub(super) fn peer_site(&self) -> Option<SiteName> {
+        let own = match &self.principal {
+            Principal::Host(site) if *site != self.snapshot.site => Some(site.clone()),
+            _ => None,
+        };
+        own.or_else(|| self.via_site())
+    }
+
     /// The site whose PoP works for the principal, if one does.
     pub(super) fn via_site(&self) -> Option<SiteName> {
         let via = &self.via.as_ref()?.proof.principal;

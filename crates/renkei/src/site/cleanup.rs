@@ -6,11 +6,12 @@
 
 use super::Site;
 use super::buffer::FILES;
+use super::desks::spawn_draft_sweep;
 use super::watch::spawn_every;
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::mover::hex;
-use crate::mover::journal::leads_to;
+use crate::mover::journal::{Journal, leads_to};
 use crate::store::local::{Access as Mode, LocalStore};
 use crate::store::temp::temp_job;
 use crate::store::{Dir, Store, TypeHint};
@@ -35,7 +36,18 @@ const HEADER_BYTES: u64 = 128 << 10;
 
 /// Starts the thread that cleans up now and once a day for as long as the PoP lives.
 pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
+    spawn_draft_sweep(site)?;
     spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
+}
+
+/// Removes what the job with this key left, unless it is in use.
+pub(super) fn clean_up_job(site: &Site, job: u64) {
+    let path = Journal::path_of(&site.home().journal_dir(), job);
+    let later = SystemTime::now() + 2 * ABANDONED_AFTER;
+    match clean_one(&path, later, &|header| destination(site, header)) {
+        Ok(removed) => tracing::info!(journal = %path.display(), ?removed, "nobody took up what was written"),
+        Err(error) => tracing::debug!(journal = %path.display(), %error, "it stays for now"),
+    }
 }
 
 /// Removes what was abandoned before `now`.
@@ -176,7 +188,7 @@ fn remove_temps_in(dir: &dyn Dir, path: &RelPath, job: u64, todo: &mut Vec<RelPa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mover::journal::{Journal, boot_id};
+    use crate::mover::journal::boot_id;
     use crate::store::temp::temp_name;
 
     struct Case {

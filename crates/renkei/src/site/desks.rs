@@ -1,24 +1,34 @@
 //! File sessions: a client works on single files below a place, for as long as it keeps the session.
 //!
 //! Authorised once, when it is opened; judged again when trust, mapping or rights change, as a transfer is. Drafts are
-//! temporary files under a key of the session. A journal names the place and the key, so that what a killed PoP left is
-//! removed with what abandoned transfers left.
+//! temporary files under a key of the session, which is the same for a session that goes on with one that was lost, also
+//! after the PoP was started anew: that takes them up. A journal names the place and the key, so that what nobody takes up is
+//! found and removed: after ten minutes, or with what abandoned transfers left if the PoP ended meanwhile.
 
 use super::access::Access;
+use super::cleanup::clean_up_job;
+use super::far_locks::FarLocks;
 use super::transfer::{Stop, Watch, offer_streams, running};
+use super::watch::spawn_every;
 use super::{Counters, Site};
 use crate::mover::clerk::{ClerkJob, attend};
 use crate::mover::hex;
 use crate::mover::journal::{Journal, boot_id, check_unfinished};
 use crate::net::control::ControlReceiver;
 use crate::store::desk::Desk;
-use renkei_core::error::Error;
+use crate::store::locks::Locker;
+use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, VERSION};
-use renkei_core::wire::file::OpenFiles;
+use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
+/// How long drafts of a session that was lost wait for the next.
+const DRAFTS_KEPT: Duration = Duration::from_secs(600);
 /// Journals of one principal, of sessions that write, which are kept for a week after a crash.
 const MAX_UNFINISHED: usize = 4096;
 
@@ -55,8 +65,12 @@ impl Site {
     ) -> Result<Result<(), Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
         let entry = running(access, open.id, "files", open.place.to_string(), Class::Normal, &watch, &stop);
-        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
-        let (desk, job) = open_desk(access, open)?;
+        // A session that goes on with one which this side still takes for alive ends that.
+        let number = number_of(access, open);
+        let listed = self.transfers.enter(number, entry)?;
+        let left = Arc::new(AtomicUsize::new(0));
+        let locker = self.locker(access, open)?;
+        let (desk, job) = open_desk(access, open, (number, &left), locker)?;
         let journal = self.draft_journal(access, open, &desk, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
@@ -68,6 +82,7 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         listed.tell(format!("data streams open: {}", streams.len()), control.round_trip());
+        let _lending = self.lending.enter(open.key, &desk);
         let counters = &self.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
@@ -77,20 +92,38 @@ impl Site {
         counters.file_sessions.fetch_sub(1, Ordering::Relaxed);
         Counters::add(&counters.file_operations_total, operations);
         Counters::add(&counters.file_bytes_total, bytes);
-        if let Some(journal) = journal {
-            journal.remove();
+        match journal {
+            Some((journal, false)) if left.load(Ordering::Relaxed) == 0 => journal.remove(),
+            Some((journal, _)) => {
+                drop(journal);
+                match stop.stopped() {
+                    // Who may not write any more leaves nothing.
+                    Some(error) if error.code != Code::Cancelled => clean_up_job(self, number),
+                    _ => self.left_drafts.note(number),
+                }
+            }
+            None => {}
         }
         Ok(ended)
     }
 
-    /// Keeps the key of a session's drafts on the disk.
+    /// Who decides about locks: this site, or the home of a volume that is followed here.
+    fn locker(&self, access: &Access, open: &OpenFiles) -> Result<Arc<dyn Locker>, Error> {
+        let (snapshot, name) = (&access.snapshot, &open.place.storage);
+        Ok(match snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            Some(facts) => Arc::new(FarLocks::new(snapshot.fetching.clone(), name, &facts.home)?),
+            None => Arc::new(self.locks.begin((access.principal.to_string(), open.locks))),
+        })
+    }
+
+    /// Keeps the key of a session's drafts on the disk; tells whether an earlier session had it.
     fn draft_journal(
         &self,
         access: &Access,
         open: &OpenFiles,
         desk: &Desk,
         job: &ClerkJob,
-    ) -> Result<Option<Journal>, Error> {
+    ) -> Result<Option<(Journal, bool)>, Error> {
         if !open.write {
             return Ok(None);
         }
@@ -106,16 +139,110 @@ impl Site {
         check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
         let (mut journal, state) = Journal::open(&folder, &header, &|_| Ok(()))?;
         journal.sign(&state, &owner)?;
-        Ok(Some(journal))
+        Ok(Some((journal, state.header.is_some())))
     }
 }
 
-/// Opens the place as its account.
-fn open_desk(access: &Access, open: &OpenFiles) -> Result<(Arc<Desk>, ClerkJob), Error> {
+/// Keys of sessions that were lost and have left drafts, and since when.
+#[derive(Default)]
+pub(crate) struct LeftDrafts(Mutex<Vec<(Instant, u64)>>);
+
+impl LeftDrafts {
+    fn note(&self, number: u64) {
+        self.0.lock().expect("no thread panics while it holds the lock").push((Instant::now(), number));
+    }
+
+    /// Those that nobody took up within [`DRAFTS_KEPT`].
+    fn take_due(&self) -> Vec<u64> {
+        let mut all = self.0.lock().expect("no thread panics while it holds the lock");
+        let due = all.extract_if(.., |(since, _)| since.elapsed() >= DRAFTS_KEPT);
+        due.map(|(_, number)| number).collect()
+    }
+}
+
+/// Starts the thread that removes drafts which nobody took up.
+pub(super) fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
+    spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
+        site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(site, number));
+    })
+}
+
+/// Sessions whose open files can be lent to programs of this machine, by their secrets.
+#[derive(Default)]
+pub(crate) struct Lending(Mutex<HashMap<SessionKey, Weak<Desk>>>);
+
+/// A session's place in [`Lending`], until it ends.
+struct Lent<'a> {
+    lending: &'a Lending,
+    key: SessionKey,
+    desk: Weak<Desk>,
+}
+
+impl Lending {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Weak<Desk>>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn enter(&self, key: SessionKey, desk: &Arc<Desk>) -> Lent<'_> {
+        let desk = Arc::downgrade(desk);
+        self.lock().insert(key, desk.clone());
+        Lent { lending: self, key, desk }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut lending = self.lending.lock();
+        if lending.get(&self.key).is_some_and(|desk| desk.ptr_eq(&self.desk)) {
+            lending.remove(&self.key);
+        }
+    }
+}
+
+impl Site {
+    /// The plain file that a file session has open for reading, for whoever on this machine knows the session's secret.
+    ///
+    /// # Errors
+    /// `NotOpen` if there is no such session, `Unsupported` if nothing of it can be lent under that handle.
+    pub fn lend(&self, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
+        let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
+        let desk = self.lending.lock().get(key).and_then(Weak::upgrade);
+        let desk = desk.ok_or_else(|| refusal(Code::NotOpen, "no session of this PoP"))?;
+        desk.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "no plain file is behind it"))
+    }
+}
+
+/// What drafts of a session are kept under, and of those that go on with it. Another one after the machine was started anew:
+/// what was not synced may be lost then.
+fn number_of(access: &Access, open: &OpenFiles) -> u64 {
+    let text = format!("{}\0{}\0{}\0{}", access.principal, open.place, hex(&open.key), hex(&boot_id()));
+    let hash = blake3::hash(text.as_bytes());
+    u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("a digest is longer"))
+}
+
+/// Opens the place as its account; drafts that are left are counted.
+fn open_desk(
+    access: &Access,
+    open: &OpenFiles,
+    (number, left): (u64, &Arc<AtomicUsize>),
+    locker: Arc<dyn Locker>,
+) -> Result<(Arc<Desk>, ClerkJob), Error> {
     let place = access.open(&open.place, open.write)?;
     let root = format!("/{}", open.place.storage);
-    let (store, account, write) = (place.store.clone(), place.account.clone(), open.write);
-    let desk = place.run("open", move |_, path| Desk::new(store, path.clone(), write).map(Arc::new));
+    let (mut store, account, write) = (place.store.clone(), place.account.clone(), open.write);
+    let holder = store.leases().filter(|_| open.leases).map(|table| Arc::new(table.join()));
+    if let Some(own) = holder.as_ref().and_then(|holder| store.held_by(holder.id())) {
+        store = own;
+    }
+    let left = left.clone();
+    let (lessee, own_locker) = (holder.clone(), locker.clone());
+    let desk = place.run("open", move |_, path| {
+        let desk = Desk::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
+        Ok(Arc::new(match lessee {
+            Some(lessee) => desk.held_by(lessee),
+            None => desk,
+        }))
+    });
     let desk = desk.map_err(|error| error.under(&root))?;
     let job = ClerkJob {
         files: desk.clone(),
@@ -123,6 +250,8 @@ fn open_desk(access: &Access, open: &OpenFiles) -> Result<(Arc<Desk>, ClerkJob),
         side: access.site().into(),
         root,
         silence: access.snapshot.config.stall_timeout(),
+        holder,
+        locker,
     };
     Ok((desk, job))
 }

@@ -1,15 +1,18 @@
-//! Content of files of volumes that this site follows: from the plain files it holds, else from the home.
+//! Content of files of volumes that this site follows: from the plain files it holds, else from a site that has it
+//! (`sourcing`).
 //!
 //! A file that is held is used as long as it is the version that the catalogue names and the plain file is as it was when
-//! it was checked; another one is never given out. File sessions with homes are opened when somebody reads, are shared
+//! it was checked; another one is never given out. File sessions with other sites are opened when somebody reads, are shared
 //! by all readers of a volume, and close when nobody has read for a while.
 
 use super::Site;
-use crate::catalogue::VolumeTree;
+use super::sourcing::{Failing, Wish, is_of_the_way};
+use crate::catalogue::{Held, VolumeId, VolumeTree};
 use crate::mover::far::{Config, Far, FarFiles, WhenLost};
 use crate::store::local::LocalStore;
-use crate::store::{ReadFile, Store};
+use crate::store::{ReadFile, Space, Store};
 use crate::volume::followed::Fetch;
+use crate::volume::pending::Pending;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, NodeId};
@@ -18,22 +21,24 @@ use renkei_core::wire::file::{Answer, Files as _, Handle, Op};
 use renkei_core::wire::violation;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a session stays open that nobody uses.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a reader waits for a home that is away.
+/// How long a reader waits for a site that is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The file sessions with homes of followed volumes.
+/// The file sessions with other sites about volumes.
 #[derive(Default)]
 pub(crate) struct Fetching {
     site: OnceLock<Weak<Site>>,
-    open: Mutex<HashMap<String, Arc<Slot>>>,
+    open: Mutex<HashMap<(String, SiteName), Arc<Slot>>>,
+    failing: Failing,
 }
 
-/// The session for one volume, and when it was used last.
+/// The session with one site for one volume, and when it was used last.
 type Slot = Mutex<Option<(Arc<FarFiles>, Instant)>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,25 +51,49 @@ impl Fetching {
         let _ = self.site.set(Arc::downgrade(site));
     }
 
-    /// The session for a volume, opened if there is none.
-    fn session(&self, name: &str, home: &SiteName) -> Result<Arc<FarFiles>, Error> {
-        let slot = lock(&self.open).entry(name.into()).or_default().clone();
+    /// The site itself.
+    pub(super) fn site(&self) -> Result<Arc<Site>, Error> {
+        let stopping = || Error::new(Code::PopStopping, "fetch", "volume", "");
+        self.site.get().and_then(Weak::upgrade).ok_or_else(stopping)
+    }
+
+    /// Who could not be asked a moment ago.
+    pub(super) fn failing(&self) -> &Failing {
+        &self.failing
+    }
+
+    /// The session with a site for a volume, opened if there is none.
+    pub(super) fn session(&self, name: &str, at: &SiteName) -> Result<Arc<FarFiles>, Error> {
+        let began = Instant::now();
+        let slot = lock(&self.open).entry((name.into(), at.clone())).or_default().clone();
         let mut slot = lock(&slot);
         if let Some((files, used)) = &mut *slot {
             *used = Instant::now();
             return Ok(files.clone());
         }
-        let stopping = || Error::new(Code::PopStopping, "fetch", name, "");
-        let site = self.site.get().and_then(Weak::upgrade).ok_or_else(stopping)?;
+        // Whoever waits for somebody who tries hears what that one heard.
+        if let Some(error) = self.failing.since(at, began) {
+            return Err(error);
+        }
+        let site = self.site()?;
         let dialler = site.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
-        let far = Far { dialler, site: home.clone(), place, write: false };
-        let files = Arc::new(FarFiles::open(
-            far,
-            Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() },
-        )?);
+        let far = Far { dialler, site: at.clone(), place, write: false };
+        let config = Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() };
+        let opened = FarFiles::open(far, config).inspect_err(|error| self.failing.note(at, Some(error)));
+        let files = Arc::new(opened?);
         *slot = Some((files.clone(), Instant::now()));
         Ok(files)
+    }
+
+    /// Leaves a session that was lost: the next one who asks opens another.
+    fn leave(&self, name: &str, at: &SiteName, lost: &Arc<FarFiles>) {
+        let slot = lock(&self.open).get(&(name.into(), at.clone())).cloned();
+        let Some(slot) = slot else { return };
+        let mut slot = lock(&slot);
+        if slot.as_ref().is_some_and(|(files, _)| Arc::ptr_eq(files, lost)) {
+            *slot = None;
+        }
     }
 
     /// Closes sessions that nobody uses.
@@ -84,6 +113,8 @@ impl Fetching {
 
 /// The content of one followed volume, for one asker.
 pub(super) struct Contents {
+    /// The volume.
+    pub(super) id: VolumeId,
     /// The sessions.
     pub(super) fetching: Arc<Fetching>,
     /// The volume's name, the same at its home.
@@ -92,6 +123,8 @@ pub(super) struct Contents {
     pub(super) home: SiteName,
     /// The copy of its catalogue.
     pub(super) tree: Arc<VolumeTree>,
+    /// What this site changed itself.
+    pub(super) pending: Arc<Pending>,
     /// Where plain files are held, if any are.
     pub(super) plain: Option<Arc<LocalStore>>,
 }
@@ -109,6 +142,18 @@ impl Fetch for Contents {
         }
         self.open_far(path, stamp)
     }
+
+    fn space(&self) -> Space {
+        let Some(site) = self.fetching.site.get().and_then(Weak::upgrade) else { return Space::default() };
+        let told = site.holding.duties(&self.id).space;
+        Space {
+            total: told.total_bytes,
+            free: told.available_bytes,
+            available: told.available_bytes,
+            files_total: told.total_files,
+            files_free: told.free_files,
+        }
+    }
 }
 
 impl Contents {
@@ -120,12 +165,12 @@ impl Contents {
         content: &Content,
     ) -> Result<Option<Box<dyn ReadFile>>, Error> {
         let Some(plain) = &self.plain else { return Ok(None) };
-        let Some(held) = self.tree.held(id)?.filter(|held| held.version == content.version) else {
+        let Some(held) = self.pending.held(id)?.filter(|held| held.is_of(content)) else {
             return Ok(None);
         };
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
-        let good = opened.and_then(|file| Ok((file.stamp()? == held.stamp).then_some(file)));
+        let good = opened.and_then(|file| Ok(is_as_held(&held, &file.stamp()?).then_some(file)));
         // What is missing or in the way is as good as not held.
         Ok(good.unwrap_or_else(|error| {
             tracing::debug!(%error, "a replica cannot be used");
@@ -133,21 +178,60 @@ impl Contents {
         }))
     }
 
-    /// The file at the home.
-    pub(super) fn open_far(&self, path: &RelPath, expected: Stamp) -> Result<Box<dyn ReadFile>, Error> {
-        let away = |error: Error| {
-            let cause = format!("its content is at {} and not here; {}", self.home, error.cause);
-            Error { subject: path.to_string(), cause, ..error }
-        };
-        let files = self.fetching.session(&self.name, &self.home).map_err(away)?;
-        match files.operate(Op::Open(path.clone()), &[]).map_err(away)? {
+    /// The file at another site.
+    fn open_far(&self, path: &RelPath, stamp: Stamp) -> Result<Box<dyn ReadFile>, Error> {
+        let sites = self.fetching.site()?.sources(Some(&self.home), &self.pending.fellows(), path);
+        self.fetching.open_at_any(&Wish { name: &self.name, path, stamp }, Some(&self.home), sites)
+    }
+}
+
+/// Gives out what is held and nothing else.
+pub(super) struct HeldOnly(pub(super) Contents);
+
+impl Fetch for HeldOnly {
+    fn open(
+        &self,
+        path: &RelPath,
+        id: NodeId,
+        content: &Content,
+        stamp: Stamp,
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        match self.0.open_held(path, id, content)? {
+            Some(file) => Ok(Box::new(Named { file, stamp })),
+            None => {
+                Err(Error::new(Code::SourceChanged, "open", path, "this site does not hold this version"))
+            }
+        }
+    }
+
+    fn space(&self) -> Space {
+        self.0.space()
+    }
+}
+
+impl Fetching {
+    /// The file of a volume at a site.
+    pub(super) fn open(
+        &self,
+        name: &str,
+        site: &SiteName,
+        path: &RelPath,
+        expected: Stamp,
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        let files = self.session(name, site)?;
+        let opened = files.operate(Op::Open(path.clone()), &[]).inspect_err(|error| {
+            if is_of_the_way(error, site) {
+                self.leave(name, site, &files);
+            }
+        });
+        match opened? {
             Answer::Opened { handle, item } => {
                 let EntryKind::File { stamp, .. } = item.entry.kind else {
                     return Err(Error::new(
                         Code::SourceChanged,
                         "open",
                         path,
-                        "it is no file at its home any more",
+                        format!("it is no file at {site} any more"),
                     ));
                 };
                 let same = (stamp.size, stamp.mtime) == (expected.size, expected.mtime);
@@ -157,6 +241,12 @@ impl Contents {
             other => Err(violation("open", format_args!("{other:?}"))),
         }
     }
+}
+
+/// Whether a plain file is as it was noted. A file that was written here changed its name since, which its time of change shows.
+fn is_as_held(held: &Held, stamp: &Stamp) -> bool {
+    let known = Stamp { ctime: if held.is_own() { stamp.ctime } else { held.stamp.ctime }, ..held.stamp };
+    known == *stamp
 }
 
 /// A plain file under the stamp that the catalogue gives it.
@@ -181,6 +271,10 @@ impl ReadFile for Named {
 
     fn advise_sequential(&self, range: Range<u64>) {
         self.file.advise_sequential(range);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.descriptor()
     }
 
     fn has_writer(&self) -> bool {

@@ -64,7 +64,7 @@ impl Site {
     /// Makes a directory.
     pub fn mkdir(&self, access: &Access, place: &Place, parents: bool) -> Result<(), Error> {
         audit(access, "mkdir", place);
-        let work = move |store: &dyn Store, path: &RelPath| make_dir(store, path, parents);
+        let work = move |store: &dyn Store, path: &RelPath| settled(store, make_dir(store, path, parents));
         at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
@@ -72,7 +72,8 @@ impl Site {
     pub fn remove(&self, access: &Access, place: &Place, recursive: bool, stop: &Stop) -> Result<(), Error> {
         audit(access, "remove", place);
         let stop = stop.clone();
-        let work = move |store: &dyn Store, path: &RelPath| remove(store, path, recursive, &stop);
+        let work =
+            move |store: &dyn Store, path: &RelPath| settled(store, remove(store, path, recursive, &stop));
         at(access, place, access.open(place, true)?.run("remove", work))
     }
 
@@ -84,7 +85,7 @@ impl Site {
             return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
         }
         let to = to.path.clone();
-        let work = move |store: &dyn Store, from: &RelPath| rename(store, from, &to);
+        let work = move |store: &dyn Store, from: &RelPath| settled(store, rename(store, from, &to));
         at(access, from, access.open(from, true)?.run("rename", work))
     }
 
@@ -124,6 +125,12 @@ impl Site {
         };
         at(access, place, access.examine(place)?.run("checksum", work))
     }
+}
+
+/// What became of a change, when nobody believes any more what was before it.
+fn settled(store: &dyn Store, done: Result<(), Error>) -> Result<(), Error> {
+    store.settle();
+    done
 }
 
 /// Completes an error with the storage and the site.

@@ -6,6 +6,8 @@
 
 use super::Site;
 use super::access::{Access, Proof};
+use super::handing::hand_in;
+use super::late::take_pages;
 use super::snapshot::Snapshot;
 use super::trailing::apply;
 use crate::catalogue::{VolumeId, VolumeTree};
@@ -13,13 +15,19 @@ use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::mover::dial::Session;
 use crate::store::Store;
+use crate::store::names::group_name;
 use crate::volume::Facts;
-use crate::volume::facts::SCAN_EVERY_S;
+use crate::volume::care::Care;
+use crate::volume::followed::Writer;
 use crate::volume::grant::{Grant, folders};
+use crate::volume::pending::Pending;
+use crate::volume::recovery::recover;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
-use renkei_core::namespace::{Numbered, Origin, Record};
+use renkei_core::namespace::page::{MOST_ROWS, Page, Reached};
+use renkei_core::namespace::{Kind, NodeId, Numbered, Origin, Record};
 use renkei_core::path::{RelPath, SiteName};
+use renkei_core::wire::file::Changed;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::volume::{AboutVolume, MOST_RECORDS, VolumeReply, VolumeStatus};
 use renkei_core::wire::{decode, encode, parts, violation};
@@ -28,8 +36,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a follower waits at the home for records, which also tells it that the home is there.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a follower waits at the home for records, which also tells each that the other is there.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Pages of the log that are asked for ahead of their answers, so that a long way there and back is not waited for each time.
 const PAGES_AHEAD: u64 = 64;
 /// How long one look at the log waits: a daemon that shares the database tells nobody of what it wrote there.
@@ -38,6 +46,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How often it is looked whether there are other volumes to follow.
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes of a part of a tree in one message, far below the largest frame.
+const PAGE_BYTES: usize = 1 << 20;
 /// Under which key the home's tree has the numbers of those that follow.
 const FOLLOWERS: &str = "followers";
 
@@ -50,10 +60,8 @@ pub struct Standing {
     pub heard: Option<Instant>,
     /// Why it is not.
     pub trouble: Option<Error>,
-    /// The record up to which all is held that shall be.
-    held: u64,
-    /// Whether somebody is at that.
-    is_holding: bool,
+    /// Whether the home has forgotten records that are needed here.
+    is_late: bool,
 }
 
 /// The volumes that this site follows.
@@ -95,7 +103,12 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
     spawn("following", move || {
         while let Some(here) = site.upgrade() {
             let snapshot = here.last_snapshot();
-            followed(&snapshot).for_each(|(name, facts)| begin(&here, name, facts));
+            for (name, facts) in followed(&snapshot) {
+                begin(&here, name, facts);
+                if here.following.standing(&facts.id).heard.is_some() {
+                    here.hold_what_shall_be(name, &facts.id);
+                }
+            }
             snapshot.fetching.close_idle();
             drop((here, snapshot));
             std::thread::sleep(TICK);
@@ -115,25 +128,33 @@ fn begin(site: &Arc<Site>, name: &str, facts: &Facts) {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
     spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
 }
 
 fn followed(snapshot: &Snapshot) -> impl Iterator<Item = (&String, &Facts)> {
-    snapshot.volumes.iter().filter(|(_, facts)| facts.home != snapshot.site)
+    snapshot.volumes.iter().filter(|(_, facts)| snapshot.follows(facts))
 }
 
-fn is_followed(site: &Site, facts: &Facts) -> bool {
+pub(super) fn is_followed(site: &Site, facts: &Facts) -> bool {
     followed(&site.last_snapshot()).any(|(_, now)| now.id == facts.id && now.home == facts.home)
 }
 
 /// Follows one volume until it is not to be followed any more.
 fn keep_following(site: &Weak<Site>, name: &str, facts: &Facts) {
     let mut pause = AGAIN_AFTER.0;
+    if let Some(here) = site.upgrade()
+        && let Err(error) = begin_writing(&here, name, facts)
+    {
+        tracing::warn!(volume = name, %error, "changes made here are not handed in");
+    }
     while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
         let mut heard = false;
         let Err(error) = follow(&here, name, facts, &mut heard) else { break };
+        if error.code == Code::RecordsForgotten {
+            here.following.change(&facts.id, |standing| standing.is_late = true);
+        }
         tracing::info!(volume = name, home = %facts.home, %error, "the home of a volume is not heard");
         here.following.change(&facts.id, |standing| standing.trouble = Some(error));
         drop(here);
@@ -145,17 +166,49 @@ fn keep_following(site: &Weak<Site>, name: &str, facts: &Facts) {
     }
 }
 
+/// Brings in what a PoP that was killed left, and starts to hand in what is changed here.
+fn begin_writing(site: &Arc<Site>, name: &str, facts: &Facts) -> Result<(), Error> {
+    let (contents, account) = (site.snapshot().contents(name, facts)?, Account::lookup(&facts.account)?);
+    let pending = contents.pending.clone();
+    if let Some(plain) = contents.plain {
+        let group = group_name(account.gid).unwrap_or_else(|| account.gid.to_string());
+        let writer = Writer { plain, owner: account.name.clone(), group };
+        let work = move || recover(&pending, &writer);
+        account.spawn("recover", work)?.join().expect("a panic aborts the process")?;
+    }
+    let (weak, name, facts) = (Arc::downgrade(site), name.to_owned(), facts.clone());
+    spawn("hand in", move || hand_in(&weak, &name, &facts))
+}
+
 /// Takes records as they come; ends without an error when the volume is not followed any more.
 fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Result<(), Error> {
     let contents = site.snapshot().contents(name, facts)?;
     let account = Account::lookup(&facts.account)?;
     let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
+    let pending = &contents.pending;
     let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
-    let origin = enlist(&mut session, name, facts)?;
+    let origin = enlist(&mut session, name, facts, pending)?;
+    let is_late = site.following.standing(&facts.id).is_late;
+    if is_late || tree.position()?.seq == 0 || tree.has_late_copy()? {
+        take_pages(&mut session, facts.id, tree, origin, plain, &|| is_followed(site, facts))?;
+        pending.begin_anew()?;
+        site.holding.touch_all(&facts.id);
+        pending.leases().changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+        site.following.change(&facts.id, |standing| standing.is_late = false);
+    }
+    tree.remove_old_copies()?;
+    pending.call();
     let mut last = 0;
     while is_followed(site, facts) {
         let (mut seq, mut broken) = (tree.position()?.seq, None);
-        session.ask_each(pages(facts.id, seq, last), |reply| {
+        let patience = match *heard {
+            true if site.holding.has_news(&facts.id) => LOOK_EVERY,
+            true => PATIENCE,
+            // It is not known yet how far the home is.
+            false => Duration::ZERO,
+        };
+        let asked = seq;
+        session.ask_each(pages(facts.id, seq, last, patience), |reply| {
             let VolumeReply::Records { records, last: now } = about(reply?)? else {
                 return Err(violation("log", "another answer"));
             };
@@ -163,17 +216,25 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
             let follows = records.first().is_none_or(|first| first.seq == seq + 1);
             if broken.is_none() && follows {
                 seq += records.len() as u64;
-                broken = apply(tree, origin, &records, plain).err();
+                broken = apply(pending, origin, &records, plain).err();
+                site.holding.touch(&facts.id, &records);
             }
             Ok(())
         })?;
         broken.map_or(Ok(()), Err)?;
         *heard = true;
+        site.note_asked(&facts.home, None);
         site.following.change(&facts.id, |standing| {
             (standing.last, standing.heard, standing.trouble) = (last, Some(Instant::now()), None);
         });
+        site.ask_duties(&mut session, name, facts, seq == asked || pending.is_limited())?;
         if seq == last {
-            hold(site, name, facts, seq);
+            pending.on_whole()?;
+            site.hold_what_shall_be(name, &facts.id);
+        }
+        if seq == asked && pending.enlisted().is_none_or(|enlisted| !enlisted.writes) {
+            // Nothing came: the time to hear whether this site may write by now.
+            enlist(&mut session, name, facts, pending)?;
         }
     }
     Ok(())
@@ -181,72 +242,22 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
 
 /// What to ask after a record: pages of the log ahead of their answers if there are known to be more, else one that waits.
 /// A page that holds fewer records than it might makes those after it come in vain.
-fn pages(volume: VolumeId, seq: u64, last: u64) -> impl Iterator<Item = Request> {
+fn pages(volume: VolumeId, seq: u64, last: u64, patience: Duration) -> impl Iterator<Item = Request> {
     let page = u64::from(MOST_RECORDS);
     let count = last.saturating_sub(seq).div_ceil(page).clamp(1, PAGES_AHEAD);
-    let patience_ms = if count > 1 { 0 } else { PATIENCE.as_millis() as u32 };
+    let patience_ms = if count > 1 { 0 } else { patience.as_millis() as u32 };
     (0..count).map(move |number| {
         Request::Volume(AboutVolume::Log { volume, after: seq + number * page, patience_ms })
     })
 }
 
-/// Has what shall be held brought here, beside following, unless that was done for this record.
-fn hold(site: &Arc<Site>, name: &str, facts: &Facts, seq: u64) {
-    // What is to be held may have changed since the volume was opened.
-    let snapshot = site.snapshot();
-    let Some(facts) = snapshot.volumes.get(name).filter(|now| now.id == facts.id && !now.hold.is_empty())
-    else {
-        return;
-    };
-    let mut begins = false;
-    site.following.change(&facts.id, |standing| {
-        begins = !standing.is_holding && standing.held < seq;
-        standing.is_holding |= begins;
-    });
-    if !begins {
-        return;
-    }
-    let (weak, name, facts) = (Arc::downgrade(site), name.to_owned(), facts.clone());
-    let id = facts.id;
-    let work = move || {
-        // What comes meanwhile is held, too.
-        while let Some(site) = weak.upgrade().filter(|site| is_followed(site, &facts)) {
-            match hold_once(&site, &name, &facts) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::warn!(volume = name, %error, "not all is held that shall be");
-                    break;
-                }
-            }
-        }
-        if let Some(site) = weak.upgrade() {
-            site.following.change(&id, |standing| standing.is_holding = false);
-        }
-    };
-    if let Err(error) = spawn("hold", work) {
-        tracing::warn!(%error, "nothing is held");
-        site.following.change(&id, |standing| standing.is_holding = false);
-    }
-}
-
-/// Holds what is missing; whether there may be more.
-fn hold_once(site: &Site, name: &str, facts: &Facts) -> Result<bool, Error> {
-    let seq = site.snapshot().volume_tree(facts.id)?.position()?.seq;
-    if site.following.standing(&facts.id).held >= seq {
-        return Ok(false);
-    }
-    let is_whole = site.hold_all(name, facts, &Stop::default())?;
-    if is_whole {
-        site.following.change(&facts.id, |standing| standing.held = seq);
-    }
-    Ok(is_whole)
-}
-
-/// The number that the home has given this site.
-fn enlist(session: &mut Session, name: &str, facts: &Facts) -> Result<Origin, Error> {
+/// The number that the home has given this site; what it may do is noted.
+fn enlist(session: &mut Session, name: &str, facts: &Facts, pending: &Pending) -> Result<Origin, Error> {
     match ask(session, AboutVolume::Follow(name.into()))? {
-        VolumeReply::Followed { volume, origin, .. } if volume == facts.id => Ok(origin),
+        VolumeReply::Followed { volume, origin, writes } if volume == facts.id => {
+            pending.enlist(origin, writes)?;
+            Ok(origin)
+        }
         VolumeReply::Followed { .. } => {
             let cause = format!(
                 "{} has another volume of that name now; unsubscribe and subscribe again",
@@ -263,7 +274,7 @@ pub(super) fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeRep
     self::about(session.ask(Request::Volume(about))?)
 }
 
-fn about(reply: Reply) -> Result<VolumeReply, Error> {
+pub(super) fn about(reply: Reply) -> Result<VolumeReply, Error> {
     match reply {
         Reply::Volume(reply) => Ok(reply),
         other => Err(violation("volume", format_args!("{other:?}"))),
@@ -283,6 +294,9 @@ pub struct Subscription {
     pub account: String,
     /// The folders whose files are all held.
     pub hold: Vec<String>,
+    /// Whether nothing is held that the home wants held.
+    #[serde(default)]
+    pub refuses_policy: bool,
 }
 
 impl Site {
@@ -315,16 +329,12 @@ impl Site {
         }
         let path = if wanted.storage.is_empty() { String::new() } else { name.clone() };
         let grant = vec![Grant::parse(&format!("*@{}", snapshot.site), "read", "")?];
+        let (home, account) = (wanted.home.clone(), wanted.account.clone());
         let facts = Facts {
-            id: volume,
-            home: wanted.home.clone(),
-            storage: wanted.storage.clone(),
-            path,
-            account: wanted.account.clone(),
-            in_place: false,
-            scan_every_s: SCAN_EVERY_S,
             hold: wanted.hold.clone(),
             grant,
+            care: Care { refuses_policy: wanted.refuses_policy, ..Care::default() },
+            ..Facts::new(volume, home, &wanted.storage, path, account)
         };
         facts.store(self.home(), name)?;
         tracing::info!(target: "audit", volume = name, home = %wanted.home, "subscribed");
@@ -336,7 +346,8 @@ impl Site {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn volume_status(&self, name: &str, facts: &Facts) -> Result<VolumeStatus, Error> {
-        let (tree, standing) = (self.snapshot().volume_tree(facts.id)?, self.following.standing(&facts.id));
+        let (snapshot, standing) = (self.snapshot(), self.following.standing(&facts.id));
+        let (tree, is_followed) = (snapshot.volume_tree(facts.id)?, snapshot.follows(facts));
         let seq = tree.position()?.seq;
         Ok(VolumeStatus {
             name: name.into(),
@@ -344,7 +355,7 @@ impl Site {
             home: facts.home.clone(),
             seq,
             last: standing.last.max(seq),
-            pending: 0,
+            pending: if is_followed { snapshot.pending(name, facts)?.count() } else { 0 },
             heard_s: standing.heard.map(|heard| heard.elapsed().as_secs()),
             trouble: standing.trouble,
         })
@@ -363,22 +374,53 @@ impl Site {
         match about {
             AboutVolume::Follow(name) => self.enlist_follower(proof, &name),
             AboutVolume::Log { volume, after, patience_ms } => {
-                let tree = || self.tree_for(proof, volume, Need::Read);
+                self.note_asked(proof.principal.site(), None);
+                self.collect_from(volume, proof.principal.site());
+                // Who waits has what it says; others ask ahead.
+                if patience_ms > 0 && self.tree_for(proof, volume, Need::Read).is_ok() {
+                    self.confirmed.on_follower(volume, proof.principal.site(), after);
+                }
+                let tree = || {
+                    let (facts, tree) = self.open_for(proof, volume, Need::Read)?;
+                    let has_news = self.has_news(proof.principal.site(), &facts, &tree);
+                    Ok((tree, has_news))
+                };
                 wait_for_records(tree, after, Duration::from_millis(patience_ms.into()), stop)
             }
             AboutVolume::Submit { volume, changes } => {
                 let tree = self.tree_for(proof, volume, Need::Write)?;
                 let origin = follower_number(&tree, proof.principal.site())?;
                 check_origin(&changes, origin)?;
-                tree.decide(&changes)?;
+                let opened = self.snapshot().volume_of(volume).ok_or_else(|| no_such("change volume"))??;
+                opened.submit(changes)?;
+                self.collect_from(volume, proof.principal.site());
                 Ok(VolumeReply::Taken)
+            }
+            AboutVolume::Kept { volume, versions } => {
+                let tree = self.tree_for(proof, volume, Need::Read)?;
+                kept(&tree, &versions).map(VolumeReply::Kept)
             }
             AboutVolume::Holders { volume, path } => {
                 let tree = self.tree_for(proof, volume, Need::Read)?;
                 self.holders(&tree, volume, &path, Some(proof.principal.site())).map(VolumeReply::Holders)
             }
+            AboutVolume::Page { volume, after } => {
+                let tree = self.tree_for(proof, volume, Need::Read)?;
+                page_that_fits(&tree, after.as_ref()).map(VolumeReply::Page)
+            }
             AboutVolume::Held { volume, path } => {
-                self.held_for_home(proof, volume, &path).map(VolumeReply::Tally)
+                self.held_for_others(proof, volume, &path).map(VolumeReply::Tally)
+            }
+            AboutVolume::Duties { volume, offer } => {
+                let (facts, tree) = self.open_for(proof, volume, Need::Read)?;
+                self.duties(proof, &facts, &tree, offer).map(VolumeReply::Duties)
+            }
+            AboutVolume::Digests { volume, versions } => {
+                let tree = match self.snapshot().volume_of(volume) {
+                    Some(_) => self.tree_for(proof, volume, Need::Read)?,
+                    None => self.tree_for_others(proof, volume)?,
+                };
+                noted_digests(&tree, &versions).map(VolumeReply::Digests)
             }
             other => Err(violation("volume", format_args!("{other:?} of a PoP"))),
         }
@@ -402,6 +444,10 @@ impl Site {
                 self.verify(access, &place, repair, stop).map(VolumeReply::Tally)
             }
             AboutVolume::Where(place) => self.whereabouts(access, &place).map(VolumeReply::Whereabouts),
+            AboutVolume::Known(place) => self.known_digest(access, &place).map(VolumeReply::Digest),
+            AboutVolume::Manage { name, what } => {
+                self.manage_volume(access, &name, &what, stop).map(VolumeReply::Told)
+            }
             other => Err(violation("volume", format_args!("{other:?} of a user"))),
         }
     }
@@ -416,20 +462,29 @@ impl Site {
     fn enlist_follower(&self, proof: &Proof, name: &str) -> Result<VolumeReply, Error> {
         let snapshot = self.snapshot();
         let unknown = || Error::new(Code::VolumeUnknown, "follow", name, "");
-        let facts = snapshot.volumes.get(name).filter(|facts| facts.home == snapshot.site);
+        let facts = snapshot.volumes.get(name).filter(|facts| !snapshot.follows(facts));
         let facts = facts.ok_or_else(unknown)?;
         let (volume, writes) = (facts.id, may(facts, &proof.principal, Need::Write));
         let tree = self.tree_for(proof, volume, Need::Read)?;
         let _one = self.following.numbering.lock().expect("no thread panics while it holds the lock");
+        let is_new = !followers(&tree)?.contains_key(proof.principal.site());
         let origin = number_follower(&tree, proof.principal.site())?;
+        if is_new {
+            self.placing.tell_all(volume);
+        }
         tracing::info!(target: "audit", principal = %proof.principal, volume = name, "follows");
         Ok(VolumeReply::Followed { volume, origin, writes })
     }
 
     /// The tree of a volume of this site, for the PoP of a site that may follow it.
     fn tree_for(&self, proof: &Proof, id: VolumeId, need: Need) -> Result<Arc<VolumeTree>, Error> {
+        self.open_for(proof, id, need).map(|(_, tree)| tree)
+    }
+
+    /// The same, with what is known of the volume.
+    fn open_for(&self, proof: &Proof, id: VolumeId, need: Need) -> Result<(Facts, Arc<VolumeTree>), Error> {
         let (snapshot, principal) = (self.snapshot(), &proof.principal);
-        let own = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && facts.home == snapshot.site);
+        let own = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && !snapshot.follows(facts));
         let unknown = || Error::new(Code::VolumeUnknown, "follow", "volume", "");
         let (name, facts) = own.ok_or_else(unknown)?;
         if !may(facts, principal, need) {
@@ -443,18 +498,44 @@ impl Site {
             return Err(error);
         }
         let volume = snapshot.volume(name).ok_or_else(unknown)??;
-        Ok(volume.tree().clone())
+        Ok((facts.clone(), volume.tree().clone()))
     }
 }
 
-fn may(facts: &Facts, principal: &Principal, need: Need) -> bool {
+/// Whether the plain files here are these versions.
+fn kept(tree: &VolumeTree, versions: &[(NodeId, u64)]) -> Result<Vec<bool>, Error> {
+    let held = tree.held_of(&versions.iter().map(|(id, _)| *id).collect::<Vec<_>>())?;
+    Ok(versions
+        .iter()
+        .map(|(id, version)| held.get(id).is_some_and(|held| held.version == *version))
+        .collect())
+}
+
+/// The digests of these versions, as far as they are known here.
+fn noted_digests(tree: &VolumeTree, versions: &[(NodeId, u64)]) -> Result<Vec<Option<[u8; 32]>>, Error> {
+    let ids: Vec<NodeId> = versions.iter().map(|(id, _)| *id).collect();
+    let (nodes, held) = (tree.nodes(&ids)?, tree.held_of(&ids)?);
+    let noted = |(id, version): &(NodeId, u64)| {
+        let Some(Kind::File(content)) = nodes.get(id).map(|node| &node.kind) else { return None };
+        let held = held.get(id).filter(|held| held.is_of(content) || held.expected(*version).is_some());
+        let noted = content.digest.or(held.and_then(|held| held.digest));
+        noted.filter(|_| content.version == *version)
+    };
+    Ok(versions.iter().map(noted).collect())
+}
+
+fn no_such(op: &str) -> Error {
+    Error::new(Code::VolumeUnknown, op, "volume", "")
+}
+
+pub(super) fn may(facts: &Facts, principal: &Principal, need: Need) -> bool {
     matches!(principal, Principal::Host(_))
         && folders(&facts.grant, principal, need).iter().any(RelPath::is_root)
 }
 
-/// Waits for records, as long as the follower may have them.
+/// Waits for records, as long as the follower may have them; not where there is other news for it.
 fn wait_for_records(
-    tree: impl Fn() -> Result<Arc<VolumeTree>, Error>,
+    tree: impl Fn() -> Result<(Arc<VolumeTree>, bool), Error>,
     after: u64,
     patience: Duration,
     stop: &Stop,
@@ -462,16 +543,29 @@ fn wait_for_records(
     let until = Instant::now() + patience.min(2 * PATIENCE);
     loop {
         stop.check()?;
-        let tree = tree()?;
+        let (tree, has_news) = tree()?;
         let records: Vec<Record> = tree.log(after, MOST_RECORDS as usize)?;
         // As many as fit a message.
         let records = parts(records, MOST_RECORDS as usize).into_iter().next().unwrap_or_default();
         let left = until.saturating_duration_since(Instant::now());
-        if !records.is_empty() || left.is_zero() {
+        if !records.is_empty() || left.is_zero() || has_news {
             let last = tree.position()?.seq;
             return Ok(VolumeReply::Records { records, last });
         }
         tree.wait_beyond(after, left.min(LOOK_EVERY));
+    }
+}
+
+/// A part of a tree, with as many rows as fit a message.
+fn page_that_fits(tree: &VolumeTree, after: Option<&Reached>) -> Result<Box<Page>, Error> {
+    let mut page = tree.page(after, MOST_ROWS)?;
+    loop {
+        let (rows, size) = (page.rows(), encode(&page).len());
+        if rows <= 1 || size <= PAGE_BYTES {
+            return Ok(Box::new(page));
+        }
+        // Their share, and a little less, since rows are not all of one size.
+        page.cut((rows * PAGE_BYTES / size).saturating_mul(15) / 16);
     }
 }
 

@@ -10,19 +10,29 @@ pub mod buffer;
 pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
+mod collecting;
 pub mod console;
 pub mod desks;
 mod digests;
+mod evicting;
 pub mod export;
+mod far_locks;
 mod fetching;
 pub mod files;
 pub mod following;
+mod handing;
 pub mod history;
+pub(crate) mod holding;
 pub mod introduction;
 pub mod kept;
+mod late;
 pub mod lines;
+mod managing;
+mod mending;
 pub mod notices;
 mod pacing;
+mod placing;
+mod pulling;
 pub mod push;
 pub mod queue;
 pub mod replicas;
@@ -33,10 +43,14 @@ pub mod runner;
 mod running;
 pub mod scope;
 pub mod snapshot;
+mod sourcing;
 mod spill;
 pub mod tickets;
+mod touched;
 mod trailing;
 pub mod transfer;
+mod trimming;
+pub mod verifying;
 pub mod view;
 pub mod volumes;
 pub mod watch;
@@ -48,6 +62,7 @@ use crate::identity::verify::verify_holder;
 use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
 use crate::net::switchboard::Switchboard;
+use crate::store::locks::LockTable;
 use access::{Access, Peer, Proof};
 use kept::{KeptSessions, Parking};
 use renkei_core::error::{Code, Error};
@@ -137,6 +152,7 @@ pub struct Site {
     pub(crate) arrivals: rules::Arrivals,
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) circuits: circuits::Circuits,
+    pub(crate) locks: Arc<LockTable>,
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) memory: Memory,
     pub(crate) held: lines::Held,
@@ -144,6 +160,15 @@ pub struct Site {
     console: console::Console,
     rooms: rooms::Rooms,
     pub(crate) following: following::Following,
+    pub(crate) collecting: collecting::Collecting,
+    pub(crate) holding: holding::Holding,
+    placing: placing::Placing,
+    verifying: verifying::Verifying,
+    confirmed: trimming::Confirmed,
+    /// Held while what is known of a volume changes.
+    managing: Mutex<()>,
+    pub(crate) lending: desks::Lending,
+    pub(crate) left_drafts: desks::LeftDrafts,
 }
 
 impl Site {
@@ -167,6 +192,7 @@ impl Site {
             arrivals: rules::Arrivals::default(),
             queue: Arc::default(),
             circuits: circuits::Circuits::default(),
+            locks: Arc::default(),
             switchboard: Arc::default(),
             memory: Memory::default(),
             held: lines::Held::default(),
@@ -174,6 +200,14 @@ impl Site {
             console: console::Console::default(),
             rooms: rooms::Rooms::default(),
             following: following::Following::default(),
+            collecting: collecting::Collecting::default(),
+            holding: holding::Holding::default(),
+            placing: placing::Placing::default(),
+            verifying: verifying::Verifying::default(),
+            confirmed: trimming::Confirmed::default(),
+            managing: Mutex::default(),
+            lending: desks::Lending::default(),
+            left_drafts: desks::LeftDrafts::default(),
         });
         fetching.belongs_to(&site);
         Ok(site)
@@ -209,6 +243,16 @@ impl Site {
                 self.note_unusable(mark, error);
                 current
             }
+        }
+    }
+
+    /// Reads what this process has just written, which may carry the time of what was read before.
+    pub(crate) fn read_again(&self) {
+        match self.last_snapshot().reload(&self.home) {
+            Ok(fresh) => {
+                *self.current.write().expect("no thread panics while it holds the lock") = Arc::new(fresh);
+            }
+            Err(error) => self.note_unusable(snapshot::mark(&self.home), error),
         }
     }
 

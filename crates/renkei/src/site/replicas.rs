@@ -1,31 +1,30 @@
 //! Replicas: the plain files of followed volumes that this site holds.
 //!
-//! They come by a transfer from the home, like any other: verified, durable, resumed where it stopped. Then they are compared
-//! with the catalogue, and those count as held that are what it names. Guarantee: a replica that is not held is never given
-//! out, and one that was found to be wrong is not held. The home has every file, so that no replica is the last.
+//! They come by transfers from the home or from another site that holds them (`pulling`). Then they are compared with the
+//! catalogue, and those count as held that are what it names. Guarantee: a replica that is not held is never given
+//! out, and one that was found to be wrong is not held. Giving them up is in `evicting`.
 
 use super::Site;
 use super::access::Access;
 use super::fetching::Contents;
 use super::files::checksum;
-use super::running::Running;
+use super::pulling::{Came, How, Lacking};
 use super::snapshot::Snapshot;
-use super::transfer::{Watch, running};
+use super::transfer::Watch;
 use crate::catalogue::{Held, VolumeTree};
 use crate::identity::account::Account;
-use crate::mover::receive::{ReceiveJob, receive, unlimited};
-use crate::mover::{Stop, fresh_id, hex};
-use crate::store::local::LocalStore;
-use crate::store::{Detail, Dir, Store};
+use crate::mover::Stop;
+use crate::store::local::{Access as Mode, LocalStore};
+pub(super) use crate::store::tree::{dir_of, make_dirs};
+use crate::store::{Detail, Dir, ReadFile, Store};
 use crate::volume::Facts;
+use crate::volume::pending::Pending;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::{
-    Algorithm, Class, EntryFailure, Existing, OpenReceive, OpenSend, ReceiveOptions, Request, Source,
-};
-use renkei_core::wire::volume::Tally;
+use renkei_core::wire::message::{Algorithm, EntryFailure};
+use renkei_core::wire::volume::{Holding, Tally};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -37,23 +36,21 @@ const MAX_NAMED: usize = 1000;
 const ROUNDS: u32 = 3;
 /// Failures that are listed.
 const MAX_LISTED: usize = 100;
-/// Data streams at most; the home decides.
-const MAX_STREAMS: u16 = 64;
 
 /// A followed volume, opened for its replicas.
-struct Copy {
-    name: String,
-    facts: Facts,
-    contents: Contents,
-    account: Account,
+pub(super) struct Copy {
+    pub(super) name: String,
+    pub(super) facts: Facts,
+    pub(super) contents: Contents,
+    pub(super) account: Account,
 }
 
 /// A file of the catalogue.
 pub(super) struct Found {
-    id: NodeId,
-    path: RelPath,
-    content: Content,
-    node: Node,
+    pub(super) id: NodeId,
+    pub(super) path: RelPath,
+    pub(super) content: Content,
+    pub(super) node: Node,
 }
 
 impl Site {
@@ -63,80 +60,107 @@ impl Site {
     /// What the home says, and those of a transfer; `NotAllowed` where nothing is held.
     pub fn replicate(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Tally, Error> {
         let copy = self.copy(access, place)?;
-        self.hold_below(access, &copy, &place.path, stop)
+        self.hold_below(access, &copy, &place.path, &|_, _| (), stop).map(|(_, tally)| tally)
     }
 
-    /// Holds replicas of all files below the folders that the administrator wants held here; whether all of them are.
+    /// Holds replicas of all files at a path and below it, without anybody who asks for it; `begin` hears what is
+    /// missing when it is about to be brought.
     ///
     /// # Errors
     /// As [`Site::replicate`].
-    pub(super) fn hold_all(&self, name: &str, facts: &Facts, stop: &Stop) -> Result<bool, Error> {
+    pub(super) fn hold_in_background(
+        &self,
+        name: &str,
+        facts: &Facts,
+        path: &RelPath,
+        begin: &dyn Fn(Holding, &Watch),
+        stop: &Stop,
+    ) -> Result<Holding, Error> {
+        let (access, copy) = self.own_copy(name, facts)?;
+        self.hold_below(&access, &copy, path, begin, stop).map(|(found, _)| found)
+    }
+
+    /// Holds replicas of those of some files that lie in a folder, with nobody asking; gives how many are still missing.
+    ///
+    /// # Errors
+    /// As [`Site::replicate`].
+    pub(super) fn hold_some(
+        &self,
+        name: &str,
+        facts: &Facts,
+        folder: &RelPath,
+        ids: &BTreeSet<NodeId>,
+        begin: &dyn Fn(Holding, &Watch),
+        stop: &Stop,
+    ) -> Result<usize, Error> {
+        let (access, copy) = self.own_copy(name, facts)?;
+        let (found, files) = lacking_of(&copy.contents.pending, folder, ids)?;
+        if files.is_empty() {
+            return Ok(0);
+        }
+        let watch = Watch::default();
+        begin(found, &watch);
+        self.mend(&access, &copy, folder, &files, (&watch, stop)).map(|left| left.len())
+    }
+
+    /// A followed volume, opened by the PoP itself.
+    fn own_copy(&self, name: &str, facts: &Facts) -> Result<(Access, Copy), Error> {
         let (snapshot, account) = (self.snapshot(), Account::lookup(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
         let contents = snapshot.contents(name, facts)?;
         let copy = Copy { name: name.into(), facts: facts.clone(), contents, account };
-        let mut is_whole = true;
-        for folder in &facts.hold {
-            is_whole &=
-                self.hold_below(&access, &copy, &RelPath::parse(folder.as_bytes())?, stop)?.failed == 0;
-        }
-        Ok(is_whole)
+        Ok((access, copy))
     }
 
     /// Brings what is missing; again, if the volume went on meanwhile.
-    fn hold_below(&self, access: &Access, copy: &Copy, path: &RelPath, stop: &Stop) -> Result<Tally, Error> {
-        let mut tally = Tally::default();
-        for _ in 0..ROUNDS {
-            tally = self.hold_once(access, copy, path, stop)?;
-            if tally.failed == 0 {
+    fn hold_below(
+        &self,
+        access: &Access,
+        copy: &Copy,
+        path: &RelPath,
+        begin: &dyn Fn(Holding, &Watch),
+        stop: &Stop,
+    ) -> Result<(Holding, Tally), Error> {
+        let mut found = self.hold_once(access, copy, path, begin, stop)?;
+        for _ in 1..ROUNDS {
+            if found.0.missing_files == 0 {
                 break;
             }
+            found = self.hold_once(access, copy, path, begin, stop)?;
         }
-        Ok(tally)
+        Ok(found)
     }
 
-    fn hold_once(&self, access: &Access, copy: &Copy, path: &RelPath, stop: &Stop) -> Result<Tally, Error> {
+    fn hold_once(
+        &self,
+        access: &Access,
+        copy: &Copy,
+        path: &RelPath,
+        begin: &dyn Fn(Holding, &Watch),
+        stop: &Stop,
+    ) -> Result<(Holding, Tally), Error> {
         let plain = copy.plain()?;
-        let tree = copy.contents.tree.clone();
-        match missing(&tree, path)? {
-            Some(sources) if sources.is_empty() => return count_held(&tree, path),
-            Some(sources) => self.pull(access, copy, sources, false, stop)?,
-            None => self.pull(access, copy, vec![path.clone()], true, stop)?,
+        let (tree, pending) = (copy.contents.tree.clone(), &copy.contents.pending);
+        let (found, lacking) = missing(&tree, pending, path)?;
+        let watch = Watch::default();
+        let mut tally = Tally { files: found.files, bytes: found.bytes, ..Tally::default() };
+        if found.missing_files == 0 {
+            return Ok((found, tally));
         }
-        let (path, stop) = (path.clone(), stop.clone());
-        copy.run("adopt", move || adopt_all(&plain, &tree, &path, &stop))
-    }
-
-    /// Holds no replicas at a place and below it any more.
-    ///
-    /// # Errors
-    /// `CatalogueFailed`, and those of the file system.
-    pub fn evict(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Tally, Error> {
-        let copy = self.copy(access, place)?;
-        let plain = copy.plain()?;
-        let (tree, path, stop) = (copy.contents.tree.clone(), place.path.clone(), stop.clone());
-        copy.run("evict", move || {
-            let mut tally = Tally::default();
-            each_file(&tree, &path, &mut |found| {
-                stop.check()?;
-                if tree.held(found.id)?.is_none() {
-                    return Ok(());
-                }
-                // Nobody is given it from here on, whether it can be removed or not.
-                tree.set_held(&[(found.id, None)])?;
-                let removed = dir_of(&*plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
-                match removed {
-                    Err(error) if error.code != Code::PathNotFound => tally.fail(&found.path, error),
-                    _ => tally.count(&found),
-                }
-                Ok(())
-            })?;
-            Ok(tally)
-        })
+        begin(found.clone(), &watch);
+        self.pull_from_any(access, copy, path, lacking, (&watch, stop), |came| {
+            let (plain, tree, below) = (plain.clone(), tree.clone(), path.clone());
+            let (came, stop) = (came.clone(), stop.clone());
+            tally = copy.run("adopt", move || adopt_all(&plain, &tree, &below, &came, &stop))?;
+            Ok(if tally.failed == 0 { None } else { Some(missing(&copy.contents.tree, pending, path)?.1) })
+        })?;
+        let missing_bytes = found.bytes.saturating_sub(tally.bytes);
+        let trouble = tally.failures.first().map(|failure| failure.error.clone());
+        Ok((Holding { missing_files: tally.failed, missing_bytes, trouble, ..found }, tally))
     }
 
     /// Reads the plain files at a place and below it that this site holds, and compares them with their digests; of those
-    /// that had none the digest is kept now. A replica that is wrong is not held any more; at the home it is told.
+    /// that had none the digest is kept now. What is wrong is not given out any more.
     ///
     /// # Errors
     /// As [`Site::evict`]; with `repair` as [`Site::replicate`].
@@ -144,55 +168,103 @@ impl Site {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         if !snapshot.follows(facts) {
-            return self.verify_at_home(access, place, facts, stop);
+            return self.verify_at_home(access, place, facts, repair, stop);
         }
         let copy = self.copy(access, place)?;
         let (plain, tree) = (copy.plain()?, copy.contents.tree.clone());
         let (path, stopped) = (place.path.clone(), stop.clone());
-        let tally = copy.run("verify", move || {
-            verify_below(
+        let only_here = self.only_here(&copy, &path)?;
+        let (tally, wrong) = copy.run("verify", move || {
+            let mut wrong = Vec::new();
+            let tally = verify_below(
                 &tree,
                 &path,
                 &stopped,
                 |found| check(&*plain, found),
-                |found| {
-                    tree.set_held(&[(found.id, None)])?;
-                    let _ = dir_of(&*plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
+                |found, known| {
+                    if only_here.contains(&found.id) {
+                        // Better a file that somebody touched than none.
+                        return Ok(());
+                    }
+                    give_up(&*plain, &tree, found, known)?;
+                    wrong.push((found.path.clone(), known));
                     Ok(())
                 },
-            )
-        })?;
-        for failure in tally.failures.iter().filter(|_| repair) {
-            self.replicate(
-                access,
-                &Place { storage: place.storage.clone(), path: failure.path.clone() },
-                stop,
             )?;
+            Ok((tally, wrong))
+        })?;
+        if repair {
+            self.mend(access, &copy, &RelPath::root(), &wrong, (&Watch::default(), stop))?;
         }
         Ok(tally)
     }
 
-    /// At the home nothing is taken away: the plain file is the volume's only one as far as the home knows.
-    fn verify_at_home(
+    /// Brings files anew that verifying found wrong, with nobody asking.
+    ///
+    /// # Errors
+    /// As [`Site::replicate`].
+    pub(super) fn repair_in_background(
         &self,
-        access: &Access,
-        place: &Place,
+        name: &str,
         facts: &Facts,
-        stop: &Stop,
-    ) -> Result<Tally, Error> {
-        let opened = access.open(place, false)?;
-        let snapshot = self.snapshot();
-        let volume = snapshot.volume(&place.storage).ok_or_else(|| no_volume(place))??;
-        volume.flush()?;
-        let tree = snapshot.volume_tree(facts.id)?;
-        let stop = stop.clone();
-        opened.run("verify", move |store, path| {
-            verify_below(&tree, path, &stop, |found| check(store, found), |_| Ok(()))
+        wrong: &[Wrong],
+    ) -> Result<(), Error> {
+        let (access, copy) = self.own_copy(name, facts)?;
+        self.give_up_own(&copy, wrong)?;
+        let how = (&Watch::default(), &Stop::default());
+        let left = self.mend(&access, &copy, &RelPath::root(), wrong, how)?;
+        tracing::info!(target: "audit", volume = name, files = wrong.len(), left = left.len(), "brought anew");
+        Ok(())
+    }
+
+    /// Holds wrong files no more that were written here, as far as the home has them.
+    fn give_up_own(&self, copy: &Copy, wrong: &[Wrong]) -> Result<(), Error> {
+        let (plain, tree) = (copy.plain()?, copy.contents.tree.clone());
+        let (mut own, mut versions) = (Vec::new(), Vec::new());
+        for (path, known) in wrong {
+            let Ok((id, node)) = locate(&tree, path) else { continue };
+            let Kind::File(content) = node.kind.clone() else { continue };
+            if tree.held(id)?.is_some_and(|held| held.is_own()) && !copy.contents.pending.is_unsent(id) {
+                versions.push((id, content.version));
+                own.push((Found { id, path: path.clone(), content, node }, *known));
+            }
+        }
+        let only_here = self.not_kept(copy, &versions).unwrap_or_else(|error| {
+            tracing::info!(%error, "what was written here and is wrong stays");
+            versions.iter().map(|(id, _)| *id).collect()
+        });
+        own.retain(|(found, _)| !only_here.contains(&found.id));
+        copy.run("verify", move || {
+            own.iter().try_for_each(|(found, known)| give_up(&*plain, &tree, found, *known))
         })
     }
 
+    /// Brings files that are named each, many in one transfer; those that are not here then are given back.
+    fn mend(
+        &self,
+        access: &Access,
+        copy: &Copy,
+        below: &RelPath,
+        files: &[Wrong],
+        how: How<'_>,
+    ) -> Result<Vec<RelPath>, Error> {
+        let mut all_left = Vec::new();
+        for part in files.chunks(MAX_NAMED) {
+            let mut left = part.to_vec();
+            let pulled = self.pull_from_any(access, copy, below, named(&left), how, |came| {
+                let (plain, tree, part) = (copy.plain()?, copy.contents.tree.clone(), left.clone());
+                let (came, stop) = (came.clone(), how.1.clone());
+                left = copy.run("adopt", move || adopt_each(&plain, &tree, &part, &came, &stop))?;
+                Ok(if left.is_empty() { None } else { Some(named(&left)) })
+            });
+            pulled?;
+            all_left.extend(left.into_iter().map(|(path, _)| path));
+        }
+        Ok(all_left)
+    }
+
     /// The volume that a place lies in, if replicas of it are held here.
-    fn copy(&self, access: &Access, place: &Place) -> Result<Copy, Error> {
+    pub(super) fn copy(&self, access: &Access, place: &Place) -> Result<Copy, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         if !snapshot.follows(facts) {
@@ -207,81 +279,15 @@ impl Site {
         let account = Account::lookup(&facts.account)?;
         account.check_servable()?;
         let contents = snapshot.contents(&place.storage, facts)?;
-        Ok(Copy { name: place.storage.clone(), facts: facts.clone(), contents, account })
+        let (name, facts) = (place.storage.clone(), facts.clone());
+        Ok(Copy { name, facts, contents, account })
     }
+}
 
-    /// Has the home send what is there and not here.
-    fn pull(
-        &self,
-        access: &Access,
-        copy: &Copy,
-        paths: Vec<RelPath>,
-        recursive: bool,
-        stop: &Stop,
-    ) -> Result<(), Error> {
-        let options = ReceiveOptions { existing: Existing::SameStamp, delete: false, dry_run: false };
-        let to = Place { storage: copy.facts.storage.clone(), path: copy.facts.place()? };
-        // One at a time, and the next goes on where one stopped.
-        let job = u64::from_le_bytes(*copy.facts.id.first_chunk().expect("16 bytes are more than 8"));
-        let open = OpenReceive {
-            transfer: fresh_id()?,
-            job,
-            to,
-            options: options.clone(),
-            class: Class::Normal,
-            max_streams: MAX_STREAMS,
-            rules: Vec::new(),
-        };
-        let watch = Watch::default();
-        let entry = self.listed_pull(access, copy, &open, &watch, stop);
-        let _listed = self.transfers.enter(job, entry)?;
-        let base = copy.make_base(&paths)?;
-        let journal = self.open_journal(access, &copy.account, &open, job, &*unlimited())?;
-        let from = |path: &RelPath| Place { storage: copy.name.clone(), path: path.clone() };
-        let sources = paths.iter().map(|path| Source { from: from(path), to: path.clone(), alone: false });
-        let plain = OpenSend::plain(open.transfer, sources.collect());
-        let send = OpenSend { recursive, offers: true, max_streams: MAX_STREAMS, ..plain };
-        let dialler = self.dialler(&self.snapshot())?;
-        let mut session = dialler.connect(&copy.facts.home)?;
-        let opened = session.ask_open(Request::OpenSend(send))?;
-        let streams = dialler.join(&mut session, &opened)?;
-        let job = ReceiveJob {
-            base,
-            job,
-            options,
-            journal,
-            account: copy.account.clone(),
-            max_deferred: access.snapshot.config.limits.max_entries as usize,
-            memory: unlimited(),
-            side: access.site().into(),
-            root: format!("/{}", copy.name),
-            keep: None,
-            within: vec![RelPath::root()],
-            custodian: None,
-        };
-        let ended = receive(job, &mut session.control, streams, &watch, stop);
-        self.note_end(&hex(&open.transfer), "receive", &ended);
-        ended.map(drop)
-    }
-
-    /// What is shown of a pull while it runs; it ends when the volume is followed no more.
-    fn listed_pull(
-        &self,
-        access: &Access,
-        copy: &Copy,
-        open: &OpenReceive,
-        watch: &Watch,
-        stop: &Stop,
-    ) -> Running {
-        let shown = format!("replicas of /{}", copy.name);
-        let entry = running(access, open.transfer, "receive", shown, open.class, watch, stop);
-        let (name, id) = (copy.name.clone(), copy.facts.id);
-        let judge = move |now: &Arc<Snapshot>| match now.volumes.get(&name) {
-            Some(facts) if facts.id == id => now.trust.endpoints(&facts.home).map(drop),
-            _ => Err(Error::new(Code::VolumeUnknown, "replicate", &name, "it is not followed any more")),
-        };
-        Running { judge: Arc::new(judge), ..entry }
-    }
+/// The plain files of a volume whose home is here.
+pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &Facts) -> Result<Arc<dyn Store>, Error> {
+    let root = &snapshot.storage(&facts.storage)?.storage;
+    Ok(Arc::new(LocalStore::open(&root.path, Mode::ReadOnly)?.below(&facts.place()?)?))
 }
 
 pub(super) fn no_volume(place: &Place) -> Error {
@@ -289,7 +295,7 @@ pub(super) fn no_volume(place: &Place) -> Error {
 }
 
 impl Copy {
-    fn plain(&self) -> Result<Arc<LocalStore>, Error> {
+    pub(super) fn plain(&self) -> Result<Arc<LocalStore>, Error> {
         let none = || {
             let cause = "it was subscribed to without --storage";
             Error::new(Code::NotAllowed, "replicate", format!("/{}", self.name), cause)
@@ -298,7 +304,7 @@ impl Copy {
     }
 
     /// Does some work as the account whose files the replicas are.
-    fn run<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
@@ -307,7 +313,7 @@ impl Copy {
     }
 
     /// Opens the directory of the replicas, and makes those above some paths.
-    fn make_base(&self, paths: &[RelPath]) -> Result<Arc<dyn Dir>, Error> {
+    pub(super) fn make_base(&self, paths: &[RelPath]) -> Result<Arc<dyn Dir>, Error> {
         let plain = self.plain()?;
         let above: BTreeSet<RelPath> = paths.iter().filter_map(RelPath::parent).collect();
         self.run("open", move || {
@@ -318,62 +324,165 @@ impl Copy {
     }
 }
 
-/// Opens a directory, made with those above it if they are missing.
-pub(super) fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
-    let mut dir = root.clone();
-    for name in path.components() {
-        match dir.mkdir(name, 0o755) {
-            Err(error) if error.code != Code::PathExists => return Err(error),
-            _ => dir = dir.child(name)?,
+/// Those of some files that lie in a folder and are not held, with the digests that they should have if a wrong one was here.
+fn lacking_of(
+    pending: &Pending,
+    folder: &RelPath,
+    ids: &BTreeSet<NodeId>,
+) -> Result<(Holding, Vec<Wrong>), Error> {
+    let (tree, ids) = (pending.tree(), ids.iter().copied().collect::<Vec<_>>());
+    let (mut found, mut files) = (Holding::nothing(folder.clone()), Vec::new());
+    let (nodes, names, held) = (tree.nodes(&ids)?, tree.names_of(&ids)?, tree.held_of(&ids)?);
+    for id in ids {
+        let Some(Node { kind: Kind::File(content), .. }) = nodes.get(&id) else { continue };
+        let held = held.get(&id);
+        if held.is_some_and(|held| held.is_of(content)) || pending.is_unsent(id) {
+            continue;
+        }
+        for spot in names.get(&id).map(Vec::as_slice).unwrap_or_default() {
+            let Some(path) = pending.path_of(spot)?.filter(|path| path.starts_with(folder)) else { continue };
+            found.missing_files += 1;
+            found.missing_bytes += content.size;
+            files.push((path, held.and_then(|held| held.expected(content.version))));
         }
     }
-    Ok(dir)
+    Ok((found, files))
 }
 
-/// Whether the version of now is held.
-fn is_held(tree: &VolumeTree, found: &Found) -> Result<bool, Error> {
-    Ok(tree.held(found.id)?.is_some_and(|held| held.version == found.content.version))
+/// Files that are wanted by name.
+fn named(wrong: &[Wrong]) -> Lacking {
+    Lacking::Files(wrong.iter().map(|(path, _)| path.clone()).collect())
 }
 
-/// The files at a path and below it that are not held; `None` if they are too many to name each.
-fn missing(tree: &VolumeTree, path: &RelPath) -> Result<Option<Vec<RelPath>>, Error> {
-    let mut paths = Vec::new();
-    each_file(tree, path, &mut |found| {
-        if paths.len() <= MAX_NAMED && !is_held(tree, &found)? {
-            paths.push(found.path);
-        }
-        Ok(())
-    })?;
-    Ok((paths.len() <= MAX_NAMED).then_some(paths))
-}
-
-pub(super) fn count_held(tree: &VolumeTree, path: &RelPath) -> Result<Tally, Error> {
-    let mut tally = Tally::default();
-    each_file(tree, path, &mut |found| {
-        if is_held(tree, &found)? {
-            tally.count(&found);
-        }
-        Ok(())
-    })?;
-    Ok(tally)
-}
-
-/// Notes which plain files at a path and below it are what the catalogue names.
-fn adopt_all(plain: &LocalStore, tree: &VolumeTree, path: &RelPath, stop: &Stop) -> Result<Tally, Error> {
-    let (mut tally, mut adopted) = (Tally::default(), Vec::new());
-    each_file(tree, path, &mut |found| {
-        stop.check()?;
-        match adopt(plain, &found) {
-            Ok(held) => {
-                tally.count(&found);
-                adopted.push((found.id, Some(held)));
+/// What is missing at a path and below it: the files, unless they are too many to name each.
+fn missing(tree: &VolumeTree, pending: &Pending, path: &RelPath) -> Result<(Holding, Lacking), Error> {
+    let (mut paths, mut found) = (Vec::new(), Holding::nothing(path.clone()));
+    each_held(tree, path, &mut |file, is_held| {
+        found.files += 1;
+        found.bytes += file.content.size;
+        // What was written here and not handed in yet is newer.
+        if !is_held && !pending.is_unsent(file.id) {
+            found.missing_files += 1;
+            found.missing_bytes += file.content.size;
+            if paths.len() <= MAX_NAMED {
+                paths.push(file.path);
             }
-            Err(error) => tally.fail(&found.path, error),
         }
-        if adopted.len() >= PAGE { tree.set_held(&std::mem::take(&mut adopted)) } else { Ok(()) }
     })?;
-    tree.set_held(&adopted)?;
+    let lacking = if paths.len() <= MAX_NAMED { Lacking::Files(paths) } else { Lacking::Below(path.clone()) };
+    Ok((found, lacking))
+}
+
+/// All files at a path and below it, and those of them that are held.
+pub(super) fn count(tree: &VolumeTree, path: &RelPath) -> Result<(Tally, Tally), Error> {
+    let (mut all, mut held) = (Tally::default(), Tally::default());
+    each_held(tree, path, &mut |found, is_held| {
+        all.count(&found);
+        if is_held {
+            held.count(&found);
+        }
+    })?;
+    Ok((all, held))
+}
+
+/// Notes which plain files at a path and below it are what the catalogue names; those that are held stay as they are.
+fn adopt_all(
+    plain: &LocalStore,
+    tree: &VolumeTree,
+    path: &RelPath,
+    came: &Came,
+    stop: &Stop,
+) -> Result<Tally, Error> {
+    let mut tally = Tally::default();
+    each_page(tree, path, &mut |page| {
+        stop.check()?;
+        let known = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
+        let mut adopted = Vec::new();
+        for found in page {
+            let before = known.get(&found.id);
+            if before.is_some_and(|held| held.is_of(&found.content)) {
+                tally.count(&found);
+                continue;
+            }
+            let digest = before.and_then(|held| held.expected(found.content.version));
+            match adopt(plain, &found, came)
+                .and_then(|held| with_digest(plain, &found.path, held, digest, stop))
+            {
+                Ok(held) => {
+                    tally.count(&found);
+                    adopted.push((found.id, Some(held)));
+                }
+                Err(error) if error.code == Code::Cancelled => return Err(error),
+                Err(error) => {
+                    drop_if_wrong(plain, &found.path, &error);
+                    tally.fail(&found.path, error);
+                }
+            }
+        }
+        tree.set_held(&adopted)
+    })?;
     Ok(tally)
+}
+
+/// Notes which of these plain files are what the catalogue names; gives those back that are not. Where a digest is known
+/// the file is read: what came anew may be as wrong as what was there.
+fn adopt_each(
+    plain: &LocalStore,
+    tree: &VolumeTree,
+    files: &[Wrong],
+    came: &Came,
+    stop: &Stop,
+) -> Result<Vec<Wrong>, Error> {
+    let (mut left, mut adopted) = (Vec::new(), Vec::new());
+    for (path, digest) in files {
+        let found = match locate(tree, path) {
+            Ok((id, node)) => match node.kind.clone() {
+                Kind::File(content) => Found { id, path: path.clone(), content, node },
+                _ => continue,
+            },
+            // It is gone from the volume meanwhile.
+            Err(error) if error.code == Code::PathNotFound => continue,
+            Err(error) => return Err(error),
+        };
+        match adopt(plain, &found, came).and_then(|held| with_digest(plain, path, held, *digest, stop)) {
+            Ok(held) => adopted.push((found.id, Some(held))),
+            Err(error) if error.code == Code::Cancelled => return Err(error),
+            Err(error) => {
+                tracing::warn!(%path, %error, "what was wrong could not be mended");
+                drop_if_wrong(plain, path, &error);
+                left.push((path.clone(), *digest));
+            }
+        }
+    }
+    tree.set_held(&adopted)?;
+    Ok(left)
+}
+
+/// Removes a file that came with other bytes than it should have: the next transfer would take it for what is there already.
+fn drop_if_wrong(plain: &LocalStore, path: &RelPath, error: &Error) {
+    if error.code == Code::DigestMismatch {
+        let _ = dir_of(plain, path).and_then(|(dir, name)| dir.remove_file(name));
+    }
+}
+
+/// A plain file with the digest that it should have, if it has.
+fn with_digest(
+    plain: &LocalStore,
+    path: &RelPath,
+    held: Held,
+    digest: Option<[u8; 32]>,
+    stop: &Stop,
+) -> Result<Held, Error> {
+    let Some(digest) = digest else { return Ok(held) };
+    let has = match held.digest {
+        Some(has) => has,
+        None => check(plain, &Checked { path, held: &held, stop })?.0,
+    };
+    if has != digest {
+        let cause = "what came has other bytes than the file had: it is wrong where it came from, too";
+        return Err(Error::new(Code::DigestMismatch, "repair", path, cause));
+    }
+    Ok(Held { digest: Some(digest), ..held })
 }
 
 /// Adds up.
@@ -399,7 +508,7 @@ impl Counts for Tally {
 }
 
 /// The node at a path.
-fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
+pub(super) fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
     let missing = || Error::new(Code::PathNotFound, "look up", path, "");
     let mut at = (ROOT, tree.node(ROOT)?.ok_or_else(missing)?);
     for name in path.components() {
@@ -414,9 +523,33 @@ pub(super) fn each_file(
     path: &RelPath,
     work: &mut dyn FnMut(Found) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    each_page(tree, path, &mut |page| page.into_iter().try_for_each(&mut *work))
+}
+
+/// The same, with whether the version of now was held when it was read.
+fn each_held(tree: &VolumeTree, path: &RelPath, work: &mut dyn FnMut(Found, bool)) -> Result<(), Error> {
+    each_page(tree, path, &mut |page| {
+        if page.is_empty() {
+            return Ok(());
+        }
+        let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
+        for found in page {
+            let is_held = held.get(&found.id).is_some_and(|held| held.is_of(&found.content));
+            work(found, is_held);
+        }
+        Ok(())
+    })
+}
+
+/// Hands on the files at a path and below it, as many at a time as are read from the catalogue.
+pub(super) fn each_page(
+    tree: &VolumeTree,
+    path: &RelPath,
+    work: &mut dyn FnMut(Vec<Found>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let (id, node) = locate(tree, path)?;
     if let Kind::File(content) = node.kind.clone() {
-        return work(Found { id, path: path.clone(), content, node });
+        return work(vec![Found { id, path: path.clone(), content, node }]);
     }
     let mut dirs = vec![(id, path.clone())];
     while let Some((dir, above)) = dirs.pop() {
@@ -424,15 +557,17 @@ pub(super) fn each_file(
         loop {
             let page = tree.list(dir, last.as_ref(), PAGE)?;
             let is_last = page.len() < PAGE;
+            let mut files = Vec::new();
             for (name, id, node) in page {
                 let path = above.child(&name.0)?;
                 match node.kind.clone() {
                     Kind::Dir { .. } => dirs.push((id, path)),
-                    Kind::File(content) => work(Found { id, path, content, node })?,
-                    Kind::Symlink { .. } => {}
+                    Kind::File(content) => files.push(Found { id, path, content, node }),
+                    Kind::Symlink { .. } | Kind::Merged { .. } => {}
                 }
                 last = Some(name);
             }
+            work(files)?;
             if is_last {
                 break;
             }
@@ -441,21 +576,16 @@ pub(super) fn each_file(
     Ok(())
 }
 
-/// The directory of a plain file, and its name there.
-pub(super) fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
-    let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
-    Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
-}
-
 /// What is known of a plain file that is the version which the catalogue names.
-fn adopt(plain: &LocalStore, found: &Found) -> Result<Held, Error> {
+fn adopt(plain: &LocalStore, found: &Found, came: &Came) -> Result<Held, Error> {
     let (dir, name) = dir_of(plain, &found.path)?;
     let (entry, _) = dir.entry(name, Detail::Basic)?;
     match entry.kind {
         EntryKind::File { stamp, .. }
             if (stamp.size, stamp.mtime) == (found.content.size, found.node.attributes.mtime) =>
         {
-            Ok(Held { version: found.content.version, stamp, digest: found.content.digest })
+            let digest = came.check(&found.path, &found.content)?;
+            Ok(Held { version: found.content.version, stamp, digest })
         }
         _ => {
             let cause = "it changed at its home meanwhile; replicate it again";
@@ -469,51 +599,114 @@ fn verify_below(
     tree: &VolumeTree,
     path: &RelPath,
     stop: &Stop,
-    check: impl Fn(&Checked<'_>) -> Result<[u8; 32], Error>,
-    on_wrong: impl Fn(&Found) -> Result<(), Error>,
+    check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
+    mut on_wrong: impl FnMut(&Found, Option<[u8; 32]>) -> Result<(), Error>,
 ) -> Result<Tally, Error> {
     let mut tally = Tally::default();
-    each_file(tree, path, &mut |found| {
-        let held = tree.held(found.id)?.filter(|held| held.version == found.content.version);
-        let Some(held) = held else { return Ok(()) };
-        let known = held.digest.or(found.content.digest);
-        match check(&Checked { path: &found.path, held: &held, stop }) {
-            Ok(digest) if known.is_none_or(|known| known == digest) => {
-                if held.digest.is_none() {
-                    tree.set_held(&[(found.id, Some(Held { digest: Some(digest), ..held }))])?;
-                }
-                tally.count(&found);
-                return Ok(());
-            }
-            Ok(_) => {
-                let cause = "the disk gives other bytes than it took";
-                tally.fail(&found.path, Error::new(Code::DigestMismatch, "verify", &found.path, cause));
-            }
-            Err(error) if error.code == Code::Cancelled => return Err(error),
-            Err(error) => tally.fail(&found.path, error),
+    each_file(tree, path, &mut |found| match verify_one(tree, &found, stop, &check)? {
+        Verdict::NotHeld => Ok(()),
+        Verdict::Good => {
+            tally.count(&found);
+            Ok(())
         }
-        tracing::warn!(path = %found.path, "a plain file of a volume is wrong");
-        on_wrong(&found)
+        Verdict::Wrong(error, known) => {
+            tally.fail(&found.path, error);
+            on_wrong(&found, known)
+        }
     })?;
     Ok(tally)
 }
 
+/// What reading a plain file told.
+pub(super) enum Verdict {
+    /// This site does not hold the version of now.
+    NotHeld,
+    /// It has the digest that it should have.
+    Good,
+    /// It has not, or cannot be read; with the digest that it should have, if that is known.
+    Wrong(Error, Option<[u8; 32]>),
+}
+
+/// A file that was found wrong, with the digest that it should have.
+pub(super) type Wrong = (RelPath, Option<[u8; 32]>);
+
+/// Verifies one file. A digest that was not known is kept from here on.
+pub(super) fn verify_one(
+    tree: &VolumeTree,
+    found: &Found,
+    stop: &Stop,
+    check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
+) -> Result<Verdict, Error> {
+    let held = tree.held(found.id)?.filter(|held| held.is_of(&found.content));
+    let Some(held) = held else { return Ok(Verdict::NotHeld) };
+    let known = held.digest.or(found.content.digest);
+    let error = match check(&Checked { path: &found.path, held: &held, stop }) {
+        Ok((digest, stamp)) if known.is_none_or(|known| known == digest) => {
+            let now = Held { digest: Some(digest), stamp, ..held.clone() };
+            if now != held {
+                // Not if it was written anew meanwhile.
+                tree.replace_held(found.id, &held, Some(&now))?;
+            }
+            return Ok(Verdict::Good);
+        }
+        Ok(_) => {
+            let cause = "the disk gives other bytes than it took";
+            Error::new(Code::DigestMismatch, "verify", &found.path, cause)
+        }
+        Err(error) if error.code == Code::Cancelled => return Err(error),
+        Err(error) => error,
+    };
+    if tree.held(found.id)? != Some(held.clone()) {
+        // It was written anew, or went, while it was read.
+        return Ok(Verdict::NotHeld);
+    }
+    tracing::warn!(path = %found.path, "a plain file of a volume is wrong");
+    Ok(Verdict::Wrong(error, known))
+}
+
+/// Holds a replica no more that was found wrong; the digest that it should have is kept for the next one. Whoever asks made sure
+/// that it is not the only one.
+pub(super) fn give_up(
+    plain: &dyn Store,
+    tree: &VolumeTree,
+    found: &Found,
+    known: Option<[u8; 32]>,
+) -> Result<(), Error> {
+    let spoiled = known.map(|digest| Held::spoiled(found.content.version, digest));
+    tree.set_held(&[(found.id, spoiled)])?;
+    let _ = dir_of(plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
+    Ok(())
+}
+
+/// The digest of a file that was read, and the state that it had.
+pub(super) type Read = ([u8; 32], Stamp);
+
 /// A file that is to be read.
-struct Checked<'a> {
-    path: &'a RelPath,
-    held: &'a Held,
-    stop: &'a Stop,
+pub(super) struct Checked<'a> {
+    pub(super) path: &'a RelPath,
+    pub(super) held: &'a Held,
+    pub(super) stop: &'a Stop,
 }
 
 /// The digest of a plain file that is as it was when it was noted.
-fn check(plain: &dyn Store, checked: &Checked<'_>) -> Result<[u8; 32], Error> {
+pub(super) fn check(plain: &dyn Store, checked: &Checked<'_>) -> Result<Read, Error> {
+    check_through(plain, checked, |file| file)
+}
+
+/// The same, read through something.
+pub(super) fn check_through(
+    plain: &dyn Store,
+    checked: &Checked<'_>,
+    through: impl FnOnce(Box<dyn ReadFile>) -> Box<dyn ReadFile>,
+) -> Result<Read, Error> {
     let (dir, name) = dir_of(plain, checked.path)?;
-    let file = dir.open_read(name)?;
+    let file = through(dir.open_read(name)?);
     let facts = |stamp: &Stamp| (stamp.size, stamp.mtime, stamp.ino);
-    if facts(&file.stamp()?) != facts(&checked.held.stamp) {
+    let stamp = file.stamp()?;
+    if facts(&stamp) != facts(&checked.held.stamp) {
         let cause = "somebody changed the plain file";
         return Err(Error::new(Code::DigestMismatch, "verify", checked.path, cause));
     }
     let digest = checksum(&*file, Algorithm::Blake3, checked.stop)?;
-    Ok(*digest.first_chunk().expect("BLAKE3 has 32 bytes"))
+    Ok((*digest.first_chunk().expect("BLAKE3 has 32 bytes"), stamp))
 }

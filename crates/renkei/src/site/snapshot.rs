@@ -4,7 +4,8 @@
 //! for a file system. One that is missing is looked for by the PoP's watch alone.
 
 use super::buffer::Buffer;
-use super::fetching::{Contents, Fetching};
+use super::collecting::{AsAccount, Distant};
+use super::fetching::{Contents, Fetching, HeldOnly};
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::{Config, Storage};
 use crate::home::{Home, read_text};
@@ -13,7 +14,8 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::{Access as Mode, LocalStore};
-use crate::volume::followed::FollowedStore;
+use crate::volume::followed::{FollowedStore, Writer};
+use crate::volume::pending::Pending;
 use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
 use renkei_core::buffer::Limits;
 use renkei_core::error::{Code, Error};
@@ -227,11 +229,20 @@ impl Snapshot {
             .map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
     }
 
+    /// Opens the volume of this site that has a number.
+    ///
+    /// # Errors
+    /// As [`Snapshot::volume`].
+    pub(super) fn volume_of(&self, id: VolumeId) -> Option<Result<Arc<Volume>, Error>> {
+        let named = self.volumes.iter().find(|(_, facts)| facts.id == id && !self.follows(facts));
+        self.volume(named?.0)
+    }
+
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
         let storage = &self.storage(&facts.storage)?.storage;
         let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
         let at = At { root: storage.path.clone(), path: facts.place()?, access };
-        self.open_volumes.open(name, facts, &at)
+        self.open_volumes.open(name, facts, &at, Arc::new(AsAccount(facts.account.clone())))
     }
 
     /// Opens all volumes that can be, so that they are followed, and closes those that are no more.
@@ -259,16 +270,44 @@ impl Snapshot {
     /// `StorageUnknown`, `StorageMissing`, `CatalogueFailed`.
     pub fn store(&self, name: &str) -> Result<Arc<dyn Store>, Error> {
         match (self.volume(name), self.volumes.get(name)) {
-            (Some(volume), _) => Ok(Arc::new(VolumeStore::new(volume?))),
-            (None, Some(facts)) => Ok(Arc::new(self.followed(name, facts)?)),
+            (Some(volume), _) => self.volume_store(name, volume?),
+            (None, Some(facts)) => Ok(Arc::new(self.followed(name, facts, None)?)),
             (None, None) => self.storage(name)?.store(),
         }
     }
 
-    /// Opens a volume that is followed.
-    fn followed(&self, name: &str, facts: &Facts) -> Result<FollowedStore, Error> {
+    /// A volume of this site as a store, which reads at other sites what they have alone.
+    pub(super) fn volume_store(&self, name: &str, volume: Arc<Volume>) -> Result<Arc<dyn Store>, Error> {
+        let (fetching, tree) = (self.fetching.clone(), volume.tree().clone());
+        let elsewhere = Arc::new(Distant { fetching, name: name.into(), tree });
+        Ok(Arc::new(VolumeStore::with_elsewhere(volume, elsewhere)))
+    }
+
+    /// Opens a volume that is followed, with what is needed to change it.
+    pub(super) fn followed(
+        &self,
+        name: &str,
+        facts: &Facts,
+        writer: Option<Writer>,
+    ) -> Result<FollowedStore, Error> {
         let contents = Arc::new(self.contents(name, facts)?);
-        Ok(FollowedStore::new(contents.tree.clone(), &facts.id, contents, format!("{}:/{name}", facts.home)))
+        let home = format!("{}:/{name}", facts.home);
+        Ok(FollowedStore::new(contents.pending.clone(), &facts.id, contents, home, writer))
+    }
+
+    /// What this site changed itself in a volume that it follows.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(super) fn pending(&self, name: &str, facts: &Facts) -> Result<Arc<Pending>, Error> {
+        self.open_volumes.pending(name, facts.id)
+    }
+
+    /// The same, of which only what is held here can be read.
+    pub(super) fn followed_here(&self, name: &str, facts: &Facts) -> Result<FollowedStore, Error> {
+        let contents = self.contents(name, facts)?;
+        let (pending, home) = (contents.pending.clone(), format!("{}:/{name}", facts.home));
+        Ok(FollowedStore::new(pending, &facts.id, Arc::new(HeldOnly(contents)), home, None))
     }
 
     /// The content of a volume that is followed.
@@ -282,10 +321,12 @@ impl Snapshot {
             }
         };
         Ok(Contents {
+            id: facts.id,
             fetching: self.fetching.clone(),
             name: name.into(),
             home: facts.home.clone(),
             tree: self.volume_tree(facts.id)?,
+            pending: self.pending(name, facts)?,
             plain,
         })
     }

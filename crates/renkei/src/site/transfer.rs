@@ -62,7 +62,7 @@ pub(super) fn running(
         let access = access.clone();
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
-    let (watch, judged, trace) = (watch.clone(), Judged::default(), Trace::begin(access.via_site()));
+    let (watch, judged, trace) = (watch.clone(), Judged::default(), Trace::begin(access.peer_site()));
     Running { status, watch, stop: stop.clone(), judge, judged, trace }
 }
 
@@ -148,6 +148,7 @@ impl Site {
             keep: keep.clone(),
             within,
             custodian,
+            witness: None,
         };
         let ended = receive(job, control, streams, &watch, &stop);
         if let (Ok(_), Some(parked), Some(keep)) = (&ended, parked, keep) {

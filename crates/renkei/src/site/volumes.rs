@@ -6,18 +6,27 @@
 
 use super::Site;
 use super::access::{Access, Opened};
+use super::files::stat;
+use super::replicas::{locate, no_volume};
 use super::snapshot::Snapshot;
 use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::store::Store;
+use crate::store::names::group_name;
 use crate::store::narrowed::Narrowed;
+use crate::volume::care::UseRow;
 use crate::volume::facts::unknown;
+use crate::volume::followed::Writer;
 use crate::volume::grant::folders;
-use crate::volume::{Facts, Followed, Scanned, Standing, VolumeStore};
+use crate::volume::pending::Pending;
+use crate::volume::{Facts, Followed, Scanned, Standing};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Right};
+use renkei_core::namespace::Kind;
+use renkei_core::namespace::allowance::Room;
+use renkei_core::namespace::quota::{Limit, Use};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::volume::VolumeStatus;
+use renkei_core::wire::volume::{Duties, VolumeStatus};
 use std::sync::Arc;
 
 impl Access {
@@ -42,16 +51,34 @@ impl Access {
     }
 }
 
-/// The account of a volume that a grant opens to a principal, and the volume's name.
+/// The account of a volume that a grant opens to a principal, or that it manages, and the volume's name.
 pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(String, String)> {
-    let opens = |facts: &Facts| !folders(&facts.grant, principal, Need::Look).is_empty();
-    let found = snapshot.volumes.iter().find(|(_, facts)| opens(facts));
+    let manages = |facts: &Facts| facts.managers.iter().any(|named| named.names(principal));
+    let opens = |name: &str, facts: &Facts| {
+        is_sister(principal, snapshot, name, facts)
+            || manages(facts)
+            || !folders(&facts.grant, principal, Need::Look).is_empty()
+    };
+    let found = snapshot.volumes.iter().find(|(name, facts)| opens(name, facts));
     found.map(|(name, facts)| (facts.account.clone(), name.clone()))
+}
+
+/// Whether it is the PoP of a followed volume's home or of another site that follows it, which may read what is held here.
+pub(super) fn is_sister(principal: &Principal, snapshot: &Snapshot, name: &str, facts: &Facts) -> bool {
+    let Principal::Host(site) = principal else { return false };
+    let is_fellow = || {
+        let pending = snapshot.pending(name, facts);
+        pending.is_ok_and(|pending| pending.fellows().iter().any(|fellow| fellow.site == *site))
+    };
+    snapshot.follows(facts) && *site != snapshot.site && (*site == facts.home || is_fellow())
 }
 
 /// Opens a volume for what is needed.
 pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
     let snapshot = &access.snapshot;
+    if need != Need::Write && is_sister(&access.principal, snapshot, &place.storage, facts) {
+        return entered_by_sister(access, facts, place, need);
+    }
     if snapshot.follows(facts) {
         return entered_copy(access, facts, place, need);
     }
@@ -61,7 +88,7 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
         let cause = format!("its storage {} was added with --read-only", facts.storage);
         return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause));
     }
-    let mut store: Arc<dyn Store> = Arc::new(VolumeStore::new(volume));
+    let mut store = snapshot.volume_store(&place.storage, volume)?;
     let folders = folders(&facts.grant, &access.principal, need);
     let is_granted = folders.iter().any(|folder| place.path.starts_with(folder));
     if !is_granted && access.is_guest {
@@ -82,24 +109,74 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
 
 /// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
 fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+    let pending = access.snapshot.pending(&place.storage, facts)?;
+    let may_write = pending.enlisted().is_some_and(|enlisted| enlisted.writes) && !facts.storage.is_empty();
     // Who may read it hears why it cannot be changed here.
-    let reads = if need == Need::Write { Need::Read } else { need };
-    let folders = folders(&facts.grant, &access.principal, reads);
+    let needed = if need == Need::Write && !may_write { Need::Read } else { need };
+    let folders = folders(&facts.grant, &access.principal, needed);
     if !folders.iter().any(|folder| place.path.starts_with(folder)) {
-        let cause = format!("no grant of this site, which follows it, lets you {reads} it");
+        let cause = format!("no grant of this site, which follows it, lets you {needed} it");
         return Err(Error::new(Code::NotAllowed, "open", place, cause));
     }
-    if need == Need::Write {
-        let cause = format!("it is followed here; change it at its home, {}:/{}", facts.home, place.storage);
-        return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause));
-    }
-    let mut store = access.snapshot.store(&place.storage)?;
-    if !folders.iter().any(RelPath::is_root) {
-        store = Arc::new(Narrowed::new(store, folders));
+    if !pending.enlisted().is_some_and(|enlisted| enlisted.is_ready) {
+        let cause = format!("it is on its way from {}", facts.home);
+        return Err(Error::new(Code::TreeNotHere, "open", place, cause));
     }
     let account = Account::lookup(&facts.account)?;
     account.check_servable()?;
+    let writer = match need {
+        Need::Write => Some(writer(access, facts, place, &pending)?),
+        _ => None,
+    };
+    let mut store: Arc<dyn Store> = Arc::new(access.snapshot.followed(&place.storage, facts, writer)?);
+    if !folders.iter().any(RelPath::is_root) {
+        store = Arc::new(Narrowed::new(store, folders));
+    }
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
+}
+
+/// With what a followed volume is changed here.
+fn writer(access: &Access, facts: &Facts, place: &Place, pending: &Pending) -> Result<Writer, Error> {
+    let name = &place.storage;
+    let refused = |cause: String| Error::new(Code::ReadOnlyStorage, "open", place, cause);
+    let at_home = format!("change it at its home, {}:/{name}", facts.home);
+    if !pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
+        return Err(refused(format!("{} lets this site read it alone; {at_home}", facts.home)));
+    }
+    let contents = access.snapshot.contents(name, facts)?;
+    let plain = contents
+        .plain
+        .ok_or_else(|| refused(format!("it was subscribed to without --storage; {at_home}")))?;
+    let storage = &access.snapshot.storage(&facts.storage)?.storage;
+    if storage.read_only {
+        return Err(refused(format!("its storage {} was added with --read-only", facts.storage)));
+    }
+    let account = if access.is_guest { Account::lookup(&facts.account)? } else { access.account.clone() };
+    let group = group_name(account.gid).unwrap_or_else(|| account.gid.to_string());
+    Ok(Writer { plain, owner: account.name, group })
+}
+
+/// Opens for another site that has the volume what this one holds of it: nobody is asked for what others ask.
+fn entered_by_sister(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+    let store: Arc<dyn Store> = Arc::new(access.snapshot.followed_here(&place.storage, facts)?);
+    let account = Account::lookup(&facts.account)?;
+    account.check_servable()?;
+    Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
+}
+
+/// How much is in a volume that is followed, as its home told it last, and what this site may still add.
+fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
+    let all = UseRow::new(None, duties.used, duties.limit);
+    let mut rows = vec![all];
+    for Room { owner, most } in left {
+        match owner {
+            None => rows[0].handed = most,
+            owner => {
+                rows.push(UseRow { handed: most, ..UseRow::new(owner, Use::default(), Limit::default()) })
+            }
+        }
+    }
+    rows
 }
 
 impl Site {
@@ -110,11 +187,41 @@ impl Site {
     pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
         let snapshot = self.snapshot();
         if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
-            let VolumeStatus { seq, last, heard_s, trouble, .. } = self.volume_status(name, facts)?;
-            let followed = Some(Followed { last, heard_s });
-            return Ok(Standing { records: seq, trouble, followed, ..Standing::default() });
+            let VolumeStatus { seq, last, heard_s, trouble, pending, .. } =
+                self.volume_status(name, facts)?;
+            let own = snapshot.pending(name, facts)?;
+            let enlisted = own.enlisted();
+            let writes = enlisted.is_some_and(|enlisted| enlisted.writes);
+            let is_whole = enlisted.is_some_and(|enlisted| enlisted.is_ready);
+            let (refused, waiting_s) = (own.refusals()?, own.waiting().map(|waiting| waiting.as_secs()));
+            let fellows = own.fellows().iter().map(|fellow| fellow.site.to_string()).collect();
+            let followed =
+                Some(Followed { last, heard_s, is_whole, writes, pending, waiting_s, refused, fellows });
+            let holds = Some(self.holding.shown(&facts.id, facts));
+            let (verified, duties) = (self.verified(facts)?, self.holding.duties(&facts.id));
+            let used = rows_here(&duties, own.room_left());
+            return Ok(Standing {
+                records: seq,
+                trouble,
+                followed,
+                holds,
+                used,
+                verified,
+                ..Standing::default()
+            });
         }
-        snapshot.volume(name).ok_or_else(|| unknown(name))??.standing()
+        let volume = snapshot.volume(name).ok_or_else(|| unknown(name))??;
+        let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
+        let (kept, verified) = (self.kept(facts, volume.tree())?, self.verified(facts)?);
+        volume.flush()?;
+        let rows = facts.care.use_rows(&volume.tree().usage()?).into_iter();
+        let used = rows.map(|row| {
+            let out = volume.handed(row.owner.as_deref());
+            row.with_handed(out)
+        });
+        let used = used.collect();
+        let away = snapshot.only_at(&volume)?;
+        Ok(Standing { kept, used, verified, away, ..volume.standing()? })
     }
 
     /// Compares a volume's catalogue with its plain files now.
@@ -124,6 +231,29 @@ impl Site {
     pub fn check_volume(&self, name: &str, stop: &Stop) -> Result<Scanned, Error> {
         let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
         volume.check(|| stop.check().is_ok())
+    }
+
+    /// The digest of a file as the catalogue has it, without reading the file; none if it is not known of what is there.
+    ///
+    /// # Errors
+    /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and whatever keeps the asker from the file.
+    pub(super) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
+        let snapshot = self.snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
+        if let Some(volume) = snapshot.volume(&place.storage) {
+            volume?.flush()?;
+        }
+        let tree = snapshot.volume_tree(facts.id)?;
+        let (id, node) = locate(&tree, &place.path)?;
+        let Kind::File(content) = node.kind else {
+            return Err(Error::new(Code::IsADirectory, "tell digest", place, "only files have one"));
+        };
+        if (entry.size(), entry.meta.mtime) != (content.size, node.attributes.mtime) {
+            return Ok(None);
+        }
+        let held = tree.held(id)?.filter(|held| held.is_of(&content));
+        Ok(content.digest.or(held.and_then(|held| held.digest)))
     }
 
     /// Forgets the tree of a volume whose facts were removed.

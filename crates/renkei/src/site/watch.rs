@@ -16,6 +16,7 @@ pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
     spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
     spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
+    super::trimming::spawn_trimming(site)?;
     spawn_every(site, "storages", LOOK_EVERY, |site| site.last_snapshot().look_for_storages())
 }
 

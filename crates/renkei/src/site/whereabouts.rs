@@ -6,8 +6,9 @@
 use super::Site;
 use super::access::{Access, Proof};
 use super::following::{ask, followers};
-use super::replicas::{Counts, count_held, each_file, no_volume};
+use super::replicas::{count, no_volume};
 use super::snapshot::Snapshot;
+use super::volumes::is_sister;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::volume::Facts;
 use renkei_core::error::{Code, Error};
@@ -33,16 +34,15 @@ impl Site {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         let tree = snapshot.volume_tree(facts.id)?;
-        let mut all = Tally::default();
-        each_file(&tree, &place.path, &mut |found| {
-            all.count(&found);
-            Ok(())
-        })?;
+        let (all, held) = count(&tree, &place.path)?;
         let (held, others) = match snapshot.follows(facts) {
-            true => (count_held(&tree, &place.path)?, self.other_holders(facts, &place.path)),
-            false => (all.clone(), self.holders(&tree, facts.id, &place.path, None)?),
+            true => (held, self.other_holders(facts, &place.path)),
+            false => (held, self.holders(&tree, facts.id, &place.path, None)?),
         };
-        Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others })
+        let mut kept = if snapshot.follows(facts) { Vec::new() } else { self.kept(facts, &tree)? };
+        let concerns = |folder: &RelPath| place.path.starts_with(folder) || folder.starts_with(&place.path);
+        kept.retain(|kept| RelPath::parse(kept.folder.as_bytes()).is_ok_and(|folder| concerns(&folder)));
+        Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others, kept })
     }
 
     /// What the home says of other followers; nothing while it is away.
@@ -87,6 +87,8 @@ impl Site {
                 holders.push((site, Err(silent)));
             }
         }
+        let own = count(tree, path)?;
+        holders.push((self.name(), Ok(if tree.away(0, 1)?.is_empty() { own.0 } else { own.1 })));
         holders.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(holders)
     }
@@ -106,22 +108,32 @@ impl Site {
         })
     }
 
-    /// Tells the home of a volume what this site holds of it.
-    pub(super) fn held_for_home(&self, proof: &Proof, id: VolumeId, path: &RelPath) -> Result<Tally, Error> {
+    /// Tells another site that has a volume what this one holds of it.
+    pub(super) fn held_for_others(
+        &self,
+        proof: &Proof,
+        id: VolumeId,
+        path: &RelPath,
+    ) -> Result<Tally, Error> {
+        let tree = self.tree_for_others(proof, id)?;
+        Ok(count(&tree, path)?.1)
+    }
+
+    /// The copy of a followed volume, for the PoPs of other sites that have it.
+    pub(super) fn tree_for_others(&self, proof: &Proof, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
         let snapshot = self.snapshot();
-        let facts = of_home(&snapshot, &proof.principal, id)?;
-        let tree = snapshot.volume_tree(facts.id)?;
-        count_held(&tree, path)
+        snapshot.volume_tree(of_sister(&snapshot, &proof.principal, id)?.id)
     }
 }
 
-/// A followed volume, for its home alone.
-fn of_home<'s>(snapshot: &'s Snapshot, principal: &Principal, id: VolumeId) -> Result<&'s Facts, Error> {
-    let mut followed = snapshot.volumes.values().filter(|facts| facts.id == id && snapshot.follows(facts));
+/// A followed volume, for its home and others that follow it.
+fn of_sister<'s>(snapshot: &'s Snapshot, principal: &Principal, id: VolumeId) -> Result<&'s Facts, Error> {
+    let mut followed = snapshot.volumes.iter().filter(|(_, facts)| facts.id == id && snapshot.follows(facts));
     let unknown = || Error::new(Code::VolumeUnknown, "tell what is held", "volume", "");
-    let facts = followed.next().ok_or_else(unknown)?;
-    match principal {
-        Principal::Host(site) if *site == facts.home => Ok(facts),
-        other => Err(Error::new(Code::NotAllowed, "tell what is held", other, "only the home is told")),
+    let (name, facts) = followed.next().ok_or_else(unknown)?;
+    if is_sister(principal, snapshot, name, facts) {
+        return Ok(facts);
     }
+    let cause = "only its home and sites that follow it are told";
+    Err(Error::new(Code::NotAllowed, "tell what is held", principal, cause))
 }

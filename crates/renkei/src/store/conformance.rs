@@ -34,7 +34,7 @@ const KINDS: [StoreKind; 3] = [StoreKind::Local, StoreKind::Fault, StoreKind::Vo
 fn volume(path: &Path, access: Access) -> Arc<dyn Store> {
     let home = Home::at(&path.with_file_name("home"));
     let at = At { root: path.parent().unwrap().into(), path: rel("store"), access };
-    let volume = Volumes::new(&home, "").open("genome", &tests::facts(), &at).unwrap();
+    let volume = Volumes::new(&home, "").open("genome", &tests::facts(), &at, Arc::new(tests::Here)).unwrap();
     Arc::new(VolumeStore::new(volume))
 }
 

@@ -9,15 +9,21 @@
 //! Non-goals: changing a file in place, locks.
 
 use super::draft::{Draft, Target, refuse_losses};
+use super::leases::Lessee;
+use super::locks::{LockAt, Locker};
 use super::temp::{is_temp_name, temp_name};
 use super::{Detail, Dir, Listing, Raw, ReadFile, Store, names};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::Noted;
+use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Alteration, Answer, Files, Handle, Item, MAX_IO_BYTES, Op, Start};
 use renkei_core::wire::message::{BATCH_ENTRIES, Space};
 use renkei_core::wire::{encode, violation};
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// What one desk may have open.
@@ -33,7 +39,13 @@ pub struct Desk {
     path: RelPath,
     base: Arc<dyn Dir>,
     is_writable: bool,
+    /// Who is told of changes, if he wants to be.
+    holder: Option<Arc<Lessee>>,
+    /// Who decides about locks.
+    locker: Option<Arc<dyn Locker>>,
     job: u64,
+    /// Drafts that were left for another session to take up; `None` if all go with the desk.
+    left: Option<Arc<AtomicUsize>>,
     open: Mutex<Table>,
     /// Held by those who give drafts their names, and alone by those who take names away.
     names: RwLock<()>,
@@ -56,6 +68,8 @@ struct Reading {
     listing: Listing,
     /// Found and not told yet.
     next: Option<Item>,
+    /// Whether who reads it holds it.
+    is_held: bool,
 }
 
 impl Desk {
@@ -68,7 +82,109 @@ impl Desk {
         let (job, first) = (random()?, random()?);
         // Numbers of another desk do not fit by chance.
         let table = Table { next: first >> 1, open: HashMap::new() };
-        Ok(Desk { store, path, base, is_writable, job, open: Mutex::new(table), names: RwLock::new(()) })
+        Ok(Desk {
+            store,
+            path,
+            base,
+            is_writable,
+            holder: None,
+            locker: None,
+            job,
+            left: None,
+            open: Mutex::new(table),
+            names: RwLock::new(()),
+        })
+    }
+
+    /// The same, whose drafts outlive it under the key `job` if they are not closed; counted in `left` then.
+    pub fn leaving(self, job: u64, left: Arc<AtomicUsize>) -> Self {
+        Desk { job, left: Some(left), ..self }
+    }
+
+    /// The same desk for a holder of leases on the store.
+    pub fn held_by(self, holder: Arc<Lessee>) -> Self {
+        Desk { holder: Some(holder), ..self }
+    }
+
+    /// The same desk for a client whose locks somebody decides about.
+    pub fn locked_by(self, locker: Arc<dyn Locker>) -> Self {
+        Desk { locker: Some(locker), ..self }
+    }
+
+    /// Who decides about the lock of a file, and which file it is to him.
+    fn locker(&self, path: &RelPath) -> Result<(&dyn Locker, LockAt), Error> {
+        let nobody = || Error::new(Code::LocksAway, "lock", path, "nobody decides about locks here");
+        let locker = self.locker.as_deref().ok_or_else(nobody)?;
+        let (dir, name) = self.place(path)?;
+        let ino = dir.self_entry(Detail::Basic)?.1.ino;
+        let key = FileKey { device: dir.device(), dir: ino, name };
+        Ok((locker, LockAt { path: self.path.join(path)?, key }))
+    }
+
+    fn lock(&self, path: &RelPath, owner: u64, span: &Span) -> Result<Answer, Error> {
+        let (locker, at) = self.locker(path)?;
+        locker.lock(at, owner, span).map(done)
+    }
+
+    fn find_lock(&self, path: &RelPath, owner: u64, span: &Span) -> Result<Answer, Error> {
+        let (locker, at) = self.locker(path)?;
+        locker.find(at, owner, span).map(Answer::Locked)
+    }
+
+    /// Says that the holder looks into a directory, before he does; whether what he finds is held.
+    fn note(&self, dir: &dyn Dir) -> bool {
+        let Some(holder) = &self.holder else { return false };
+        dir.self_entry(Detail::Basic).is_ok_and(|(_, raw)| holder.note(raw.ino) != Noted::No)
+    }
+
+    /// Says that the holder looks at a directory itself. What was read of it before may have changed since if he did
+    /// not hold it: none then.
+    fn note_found(&self, item: &Item) -> Option<bool> {
+        match &self.holder {
+            Some(holder) if item.entry.kind == EntryKind::Dir => match holder.note(item.ino) {
+                Noted::New => None,
+                noted => Some(noted == Noted::Known),
+            },
+            holder => Some(holder.is_some()),
+        }
+    }
+
+    /// The answer, under a lease if it is held.
+    fn held(is_held: bool, answer: Answer, dirs: Vec<Item>) -> Answer {
+        if is_held { Answer::Held { answer: Box::new(answer), dirs } } else { answer }
+    }
+
+    /// The directories that an operation changes, for a holder of leases who wants to know how they are then.
+    fn parents_of(&self, op: &Op) -> Vec<Arc<dyn Dir>> {
+        if self.holder.is_none() {
+            return Vec::new();
+        }
+        let published = match op {
+            Op::Publish { handle, .. } => self.draft(*handle).ok().and_then(|open| match &*open {
+                Open::Draft(draft) => Some(draft.target().path.clone()),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let paths = published.as_ref().into_iter().chain(op.changed_paths());
+        let dirs = paths.filter(|path| !path.is_root()).map(|path| self.place(path).map(|(dir, _)| dir));
+        dirs.collect::<Result<_, Error>>().unwrap_or_default()
+    }
+
+    fn look_held(&self, path: &RelPath) -> Result<Answer, Error> {
+        if self.holder.is_none() {
+            return Ok(Answer::Item(self.look(path)?));
+        }
+        let is_held = match path.is_root() {
+            true => self.note(&*self.base),
+            false => self.note(&*self.place(path)?.0),
+        };
+        let item = self.look(path)?;
+        let (item, found) = match self.note_found(&item) {
+            Some(found) => (item, found),
+            None => (self.look(path)?, true),
+        };
+        Ok(Self::held(is_held && found, Answer::Item(item), Vec::new()))
     }
 
     /// The key in the names of its temporary files.
@@ -134,6 +250,9 @@ impl Desk {
                 | Op::Read { .. }
                 | Op::Close(_)
                 | Op::Space
+                | Op::Peek { .. }
+                | Op::Lock { .. }
+                | Op::FindLock { .. }
         );
         if looks || self.is_writable {
             return Ok(());
@@ -150,18 +269,36 @@ impl Desk {
     }
 
     fn open_dir(&self, path: &RelPath) -> Result<Answer, Error> {
-        let dir = self.dir(path)?;
+        // Its own handle: what it has read ahead is of this moment.
+        let dir = self.base.descend(path)?;
+        let is_held = self.note(&*dir);
         let item = item(dir.self_entry(Detail::Basic)?, path.clone());
         let listing = dir.list()?;
-        let handle = self.keep(Open::Dir(Mutex::new(Reading { dir, listing, next: None })))?;
+        let handle = self.keep(Open::Dir(Mutex::new(Reading { dir, listing, next: None, is_held })))?;
         Ok(Answer::Opened { handle, item })
     }
 
     fn read_dir(&self, handle: Handle) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Open::Dir(reading) = &*open else { return Err(unknown(handle)) };
-        let (items, more) = reading.lock().unwrap_or_else(PoisonError::into_inner).part()?;
-        Ok(Answer::Items { items, more })
+        let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut items, more) = reading.part()?;
+        let is_held = reading.is_held && self.note_all(&*reading.dir, &mut items)?;
+        Ok(Self::held(is_held, Answer::Items { items, more }, Vec::new()))
+    }
+
+    /// Notes the directories among what was listed, and looks at those again that were not held before.
+    fn note_all(&self, dir: &dyn Dir, items: &mut [Item]) -> Result<bool, Error> {
+        let mut is_held = true;
+        for found in items {
+            let Some(known) = self.note_found(found) else {
+                *found =
+                    item(dir.entry(found.entry.path.as_bytes(), Detail::Basic)?, found.entry.path.clone());
+                continue;
+            };
+            is_held &= known;
+        }
+        Ok(is_held)
     }
 
     fn open(&self, path: &RelPath) -> Result<Answer, Error> {
@@ -182,16 +319,46 @@ impl Desk {
             // Before anything is made.
             return Err(too_many());
         }
-        let number = self.table().next;
-        let temp = temp_name(self.job, &RelPath::parse(format!("{number}-{}", random()?).as_bytes())?);
-        let draft = Draft::begin(target.clone(), temp, start, mode & 0o7777)?;
+        let handle = self.next_handle();
+        let draft =
+            Draft::begin(target.clone(), self.temp(handle)?, start, mode & 0o7777, self.left.clone())?;
         let found = target.dir.entry(&target.name, Detail::Basic);
         let item = match found {
             Ok(found) => item(found, path.clone()),
             Err(error) if error.code == Code::PathNotFound => nothing_yet(path, mode),
             Err(error) => return Err(error),
         };
-        Ok(Answer::Opened { handle: self.keep(Open::Draft(draft))?, item })
+        self.table().open.insert(handle, Arc::new(Open::Draft(draft)));
+        Ok(Answer::Opened { handle, item })
+    }
+
+    fn next_handle(&self) -> Handle {
+        let mut table = self.table();
+        table.next += 1;
+        table.next - 1
+    }
+
+    /// The name a draft is written under.
+    fn temp(&self, handle: Handle) -> Result<Vec<u8>, Error> {
+        Ok(temp_name(self.job, &RelPath::parse(format!("draft-{handle}").as_bytes())?))
+    }
+
+    /// Takes up a draft that a desk with the same key left.
+    fn resume(&self, path: &RelPath, handle: Handle, mode: u32) -> Result<Answer, Error> {
+        let (target, temp) = (self.target(path)?, self.temp(handle)?);
+        let lost = || Error::new(Code::DraftLost, "resume", path, "the site has not kept it");
+        let is_there = self.left.is_some() && target.dir.entry(&temp, Detail::Basic).is_ok();
+        if !is_there || self.find(handle).is_ok() {
+            return Err(lost());
+        }
+        let item = match target.dir.entry(&target.name, Detail::Basic) {
+            Ok(found) => item(found, path.clone()),
+            Err(error) if error.code == Code::PathNotFound => nothing_yet(path, mode),
+            Err(error) => return Err(error),
+        };
+        let draft = Draft::resume(target, temp, mode & 0o7777, self.left.clone())?;
+        self.table().open.insert(handle, Arc::new(Open::Draft(draft)));
+        Ok(Answer::Opened { handle, item })
     }
 
     fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
@@ -221,6 +388,9 @@ impl Desk {
 
     fn close(&self, handle: Handle) -> Result<Answer, Error> {
         let closed = self.table().open.remove(&handle).ok_or_else(|| unknown(handle))?;
+        if let Open::Draft(draft) = &*closed {
+            draft.give_up();
+        }
         // Outside the lock: it may remove a temporary file.
         drop(closed);
         Ok(Answer::Done)
@@ -337,12 +507,48 @@ impl Desk {
 impl Files for Desk {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.expect_writable(&op)?;
+        if !op.changes() {
+            return self.do_one(op, content);
+        }
+        let parents = self.parents_of(&op);
+        let is_held = !parents.is_empty() && parents.iter().all(|dir| self.note(&**dir));
+        let done = self.do_one(op, content);
+        // Also if it failed: some of it may be done.
+        self.store.settle();
+        if !is_held {
+            return done;
+        }
+        let dirs = parents.iter().map(|dir| Ok(item(dir.self_entry(Detail::Basic)?, dir.path().clone())));
+        let dirs: Result<Vec<Item>, Error> = dirs.collect();
+        Ok(Self::held(dirs.is_ok(), done?, dirs.unwrap_or_default()))
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        match &*self.find(handle)? {
+            Open::File(file) => file.read_at(buf, offset),
+            Open::Draft(draft) => draft.read(buf, offset),
+            Open::Dir(_) => Err(unknown(handle)),
+        }
+    }
+
+    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
+        match &*self.find(handle).ok()? {
+            Open::File(file) => file.descriptor()?.try_clone_to_owned().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl Desk {
+    fn do_one(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         Ok(match op {
-            Op::Look(path) => Answer::Item(self.look(&path)?),
+            Op::Look(path) => self.look_held(&path)?,
             Op::OpenDir(path) => self.open_dir(&path)?,
             Op::ReadDir(handle) => self.read_dir(handle)?,
             Op::Open(path) => self.open(&path)?,
-            Op::Read { .. } => return Err(violation("operation", "what is read needs a place to go to")),
+            Op::Read { .. } | Op::Peek { .. } => {
+                return Err(violation("operation", "what is read needs a place to go to"));
+            }
             Op::Draft { path, start, mode } => self.begin_draft(&path, start, mode)?,
             Op::Write { handle, offset } => self.write(handle, offset, content)?,
             Op::SetLen { handle, bytes } => self.set_len(handle, bytes)?,
@@ -356,15 +562,10 @@ impl Files for Desk {
             Op::RemoveDir(path) => done(self.remove_dir(&path)?),
             Op::Rename { from, to, replace } => done(self.rename(&from, &to, replace)?),
             Op::Space => self.space()?,
+            Op::Lock { path, owner, span } => self.lock(&path, owner, &span)?,
+            Op::FindLock { path, owner, span } => self.find_lock(&path, owner, &span)?,
+            Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
         })
-    }
-
-    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
-        match &*self.find(handle)? {
-            Open::File(file) => file.read_at(buf, offset),
-            Open::Draft(draft) => draft.read(buf, offset),
-            Open::Dir(_) => Err(unknown(handle)),
-        }
     }
 }
 

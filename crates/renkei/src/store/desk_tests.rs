@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Bench {
     keep: tempfile::TempDir,
@@ -254,6 +255,32 @@ fn drafts_that_are_dropped_leave_nothing() {
     let left: Vec<_> = fs::read_dir(keep.path().join("base")).unwrap().collect();
     assert_eq!(left.len(), 1);
     assert_eq!(fs::read_to_string(keep.path().join("base/f")).unwrap(), "old");
+}
+
+#[test]
+fn drafts_of_a_lost_session_are_taken_up_by_the_next() {
+    let mut bench = Bench::new();
+    let (top, left) = (bench.keep.path().to_owned(), Arc::new(AtomicUsize::new(0)));
+    let next = |job| desk(&top, true).leaving(job, left.clone());
+    bench.desk = next(7);
+    let (kept, closed) = (bench.draft("f", Start::New), bench.draft("g", Start::Empty));
+    bench.write(kept, 2, b"first");
+    bench.write(closed, 0, b"given up");
+    bench.done(Op::Close(closed));
+    bench.desk = next(7);
+    assert_eq!((left.load(Ordering::Relaxed), bench.names().len()), (1, 2));
+    let resume = |name: &str, handle| Op::Resume { path: rel(name), handle, mode: 0o640 };
+    assert_eq!(bench.code(resume("f", closed)), Code::DraftLost);
+    assert_eq!(bench.open(resume("f", kept)), kept);
+    assert_eq!(bench.code(resume("f", kept)), Code::DraftLost);
+    bench.write(kept, 7, b" and more");
+    bench.publish(kept);
+    assert_eq!(bench.text("f"), "\0\0first and more");
+    bench.write(kept, 0, b"again");
+    bench.desk = next(8);
+    assert_eq!(bench.code(resume("f", kept)), Code::DraftLost, "another session's");
+    bench.desk = desk(&top, true);
+    assert_eq!(bench.code(resume("f", kept)), Code::DraftLost);
 }
 
 #[test]

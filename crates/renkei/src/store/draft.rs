@@ -11,6 +11,7 @@ use renkei_core::wire::file::Start;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes copied at once where the file system does not copy by itself.
@@ -29,6 +30,12 @@ pub(super) struct Draft {
     mode: u32,
     target: Mutex<Target>,
     body: RwLock<Body>,
+    /// Whether something could not be written: what it holds is not what it should be.
+    is_broken: AtomicBool,
+    /// Whether what it holds is of no use any more.
+    is_given_up: AtomicBool,
+    /// Counts those that were dropped and not given up, and are left as they are; else they leave nothing.
+    left: Option<Arc<AtomicUsize>>,
 }
 
 /// What a draft becomes.
@@ -56,7 +63,13 @@ enum Body {
 
 impl Draft {
     /// Begins a draft of `target`, to be written under the name `temp`.
-    pub(super) fn begin(target: Target, temp: Vec<u8>, start: Start, mode: u32) -> Result<Self, Error> {
+    pub(super) fn begin(
+        target: Target,
+        temp: Vec<u8>,
+        start: Start,
+        mode: u32,
+        left: Option<Arc<AtomicUsize>>,
+    ) -> Result<Self, Error> {
         let body = match start {
             Start::New => Body::Published(make_empty(&target, &temp, mode)?),
             Start::Content => Body::Read(target.dir.open_read(&target.name)?),
@@ -65,7 +78,28 @@ impl Draft {
                 Body::Fresh(target.dir.create_temp(&temp, false)?.into(), target.dir.clone())
             }
         };
-        Ok(Draft { temp, mode, target: Mutex::new(target), body: RwLock::new(body) })
+        Ok(Self::new(target, temp, mode, body, left))
+    }
+
+    /// Goes on with one that was left under the name `temp`.
+    pub(super) fn resume(
+        target: Target,
+        temp: Vec<u8>,
+        mode: u32,
+        left: Option<Arc<AtomicUsize>>,
+    ) -> Result<Self, Error> {
+        let body = Body::Fresh(target.dir.create_temp(&temp, true)?.into(), target.dir.clone());
+        Ok(Self::new(target, temp, mode, body, left))
+    }
+
+    fn new(target: Target, temp: Vec<u8>, mode: u32, body: Body, left: Option<Arc<AtomicUsize>>) -> Self {
+        let (target, body, is_given_up) = (Mutex::new(target), RwLock::new(body), AtomicBool::new(false));
+        Draft { temp, mode, target, body, is_broken: AtomicBool::new(false), is_given_up, left }
+    }
+
+    /// Lets what it holds go when it is dropped.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
     }
 
     /// What it becomes, as things are now.
@@ -81,13 +115,14 @@ impl Draft {
     }
 
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
-        self.change(|file| {
+        let written = self.change(|file| {
             file.write_at(bytes, offset)?;
             if offset >= WRITEBACK_FROM {
                 file.start_writeback(offset..offset + bytes.len() as u64);
             }
             Ok(())
-        })
+        });
+        written.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
     }
 
     pub(super) fn set_len(&self, bytes: u64) -> Result<(), Error> {
@@ -130,6 +165,10 @@ impl Draft {
         let target = self.target().clone();
         if target.is_gone {
             return Err(gone(&target));
+        }
+        if self.is_broken.load(Ordering::Relaxed) {
+            let cause = "a part of it could not be written";
+            return Err(Error::new(Code::IoFailed, "publish", &target.path, cause));
         }
         if !matches!(*body, Body::Fresh(..)) {
             return settle(&target, mtime);
@@ -176,8 +215,15 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Body::Fresh(_, dir) = &*self.body.read().unwrap_or_else(PoisonError::into_inner) {
-            let _ = dir.remove_file(&self.temp);
+        let body = self.body.read().unwrap_or_else(PoisonError::into_inner);
+        let Body::Fresh(_, dir) = &*body else { return };
+        match &self.left {
+            Some(left) if !self.is_given_up.load(Ordering::Relaxed) => {
+                left.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {
+                let _ = dir.remove_file(&self.temp);
+            }
         }
     }
 }

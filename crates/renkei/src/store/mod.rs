@@ -24,16 +24,20 @@ pub mod errno;
 pub mod fault;
 mod file;
 mod jail;
+pub mod leases;
 mod listing;
 pub mod local;
+pub mod locks;
 mod metadata;
 pub mod names;
 pub mod narrowed;
 pub mod temp;
 pub mod tree;
 
+use leases::LeaseTable;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
+use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use rustix::fd::BorrowedFd;
 use std::any::Any;
@@ -61,6 +65,19 @@ pub trait Store: Send + Sync {
 
     /// Tells the room in the file system that holds `path`.
     fn space(&self, path: &RelPath) -> Result<Space, Error>;
+
+    /// The leases on what is here; none where not all changes are known.
+    fn leases(&self) -> Option<Arc<LeaseTable>> {
+        None
+    }
+
+    /// The same store for a holder of leases, who is not told of his own changes.
+    fn held_by(&self, _holder: HolderId) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    /// Returns when nobody believes any more what was changed through this store.
+    fn settle(&self) {}
 }
 
 /// One open directory.
@@ -104,6 +121,9 @@ pub trait Dir: Any + Send + Sync {
     /// Opens the temporary file `name` for writes that pass the page cache by, if the file system can; such writes
     /// must be aligned to [`DIRECT_ALIGN`] in memory, offset and length.
     fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>>;
+
+    /// Tells the digest of a content that is to get this name and is in a file as `stamp` says, for stores that keep digests.
+    fn note_content(&self, _name: &[u8], _stamp: &Stamp, _digest: &[u8; 32]) {}
 
     /// Renames, replacing what `to` names. `to_dir` must be of the same store, else `CrossDevice`.
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;

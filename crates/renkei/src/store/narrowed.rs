@@ -4,8 +4,10 @@
 //! Below it no link is followed, so that none leads out of it. The directory that holds an allowed name can be opened
 //! too, for what is done with that name; whoever opens it looks at no other. Everything else is `OutOfScope`.
 
+use super::leases::LeaseTable;
 use super::{Dir, Space, Store};
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 
@@ -60,6 +62,19 @@ impl Store for Narrowed {
             Some(_) => self.inner.space(path),
             None => Err(refused("tell space", path)),
         }
+    }
+
+    fn leases(&self) -> Option<Arc<LeaseTable>> {
+        self.inner.leases()
+    }
+
+    fn held_by(&self, holder: HolderId) -> Option<Arc<dyn Store>> {
+        let inner = self.inner.held_by(holder)?;
+        Some(Arc::new(Narrowed { inner, allowed: self.allowed.clone() }))
+    }
+
+    fn settle(&self) {
+        self.inner.settle();
     }
 }
 

@@ -3,7 +3,7 @@
 //! Both go by handles and single names, so a directory swapped for a symbolic link is removed or counted as the
 //! link it is. Both keep their own stack, and a bounded number of directories open, however deep the tree.
 
-use super::{Detail, Dir, Listed, Listing, Raw, TypeHint};
+use super::{Detail, Dir, Listed, Listing, Raw, Store, TypeHint};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -16,6 +16,24 @@ const MAX_LEVELS: usize = 64;
 const MAX_HELD: usize = 256;
 /// Names that directories from far below get when they are moved up to be removed.
 const HOISTED: &str = ".rk~rm-";
+
+/// Opens a directory, made with those above it if they are missing.
+pub fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+    let mut dir = root.clone();
+    for name in path.components() {
+        match dir.mkdir(name, 0o755) {
+            Err(error) if error.code != Code::PathExists => return Err(error),
+            _ => dir = dir.child(name)?,
+        }
+    }
+    Ok(dir)
+}
+
+/// The directory of a plain file, and its name there.
+pub fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+    let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, ""))?;
+    Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
+}
 
 /// Removes `name` in `dir` with everything below it and tells how many names went.
 ///

@@ -1,6 +1,6 @@
 //! What becomes of one name that is not the same in both trees.
 
-use super::compare::{Compare, Of, Place};
+use super::compare::{Compare, Holds, OWN, Of, Place};
 use super::known::Known;
 use super::plain::{Plain, is_same_content};
 use crate::catalogue::Held;
@@ -28,8 +28,12 @@ impl Compare {
             return Ok(None);
         }
         let (id, attributes) = (self.draw()?, plain.attributes());
-        let is_dir = kind == NewKind::Dir;
-        let is_file = kind == NewKind::File;
+        let (is_dir, stamp) = (kind == NewKind::Dir, plain.stamp());
+        let digest = if kind == NewKind::File { self.digests.take(path, &stamp) } else { None };
+        let (kind, is_file) = match kind {
+            NewKind::File => (NewKind::Content { size: stamp.size, digest }, true),
+            kind => (kind, false),
+        };
         let number = self.change(Change::Make { id, at, kind, attributes, keep_both: false })?;
         if is_dir {
             self.batch.ids.insert(path.clone(), id);
@@ -37,7 +41,8 @@ impl Compare {
             return Ok(Some(path.clone()));
         }
         if is_file {
-            self.set_content(id, Base::Own(number), plain)?;
+            self.batch.held.push(Holds { id, of: Of::Change(number), stamp, digest });
+            self.remember_links(id, plain);
         }
         Ok(None)
     }
@@ -52,7 +57,7 @@ impl Compare {
         if self.batch.gone.contains(&id) {
             return Ok(None);
         }
-        let pending = self.batch.held.iter().rev().find(|(node, ..)| *node == id).map(|(.., stamp)| *stamp);
+        let pending = self.batch.held.iter().rev().find(|holds| holds.id == id).map(|holds| holds.stamp);
         let stamp = match pending {
             Some(stamp) => Some(stamp),
             None => self.tree.held(id)?.map(|held| held.stamp),
@@ -62,11 +67,17 @@ impl Compare {
     }
 
     /// The file has this content now.
-    fn set_content(&mut self, id: NodeId, base: Base, plain: &Plain) -> Result<(), Error> {
+    pub(super) fn set_content(
+        &mut self,
+        path: &RelPath,
+        id: NodeId,
+        base: Base,
+        plain: &Plain,
+    ) -> Result<(), Error> {
         let (stamp, mtime) = (plain.stamp(), plain.entry.meta.mtime);
-        let size = stamp.size;
-        let number = self.change(Change::SetContent { id, base, size, digest: None, mtime, beside: None })?;
-        self.batch.held.push((id, Of::Change(number), stamp));
+        let (size, digest) = (stamp.size, self.digests.take(path, &stamp));
+        let number = self.change(Change::SetContent { id, base, size, digest, mtime, beside: None })?;
+        self.batch.held.push(Holds { id, of: Of::Change(number), stamp, digest });
         self.remember_links(id, plain);
         Ok(())
     }
@@ -134,11 +145,12 @@ impl Compare {
         if !is_same {
             self.tally.changed += 1;
             self.tally.note("changed", path);
-            self.set_content(id, content.base(), plain)?;
+            self.set_content(path, id, content.base(), plain)?;
             return Ok(true);
         }
         if held.is_none() {
-            self.batch.held.push((id, Of::Version(content.version), stamp));
+            let (of, digest) = (Of::Version(content.version), content.digest);
+            self.batch.held.push(Holds { id, of, stamp, digest });
         }
         self.remember_links(id, plain);
         Ok(false)
@@ -153,7 +165,7 @@ impl Compare {
         known: &Attributes,
         counts: bool,
     ) -> Result<(), Error> {
-        let attributes = plain.attributes();
+        let attributes = self.attributes(id, plain, Some(known));
         if attributes == *known {
             return Ok(());
         }
@@ -162,6 +174,20 @@ impl Compare {
             self.tally.note("attributes", path);
         }
         self.change(Change::SetAttributes { id, attributes }).map(drop)
+    }
+
+    /// What a node has beside its kind. What another site made belongs to the volume's account here and to whom that site
+    /// names in the catalogue.
+    pub(super) fn attributes(&self, id: NodeId, plain: &Plain, known: Option<&Attributes>) -> Attributes {
+        let attributes = plain.attributes();
+        let is_others = id.drawn().is_some_and(|(origin, _)| origin != OWN);
+        match known {
+            Some(known) if is_others && self.uid == Some(plain.raw.uid) => {
+                let (owner, group) = (known.owner.clone(), known.group.clone());
+                Attributes { owner, group, ..attributes }
+            }
+            _ => attributes,
+        }
     }
 
     /// A name goes from the catalogue, with all below it.
@@ -189,24 +215,44 @@ impl Compare {
     }
 
     fn remove_tree(&mut self, at: Spot, id: NodeId, time: FileTime) -> Result<(), Error> {
-        let mut levels = vec![(at, Known::of(id, self.batch.fresh.contains(&id)))];
-        while let Some((_, known)) = levels.last_mut() {
+        let mut levels = vec![(at, Known::of(id, self.batch.fresh.contains(&id)), false)];
+        while let Some((_, known, keeps)) = levels.last_mut() {
             let dir = known.dir;
             if known.peek(&self.tree)?.is_none() {
-                if let Some((at, _)) = levels.pop() {
-                    self.batch.gone.insert(dir);
-                    self.change(Change::RemoveDir { at, time })?;
+                if let Some((at, _, keeps)) = levels.pop() {
+                    self.end_level(levels.last_mut().map(|(_, _, keeps)| keeps), dir, at, keeps, time)?;
                 }
                 continue;
             }
             let (name, node) = known.take();
             let at = Spot { dir, name: Name(name) };
             match node {
-                Some((id, node)) if node.is_dir() => levels.push((at, Known::of(id, false))),
+                Some((id, node)) if node.is_dir() => levels.push((at, Known::of(id, false), false)),
+                Some((id, node)) if self.keeps(id, &node)? => *keeps = true,
                 _ => drop(self.change(Change::Remove { at, time })?),
             }
             self.decide_if_full()?;
         }
+        Ok(())
+    }
+
+    /// A directory that is gone goes from the catalogue, unless something in it is away.
+    fn end_level(
+        &mut self,
+        above: Option<&mut bool>,
+        dir: NodeId,
+        at: Spot,
+        keeps: bool,
+        time: FileTime,
+    ) -> Result<(), Error> {
+        if !keeps {
+            self.batch.gone.insert(dir);
+            return self.change(Change::RemoveDir { at, time }).map(drop);
+        }
+        if let Some(above) = above {
+            *above = true;
+        }
+        self.keep_dir(dir);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 //! number did, as far as [`Held`] tells. Devices, sockets and FIFOs, and files that are still being received, are not
 //! in the catalogue.
 
+use super::digests::Digests;
 use super::known::Known;
 use super::plain::{Plain, Seen, look, seen};
 use super::tally::Tally;
@@ -16,9 +17,7 @@ use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir};
 use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
-use renkei_core::namespace::{
-    Attributes, Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
-};
+use renkei_core::namespace::{Attributes, Change, Kind, Name, Node, NodeId, Numbered, ROOT, Record, Spot};
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -26,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The home's own changes.
-pub(super) const OWN: Origin = Origin(0);
+pub(super) use crate::catalogue::OWN;
 
 /// Changes that are decided together.
 const MOST_CHANGES: usize = 2000;
@@ -43,6 +42,8 @@ const DRAW: u64 = 4096;
 /// The comparison of one volume.
 pub(super) struct Compare {
     pub(super) tree: Arc<VolumeTree>,
+    /// Of what has come a moment ago.
+    pub(super) digests: Arc<Digests>,
     top: Arc<dyn Dir>,
     numbers: Numbers,
     /// Files with several names, by device and inode number.
@@ -52,6 +53,12 @@ pub(super) struct Compare {
     seen: HashMap<RelPath, Option<Seen>>,
     /// What was found since somebody looked.
     pub(super) tally: Tally,
+    /// Directories and links of other sites that could not be made.
+    pub(super) unplaced: HashSet<NodeId>,
+    /// Names that somebody writes who knew of the version that is away.
+    pub(super) replaces: HashMap<RelPath, u64>,
+    /// The number of the account whose files the volume's are.
+    pub(super) uid: Option<u32>,
 }
 
 /// Numbers that the next changes and nodes get.
@@ -66,7 +73,7 @@ struct Numbers {
 #[derive(Default)]
 pub(super) struct Batch {
     changes: Vec<Numbered>,
-    pub(super) held: Vec<(NodeId, Of, Stamp)>,
+    pub(super) held: Vec<Holds>,
     /// What names are of in the catalogue, as far as it was read ahead.
     children: HashMap<Spot, Option<(NodeId, Node)>>,
     /// What is known of plain files, as far as it was read ahead.
@@ -84,7 +91,21 @@ pub(super) struct Batch {
     /// Directories of which names may have changed there and back.
     pub(super) doubtful: BTreeMap<RelPath, NodeId>,
     pub(super) gone: HashSet<NodeId>,
+    /// What was away and is there.
+    pub(super) arrived: Vec<NodeId>,
+    /// What gets a name beside another's, by the change that makes it.
+    pub(super) aside: Vec<(u64, RelPath)>,
+    /// Directories that are gone while something in them is away.
+    pub(super) lost: Vec<NodeId>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
+}
+
+/// A file, and what its plain file is.
+pub(super) struct Holds {
+    pub(super) id: NodeId,
+    pub(super) of: Of,
+    pub(super) stamp: Stamp,
+    pub(super) digest: Option<[u8; 32]>,
 }
 
 /// Which version of a content a file has.
@@ -120,10 +141,22 @@ fn chain(path: &RelPath) -> Vec<RelPath> {
 
 impl Compare {
     /// Compares the tree below `top` with the catalogue's.
-    pub(super) fn new(tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
+    pub(super) fn new(tree: Arc<VolumeTree>, top: Arc<dyn Dir>, digests: Arc<Digests>) -> Self {
         let numbers = Numbers { change: None, ids: 0..0 };
         let (links, seen) = (HashMap::new(), HashMap::new());
-        Compare { tree, top, numbers, links, batch: Batch::default(), seen, tally: Tally::default() }
+        Compare {
+            tree,
+            digests,
+            top,
+            numbers,
+            links,
+            batch: Batch::default(),
+            seen,
+            tally: Tally::default(),
+            unplaced: HashSet::new(),
+            replaces: HashMap::new(),
+            uid: None,
+        }
     }
 
     /// Brings one name up to date, and the directories on the way to it; gives directories that are new, and into which
@@ -261,6 +294,13 @@ impl Compare {
         self.seen.insert(path.clone(), seen(&plain));
         match (plain, known) {
             (None, None) => Ok(None),
+            (None, Some((id, node))) if self.is_away(id, &node)? => Ok(None),
+            (Some(plain), Some((id, node))) if self.is_left_wrong(&path, &plain, id, &node)? => Ok(None),
+            (Some(plain), Some((id, node)))
+                if self.is_away(id, &node)? && self.update_away(place, &path, &plain, id, &node)? =>
+            {
+                Ok(None)
+            }
             (Some(plain), Some((id, node))) if plain.is_kind_of(&node) => {
                 self.update(place, &path, &plain, id, node).map(|()| None)
             }
@@ -341,7 +381,7 @@ impl Compare {
     // ---- finding things ----------------------------------------------------------------------------------------------
 
     /// A directory of the plain tree, if it is there and no link.
-    fn open(&mut self, path: &RelPath) -> Option<Arc<dyn Dir>> {
+    pub(super) fn open(&mut self, path: &RelPath) -> Option<Arc<dyn Dir>> {
         if let Some((last, dir)) = &self.batch.last
             && last == path
         {
@@ -453,8 +493,15 @@ impl Compare {
         if self.batch.changes.len() < MOST_CHANGES {
             return Ok(());
         }
-        let (changes, held) = (std::mem::take(&mut self.batch.changes), std::mem::take(&mut self.batch.held));
-        self.decide(&changes, held)?;
+        let part = Batch {
+            changes: std::mem::take(&mut self.batch.changes),
+            held: std::mem::take(&mut self.batch.held),
+            arrived: std::mem::take(&mut self.batch.arrived),
+            aside: std::mem::take(&mut self.batch.aside),
+            lost: std::mem::take(&mut self.batch.lost),
+            ..Batch::default()
+        };
+        self.decide(part)?;
         self.batch.fresh.clear();
         Ok(())
     }
@@ -466,9 +513,7 @@ impl Compare {
     pub(super) fn commit(&mut self) -> Result<(), Error> {
         let settled = self.settle_dirs();
         let batch = std::mem::take(&mut self.batch);
-        settled
-            .and_then(|()| self.decide(&batch.changes, batch.held))
-            .inspect_err(|_| self.numbers.change = None)
+        settled.and_then(|()| self.decide(batch)).inspect_err(|_| self.numbers.change = None)
     }
 
     /// Forgets what was gathered.
@@ -496,42 +541,75 @@ impl Compare {
     fn settle_dir(&mut self, path: &RelPath, id: NodeId, known: Option<Attributes>) -> Result<(), Error> {
         let Some(dir) = self.open(path) else { return Ok(()) };
         let Ok((entry, raw)) = dir.self_entry(Detail::Basic) else { return Ok(()) };
-        let attributes = Plain { entry, raw }.attributes();
+        let plain = Plain { entry, raw };
+        let is_others = id.drawn().is_some_and(|(origin, _)| origin != OWN);
+        let named = match is_others && known.is_none() {
+            true => self.tree.node(id)?.map(|node| node.attributes),
+            false => known.clone(),
+        };
+        let attributes = self.attributes(id, &plain, named.as_ref());
         if known.as_ref() == Some(&attributes) {
             return Ok(());
         }
         self.change(Change::SetAttributes { id, attributes }).map(drop)
     }
 
-    fn decide(&mut self, changes: &[Numbered], held: Vec<(NodeId, Of, Stamp)>) -> Result<(), Error> {
-        if changes.is_empty() && held.is_empty() {
+    /// Makes one change that was not found in the plain tree; gives its record.
+    ///
+    /// # Errors
+    /// As [`Compare::commit`].
+    pub(super) fn decide_one(&mut self, change: Change) -> Result<Option<Record>, Error> {
+        self.commit()?;
+        self.change(change)?;
+        let batch = std::mem::take(&mut self.batch);
+        let decided = self.tree.decide(&batch.changes).inspect_err(|_| self.numbers.change = None)?;
+        Ok(decided.into_iter().next())
+    }
+
+    fn decide(&mut self, batch: Batch) -> Result<(), Error> {
+        let Batch { changes, held, arrived, aside, lost, .. } = batch;
+        if changes.is_empty() && held.is_empty() && arrived.is_empty() && lost.is_empty() {
             return Ok(());
         }
-        let records = self.tree.decide(changes)?;
-        let by_number: HashMap<u64, &Record> = records.iter().map(|record| (record.number, record)).collect();
-        let mut rows = Vec::new();
-        for (id, of, stamp) in held {
-            let version = match of {
-                Of::Version(version) => Some(version),
-                Of::Change(number) => by_number.get(&number).and_then(|record| version_in(record, id)),
-            };
-            let held = version.map(|version| Held { version, stamp, digest: None });
-            rows.extend(held.map(|held| (id, Some(held))));
-        }
+        let records = self.tree.decide_holding(&changes, |records| rows(records, held))?;
+        self.move_aside(&aside, &records);
+        self.store_lost(&lost)?;
         for record in &records {
-            match &record.outcome {
-                Ok(effects) => {
-                    let gone = effects.nodes.iter().filter(|(_, node)| node.is_none());
-                    rows.extend(gone.map(|(id, _)| (*id, None)));
-                }
-                Err(error) => {
-                    self.tally.failed += 1;
-                    tracing::warn!(%error, number = record.number, "a change found on the disk was refused");
-                }
+            if let Err(error) = &record.outcome {
+                self.tally.failed += 1;
+                tracing::warn!(%error, number = record.number, "a change found on the disk was refused");
             }
         }
-        self.tree.set_held(&rows)
+        if arrived.is_empty() {
+            return Ok(());
+        }
+        self.tree.set_here(&arrived.into_iter().map(|id| (id, None)).collect::<Vec<_>>())
     }
+
+    /// The directory of a plain file, and its name there.
+    pub(super) fn plain_of(&mut self, path: &RelPath) -> Option<(Arc<dyn Dir>, Vec<u8>)> {
+        let (parent, name) = path.split()?;
+        let (parent, name) = (RelPath::parse(parent).ok()?, name.to_vec());
+        Some((self.open(&parent)?, name))
+    }
+}
+
+/// What is known of plain files after some records.
+fn rows(records: &[Record], held: Vec<Holds>) -> Vec<(NodeId, Option<Held>)> {
+    let by_number: HashMap<u64, &Record> = records.iter().map(|record| (record.number, record)).collect();
+    let mut rows = Vec::with_capacity(held.len());
+    for Holds { id, of, stamp, digest } in held {
+        let version = match of {
+            Of::Version(version) => Some(version),
+            Of::Change(number) => by_number.get(&number).and_then(|record| version_in(record, id)),
+        };
+        rows.extend(version.map(|version| (id, Some(Held { version, stamp, digest }))));
+    }
+    for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
+        let gone = effects.nodes.iter().filter(|(_, node)| node.is_none());
+        rows.extend(gone.map(|(id, _)| (*id, None)));
+    }
+    rows
 }
 
 /// The version of a file's content after a change.

@@ -2,7 +2,8 @@
 //!
 //! The administrator may read it and, with care, edit it; `renkei volume` writes it as a whole.
 
-use super::grant::Grant;
+use super::care::Care;
+use super::grant::{Grant, Grantee};
 use crate::catalogue::VolumeId;
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
@@ -13,6 +14,12 @@ use std::path::PathBuf;
 
 /// Seconds between two scans, unless told otherwise.
 pub const SCAN_EVERY_S: u64 = 600;
+
+/// Records that a home keeps at most for followers that do not have them, unless told otherwise.
+pub const LOG_RECORDS: u64 = 1_000_000;
+
+/// Days for which it keeps them, unless told otherwise.
+pub const LOG_DAYS: u64 = 30;
 
 /// Largest file accepted: room for some ten thousand grants.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -48,6 +55,30 @@ pub struct Facts {
     /// Who may use it beside those who have an account with the right to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grant: Vec<Grant>,
+    /// Who manages it beside the administrator.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub managers: Vec<Grantee>,
+    /// Records that are kept at most for sites that follow and do not have them yet.
+    #[serde(default = "log_records")]
+    pub log_records: u64,
+    /// Days for which these are kept.
+    #[serde(default = "log_days")]
+    pub log_days: u64,
+    /// How it is kept.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub care: Care,
+}
+
+fn is_usual(care: &Care) -> bool {
+    *care == Care::default()
+}
+
+fn log_records() -> u64 {
+    LOG_RECORDS
+}
+
+fn log_days() -> u64 {
+    LOG_DAYS
 }
 
 fn scan_every() -> u64 {
@@ -78,6 +109,25 @@ pub fn id_text(id: &VolumeId) -> String {
 }
 
 impl Facts {
+    /// Those of a volume about which nothing special was said.
+    pub fn new(id: VolumeId, home: SiteName, storage: &str, path: String, account: String) -> Self {
+        Facts {
+            id,
+            home,
+            storage: storage.into(),
+            path,
+            account,
+            in_place: false,
+            scan_every_s: SCAN_EVERY_S,
+            hold: Vec::new(),
+            grant: Vec::new(),
+            managers: Vec::new(),
+            log_records: LOG_RECORDS,
+            log_days: LOG_DAYS,
+            care: Care::default(),
+        }
+    }
+
     /// Where in its storage it is.
     ///
     /// # Errors
@@ -91,7 +141,7 @@ impl Facts {
         let facts: Facts = toml::from_str(text).map_err(|error| invalid(error.message().into()))?;
         facts.place().map_err(|error| invalid(error.to_string()))?;
         let folders = facts.hold.iter().try_for_each(|folder| RelPath::parse(folder.as_bytes()).map(drop));
-        folders.map_err(|error| invalid(error.to_string()))?;
+        folders.and_then(|()| facts.care.check()).map_err(|error| invalid(error.to_string()))?;
         Ok(facts)
     }
 
@@ -168,18 +218,24 @@ pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
-    pub(crate) fn facts() -> Facts {
-        Facts {
-            id: [7; 16],
-            home: SiteName::parse("kek").unwrap(),
-            storage: "pool".into(),
-            path: "genome".into(),
-            account: "alice".into(),
-            in_place: false,
-            scan_every_s: 60,
-            hold: Vec::new(),
-            grant: Vec::new(),
+    /// Works as whoever runs the test.
+    pub(crate) struct Here;
+
+    impl crate::volume::Hands for Here {
+        fn uid(&self) -> Result<u32, Error> {
+            Ok(rustix::process::geteuid().as_raw())
         }
+
+        fn run(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
+            work();
+            Ok(())
+        }
+    }
+
+    pub(crate) fn facts() -> Facts {
+        let kek = SiteName::parse("kek").unwrap();
+        let facts = Facts::new([7; 16], kek, "pool", "genome".into(), "alice".into());
+        Facts { scan_every_s: 60, ..facts }
     }
 
     #[test]

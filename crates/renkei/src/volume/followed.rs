@@ -1,22 +1,30 @@
 //! A volume at a site that follows it: names and metadata from the copy of the catalogue, content from plain files of
 //! this site where it holds the version that is asked for, else from a site that does.
 //!
-//! Guarantee: no question about names and metadata leaves the site. Non-goal: writing, which is done at the home.
+//! What this site changed itself and the home has not put in order yet lies over the copy (`pending`); how it is changed is
+//! in `writing`. Guarantee: no question about names and metadata leaves the site.
 
-use crate::catalogue::VolumeTree;
+use super::pending::{Listed as Page, Pending};
+use super::writing::if_there;
+use crate::store::leases::LeaseTable;
+use crate::store::local::LocalStore;
+use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw, ReadFile, Space, Store, TypeHint, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
 use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
 use renkei_core::path::RelPath;
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Names read from the catalogue at once.
 const PAGE: usize = 1000;
 /// Nodes that came with names and were not asked for yet, kept at most.
 const MAX_SEEN: usize = 16 * PAGE;
+/// How often the home is asked for more room: what it says may be for somebody else who waits.
+const ASK_ROOM: u32 = 2;
 /// Links followed on the way to one directory, as Linux has it.
 const MAX_LINKS: u32 = 40;
 
@@ -33,53 +41,91 @@ pub trait Fetch: Send + Sync {
         content: &Content,
         stamp: Stamp,
     ) -> Result<Box<dyn ReadFile>, Error>;
+
+    /// The room in the volume, as its home told it last.
+    fn space(&self) -> Space;
 }
 
 /// A followed volume, for one asker.
 #[derive(Clone)]
 pub struct FollowedStore(Arc<Followed>);
 
-struct Followed {
-    tree: Arc<VolumeTree>,
+/// With what somebody may change a followed volume.
+#[derive(Clone)]
+pub struct Writer {
+    /// Where its plain files are.
+    pub plain: Arc<LocalStore>,
+    /// Whose new files are, by name.
+    pub owner: String,
+    /// The group of new files.
+    pub group: String,
+}
+
+#[derive(Clone)]
+pub(super) struct Followed {
+    pub(super) pending: Arc<Pending>,
     /// The same for all directories of the volume, and no device's.
     device: u64,
     fetch: Arc<dyn Fetch>,
-    /// Where it is written.
+    /// Where it is written, too.
     home: String,
+    writer: Option<Writer>,
+    /// For whom it is open, if he holds leases.
+    pub(super) holder: Option<HolderId>,
 }
 
 impl FollowedStore {
-    /// A volume whose home is at `home`.
-    pub fn new(tree: Arc<VolumeTree>, id: &[u8; 16], fetch: Arc<dyn Fetch>, home: String) -> Self {
+    /// A volume whose home is at `home`; without a writer it is only read.
+    pub fn new(
+        pending: Arc<Pending>,
+        id: &[u8; 16],
+        fetch: Arc<dyn Fetch>,
+        home: String,
+        writer: Option<Writer>,
+    ) -> Self {
         let device = u64::from_be_bytes(*id.first_chunk().expect("16 bytes are more than 8"));
-        FollowedStore(Arc::new(Followed { tree, device, fetch, home }))
+        FollowedStore(Arc::new(Followed { pending, device, fetch, home, writer, holder: None }))
     }
 
-    fn open(&self, id: NodeId, path: RelPath) -> Arc<dyn Dir> {
-        Arc::new(FollowedDir { volume: self.0.clone(), id, path, seen: Arc::default() })
+    fn open(&self, id: NodeId, path: RelPath, real: RelPath) -> Arc<dyn Dir> {
+        let (volume, seen, plain) = (self.0.clone(), Arc::default(), OnceLock::new());
+        Arc::new(FollowedDir { volume, opened: id, path, real, seen, plain })
     }
 }
 
 impl Followed {
+    /// Returns when what was changed is stored, and all know it who hold leases.
+    fn flush(&self) -> Result<(), Error> {
+        self.pending.flush()?;
+        self.settle();
+        Ok(())
+    }
+
+    fn settle(&self) {
+        self.pending.leases().settle(self.holder);
+    }
+
     fn child(&self, dir: NodeId, name: &[u8], path: &RelPath) -> Result<(NodeId, Node), Error> {
         let at = Spot { dir, name: Name(name.to_vec()) };
-        let found = self.tree.child(&at).map_err(|error| error.under(&path.to_string()))?;
+        let found = self.pending.child(&at).map_err(|error| error.under(&path.to_string()))?;
         found.ok_or_else(|| Error::new(Code::PathNotFound, "open", shown(path, name), ""))
     }
 
-    fn node(&self, id: NodeId, path: &RelPath) -> Result<Node, Error> {
-        self.tree.node(id)?.ok_or_else(|| Error::new(Code::PathNotFound, "open", path, "removed meanwhile"))
+    pub(super) fn node(&self, id: NodeId, path: &RelPath) -> Result<Node, Error> {
+        let gone = || Error::new(Code::PathNotFound, "open", path, "removed meanwhile");
+        self.pending.node(id)?.ok_or_else(gone)
     }
 
     fn parent(&self, id: NodeId) -> Option<NodeId> {
-        match self.tree.node(id).ok()??.kind {
+        match self.pending.node(id).ok()??.kind {
             Kind::Dir { parent, .. } if id != ROOT => Some(parent),
+            Kind::Merged { into } => self.parent(into),
             _ => None,
         }
     }
 }
 
-fn shown(path: &RelPath, name: &[u8]) -> String {
+pub(super) fn shown(path: &RelPath, name: &[u8]) -> String {
     path.child(name).map_or_else(|_| String::from_utf8_lossy(name).into(), |path| path.to_string())
 }
 
@@ -89,22 +135,23 @@ fn not_a_directory(path: &RelPath, name: &[u8]) -> Error {
 
 impl Store for FollowedStore {
     fn root(&self) -> Result<Arc<dyn Dir>, Error> {
-        Ok(self.open(ROOT, RelPath::root()))
+        Ok(self.open(ROOT, RelPath::root(), RelPath::root()))
     }
 
     fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
         let mut todo: Vec<Vec<u8>> = names(path.as_bytes()).rev().collect();
-        let (mut id, mut links) = (ROOT, 0);
+        let (mut id, mut links, mut real) = (ROOT, 0, RelPath::root());
         while let Some(name) = todo.pop() {
             if name == b".." {
                 let outside = || Error::new(Code::OutsideStorage, "open directory", path, "a link leads out");
                 id = self.0.parent(id).ok_or_else(outside)?;
+                real = real.parent().ok_or_else(outside)?;
                 continue;
             }
             let (child, node) = self.0.child(id, &name, path)?;
             match node.kind {
-                Kind::Dir { .. } => id = child,
-                Kind::File(_) => return Err(not_a_directory(path, b"")),
+                Kind::Dir { .. } => (id, real) = (child, real.child(&name)?),
+                Kind::File(_) | Kind::Merged { .. } => return Err(not_a_directory(path, b"")),
                 Kind::Symlink { target } if target.starts_with(b"/") => {
                     return Err(Error::new(Code::OutsideStorage, "open directory", path, "a link leads out"));
                 }
@@ -117,11 +164,29 @@ impl Store for FollowedStore {
                 }
             }
         }
-        Ok(self.open(id, path.clone()))
+        Ok(self.open(id, path.clone(), real))
     }
 
     fn space(&self, _path: &RelPath) -> Result<Space, Error> {
-        Ok(Space::default())
+        match &self.0.writer {
+            Some(writer) => {
+                let space = writer.plain.space(&RelPath::root())?;
+                Ok(self.0.pending.narrow(space, &writer.owner))
+            }
+            None => Ok(self.0.fetch.space()),
+        }
+    }
+
+    fn leases(&self) -> Option<Arc<LeaseTable>> {
+        Some(self.0.pending.leases().clone())
+    }
+
+    fn held_by(&self, holder: HolderId) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(FollowedStore(Arc::new(Followed { holder: Some(holder), ..(*self.0).clone() }))))
+    }
+
+    fn settle(&self) {
+        self.0.settle();
     }
 }
 
@@ -137,22 +202,66 @@ pub fn stamp(id: NodeId, content: &Content, mtime: FileTime) -> Stamp {
 
 type Seen = HashMap<Vec<u8>, (NodeId, Node)>;
 
-struct FollowedDir {
-    volume: Arc<Followed>,
-    id: NodeId,
-    path: RelPath,
+pub(super) struct FollowedDir {
+    pub(super) volume: Arc<Followed>,
+    /// The node when it was opened.
+    opened: NodeId,
+    /// As it was asked for.
+    pub(super) path: RelPath,
+    /// Without links, as the names were when it was opened.
+    pub(super) real: RelPath,
+    /// The directory of the plain files, once it was needed.
+    pub(super) plain: OnceLock<Arc<dyn Dir>>,
     /// What a listing told beside the names: whoever lists mostly asks for each entry next.
     seen: Arc<Mutex<Seen>>,
 }
 
 impl FollowedDir {
-    fn find(&self, name: &[u8]) -> Result<(NodeId, Node), Error> {
-        let seen = self.seen.lock().expect("no thread panics while it holds the lock").remove(name);
-        seen.map_or_else(|| self.volume.child(self.id, name, &self.path), Ok)
+    /// Which node it is now.
+    pub(super) fn id(&self) -> NodeId {
+        self.volume.pending.meant(self.opened)
     }
 
-    fn opened(&self, id: NodeId, path: RelPath) -> Arc<dyn Dir> {
-        FollowedStore(self.volume.clone()).open(id, path)
+    fn find(&self, name: &[u8]) -> Result<(NodeId, Node), Error> {
+        let seen = self.seen.lock().expect("no thread panics while it holds the lock").remove(name);
+        seen.map_or_else(|| self.volume.child(self.id(), name, &self.path), Ok)
+    }
+
+    fn open_below(&self, id: NodeId, path: RelPath, real: RelPath) -> Arc<dyn Dir> {
+        FollowedStore(self.volume.clone()).open(id, path, real)
+    }
+
+    /// With what it may be changed.
+    pub(super) fn writer(&self, op: &str, name: &[u8]) -> Result<&Writer, Error> {
+        self.volume.writer.as_ref().ok_or_else(|| {
+            let cause = format!("it is followed here; change it at its home, {}", self.volume.home);
+            Error::new(Code::ReadOnlyStorage, op, shown(&self.path, name), cause)
+        })
+    }
+
+    /// The other directory of a rename or link.
+    fn peer<'a>(&self, op: &str, dir: &'a dyn Dir) -> Result<&'a FollowedDir, Error> {
+        let peer = dir.as_any().downcast_ref::<FollowedDir>();
+        let peer = peer.filter(|peer| Arc::ptr_eq(&peer.volume.pending, &self.volume.pending));
+        peer.ok_or_else(|| {
+            let cause = "the two directories are not of one volume";
+            Error::new(Code::CrossDevice, op, dir.path(), cause)
+        })
+    }
+
+    /// The plain directory for a temporary name, where something may be written.
+    fn of_temp(&self, name: &[u8]) -> Option<Arc<dyn Dir>> {
+        let writer = self.volume.writer.as_ref().filter(|_| is_temp_name(name))?;
+        self.plain_dir(writer).ok()
+    }
+
+    /// What a listing told of a name is out of date.
+    fn unsee(&self, name: &[u8]) {
+        self.seen.lock().expect("no thread panics while it holds the lock").remove(name);
+    }
+
+    fn open_plain(&self, name: &[u8]) -> Result<Option<Box<dyn ReadFile>>, Error> {
+        self.of_temp(name).map(|plain| plain.open_read(name)).transpose()
     }
 
     fn told(&self, path: RelPath, id: NodeId, node: Node) -> (Entry, Raw) {
@@ -160,6 +269,7 @@ impl FollowedDir {
         let mtime = attributes.mtime;
         let (size, kind) = match kind {
             Kind::Dir { .. } => (0, EntryKind::Dir),
+            Kind::Merged { .. } => (0, EntryKind::Special),
             Kind::Symlink { target } => (target.len() as u64, EntryKind::Symlink { target }),
             Kind::File(content) => {
                 (content.size, EntryKind::File { stamp: stamp(id, &content, mtime), sparse: false })
@@ -167,7 +277,7 @@ impl FollowedDir {
         };
         let (mode, owner, group) = (attributes.mode, attributes.owner, attributes.group);
         let raw = Raw {
-            ino: id.0,
+            ino: self.volume.pending.shown_number(id).0,
             dev: self.volume.device,
             nlink: links.into(),
             blocks: size.div_ceil(512),
@@ -176,10 +286,33 @@ impl FollowedDir {
         };
         (Entry { path, meta: Meta { mode, mtime, owner, group, xattrs: Vec::new() }, kind }, raw)
     }
+}
 
-    fn refused<T>(&self, op: &str, name: &[u8]) -> Result<T, Error> {
-        let cause = format!("it is followed here; change it at its home, {}", self.volume.home);
-        Err(Error::new(Code::ReadOnlyStorage, op, shown(&self.path, name), cause))
+impl FollowedDir {
+    fn rename_to(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8], replace: bool) -> Result<(), Error> {
+        let peer = self.peer("rename", to_dir)?;
+        self.unsee(from);
+        peer.unsee(to);
+        if is_temp_name(from) {
+            self.with_room(to, || self.publish(from, peer, to, replace))
+        } else {
+            self.move_to(from, peer, to, replace)
+        }
+    }
+
+    /// Does what may find no room under the limits of the volume, once more after the home was heard.
+    fn with_room(&self, name: &[u8], work: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        let is_over = |error: &Error| error.code == Code::QuotaExceeded;
+        let mut done = work();
+        for _ in 0..ASK_ROOM {
+            if !done.as_ref().is_err_and(is_over) || !self.volume.pending.await_room() {
+                break;
+            }
+            done = work();
+        }
+        done.map_err(|error| {
+            if is_over(&error) { Error { subject: shown(&self.path, name), ..error } } else { error }
+        })
     }
 }
 
@@ -193,7 +326,7 @@ impl Dir for FollowedDir {
     }
 
     fn lineage(&self) -> Vec<(u64, u64)> {
-        let above = std::iter::successors(Some(self.id), |id| self.volume.parent(*id));
+        let above = std::iter::successors(Some(self.id()), |id| self.volume.parent(*id));
         above.take(crate::store::MAX_LINEAGE).map(|id| (self.volume.device, id.0)).collect()
     }
 
@@ -202,11 +335,11 @@ impl Dir for FollowedDir {
         if !node.is_dir() {
             return Err(not_a_directory(&self.path, name));
         }
-        Ok(self.opened(id, self.path.child(name)?))
+        Ok(self.open_below(id, self.path.child(name)?, self.real.child(name)?))
     }
 
     fn descend(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
-        let mut id = self.id;
+        let mut id = self.id();
         for name in names(path.as_bytes()) {
             let (child, node) = self.volume.child(id, &name, &self.path)?;
             if !node.is_dir() {
@@ -214,89 +347,108 @@ impl Dir for FollowedDir {
             }
             id = child;
         }
-        Ok(self.opened(id, self.path.join(path)?))
+        Ok(self.open_below(id, self.path.join(path)?, self.real.join(path)?))
     }
 
     fn list(&self) -> Result<Listing, Error> {
         let (volume, seen) = (self.volume.clone(), self.seen.clone());
-        Ok(Box::new(Names {
-            volume,
-            dir: self.id,
-            seen,
-            page: Vec::new().into_iter(),
-            last: None,
-            over: false,
-        }))
+        let page = Vec::new().into_iter();
+        let names = Names { volume, dir: self.id(), seen, page, last: None, over: false };
+        let writer = self.volume.writer.as_ref();
+        match writer.and_then(|writer| self.plain_if_there(writer)) {
+            // Whoever writes finds what an earlier run left.
+            Some(plain) => {
+                let is_temp = |listed: &Result<Listed, Error>| {
+                    listed.as_ref().is_ok_and(|listed| is_temp_name(&listed.name))
+                };
+                Ok(Box::new(names.chain(plain.list()?.filter(is_temp))))
+            }
+            None => Ok(Box::new(names)),
+        }
     }
 
-    fn entry(&self, name: &[u8], _detail: Detail) -> Result<(Entry, Raw), Error> {
+    fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
+        if let Some(plain) = self.of_temp(name) {
+            return plain.entry(name, detail);
+        }
         let (id, node) = self.find(name)?;
         Ok(self.told(self.path.child(name)?, id, node))
     }
 
     fn self_entry(&self, _detail: Detail) -> Result<(Entry, Raw), Error> {
-        Ok(self.told(self.path.clone(), self.id, self.volume.node(self.id, &self.path)?))
+        Ok(self.told(self.path.clone(), self.id(), self.volume.node(self.id(), &self.path)?))
     }
 
     fn open_read(&self, name: &[u8]) -> Result<Box<dyn ReadFile>, Error> {
+        if let Some(file) = self.open_plain(name)? {
+            return Ok(file);
+        }
         let (id, node) = self.find(name)?;
         match node.kind {
             Kind::File(content) => {
                 let stamp = stamp(id, &content, node.attributes.mtime);
-                self.volume.fetch.open(&self.path.child(name)?, id, &content, stamp)
+                self.volume.fetch.open(&self.real_now()?.child(name)?, id, &content, stamp)
             }
             Kind::Dir { .. } => Err(Error::new(Code::IsADirectory, "open", shown(&self.path, name), "")),
-            Kind::Symlink { .. } => {
+            Kind::Symlink { .. } | Kind::Merged { .. } => {
                 Err(Error::new(Code::SpecialFile, "open", shown(&self.path, name), "a symbolic link"))
             }
         }
     }
 
-    fn create_temp(&self, name: &[u8], _keep_existing: bool) -> Result<Box<dyn WriteFile>, Error> {
-        self.refused("create", name)
-    }
-
-    fn open_direct(&self, _name: &[u8]) -> Option<Box<dyn WriteFile>> {
-        None
-    }
-
-    fn rename(&self, from: &[u8], _to_dir: &dyn Dir, _to: &[u8]) -> Result<(), Error> {
-        self.refused("rename", from)
-    }
-
-    fn rename_no_replace(&self, from: &[u8], _to_dir: &dyn Dir, _to: &[u8]) -> Result<(), Error> {
-        self.refused("rename", from)
-    }
-
-    fn mkdir(&self, name: &[u8], _mode: u32) -> Result<(), Error> {
-        match self.find(name) {
-            Ok(_) => Err(Error::new(Code::PathExists, "make directory", shown(&self.path, name), "")),
-            Err(_) => self.refused("make directory", name),
+    fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error> {
+        let writer = self.writer("create", name)?;
+        if !is_temp_name(name) {
+            let cause = "files of a followed volume are written under temporary names";
+            return Err(Error::new(Code::Unsupported, "create", shown(&self.path, name), cause));
         }
+        self.plain_dir(writer)?.create_temp(name, keep_existing)
     }
 
-    fn symlink(&self, _target: &[u8], name: &[u8]) -> Result<(), Error> {
-        self.refused("make link", name)
+    fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>> {
+        self.of_temp(name)?.open_direct(name)
     }
 
-    fn hard_link(&self, name: &[u8], _to_dir: &dyn Dir, _to: &[u8]) -> Result<(), Error> {
-        self.refused("make link", name)
+    fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
+        self.rename_to(from, to_dir, to, true)
+    }
+
+    fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
+        self.rename_to(from, to_dir, to, false)
+    }
+
+    fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {
+        if self.volume.writer.is_none() && self.find(name).is_ok() {
+            return Err(Error::new(Code::PathExists, "make directory", shown(&self.path, name), ""));
+        }
+        self.with_room(name, || self.make_dir(name, mode))
+    }
+
+    fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error> {
+        self.with_room(name, || self.make_symlink(target, name))
+    }
+
+    fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
+        self.make_link(name, self.peer("link", to_dir)?, to)
     }
 
     fn remove_file(&self, name: &[u8]) -> Result<(), Error> {
-        self.refused("remove", name)
+        self.unsee(name);
+        self.remove(name)
     }
 
     fn remove_dir(&self, name: &[u8]) -> Result<(), Error> {
-        self.refused("remove", name)
+        self.unsee(name);
+        self.remove_empty(name)
     }
 
-    fn set_meta(&self, name: &[u8], _meta: &Meta) -> Result<Vec<Error>, Error> {
-        self.refused("set metadata", name)
+    fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
+        self.unsee(name);
+        self.set_meta_of(name, meta)
     }
 
-    fn set_own_meta(&self, _meta: &Meta) -> Result<Vec<Error>, Error> {
-        self.refused("set metadata", b"")
+    fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
+        self.set_meta_here(meta)
     }
 
     fn is_locked(&self) -> Result<bool, Error> {
@@ -304,19 +456,28 @@ impl Dir for FollowedDir {
     }
 
     fn unlock(&self) -> Result<(), Error> {
-        self.refused("unlock", b"")
+        self.writer("unlock", b"").map(drop)
     }
 
-    fn sync_file(&self, _name: &[u8]) -> Result<(), Error> {
-        Ok(())
+    fn sync_file(&self, name: &[u8]) -> Result<(), Error> {
+        let Some(writer) = &self.volume.writer else { return Ok(()) };
+        match self.of_temp(name) {
+            Some(plain) => return plain.sync_file(name),
+            None => if_there(self.plain_if_there(writer).map_or(Ok(()), |plain| plain.sync_file(name)))?,
+        }
+        self.volume.flush()
     }
 
     fn sync(&self) -> Result<(), Error> {
-        Ok(())
+        let Some(writer) = &self.volume.writer else { return Ok(()) };
+        self.plain_if_there(writer).map_or(Ok(()), |plain| plain.sync())?;
+        self.volume.flush()
     }
 
     fn sync_fs(&self) -> Result<(), Error> {
-        Ok(())
+        let Some(writer) = &self.volume.writer else { return Ok(()) };
+        writer.plain.root()?.sync_fs()?;
+        self.volume.flush()
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -336,9 +497,9 @@ struct Names {
 
 impl Names {
     fn turn(&mut self) -> Result<(), Error> {
-        let page = self.volume.tree.list(self.dir, self.last.as_ref(), PAGE)?;
-        self.over = page.len() < PAGE;
-        self.last = page.last().map(|(name, ..)| name.clone());
+        let Page { names: page, next } = self.volume.pending.list(self.dir, self.last.as_ref(), PAGE)?;
+        self.over = next.is_none();
+        self.last = next;
         let mut seen = self.seen.lock().expect("no thread panics while it holds the lock");
         if seen.len() > MAX_SEEN {
             seen.clear();
@@ -347,10 +508,10 @@ impl Names {
             let hint = match node.kind {
                 Kind::Dir { .. } => TypeHint::Dir,
                 Kind::File(_) => TypeHint::File,
-                Kind::Symlink { .. } => TypeHint::Symlink,
+                Kind::Symlink { .. } | Kind::Merged { .. } => TypeHint::Symlink,
             };
             seen.insert(name.clone(), (id, node));
-            Listed { name, hint, ino: id.0 }
+            Listed { name, hint, ino: self.volume.pending.shown_number(id).0 }
         });
         self.page = listed.collect::<Vec<_>>().into_iter();
         Ok(())

@@ -58,7 +58,13 @@ impl Grantee {
         }
     }
 
-    fn names(&self, principal: &Principal) -> bool {
+    /// Whether it is for users, and not for a site as such.
+    pub fn is_users(&self) -> bool {
+        !matches!(self, Grantee::One(principal) if principal.user_name().is_none())
+    }
+
+    /// Whether a principal is meant.
+    pub fn names(&self, principal: &Principal) -> bool {
         match self {
             Grantee::One(user) => user == principal,
             Grantee::Site(site) => principal.user_name().is_some() && principal.site() == site,

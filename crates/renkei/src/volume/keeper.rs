@@ -3,20 +3,25 @@
 //! It compares the names that were noted, within 100 ms, and between them goes through the whole tree now and again, one
 //! directory at a time, so that whoever waits for a note never waits for a scan.
 
+use super::away::{AwayDirs, Hands};
 use super::compare::Compare;
+use super::digests::Digests;
 use super::notes::{Job, Notes, Taken};
+use super::quota::Quotas;
 use super::tally::Tally;
 use super::watch::Watch;
 use crate::catalogue::VolumeTree;
+use crate::store::leases::LeaseTable;
 use crate::store::{Detail, Dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Pause before a scan that failed is tried again.
-const PAUSE: Duration = Duration::from_secs(10);
+pub(super) const PAUSE: Duration = Duration::from_secs(10);
 
 /// Noted names that are looked up at once.
 const PART: usize = 1000;
@@ -33,6 +38,11 @@ pub(super) struct Shared {
     pub(super) notes: Notes,
     pub(super) scan_every_s: AtomicU64,
     pub(super) watch: Option<Watch>,
+    pub(super) away: AwayDirs,
+    pub(super) hands: Arc<dyn Hands>,
+    pub(super) digests: Arc<Digests>,
+    pub(super) quotas: Quotas,
+    pub(super) leases: Arc<LeaseTable>,
     told: Mutex<Told>,
 }
 
@@ -57,9 +67,10 @@ pub(super) struct Scan {
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, scan_every_s: u64, watch: Option<Watch>) -> Self {
+    pub(super) fn new(name: &str, scan_every_s: u64, watch: Option<Watch>, hands: Arc<dyn Hands>) -> Self {
         let scan_every_s = AtomicU64::new(scan_every_s);
-        Shared { name: name.into(), notes: Notes::default(), scan_every_s, watch, told: Mutex::default() }
+        let (notes, away, quotas, digests, leases, told) = Default::default();
+        Shared { name: name.into(), notes, scan_every_s, watch, away, hands, digests, quotas, leases, told }
     }
 
     fn told_mut(&self) -> MutexGuard<'_, Told> {
@@ -87,12 +98,12 @@ struct Running {
 
 /// The keeper of one volume.
 pub(super) struct Keeper {
-    shared: Arc<Shared>,
-    tree: Arc<VolumeTree>,
-    top: Arc<dyn Dir>,
-    compare: Compare,
+    pub(super) shared: Arc<Shared>,
+    pub(super) tree: Arc<VolumeTree>,
+    pub(super) top: Arc<dyn Dir>,
+    pub(super) compare: Compare,
     /// Directories that somebody should look into.
-    todo: Vec<RelPath>,
+    pub(super) todo: Vec<RelPath>,
     running: Option<Running>,
     scan_at: Option<Instant>,
     begun: u64,
@@ -101,17 +112,24 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Of the tree below `top`; it begins with a scan.
     pub(super) fn new(shared: Arc<Shared>, tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
-        let compare = Compare::new(tree.clone(), top.clone());
+        let compare = Compare::new(tree.clone(), top.clone(), shared.digests.clone());
         let scan_at = Some(Instant::now());
         Keeper { shared, tree, top, compare, todo: Vec::new(), running: None, scan_at, begun: 0 }
     }
 
     /// Works until the volume is closed.
     pub(super) fn run(mut self) {
+        if !self.recover_at_last() {
+            return;
+        }
         loop {
             let is_busy = self.running.is_some() || !self.todo.is_empty();
             match self.shared.notes.next(is_busy, self.scan_at, self.begun) {
                 Job::Stop => return,
+                Job::Ask(asked) => {
+                    self.on_ask(asked);
+                    self.count_again();
+                }
                 Job::Notes(taken) => self.on_notes(taken),
                 Job::Scan => self.begin_scan(),
                 Job::Step => self.step(),
@@ -119,10 +137,19 @@ impl Keeper {
         }
     }
 
+    /// What came otherwise than through the volume counts for its limits, too.
+    fn count_again(&self) {
+        if let Err(error) = self.shared.quotas.settle(&Vec::new(), &self.tree) {
+            tracing::warn!(volume = self.shared.name, %error, "what is in the volume is not known");
+        }
+    }
+
     fn on_notes(&mut self, taken: Taken) {
         // What was found while going through the tree belongs to the scan.
         let during_scan = std::mem::take(&mut self.compare.tally);
+        let reserved = self.shared.quotas.taken(&taken.own);
         let stored = self.compare.commit().and_then(|()| self.compare_noted(&taken));
+        let stored = stored.and_then(|()| self.shared.quotas.settle(&reserved, &self.tree));
         if self.compare.tally.failed > 0 {
             let examples = self.compare.tally.examples.join("; ");
             tracing::warn!(volume = self.shared.name, examples, "not all that changed is in the catalogue");
@@ -131,16 +158,20 @@ impl Keeper {
         match stored {
             Ok(()) => {
                 self.shared.notes.on_stored(&taken);
-                self.set_trouble(None);
+                // What was away or wrong may have been replaced or removed.
+                let forgotten = if self.shared.away.is_any() { self.forget_if_none() } else { Ok(()) };
+                self.set_trouble(forgotten.err());
             }
             Err(error) => {
                 self.give_up(&error);
+                self.shared.quotas.put_back(reserved);
                 self.shared.notes.on_failed(taken, &error);
             }
         }
     }
 
     fn compare_noted(&mut self, taken: &Taken) -> Result<(), Error> {
+        self.compare.replaces.clone_from(&taken.replaces);
         let mut own = taken.own.clone();
         for (from, to) in &taken.moved {
             self.compare.follow_move(from, to)?;
@@ -156,12 +187,32 @@ impl Keeper {
             self.compare.commit_if_full()?;
         }
         self.look_into_moved(taken)?;
-        for path in taken.foreign.iter().filter(|path| !own.contains(path)) {
-            if !self.compare.is_as_seen(path) {
+        for path in &taken.foreign {
+            if own.contains(path) {
+                self.call_back(path);
+            } else if !self.compare.is_as_seen(path) {
+                self.call_back(path);
                 self.todo.extend(self.compare.bring(path)?);
             }
         }
         self.compare.commit()
+    }
+
+    /// Tells those who hold leases that somebody changed a name past renkei.
+    fn call_back(&self, path: &RelPath) {
+        if !self.shared.leases.is_held() {
+            return;
+        }
+        let dir_of = |path: &RelPath| Ok(self.top.descend(path)?.self_entry(Detail::Basic)?.1.ino);
+        let own: Result<u64, Error> = dir_of(path);
+        let (parent, name) = (path.parent().unwrap_or_default(), path.name().unwrap_or_default());
+        let above: Result<u64, Error> = dir_of(&parent);
+        // A directory that is gone was told of by the one above it.
+        let mut changed = above.map(|dir| Changed::name(dir, name)).unwrap_or_default();
+        changed.nodes.extend(own);
+        if !changed.dirs().is_empty() {
+            self.shared.leases.changed(None, &changed);
+        }
     }
 
     /// What was renamed may have been looked at in the middle of it, and its directories are watched by their new names.
@@ -223,6 +274,7 @@ impl Keeper {
         match self.compare.look_into(&dir, |path| notes.holds(path)) {
             Ok(below) => {
                 self.todo.extend(below);
+                self.count_again();
                 if let Some(running) = &mut self.running {
                     running.dirs += 1;
                 }
@@ -238,6 +290,7 @@ impl Keeper {
         if let Err(error) = self.compare.commit() {
             return self.give_up(&error);
         }
+        self.make_missing();
         let Some(running) = self.running.take() else { return };
         let tally = std::mem::take(&mut self.compare.tally);
         let took = running.started.elapsed();
@@ -252,7 +305,7 @@ impl Keeper {
     }
 
     /// The catalogue could not be written: a scan later finds all that was lost.
-    fn give_up(&mut self, error: &Error) {
+    pub(super) fn give_up(&mut self, error: &Error) {
         tracing::warn!(volume = self.shared.name, %error, "the catalogue does not follow the files");
         self.compare.forget();
         self.todo.clear();
@@ -264,7 +317,7 @@ impl Keeper {
         }
     }
 
-    fn set_trouble(&self, trouble: Option<Error>) {
+    pub(super) fn set_trouble(&self, trouble: Option<Error>) {
         self.shared.told_mut().trouble = trouble;
     }
 }

@@ -4,33 +4,66 @@
 //! volumes. Work on files goes to the plain directory as the account that does it; what changed is noted (`notes`) and
 //! one thread for each volume, the `keeper`, brings the catalogue up to date (`compare`): within 100 ms, before
 //! anything is acknowledged as durable, and in scans that also find what others changed. Guarantee: what was flushed is in
-//! the catalogue and its log. Non-goals: replicas, and sites that follow.
+//! the catalogue and its log. At a site that follows the same trait is served from the copy of the catalogue (`followed`), with
+//! what this site changes itself over it (`pending`, `writing`). Non-goal: replicas.
 
+mod away;
+#[cfg(test)]
+mod away_tests;
 mod becomes;
+mod beside;
+pub mod care;
+pub mod change;
 mod compare;
+pub mod creation;
+mod digests;
+mod effects;
 pub mod facts;
+mod fellows;
 pub mod followed;
 pub mod grant;
+pub mod guarded;
 mod keeper;
 mod known;
+pub mod merged;
 mod notes;
+mod paths;
+pub mod pending;
 mod plain;
+mod quota;
+pub mod recovery;
+mod room;
+pub mod shown;
+mod spoiled;
+mod submitted;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod turn;
+mod unkept;
 mod view;
+mod view_away;
 mod watch;
+mod writing;
 
+pub use away::{Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, writer};
 pub use facts::Facts;
+pub use spoiled::Judged;
 pub use view::VolumeStore;
 
 use crate::catalogue::{Trees, VolumeId, VolumeTree};
-use crate::home::Home;
+use crate::home::{Home, make_private_dir};
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
+use care::UseRow;
 use keeper::{Keeper, Shared};
+use pending::{Pending, Refusal};
 use renkei_core::error::{Code, Error};
+use renkei_core::namespace::Origin;
+use renkei_core::namespace::allowance::{Allowance, Claim};
+use renkei_core::namespace::quota::Use;
 use renkei_core::path::RelPath;
+use renkei_core::wire::volume::Kept;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -52,6 +85,8 @@ pub struct Volumes {
 struct Open {
     trees: Option<Arc<Trees>>,
     volumes: HashMap<VolumeId, Arc<Volume>>,
+    /// Own changes of those that are followed.
+    pending: HashMap<VolumeId, Arc<Pending>>,
     /// Those that were deleted, so that nobody who has not heard of it makes them anew.
     forgotten: HashSet<VolumeId>,
 }
@@ -93,6 +128,74 @@ pub struct Standing {
     /// Where it is followed: how it stands with the home.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub followed: Option<Followed>,
+    /// At the home: what other sites wrote and have alone.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub away: Vec<OnlyAt>,
+    /// Where it is followed: what is held in the background.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub holds: Option<Holds>,
+    /// At its home: how folders are kept of which replicas are asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub kept: Vec<Kept>,
+    /// How much is in it, and may be.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub used: Vec<UseRow>,
+    /// What verifying in the background told.
+    #[serde(default)]
+    pub verified: Verified,
+}
+
+/// What one site has alone of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnlyAt {
+    /// The site.
+    pub site: String,
+    /// Files.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// What reading all plain files of a volume told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verified {
+    /// When the last whole pass ended, in seconds since 1970.
+    pub ended_unix: Option<u64>,
+    /// Good files in it.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Files that were wrong.
+    pub wrong: u64,
+    /// Whether a pass is under way.
+    pub is_under_way: bool,
+    /// Good files in the pass that is under way, else in the last one.
+    pub files_now: u64,
+    /// Bytes of them.
+    pub bytes_now: u64,
+    /// Files that were wrong in it.
+    pub wrong_now: u64,
+    /// The first of those.
+    pub examples: Vec<(String, Error)>,
+}
+
+/// What a site that follows a volume holds in the background.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holds {
+    /// Folders that the home's policies want held here, as far as they are.
+    pub by_policy: Vec<String>,
+    /// Whether nothing is brought for now.
+    pub is_paused: bool,
+    /// Whether something is being brought.
+    pub is_running: bool,
+    /// Files that are to be held and are not.
+    pub files_to_go: u64,
+    /// Bytes of them.
+    pub bytes_to_go: u64,
+    /// Bytes a second, while a transfer runs.
+    pub rate: Option<u64>,
+    /// Why it does not come further.
+    pub trouble: Option<Error>,
 }
 
 /// How a site that follows a volume stands with its home.
@@ -102,6 +205,20 @@ pub struct Followed {
     pub last: u64,
     /// Seconds since the home was heard, if it was since the PoP started.
     pub heard_s: Option<u64>,
+    /// Whether all of its tree has come here.
+    #[serde(default)]
+    pub is_whole: bool,
+    /// Whether this site may change the volume.
+    pub writes: bool,
+    /// Own changes that the home does not have yet.
+    pub pending: u64,
+    /// Seconds since the oldest of them was seen to wait.
+    pub waiting_s: Option<u64>,
+    /// Own changes that the home refused, the last ones.
+    pub refused: Vec<Refusal>,
+    /// The other sites that follow, as far as the home told: they give out what they hold.
+    #[serde(default)]
+    pub fellows: Vec<String>,
 }
 
 /// What a scan found.
@@ -125,6 +242,9 @@ pub struct Scanned {
     pub failed: u64,
     /// Some of all these.
     pub examples: Vec<String>,
+    /// Whether the count of what is in the volume was wrong, and was set right.
+    #[serde(default)]
+    pub was_miscounted: bool,
 }
 
 impl Volumes {
@@ -145,6 +265,27 @@ impl Volumes {
         self.trees(&mut self.open_ones())?.tree(id)
     }
 
+    /// The own changes of a volume that is followed, over the copy of its tree.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, and those of the file system.
+    pub fn pending(&self, name: &str, id: VolumeId) -> Result<Arc<Pending>, Error> {
+        let mut open = self.open_ones();
+        if let Some(pending) = open.pending.get(&id) {
+            return Ok(pending.clone());
+        }
+        let tree = self.trees(&mut open)?.tree(id)?;
+        make_private_dir(&self.home.state_dir().join("volumes"))?;
+        let pending = Pending::open(name, tree, &self.journal(id))?;
+        open.pending.insert(id, pending.clone());
+        Ok(pending)
+    }
+
+    /// Where it is noted what was done to plain files of a followed volume.
+    fn journal(&self, id: VolumeId) -> PathBuf {
+        self.home.state_dir().join("volumes").join(format!("{}.unkept", facts::id_text(&id)))
+    }
+
     fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
         Ok(match &open.trees {
             Some(trees) => trees.clone(),
@@ -156,17 +297,24 @@ impl Volumes {
     ///
     /// # Errors
     /// `StorageMissing`, `CatalogueFailed`.
-    pub fn open(&self, name: &str, facts: &Facts, at: &Site) -> Result<Arc<Volume>, Error> {
+    pub fn open(
+        &self,
+        name: &str,
+        facts: &Facts,
+        at: &Site,
+        hands: Arc<dyn Hands>,
+    ) -> Result<Arc<Volume>, Error> {
         let mut open = self.open_ones();
         if open.forgotten.contains(&facts.id) {
             return Err(facts::unknown(name));
         }
         if let Some(volume) = open.volumes.get(&facts.id).filter(|volume| volume.at == *at) {
             volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
+            volume.shared.quotas.set(facts.care.quotas(), &volume.tree)?;
             return Ok(volume.clone());
         }
         let trees = self.trees(&mut open)?;
-        let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?)?);
+        let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?, hands)?);
         open.volumes.insert(facts.id, volume.clone());
         Ok(volume)
     }
@@ -181,6 +329,11 @@ impl Volumes {
         if let Some(volume) = open.volumes.remove(&id) {
             volume.close();
         }
+        if let Some(pending) = open.pending.remove(&id) {
+            pending.stop();
+        }
+        // It may never have been there.
+        let _ = std::fs::remove_file(self.journal(id));
         match &open.trees {
             Some(trees) => trees.remove(id),
             None => Trees::open(&self.named, &self.home)?.remove(id),
@@ -196,12 +349,25 @@ impl Volumes {
                 volume.close();
             }
         }
+        open.pending.retain(|id, pending| {
+            let stays = is_there(id);
+            if !stays {
+                pending.stop();
+            }
+            stays
+        });
     }
 }
 
 impl Volume {
     /// Opens the plain files and starts the keeper.
-    pub fn open(name: &str, facts: &Facts, at: &Site, tree: Arc<VolumeTree>) -> Result<Self, Error> {
+    pub fn open(
+        name: &str,
+        facts: &Facts,
+        at: &Site,
+        tree: Arc<VolumeTree>,
+        hands: Arc<dyn Hands>,
+    ) -> Result<Self, Error> {
         let missing = |error: Error| match error.code {
             Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
             _ => error,
@@ -209,7 +375,9 @@ impl Volume {
         let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
-        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok()));
+        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands));
+        shared.quotas.resume_handed(&tree)?;
+        shared.quotas.set(facts.care.quotas(), &tree)?;
         let volume = Volume { at: at.clone(), store, tree, shared };
         volume.start()?;
         Ok(volume)
@@ -240,6 +408,11 @@ impl Volume {
         }
     }
 
+    /// Its plain files.
+    pub fn plain(&self) -> &Arc<LocalStore> {
+        &self.store
+    }
+
     /// Its catalogue.
     pub fn tree(&self) -> &Arc<VolumeTree> {
         &self.tree
@@ -253,6 +426,29 @@ impl Volume {
         self.shared.notes.flush()
     }
 
+    /// Does something that makes plain files durable while the catalogue is brought up to date, and returns when both are.
+    ///
+    /// # Errors
+    /// Those of either.
+    fn flush_with(&self, sync: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let asked = self.shared.notes.ask_all();
+        sync()?;
+        asked.map_or(Ok(()), |asked| self.shared.notes.wait(&asked))
+    }
+
+    /// Hands a site that writes first what it may add; only `writers` have such shares.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn hand(&self, origin: Origin, claim: &Claim, writers: &[Origin]) -> Result<Allowance, Error> {
+        self.shared.quotas.hand(&self.tree, origin, claim, writers)
+    }
+
+    /// What such sites may still add under a limit.
+    pub fn handed(&self, owner: Option<&str>) -> Use {
+        self.shared.quotas.handed(owner)
+    }
+
     /// Goes through the whole tree now, and returns when that is done or `go_on` says no.
     ///
     /// # Errors
@@ -263,10 +459,12 @@ impl Volume {
         if !self.shared.notes.wait_scan(number, go_on) {
             return Err(Error::new(Code::Cancelled, "check", &self.shared.name, ""));
         }
+        let was_wrong = self.tree.recount()?;
+        self.shared.quotas.settle(&Vec::new(), &self.tree)?;
         let standing = self.standing()?;
         match standing.trouble {
             Some(error) => Err(error),
-            None => Ok(standing.scan.unwrap_or_default()),
+            None => Ok(Scanned { was_miscounted: was_wrong, ..standing.scan.unwrap_or_default() }),
         }
     }
 
@@ -284,6 +482,11 @@ impl Volume {
             is_full: watch.as_ref().is_some_and(Watch::is_full),
             scan: told.scan.map(Scanned::from),
             followed: None,
+            away: Vec::new(),
+            holds: None,
+            kept: Vec::new(),
+            used: Vec::new(),
+            verified: Verified::default(),
         })
     }
 }
@@ -308,6 +511,7 @@ impl From<keeper::Scan> for Scanned {
             attributes,
             failed,
             examples,
+            was_miscounted: false,
         }
     }
 }

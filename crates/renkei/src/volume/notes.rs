@@ -4,10 +4,11 @@
 //! catalogue by the keeper, which is one thread for each volume, within 100 ms or when somebody waits for it
 //! ([`Notes::flush`]). A note says where to look, not what happened, so it does no harm to have one too many.
 
+use super::away::Ask;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long a note waits at most.
@@ -32,6 +33,8 @@ pub(super) struct Taken {
     pub(super) foreign: BTreeSet<RelPath>,
     /// Renames through the volume, in order.
     pub(super) moved: Vec<(RelPath, RelPath)>,
+    /// Names that were written by somebody who knew of the version that is away.
+    pub(super) replaces: HashMap<RelPath, u64>,
     /// Up to which question it answers.
     upto: u64,
 }
@@ -47,7 +50,14 @@ struct State {
     error: Option<Error>,
     scans_asked: u64,
     scans_done: u64,
+    asks: VecDeque<Asked>,
     is_stopped: bool,
+}
+
+/// Something that the keeper is asked to do, and who waits for it.
+pub(super) struct Asked {
+    pub(super) ask: Ask,
+    pub(super) answer: mpsc::Sender<Result<(), Error>>,
 }
 
 impl State {
@@ -64,6 +74,8 @@ impl State {
 pub(super) enum Job {
     /// Ends.
     Stop,
+    /// Does what it is asked.
+    Ask(Asked),
     /// Compares these names.
     Notes(Taken),
     /// Begins a scan.
@@ -72,15 +84,23 @@ pub(super) enum Job {
     Step,
 }
 
+/// What somebody waits for.
+pub(super) struct Awaited {
+    number: u64,
+    /// Failures until then.
+    failures: u64,
+}
+
 /// Names that are being changed; noted again when it goes.
 pub(super) struct Touch<'n> {
     notes: &'n Notes,
     paths: Vec<RelPath>,
+    replaces: Option<(RelPath, u64)>,
 }
 
 impl Drop for Touch<'_> {
     fn drop(&mut self) {
-        self.notes.add(std::mem::take(&mut self.paths));
+        self.notes.add(std::mem::take(&mut self.paths), self.replaces.take());
     }
 }
 
@@ -91,14 +111,20 @@ impl Notes {
 
     /// Notes names that are changed as long as the value lives.
     pub(super) fn touch(&self, paths: Vec<RelPath>) -> Touch<'_> {
-        self.add(paths.clone());
-        Touch { notes: self, paths }
+        self.touch_away(paths, None)
     }
 
-    fn add(&self, paths: Vec<RelPath>) {
+    /// The same of names of which one is of something that is away; tells which version of it is replaced.
+    pub(super) fn touch_away(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) -> Touch<'_> {
+        self.add(paths.clone(), replaces.clone());
+        Touch { notes: self, paths, replaces }
+    }
+
+    fn add(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) {
         let mut state = self.state();
         let was_empty = state.is_empty();
         state.taken.own.extend(paths);
+        state.taken.replaces.extend(replaces);
         self.wake(state, was_empty);
     }
 
@@ -106,7 +132,9 @@ impl Notes {
     pub(super) fn add_foreign(&self, paths: Vec<RelPath>) {
         let mut state = self.state();
         let was_empty = state.is_empty();
-        state.taken.foreign.extend(paths);
+        // What is noted is looked at anyway.
+        let State { taken: Taken { own, foreign, .. }, .. } = &mut *state;
+        foreign.extend(paths.into_iter().filter(|path| !own.contains(path)));
         self.wake(state, was_empty);
     }
 
@@ -131,29 +159,57 @@ impl Notes {
         Ok(())
     }
 
+    /// Has the keeper do something between two looks, and waits for it.
+    ///
+    /// # Errors
+    /// What the keeper says; `PopStopping`.
+    pub(super) fn ask(&self, ask: Ask) -> Result<(), Error> {
+        let (answer, answers) = mpsc::channel();
+        let mut state = self.state();
+        if state.is_stopped {
+            return Err(stopped());
+        }
+        state.asks.push_back(Asked { ask, answer });
+        self.changed.notify_all();
+        drop(state);
+        answers.recv().unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Waits; whether the keeper shall go on.
+    pub(super) fn pause(&self, time: Duration) -> bool {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, time, |state| !state.is_stopped);
+        !waited.expect("no thread panics while it holds the lock").0.is_stopped
+    }
+
     /// Whether a name was touched and not compared yet.
     pub(super) fn holds(&self, path: &RelPath) -> bool {
         self.state().taken.own.contains(path)
     }
 
-    /// Returns when all that was noted before is in the catalogue and durable.
+    /// Asks for all that was noted before to be stored; nothing if there is nothing.
+    pub(super) fn ask_all(&self) -> Option<Awaited> {
+        let mut state = self.state();
+        if state.is_empty() && !state.is_working {
+            return None;
+        }
+        state.asked += 1;
+        self.changed.notify_all();
+        Some(Awaited { number: state.asked, failures: state.failures })
+    }
+
+    /// Returns when what was asked for is in the catalogue and durable.
     ///
     /// # Errors
     /// Why it could not be stored; it is tried again later.
-    pub(super) fn flush(&self) -> Result<(), Error> {
+    pub(super) fn wait(&self, asked: &Awaited) -> Result<(), Error> {
         let mut state = self.state();
-        if state.is_empty() && !state.is_working {
-            return Ok(());
-        }
-        state.asked += 1;
-        let (own, failures) = (state.asked, state.failures);
-        self.changed.notify_all();
         loop {
             // To be told of a failure that came a moment later does no harm.
-            if state.failures != failures {
+            if state.failures != asked.failures {
                 return Err(state.error.clone().unwrap_or_else(stopped));
             }
-            if state.done >= own {
+            if state.done >= asked.number {
                 return Ok(());
             }
             if state.is_stopped {
@@ -161,6 +217,14 @@ impl Notes {
             }
             state = self.changed.wait(state).expect("no thread panics while it holds the lock");
         }
+    }
+
+    /// Both.
+    ///
+    /// # Errors
+    /// As [`Notes::wait`].
+    pub(super) fn flush(&self) -> Result<(), Error> {
+        self.ask_all().map_or(Ok(()), |asked| self.wait(&asked))
     }
 
     /// Asks for a scan; gives its number.
@@ -202,7 +266,11 @@ impl Notes {
         loop {
             let now = Instant::now();
             if state.is_stopped {
+                state.asks.clear();
                 return Job::Stop;
+            }
+            if let Some(asked) = state.asks.pop_front() {
+                return Job::Ask(asked);
             }
             let is_due = state.asked > state.done || state.since.is_some_and(|since| since + WAIT <= now);
             if is_due && !(state.is_empty() && state.asked == state.done) {
@@ -237,6 +305,7 @@ impl Notes {
         state.taken.foreign.extend(taken.foreign);
         let later = std::mem::replace(&mut state.taken.moved, taken.moved);
         state.taken.moved.extend(later);
+        state.taken.replaces.extend(taken.replaces);
         state.since = Some(Instant::now() + PAUSE);
         // Whoever waits is told; whoever asks from now on has it tried again.
         state.done = state.asked;
@@ -247,7 +316,11 @@ impl Notes {
 
     /// Ends the keeper.
     pub(super) fn stop(&self) {
-        self.state().is_stopped = true;
+        let mut state = self.state();
+        state.is_stopped = true;
+        // Whoever waits is told at once.
+        state.asks.clear();
+        drop(state);
         self.changed.notify_all();
     }
 }

@@ -1,6 +1,6 @@
 //! A volume against the plain tree below it.
 
-use super::facts::tests::facts;
+use super::facts::tests::{Here, facts};
 use super::{Site as At, Volume, VolumeStore, Volumes};
 use crate::home::Home;
 use crate::store::local::Access;
@@ -8,6 +8,7 @@ use crate::store::temp::temp_name;
 use crate::store::{Dir, Store, names};
 use proptest::prelude::*;
 use renkei_core::entry::{FileTime, Meta};
+use renkei_core::namespace::quota::{Limit, Quota};
 use renkei_core::namespace::{Kind, NodeId, ROOT};
 use renkei_core::path::RelPath;
 use std::collections::BTreeMap;
@@ -17,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A volume and the folders it is in.
-struct Place {
-    volume: Arc<Volume>,
-    store: VolumeStore,
-    top: PathBuf,
+pub(super) struct Place {
+    pub(super) volume: Arc<Volume>,
+    pub(super) store: VolumeStore,
+    pub(super) top: PathBuf,
     home: Home,
     _keep: tempfile::TempDir,
 }
@@ -29,7 +30,7 @@ struct Place {
 type Line = (char, u32, String, String, FileTime, u64, Vec<u8>, usize);
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         let keep = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let top = keep.path().join("pool/genome");
         fs::create_dir_all(&top).unwrap();
@@ -39,21 +40,25 @@ impl Place {
     }
 
     /// Opens it anew, as a PoP that was restarted does.
-    fn reopen(&mut self) {
+    pub(super) fn reopen(&mut self) {
         self.volume = open(&self.home, self._keep.path());
         self.store = VolumeStore::new(self.volume.clone());
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(super) fn at(&self, path: &str) -> PathBuf {
         self.top.join(path)
     }
 
-    fn root(&self) -> Arc<dyn Dir> {
+    pub(super) fn root(&self) -> Arc<dyn Dir> {
         self.store.root().unwrap()
     }
 
     /// Writes a file as the mover does: under a temporary name, with its metadata, then renamed.
-    fn put(&self, path: &str, content: &[u8]) {
+    pub(super) fn put(&self, path: &str, content: &[u8]) {
+        self.try_put(path, content).unwrap();
+    }
+
+    fn try_put(&self, path: &str, content: &[u8]) -> Result<(), renkei_core::error::Error> {
         let path = rel(path);
         let (parent, name) = path.split().unwrap();
         let dir = self.store.dir(&RelPath::parse(parent).unwrap()).unwrap();
@@ -62,15 +67,15 @@ impl Place {
         file.write_at(content, 0).unwrap();
         let mtime = FileTime { secs: 1_700_000_000 + content.len() as i64, nanos: 5 };
         file.set_meta(&Meta { mode: 0o640, mtime, ..Meta::default() }).unwrap();
-        dir.rename(&temp, &*dir, name).unwrap();
+        dir.rename(&temp, &*dir, name)
     }
 
     /// What a scan finds.
-    fn check(&self) -> super::Scanned {
+    pub(super) fn check(&self) -> super::Scanned {
         self.volume.check(|| true).unwrap()
     }
 
-    fn assert_same(&self) {
+    pub(super) fn assert_same(&self) {
         let (plain, known) = (plain(&self.top), known(&self.volume));
         for (path, line) in &plain {
             assert_eq!(known.get(path), Some(line), "{path}");
@@ -87,10 +92,10 @@ impl Place {
 fn open(home: &Home, keep: &Path) -> Arc<Volume> {
     let at = At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite };
     let facts = super::Facts { scan_every_s: 0, ..facts() };
-    Volumes::new(home, "").open("genome", &facts, &at).unwrap()
+    Volumes::new(home, "").open("genome", &facts, &at, Arc::new(Here)).unwrap()
 }
 
-fn rel(text: &str) -> RelPath {
+pub(super) fn rel(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).unwrap()
 }
 
@@ -186,13 +191,14 @@ fn known_line(id: NodeId, node: &renkei_core::namespace::Node, files: &mut Vec<u
         Kind::Dir { .. } => ('d', 0, Vec::new()),
         Kind::File(content) => ('f', content.size, Vec::new()),
         Kind::Symlink { target } => ('l', 0, target.clone()),
+        Kind::Merged { .. } => panic!("it has no name"),
     };
     let has = &node.attributes;
     (kind, has.mode, has.owner.clone(), has.group.clone(), has.mtime, size, target, number(files, id.0))
 }
 
 /// The log replayed is the tree.
-fn assert_log(volume: &Volume) {
+pub(super) fn assert_log(volume: &Volume) {
     let mut replayed = renkei_core::namespace::memory::MemoryTree::default();
     let mut after = 0;
     loop {
@@ -491,4 +497,36 @@ fn a_name_replaced_is_no_link_any_more() {
         place.root().sync().unwrap();
         place.assert_same();
     }
+}
+
+#[test]
+fn many_who_write_at_once_share_the_room() {
+    let place = Place::new();
+    let limit = Limit { files: Some(20), bytes: Some(1000) };
+    place.volume.shared.quotas.set(vec![Quota { owner: None, limit }], place.volume.tree()).unwrap();
+    let made: usize = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8u8)
+            .map(|n| {
+                scope.spawn({
+                    let place = &place;
+                    move || (0..6u8).filter(|k| place.try_put(&format!("{n}-{k}"), &[n; 90]).is_ok()).count()
+                })
+            })
+            .collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+    });
+    assert_eq!(made, 11, "990 bytes");
+    // Another content for what is there: less, as much, and more than there is room for.
+    place.volume.flush().unwrap();
+    let name = plain(&place.top).into_keys().find(|name| !name.is_empty()).unwrap();
+    for (size, fits) in [(90, true), (10, true), (101, false), (100, true)] {
+        assert_eq!(place.try_put(&name, &vec![7; size]).is_ok(), fits, "{size}");
+    }
+    (0..9).for_each(|n| place.root().mkdir(format!("dir{n}").as_bytes(), 0o755).unwrap());
+    let refused = place.root().mkdir(b"dir9", 0o755).unwrap_err();
+    assert_eq!(refused.code, renkei_core::error::Code::QuotaExceeded, "{refused}");
+    place.root().remove_dir(b"dir0").unwrap();
+    place.root().symlink(b"dir1", b"link").unwrap();
+    assert_eq!(place.store.space(&RelPath::root()).unwrap().files_free, 0);
+    assert!(!place.check().was_miscounted);
 }

@@ -5,33 +5,45 @@
 //! what is changed there is noted by its real path.
 
 use super::Volume;
+use super::away::Elsewhere;
+use super::quota::{self, Parts};
+use super::view_away::shown_path;
+use crate::store::leases::LeaseTable;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listing, Raw, ReadFile, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
+use renkei_core::namespace::{Attributes, Change, NodeId};
 use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Links that are followed on one path, as the kernel does.
 const MAX_LINKS: usize = 40;
 
 /// A volume, to be worked on.
+#[derive(Clone)]
 pub struct VolumeStore {
-    volume: Arc<Volume>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// For whom it is open, if he holds leases.
+    pub(super) holder: Option<HolderId>,
 }
 
 impl VolumeStore {
     /// Of a volume that is open.
     pub fn new(volume: Arc<Volume>) -> Self {
-        VolumeStore { volume }
+        VolumeStore { volume, elsewhere: None, holder: None }
     }
 
     fn dir_at(&self, inner: Arc<dyn Dir>, real: RelPath) -> Arc<dyn Dir> {
-        Arc::new(VolumeDir { inner, real, volume: self.volume.clone() })
+        let VolumeStore { volume, elsewhere, holder } = self.clone();
+        Arc::new(VolumeDir { inner, real, volume, elsewhere, node: OnceLock::new(), holder })
     }
 
     /// Where a path leads to, its links replaced by what they say.
@@ -78,19 +90,63 @@ impl Store for VolumeStore {
     }
 
     fn space(&self, path: &RelPath) -> Result<Space, Error> {
-        self.volume.store.space(path)
+        self.volume.store.space(path).map(|space| self.volume.shared.quotas.narrow(space))
+    }
+
+    fn leases(&self) -> Option<Arc<LeaseTable>> {
+        Some(self.volume.shared.leases.clone())
+    }
+
+    fn held_by(&self, holder: HolderId) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(VolumeStore { holder: Some(holder), ..self.clone() }))
+    }
+
+    fn settle(&self) {
+        self.volume.shared.leases.settle(self.holder);
     }
 }
 
 /// One open directory of a volume.
-struct VolumeDir {
-    inner: Arc<dyn Dir>,
+pub(super) struct VolumeDir {
+    pub(super) inner: Arc<dyn Dir>,
     /// Its path without links.
-    real: RelPath,
-    volume: Arc<Volume>,
+    pub(super) real: RelPath,
+    pub(super) volume: Arc<Volume>,
+    pub(super) elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// Its number in the catalogue, once it was looked up.
+    pub(super) node: OnceLock<NodeId>,
+    pub(super) holder: Option<HolderId>,
 }
 
 impl VolumeDir {
+    fn other(&self, inner: Arc<dyn Dir>, real: RelPath) -> VolumeDir {
+        let (volume, elsewhere) = (self.volume.clone(), self.elsewhere.clone());
+        VolumeDir { inner, real, volume, elsewhere, node: OnceLock::new(), holder: self.holder }
+    }
+
+    /// Tells those who hold leases that names were changed here and elsewhere; an empty name is the directory itself.
+    fn call_back(&self, changed: &[(&VolumeDir, &[u8])]) {
+        let leases = &self.volume.shared.leases;
+        if !leases.is_held() {
+            return;
+        }
+        let mut told = Changed::default();
+        for (dir, name) in changed {
+            match dir.inner.self_entry(Detail::Basic) {
+                Ok((_, raw)) if name.is_empty() || is_temp_name(name) => told.nodes.push(raw.ino),
+                Ok((_, raw)) => told.names.push((raw.ino, name.to_vec())),
+                Err(_) => told.all = true,
+            }
+        }
+        leases.changed(self.holder, &told);
+    }
+
+    fn flush_and_settle(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        self.volume.flush_with(work)?;
+        self.volume.shared.leases.settle(self.holder);
+        Ok(())
+    }
+
     /// The other directory of a rename or link.
     fn peer<'a>(&self, op: &str, dir: &'a dyn Dir) -> Result<&'a VolumeDir, Error> {
         let peer = dir.as_any().downcast_ref::<VolumeDir>();
@@ -101,22 +157,70 @@ impl VolumeDir {
         })
     }
 
+    fn noted_file(&self, inner: Box<dyn WriteFile>, path: RelPath, name: &[u8]) -> NotedFile {
+        let dir = self.other(self.inner.clone(), self.real.clone());
+        NotedFile { inner, path, name: name.to_vec(), dir }
+    }
+
     /// The path of a name that the catalogue shall know.
     fn noted(&self, name: &[u8]) -> Option<RelPath> {
         if is_temp_name(name) { None } else { self.real.child(name).ok() }
     }
 
-    /// Does something to names that the catalogue shall know.
-    fn change<T>(&self, paths: Vec<RelPath>, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        if paths.is_empty() {
-            return work();
-        }
-        let _touch = self.volume.shared.notes.touch(paths);
-        work()
+    /// Does something to names of which the catalogue shall know these.
+    fn change<T>(
+        &self,
+        paths: Vec<RelPath>,
+        names: &[(&VolumeDir, &[u8])],
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let touch = (!paths.is_empty()).then(|| self.volume.shared.notes.touch(paths));
+        let done = work();
+        drop(touch);
+        // Also if it failed: some of it may be done.
+        self.call_back(names);
+        done
     }
 
     fn change_name<T>(&self, name: &[u8], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        self.change(self.noted(name).into_iter().collect(), work)
+        self.change(self.noted(name).into_iter().collect(), &[(self, name)], work)
+    }
+
+    fn change_self<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.change(vec![self.real.clone()], &[(self, b"")], work)
+    }
+
+    /// Does what adds to the volume, as far as its limits allow.
+    fn add<T>(
+        &self,
+        op: &str,
+        path: Option<RelPath>,
+        parts: impl Fn() -> Result<Parts, Error>,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let quotas = &self.volume.shared.quotas;
+        let Some(path) = path.filter(|_| quotas.is_limited()) else { return work() };
+        let reserved = match quotas.reserve(&parts)? {
+            Ok(reserved) => reserved,
+            Err(_) => {
+                // What was removed a moment ago may not be counted yet.
+                self.volume.flush()?;
+                quotas.reserve(&parts)?.map_err(|excess| quota::refused(op, &path, &excess))?
+            }
+        };
+        let done = work()?;
+        reserved.keep(path);
+        Ok(done)
+    }
+
+    /// The same for a name that is no file.
+    fn add_name<T>(
+        &self,
+        op: &str,
+        name: &[u8],
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.add(op, self.noted(name), quota::one_more, work)
     }
 
     fn move_with(
@@ -124,18 +228,44 @@ impl VolumeDir {
         from: &[u8],
         to_dir: &dyn Dir,
         to: &[u8],
+        mode: Replace,
         work: impl FnOnce(&dyn Dir) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let peer = self.peer("rename", to_dir)?;
         let (old, new) = (self.noted(from), peer.noted(to));
-        let both = old.iter().chain(&new).cloned().collect();
-        self.change(both, || {
-            work(&*peer.inner)?;
-            match (old, new) {
-                (Some(old), Some(new)) if old != new => self.volume.shared.notes.add_move(old, new),
-                _ => Ok(()),
-            }
-        })
+        if !is_temp_name(from)
+            && let Some(away) = self.away(from)?
+        {
+            self.check_writable(from)?;
+            peer.check_writable(to)?;
+            let replace = mode == Replace::Yes;
+            let (from, to) = (away.at, peer.spot(to)?);
+            return self.change_away(Change::Rename { from, to, replace, time: away.node.attributes.mtime });
+        }
+        let replaces = match &new {
+            Some(new) => peer.away(to)?.map(|away| (new.clone(), away.content.version)),
+            None => None,
+        };
+        if replaces.is_some() && mode == Replace::No {
+            return Err(Error::new(Code::PathExists, "rename", shown_path(&peer.real, to), ""));
+        }
+        let both: Vec<RelPath> = old.iter().chain(&new).cloned().collect();
+        if both.is_empty() {
+            return work(&*peer.inner);
+        }
+        // Only what was written beside its place is more than there was.
+        let arrives = new.clone().filter(|_| old.is_none());
+        let parts = || quota::of_rename((&*self.inner, from), (&*peer.inner, to));
+        let is_away = replaces.is_some();
+        let _touch = self.volume.shared.notes.touch_away(both, replaces);
+        let done = self.add("publish", arrives, parts, || work(&*peer.inner));
+        // Also if it failed: some of it may be done.
+        self.call_back(&[(self, from), (peer, to)]);
+        done?;
+        match (old, new) {
+            (Some(old), Some(new)) if old != new && !is_away => self.volume.shared.notes.add_move(old, new),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -153,21 +283,25 @@ impl Dir for VolumeDir {
     }
 
     fn child(&self, name: &[u8]) -> Result<Arc<dyn Dir>, Error> {
-        let inner = self.inner.child(name)?;
-        Ok(Arc::new(VolumeDir { inner, real: self.real.child(name)?, volume: self.volume.clone() }))
+        Ok(Arc::new(self.other(self.inner.child(name)?, self.real.child(name)?)))
     }
 
     fn descend(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
-        let inner = self.inner.descend(path)?;
-        Ok(Arc::new(VolumeDir { inner, real: self.real.join(path)?, volume: self.volume.clone() }))
+        Ok(Arc::new(self.other(self.inner.descend(path)?, self.real.join(path)?)))
     }
 
     fn list(&self) -> Result<Listing, Error> {
-        self.inner.list()
+        match self.node_with_away()? {
+            None => self.inner.list(),
+            Some(node) => self.list_with_away(node),
+        }
     }
 
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
-        self.inner.entry(name, detail)
+        match self.away(name)? {
+            None => self.inner.entry(name, detail),
+            Some(away) => Ok(away.told(self.inner.path().child(name)?, self.device())),
+        }
     }
 
     fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error> {
@@ -175,62 +309,93 @@ impl Dir for VolumeDir {
     }
 
     fn open_read(&self, name: &[u8]) -> Result<Box<dyn ReadFile>, Error> {
-        self.inner.open_read(name)
+        match self.away(name)? {
+            None => self.inner.open_read(name),
+            Some(away) => self.open_away(name, &away),
+        }
     }
 
     fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error> {
         let inner = self.change_name(name, || self.inner.create_temp(name, keep_existing))?;
         match self.noted(name) {
-            Some(path) => Ok(Box::new(NotedFile { inner, path, volume: self.volume.clone() })),
+            Some(path) => Ok(Box::new(self.noted_file(inner, path, name))),
             None => Ok(inner),
         }
     }
 
     fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>> {
+        if !is_temp_name(name) && self.away(name).is_ok_and(|away| away.is_some()) {
+            return None;
+        }
         let inner = self.inner.open_direct(name)?;
         match self.noted(name) {
-            Some(path) => Some(Box::new(NotedFile { inner, path, volume: self.volume.clone() })),
+            Some(path) => Some(Box::new(self.noted_file(inner, path, name))),
             None => Some(inner),
         }
     }
 
+    fn note_content(&self, name: &[u8], stamp: &Stamp, digest: &[u8; 32]) {
+        if let Some(path) = self.noted(name) {
+            self.volume.shared.digests.add(path, *stamp, *digest);
+        }
+    }
+
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
-        self.move_with(from, to_dir, to, |peer| self.inner.rename(from, peer, to))
+        self.move_with(from, to_dir, to, Replace::Yes, |peer| self.inner.rename(from, peer, to))
     }
 
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
-        self.move_with(from, to_dir, to, |peer| self.inner.rename_no_replace(from, peer, to))
+        self.move_with(from, to_dir, to, Replace::No, |peer| self.inner.rename_no_replace(from, peer, to))
     }
 
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {
-        self.change_name(name, || self.inner.mkdir(name, mode))
+        self.check_free(name)?;
+        self.change_name(name, || self.add_name("make directory", name, || self.inner.mkdir(name, mode)))
     }
 
     fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error> {
-        self.change_name(name, || self.inner.symlink(target, name))
+        self.check_free(name)?;
+        self.change_name(name, || self.add_name("make link", name, || self.inner.symlink(target, name)))
     }
 
     fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         let peer = self.peer("link", to_dir)?;
+        peer.check_free(to)?;
+        if let Some(away) = self.away(name)? {
+            peer.check_writable(to)?;
+            let (id, at, time) = (away.id, peer.spot(to)?, away.node.attributes.mtime);
+            return self.change_away(Change::Link { id, at, time });
+        }
         // That a file has several names is seen by looking at one that is known.
         let both = self.noted(name).into_iter().chain(peer.noted(to)).collect();
-        self.change(both, || self.inner.hard_link(name, &*peer.inner, to))
+        self.change(both, &[(self, name), (peer, to)], || self.inner.hard_link(name, &*peer.inner, to))
     }
 
     fn remove_file(&self, name: &[u8]) -> Result<(), Error> {
+        if let Some(away) = self.away(name)? {
+            self.check_writable(name)?;
+            return self.change_away(Change::Remove { at: away.at, time: away.node.attributes.mtime });
+        }
         self.change_name(name, || self.inner.remove_file(name))
     }
 
     fn remove_dir(&self, name: &[u8]) -> Result<(), Error> {
+        self.check_holds_nothing(name)?;
         self.change_name(name, || self.inner.remove_dir(name))
     }
 
     fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
+        if let Some(away) = self.away(name)? {
+            self.check_writable(name)?;
+            let Attributes { owner, group, .. } = away.node.attributes;
+            let attributes = Attributes { mode: meta.mode, owner, group, mtime: meta.mtime };
+            return self.change_away(Change::SetAttributes { id: away.id, attributes }).map(|()| Vec::new());
+        }
         self.change_name(name, || self.inner.set_meta(name, meta))
     }
 
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
-        self.change(vec![self.real.clone()], || self.inner.set_own_meta(meta))
+        self.change_self(|| self.inner.set_own_meta(meta))
     }
 
     fn is_locked(&self) -> Result<bool, Error> {
@@ -238,22 +403,25 @@ impl Dir for VolumeDir {
     }
 
     fn unlock(&self) -> Result<(), Error> {
-        self.change(vec![self.real.clone()], || self.inner.unlock())
+        self.change_self(|| self.inner.unlock())
     }
 
     fn sync_file(&self, name: &[u8]) -> Result<(), Error> {
-        self.inner.sync_file(name)?;
-        if is_temp_name(name) { Ok(()) } else { self.volume.flush() }
+        if self.away(name)?.is_some() {
+            return self.flush_and_settle(|| Ok(()));
+        }
+        match is_temp_name(name) {
+            true => self.inner.sync_file(name),
+            false => self.flush_and_settle(|| self.inner.sync_file(name)),
+        }
     }
 
     fn sync(&self) -> Result<(), Error> {
-        self.inner.sync()?;
-        self.volume.flush()
+        self.flush_and_settle(|| self.inner.sync())
     }
 
     fn sync_fs(&self) -> Result<(), Error> {
-        self.inner.sync_fs()?;
-        self.volume.flush()
+        self.flush_and_settle(|| self.inner.sync_fs())
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -261,17 +429,24 @@ impl Dir for VolumeDir {
     }
 }
 
+/// Whether a rename may replace what has the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replace {
+    Yes,
+    No,
+}
+
 /// A file that is written under its final name.
 struct NotedFile {
     inner: Box<dyn WriteFile>,
     path: RelPath,
-    volume: Arc<Volume>,
+    name: Vec<u8>,
+    dir: VolumeDir,
 }
 
 impl NotedFile {
     fn change<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        let _touch = self.volume.shared.notes.touch(vec![self.path.clone()]);
-        work()
+        self.dir.change(vec![self.path.clone()], &[(&self.dir, &self.name)], work)
     }
 }
 
@@ -313,12 +488,10 @@ impl WriteFile for NotedFile {
     }
 
     fn sync_data(&self) -> Result<(), Error> {
-        self.inner.sync_data()?;
-        self.volume.flush()
+        self.dir.flush_and_settle(|| self.inner.sync_data())
     }
 
     fn sync_all(&self) -> Result<(), Error> {
-        self.inner.sync_all()?;
-        self.volume.flush()
+        self.dir.flush_and_settle(|| self.inner.sync_all())
     }
 }

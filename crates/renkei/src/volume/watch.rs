@@ -17,12 +17,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Room for some hundred notices.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// How long it is waited for notices before it is looked whether anybody still wants them.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// How long notices gather, once there are some: one file that comes makes half a dozen.
+const GATHER: Duration = Duration::from_millis(5);
 
 /// The watches of one volume.
 pub(super) struct Watch {
@@ -93,7 +97,7 @@ impl Watch {
             let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
             match poll(&mut fds, Some(&PATIENCE)) {
                 Ok(0) | Err(Errno::INTR) => continue,
-                Ok(_) => {}
+                Ok(_) => std::thread::sleep(GATHER),
                 Err(_) => return,
             }
             let paths = self.read(&mut buffer, notes);

@@ -195,6 +195,15 @@ fn see_volumes(federation: &Federation, pages: &mut Pages) {
     while !titech.ok(&["ls", "/held"]).contains("a.dat") {
         std::thread::sleep(Duration::from_millis(50));
     }
+    kek.ok(&["volume", "set", "held", "replicas=2", "at=kek,titech"]);
+    for (verb, arguments) in [
+        ("volume list", &["volume", "list"][..]),
+        ("volume show", &["volume", "show", "held"]),
+        ("volume quota", &["volume", "quota", "held"]),
+        ("where", &["where", "/held"]),
+    ] {
+        pages.see(verb, &kek.json(arguments).1);
+    }
     for (verb, arguments) in [
         ("volume list", &["volume", "list"][..]),
         ("volume show", &["volume", "show", "held"]),

@@ -2,6 +2,7 @@
 //! clients that talk nonsense.
 
 use crate::federation::{Federation, Site, account};
+use crate::proxy::Proxy;
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
 use renkei::mover::far::{Config, Far, FarFiles, WhenLost};
@@ -13,6 +14,7 @@ use renkei_core::wire::file::{Answer, Files, Handle, MAX_IO_BYTES, Op, OpenFiles
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
 use std::fs;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon something that is not waited for must have happened; generous, for busy machines.
@@ -139,7 +141,7 @@ fn errors_name_the_place_and_the_site() {
 }
 
 #[test]
-fn what_a_killed_pop_had_open_is_opened_again_or_said_to_be_lost() {
+fn what_a_killed_pop_had_open_is_opened_again() {
     let mut federation = Federation::two();
     let root = federation.kek.root().to_owned();
     let content = noise(1, 3 * MIB);
@@ -164,13 +166,63 @@ fn what_a_killed_pop_had_open_is_opened_again_or_said_to_be_lost() {
         assert!(waits.join().unwrap() == content);
     });
     assert_eq!(files.read(other, 0, &mut buf).unwrap_err().code, Code::SourceChanged);
-    for _ in 0..2 {
-        assert_eq!(publish(&files, written).unwrap_err().code, Code::DraftLost);
-    }
+    files.operate(Op::Write { handle: written, offset: MIB as u64 }, b"and more").unwrap();
+    publish(&files, written).unwrap();
+    assert!(fs::read(root.join("written")).unwrap() == [&content[..MIB], b"and more"].concat());
     files.operate(Op::Write { handle: clean, offset: 0 }, b"after all").unwrap();
     publish(&files, clean).unwrap();
     assert_eq!(fs::read_to_string(root.join("clean")).unwrap(), "after all");
+}
+
+#[test]
+fn a_writer_survives_a_connection_that_is_cut() {
+    let federation = Federation::two();
+    let proxy = Proxy::to(&federation.kek);
+    proxy.put_between(&federation.titech, &federation.kek);
+    let files = open(&federation, "/data", WhenLost::Wait);
+    let content = noise(7, 24 * MIB);
+    let file = draft(&files, "f", Start::New);
+    for (number, part) in content.chunks(100_000).enumerate() {
+        if number % 80 == 40 {
+            proxy.cut();
+        }
+        let offset = 100_000 * number as u64;
+        files.operate(Op::Write { handle: file, offset }, part).unwrap();
+    }
+    files.operate(Op::Rename { from: rel("f"), to: rel("g"), replace: false }, b"").unwrap();
+    proxy.cut();
+    publish(&files, file).unwrap();
+    assert!(fs::read(federation.kek.root().join("g")).unwrap() == content);
+    drop(files);
+    let start = Instant::now();
+    while fs::read_dir(federation.kek.root()).unwrap().count() > 1 {
+        assert!(start.elapsed() < SOON, "something is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_draft_that_the_site_has_not_kept_is_said_to_be_lost() {
+    let mut federation = Federation::two();
+    let root = federation.kek.root().to_owned();
+    let files = open(&federation, "/data", WhenLost::Wait);
+    let (written, unsent) = (draft(&files, "written", Start::New), draft(&files, "unsent", Start::New));
+    files.operate(Op::Write { handle: written, offset: 0 }, b"unpublished").unwrap();
+    files.read(written, 0, &mut [0; 4]).unwrap();
+    files.operate(Op::Write { handle: unsent, offset: 0 }, b"kept here").unwrap();
+    federation.kek.kill9();
+    for left in fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()) {
+        if left.file_name().unwrap().as_encoded_bytes().starts_with(b".rk~") {
+            fs::remove_file(left).unwrap();
+        }
+    }
+    federation.kek.restart();
+    for _ in 0..2 {
+        assert_eq!(publish(&files, written).unwrap_err().code, Code::DraftLost);
+    }
+    publish(&files, unsent).unwrap();
     assert_eq!(fs::read_to_string(root.join("written")).unwrap(), "", "no half of it");
+    assert_eq!(fs::read_to_string(root.join("unsent")).unwrap(), "kept here");
 }
 
 #[test]
@@ -231,11 +283,21 @@ fn an_end_in_order_leaves_no_draft_and_no_journal() {
     assert!(kek.json(&["status"]).1["transfers"].as_array().unwrap().is_empty());
 }
 
+static NEXT_KEY: AtomicU8 = AtomicU8::new(1);
+
 /// A session opened by hand: the ticket, and what holds it.
 fn opened(federation: &Federation) -> (renkei::mover::dial::Session, Ticket) {
     let Federation { titech, kek, .. } = federation;
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
-    let open = OpenFiles { id: [9; 16], place: raw::place("/data"), write: true, max_streams: 1 };
+    let open = OpenFiles {
+        id: [9; 16],
+        place: raw::place("/data"),
+        write: true,
+        max_streams: 1,
+        key: [NEXT_KEY.fetch_add(1, Ordering::Relaxed); 16],
+        leases: false,
+        locks: [9; 16],
+    };
     let ticket = session.ask_open(Request::OpenFiles(open)).unwrap().ticket;
     (session, ticket)
 }

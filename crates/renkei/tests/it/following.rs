@@ -22,7 +22,8 @@ fn with_volume() -> Federation {
     federation
 }
 
-fn subscribe(titech: &Site) {
+/// Has a site follow kek's volume, with a storage for replicas.
+pub fn subscribe(titech: &Site) {
     let account = account();
     titech.ok(&[
         "volume",
@@ -104,15 +105,14 @@ fn content_comes_from_the_home_or_from_replicas_that_are_right() {
     let told = federation.titech.json(&["verify", "titech:/genome", "--repair"]);
     assert_eq!(told.1["failures"][0]["code"], Code::DigestMismatch.to_string(), "{told:?}");
     assert_eq!(held(&federation.titech), (301, 301));
-    // At the home: the same bytes in place, with the time set back, are found by their digest.
+    // At the home: other bytes in place, with the time set back, are found by the digest, and come from the replica.
     let told = federation.kek.ok(&["verify", "kek:/genome"]);
     assert!(told.contains("301 files"), "{told}");
     let plain = federation.kek.root().join("genome/2026/raw/7");
-    rot(&plain);
+    tree::rot(&plain);
     let told = federation.kek.json(&["verify", "kek:/genome"]);
     assert_eq!(told.1["failures"][0]["path"], "2026/raw/7", "{told:?}");
-    assert!(plain.exists());
-    rot(&plain);
+    await_that(|| fs::read(&plain).is_ok_and(|bytes| bytes == b"read 7"));
     // What is held can be read while the home is away, and what is known of the rest is shown.
     fs::write(federation.kek.root().join("genome/2026/late"), "late").unwrap();
     await_output(&federation.titech, &["ls", "titech:/genome/2026"], |text| text.contains("late"));
@@ -126,15 +126,6 @@ fn content_comes_from_the_home_or_from_replicas_that_are_right() {
     federation.titech.ok(&["evict", "titech:/genome/2026/raw"]);
     assert_eq!(held(&federation.titech), (1, 302));
     assert!(!federation.titech.root().join("genome/2026/raw/7").exists());
-}
-
-/// Changes a byte so that nobody sees it by looking at the file: below the file system there is no time of change.
-fn rot(path: &std::path::Path) {
-    let before = fs::metadata(path).unwrap();
-    let mut bytes = fs::read(path).unwrap();
-    bytes[0] ^= 1;
-    fs::write(path, bytes).unwrap();
-    fs::File::options().write(true).open(path).unwrap().set_modified(before.modified().unwrap()).unwrap();
 }
 
 /// The files below the plain directory of a volume, with what is in them.
@@ -261,4 +252,92 @@ fn each_site_says_what_it_holds() {
     osaka.stop();
     let (status, found) = titech.json(&["where", "/genome/2026"]);
     assert_eq!((status, found["failures"][0]["path"].as_str()), (8, Some("osaka")), "{found}");
+}
+
+fn await_held(site: &Site, files: (u64, u64)) {
+    let begun = Instant::now();
+    while held(site) != files {
+        assert!(begun.elapsed() < WITHIN, "{:?} of {files:?}", held(site));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn who_comes_late_takes_the_tree_anew_and_keeps_its_replicas() {
+    let mut federation = with_volume();
+    let account = account();
+    let all = ["--storage", "data", "--hold", "--account", &account];
+    federation.titech.ok(&[&["volume", "subscribe", "genome", "--from", "kek"][..], &all].concat());
+    await_held(&federation.titech, (301, 301));
+    let inode = |site: &Site, path: &str| {
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(site.root().join("genome").join(path)).unwrap())
+    };
+    let (moved, stays) = (inode(&federation.titech, "2026/x.bam"), inode(&federation.titech, "2026/raw/8"));
+    federation.titech.stop();
+    let kek = &federation.kek;
+    kek.ok(&["volume", "set", "genome", "log_records=2"]);
+    kek.ok(&["mkdir", "kek:/genome/2027"]);
+    kek.ok(&["mv", "kek:/genome/2026/x.bam", "kek:/genome/2027/y.bam"]);
+    kek.ok(&["rm", "kek:/genome/2026/raw/7"]);
+    fs::write(kek.root().join("genome/2026/raw/9"), "another 9").unwrap();
+    kek.ok(&["volume", "check", "genome"]);
+    let begun = Instant::now();
+    while !kek.logged().contains("records forgotten") {
+        assert!(begun.elapsed() < WITHIN, "the log is not cut");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    federation.titech.restart();
+    let titech = &federation.titech;
+    await_held(titech, (300, 300));
+    assert_eq!(titech.ok(&["ls", "titech:/genome/2027"]), "y.bam\n");
+    let content = |site: &Site, path: &str| fs::read(site.root().join("genome").join(path)).ok();
+    for path in ["2027/y.bam", "2026/x.bam", "2026/raw/7", "2026/raw/8", "2026/raw/9"] {
+        assert!(content(titech, path) == content(kek, path), "{path}");
+    }
+    assert_eq!(inode(titech, "2027/y.bam"), moved, "it was renamed and not sent again");
+    assert_eq!(inode(titech, "2026/raw/8"), stays);
+    assert!(titech.ok(&["verify", "titech:/genome"]).contains("300 files"));
+    // It goes on by the log.
+    kek.ok(&["mkdir", "kek:/genome/2028"]);
+    await_output(titech, &["ls", "titech:/genome"], |text| text.contains("2028"));
+}
+
+#[test]
+fn who_is_granted_a_folder_at_a_follower_sees_no_other() {
+    let federation = with_volume();
+    let Federation { titech, kek, .. } = &federation;
+    std::os::unix::fs::symlink("..", kek.root().join("genome/2026/raw/up")).unwrap();
+    let site_alone = kek.json(&["volume", "grant", "genome", "titech", "read", "--on", "2026"]).1;
+    assert_eq!(site_alone["error"]["code"], Code::UsageInvalid.to_string(), "{site_alone}");
+    subscribe(titech);
+    await_output(titech, &["ls", "titech:/genome/2026/raw"], |text| text.lines().count() == 301);
+    let me = format!("{}@titech", account());
+    titech.ok(&["volume", "revoke", "genome", "*@titech"]);
+    titech.ok(&["volume", "grant", "genome", &me, "read", "--on", "2026/raw"]);
+    let out = federation.scratch().join("out");
+    let to = out.to_str().unwrap();
+    titech.ok(&["cp", "-r", "titech:/genome/2026/raw", to]);
+    assert_eq!(titech.ok(&["cat", "titech:/genome/2026/raw/7"]), "read 7");
+    assert_eq!(titech.ok(&["find", "titech:/genome/2026/raw", "--name", "7"]).lines().count(), 1);
+    let outside = "titech:/genome/2026/x.bam";
+    for arguments in [
+        &["ls", "titech:/genome"][..],
+        &["ls", "titech:/genome/2026"],
+        &["stat", outside],
+        &["cat", outside],
+        &["cp", outside, to],
+        &["checksum", outside],
+        &["find", "titech:/genome"],
+        &["du", "titech:/genome/2026"],
+        &["where", "titech:/genome"],
+        &["replicate", outside],
+        &["evict", outside],
+        &["verify", "titech:/genome"],
+        &["ls", "titech:/genome/2026/raw/up/"],
+        &["cat", "titech:/genome/2026/raw/up/x.bam"],
+        &["rm", "titech:/genome/2026/raw/7"],
+    ] {
+        let output = titech.renkei(arguments);
+        assert!(!output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+    }
 }

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{self, Sender};
@@ -124,7 +125,8 @@ impl Drop for Mount {
     }
 }
 
-fn end(point: &Path, process: i32) {
+/// Takes a mount away and ends its process.
+pub fn end(point: &Path, process: i32) {
     let point = CString::new(point.as_os_str().as_bytes()).unwrap();
     // SAFETY: a string that ends with NUL, and a process that this test started.
     unsafe {
@@ -298,6 +300,53 @@ fn calls_wait_while_the_pop_is_gone_and_go_on() {
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
     assert_eq!(text, "before", "what was open is open again");
+}
+
+#[test]
+fn a_writer_goes_on_after_the_pop_was_killed() {
+    let Some(mut mount) = Mount::new() else { return };
+    let content: Vec<u8> = (0..6 << 18).flat_map(|number: u32| number.to_le_bytes()).collect();
+    let source = mount.scratch().join("source");
+    fs::write(&source, &content).unwrap();
+    // Another process: the PoP that is started below must not inherit what it has open.
+    let script = r#"{ head -c 2100000; sleep 0.6; cat; } <"$0" >"$1""#;
+    let mut writer =
+        Command::new("sh").args(["-ec", script]).args([&source, &mount.path("f")]).spawn().unwrap();
+    while fs::metadata(mount.path("f")).map_or(0, |known| known.len()) < 2_000_000 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    mount.site.kill9();
+    thread::sleep(Duration::from_millis(300));
+    mount.site.restart();
+    assert!(writer.wait().unwrap().success());
+    assert!(fs::read(mount.there("f")).unwrap() == content);
+}
+
+#[test]
+fn a_local_file_is_read_directly() {
+    for words in [&[][..], &["--read-only"]] {
+        let Some(mut mount) = Mount::with(words) else { return };
+        let content: Vec<u8> = (0..1 << 19).flat_map(|number: u32| number.to_le_bytes()).collect();
+        fs::write(mount.there("large"), &content).unwrap();
+        let open = fs::File::open(mount.path("large")).unwrap();
+        let read = || {
+            let mut part = vec![0; 4096];
+            open.read_exact_at(&mut part, 1 << 20).unwrap();
+            assert!(part == content[1 << 20..][..4096], "{words:?}");
+        };
+        // It needs no PoP any more.
+        mount.site.kill9();
+        read();
+        mount.site.restart();
+        fs::write(mount.there("new"), "other").unwrap();
+        fs::rename(mount.there("new"), mount.there("large")).unwrap();
+        read();
+        let begin = Instant::now();
+        while fs::read(mount.path("large")).unwrap() != b"other" {
+            assert!(begin.elapsed() < PATIENCE);
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
 }
 
 #[test]

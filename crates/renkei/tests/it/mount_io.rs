@@ -13,10 +13,10 @@ use std::thread;
 const MODEL_BYTES: usize = 200_000;
 
 /// A sequence of numbers that is the same in every run.
-struct Chance(u64);
+pub struct Chance(pub u64);
 
 impl Chance {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

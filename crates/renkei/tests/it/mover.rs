@@ -129,6 +129,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         keep: None,
         within: vec![RelPath::root()],
         custodian: None,
+        witness: None,
     };
     let watch = Watch::default();
     std::thread::scope(|scope| {

@@ -246,8 +246,9 @@ fn the_administrator_sees_all_and_a_new_credential_comes_from_its_owner() {
     assert!(listed.starts_with(&id[..8]) && listed.contains("[x]"), "{listed}");
     let (_, told) = titech.json(&["why", "--all", &id]);
     assert_eq!(told["state"], "done");
-    // Waits behind one that never ends, so that it can be cancelled before it runs.
-    let first = detach(titech, &[&titech.place("f"), &kek.place("g")]);
+    // Waits behind one that does not end, so that it can be cancelled before it runs.
+    large(titech, "large");
+    let first = detach(titech, &[&SLOWLY[..], &[&titech.place("large"), &kek.place("g")]].concat());
     titech.ok(&["pause", &first]);
     let id = detach(titech, &["--after", &first, &titech.place("f"), &kek.place("h")]);
     titech.ok(&["cancel", "--all", &id]);

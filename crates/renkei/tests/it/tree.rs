@@ -207,6 +207,15 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Changes a byte of a file so that nobody sees it by looking at the file.
+pub fn rot(path: &Path) {
+    let before = std::fs::metadata(path).unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+    File::options().write(true).open(path).unwrap().set_modified(before.modified().unwrap()).unwrap();
+}
+
 /// A path from bytes.
 pub fn path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))

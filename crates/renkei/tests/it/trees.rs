@@ -9,6 +9,7 @@ use renkei_core::error::Code;
 use renkei_core::namespace::home::Home as Order;
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::page::{Page, Reached};
+use renkei_core::namespace::quota::{ByOwner, weight};
 use renkei_core::namespace::tree::Tree;
 use renkei_core::namespace::{
     Attributes, Base, Beside, Change, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
@@ -67,6 +68,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a tree does what the rules say", a_tree_does_what_the_rules_say),
     ("a copy that follows is equal", a_copy_that_follows_is_equal),
     ("pages and the log make a copy", pages_and_the_log_make_a_copy),
+    ("a late copy takes the place of the old one", a_late_copy_takes_the_place_of_the_old_one),
     ("own changes are kept until the log has them", own_changes_are_kept),
     ("lists go by bytes", lists_go_by_bytes),
     ("numbers are given once", numbers_are_given_once),
@@ -74,6 +76,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("volumes do not mix", volumes_do_not_mix),
     ("a batch that fails leaves nothing", a_batch_that_fails_leaves_nothing),
     ("what cannot be read is not missing", what_cannot_be_read_is_not_missing),
+    ("a wrong count is set right", a_wrong_count_is_set_right),
 ];
 
 #[test]
@@ -116,7 +119,8 @@ fn time(secs: i64) -> FileTime {
 }
 
 fn attributes(mode: u32) -> Attributes {
-    Attributes { mode, owner: "alice".into(), group: String::new(), mtime: time(-1) }
+    let owner = if mode == 0o640 { "bob" } else { "alice" };
+    Attributes { mode, owner: owner.into(), group: String::new(), mtime: time(-1) }
 }
 
 /// Changes of one origin: among few names, so that they meet.
@@ -271,8 +275,31 @@ fn a_tree_does_what_the_rules_say(place: &Place) {
         check_equal(&tree, &model.tree);
         let gone = scripts[0].ids.iter().find(|id| model.tree.node(**id).is_none());
         assert_eq!(gone.and_then(|id| tree.node(*id).unwrap()), None);
+        check_use(&tree, &model.tree);
     }
     assert!(model.tree.nodes().count() > 20, "the script made little");
+}
+
+/// What is counted with the changes is what there is.
+fn check_use(tree: &VolumeTree, model: &MemoryTree) {
+    let mut all = ByOwner::new();
+    for (owner, one) in model.nodes().filter_map(|(id, node)| weight(id, node)) {
+        let sum = all.entry(owner.to_owned()).or_default();
+        *sum = sum.changed(one.into());
+    }
+    assert_eq!(tree.usage().unwrap(), all);
+}
+
+fn a_wrong_count_is_set_right(place: &Place) {
+    let trees = place.open();
+    let tree = trees.tree(VOLUME).unwrap();
+    tree.decide(&[file(1, ROOT, b"a"), file(2, ROOT, b"b")]).unwrap();
+    let used = tree.usage().unwrap();
+    assert!(!tree.recount().unwrap());
+    place.meddle(&["UPDATE tree_usage SET files = 7, bytes = 9"]);
+    assert_ne!(tree.usage().unwrap(), used);
+    assert!(tree.recount().unwrap());
+    assert_eq!(tree.usage().unwrap(), used);
 }
 
 fn a_copy_that_follows_is_equal(place: &Place) {
@@ -359,6 +386,64 @@ fn pages_and_the_log_make_a_copy(place: &Place) {
     }
     assert_eq!(copy.position().unwrap().taken, home.position().unwrap().taken);
     assert_eq!(copy.position().unwrap().given, home.position().unwrap().given);
+}
+
+fn a_late_copy_takes_the_place_of_the_old_one(place: &Place) {
+    let (mut model, mut script) = (Model::default(), Script::new(HERE, 31));
+    let mut go_on = |home: &VolumeTree, count: usize| {
+        let batch: Vec<Numbered> = (0..count).map(|_| script.next(&model.tree)).collect();
+        assert_eq!(home.decide(&batch).unwrap(), model.decide(&batch));
+        model.tree.clone()
+    };
+    let trees = place.open();
+    let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+    let mut shown = go_on(&home, 60);
+    copy.follow(THERE, &home.log(0, 60).unwrap()).unwrap();
+    copy.set_held(&[(NodeId(77), Some(held(7)))]).unwrap();
+    copy.draw(THERE, 500).unwrap();
+    drop((home, copy, trees));
+    // More than once: each copy goes when the next one is shown.
+    for round in 0..3 {
+        let mut after = None;
+        loop {
+            let trees = place.open();
+            let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+            let late = copy.late_copy().unwrap();
+            assert_eq!(late.loading().unwrap(), after);
+            let page = home.page(after.as_ref(), 40).unwrap();
+            late.load(THERE, &page).unwrap();
+            go_on(&home, 4);
+            check_equal(&copy, &shown);
+            assert!(copy.has_late_copy().unwrap());
+            assert_eq!(copy.show_late(THERE, &late).unwrap_err().code, Code::ProtocolViolation);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let trees = place.open();
+        let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+        let late = copy.late_copy().unwrap();
+        late.follow(THERE, &home.log(late.position().unwrap().seq, 1000).unwrap()).unwrap();
+        shown = go_on(&home, 0);
+        copy.show_late(THERE, &late).unwrap();
+        check_equal(&copy, &shown);
+        copy.remove_old_copies().unwrap();
+        drop((home, copy, late, trees));
+        let trees = place.open();
+        let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
+        check_equal(&copy, &shown);
+        assert!(!copy.has_late_copy().unwrap());
+        assert_eq!(copy.held(NodeId(77)).unwrap(), Some(held(7)), "what is held stays");
+        let (at, of) = (copy.position().unwrap(), home.position().unwrap());
+        assert_eq!((at.seq, at.taken[&HERE]), (of.seq, of.taken[&HERE]), "round {round}");
+        assert_eq!(at.given[&THERE], 500, "no number is given twice");
+        // It goes on by the log.
+        shown = go_on(&home, 20);
+        copy.follow(THERE, &home.log(at.seq, 100).unwrap()).unwrap();
+        check_equal(&copy, &shown);
+        go_on(&home, 30);
+    }
 }
 
 fn own_changes_are_kept(place: &Place) {

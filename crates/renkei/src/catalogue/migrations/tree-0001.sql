@@ -6,7 +6,8 @@ CREATE TABLE tree_volumes (
     seq    BIGINT NOT NULL,                -- the last record that the tree holds
     made   BIGINT NOT NULL,                -- the last change that was made here
     whole  BIGINT NOT NULL,                -- a copy is one from this record on
-    coming BYTEA                           -- how far its pages are, while they come; encoded
+    coming BYTEA,                          -- how far its pages are, while they come; encoded
+    shown  BIGINT                          -- under which number its nodes and names are; none for its own
 );
 
 CREATE TABLE tree_nodes (
@@ -61,3 +62,19 @@ CREATE TABLE tree_notes (
     value  BYTEA  NOT NULL,
     PRIMARY KEY (volume, key)
 ) WITHOUT ROWID;
+
+-- At the home: what its plain files do not have yet.
+CREATE TABLE tree_away (
+    volume  BIGINT NOT NULL,
+    node    BIGINT NOT NULL,
+    version BIGINT NOT NULL,               -- the record that made it so
+    origin  BIGINT NOT NULL,               -- the site that wrote it
+    size    BIGINT NOT NULL,
+    PRIMARY KEY (volume, node)
+) WITHOUT ROWID;
+
+-- In the order in which they were written.
+CREATE INDEX tree_away_by_version ON tree_away (volume, version);
+
+-- A node's names.
+CREATE INDEX tree_names_of ON tree_names (volume, node);

@@ -1,0 +1,389 @@
+//! How much is in a volume, whose it is, and how much may be.
+//!
+//! What counts is what the catalogue has: each file, directory and symbolic link once, whatever names it has, with the
+//! bytes of files, for the owner whose name it has. [`differences`] tells what changes did to that. What is about to be
+//! made is reserved in a [`Ledger`] before it can be seen, so that two who write at the same time do not both get the
+//! last of the room; when the catalogue has it, the reservation is settled. Who makes something smaller is never refused.
+
+use super::allowance::{Allowance, Claim, Handed};
+use super::{Kind, Node, NodeId, Origin, ROOT};
+use crate::units::human;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Files, directories and symbolic links.
+    pub files: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+}
+
+/// How much may be; where there is no number, as much as there is room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Files, directories and symbolic links.
+    pub files: Option<u64>,
+    /// Bytes of files.
+    pub bytes: Option<u64>,
+}
+
+/// By how much something grows or shrinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Files, directories and symbolic links.
+    pub files: i64,
+    /// Bytes of files.
+    pub bytes: i64,
+}
+
+impl Difference {
+    /// Both together.
+    pub fn plus(self, other: Difference) -> Difference {
+        Difference {
+            files: self.files.saturating_add(other.files),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// What takes it back.
+    pub fn opposite(self) -> Difference {
+        Difference { files: -self.files, bytes: -self.bytes }
+    }
+
+    fn minus(self, other: Difference) -> Difference {
+        self.plus(other.opposite())
+    }
+}
+
+impl From<Use> for Difference {
+    fn from(of: Use) -> Self {
+        let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        Difference { files: signed(of.files), bytes: signed(of.bytes) }
+    }
+}
+
+impl Use {
+    /// Both together.
+    #[must_use]
+    pub fn with(self, other: Use) -> Use {
+        Use { files: self.files.saturating_add(other.files), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// With what came and went; never below nothing.
+    #[must_use]
+    pub fn changed(self, by: Difference) -> Use {
+        Use {
+            files: self.files.saturating_add_signed(by.files),
+            bytes: self.bytes.saturating_add_signed(by.bytes),
+        }
+    }
+}
+
+/// What is in a volume, by the names of owners.
+pub type ByOwner = BTreeMap<String, Use>;
+
+/// What a node counts, and for whom; the top counts nothing.
+pub fn weight(id: NodeId, node: &Node) -> Option<(&str, Use)> {
+    let bytes = match &node.kind {
+        Kind::File(content) => content.size,
+        Kind::Dir { .. } | Kind::Symlink { .. } => 0,
+        Kind::Merged { .. } => return None,
+    };
+    (id != ROOT).then_some((node.attributes.owner.as_str(), Use { files: 1, bytes }))
+}
+
+/// What changes of nodes, each before and after, did to the use of owners.
+pub fn differences<'n>(
+    changes: impl Iterator<Item = (NodeId, Option<&'n Node>, Option<&'n Node>)>,
+) -> BTreeMap<String, Difference> {
+    let mut by_owner: BTreeMap<String, Difference> = BTreeMap::new();
+    for (id, before, after) in changes {
+        let weight_of = |node: Option<&'n Node>| node.and_then(|node| weight(id, node));
+        let (before, after) = (weight_of(before), weight_of(after));
+        if before == after {
+            continue;
+        }
+        if let Some((owner, gone)) = before {
+            let sum = by_owner.entry(owner.to_owned()).or_default();
+            *sum = sum.minus(gone.into());
+        }
+        if let Some((owner, come)) = after {
+            let sum = by_owner.entry(owner.to_owned()).or_default();
+            *sum = sum.plus(come.into());
+        }
+    }
+    by_owner.retain(|_, difference| *difference != Difference::default());
+    by_owner
+}
+
+/// A limit: for one owner, or for all together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The owner's name in the volume; none for all together.
+    pub owner: Option<String>,
+    /// How much.
+    pub limit: Limit,
+}
+
+/// Why something may not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// Whose limit it is; none for that of the volume.
+    pub owner: Option<String>,
+    /// The limit.
+    pub limit: Limit,
+    /// What there is, with what is being made.
+    pub used: Use,
+    /// What sites that write first may still add.
+    pub handed: Use,
+    /// What is asked for beside that.
+    pub more: Difference,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (who, has) = match &self.owner {
+            Some(owner) => (owner.as_str(), "has"),
+            None => ("all together", "have"),
+        };
+        let all = self.used.with(self.handed);
+        let over = |most: Option<u64>, used: u64, more: i64| {
+            most.filter(|most| more > 0 && used.saturating_add_signed(more) > *most)
+        };
+        if let Some(most) = over(self.limit.bytes, all.bytes, self.more.bytes) {
+            let (most, used) = (human(most), human(self.used.bytes));
+            let more = human(self.more.bytes.unsigned_abs());
+            write!(f, "{who} may have {most} in the volume and {has} {used}; this would be {more} more")?;
+            return match self.handed.bytes {
+                0 => Ok(()),
+                handed => write!(f, ", and sites that write it may still add {}", human(handed)),
+            };
+        }
+        let (most, used) = (self.limit.files.unwrap_or(u64::MAX), self.used.files);
+        write!(f, "{who} may have {most} files and directories in the volume and {has} {used}")?;
+        match self.handed.files {
+            0 => Ok(()),
+            handed => write!(f, ", and sites that write it may still add {handed}"),
+        }
+    }
+}
+
+/// The number of a reservation.
+pub type Reservation = u64;
+
+/// What is used, what is being made, and how much may be.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    quotas: Vec<Quota>,
+    used: ByOwner,
+    /// What was reserved and is not in `used`.
+    reserved: BTreeMap<Reservation, Vec<(String, Difference)>>,
+    next: Reservation,
+    /// What sites that write first may add, which counts as used.
+    handed: Handed,
+}
+
+impl Ledger {
+    /// Sets how much may be.
+    pub fn set_quotas(&mut self, quotas: Vec<Quota>) {
+        self.quotas = quotas;
+    }
+
+    /// Whether there are limits at all.
+    pub fn is_limited(&self) -> bool {
+        !self.quotas.is_empty()
+    }
+
+    /// Takes over what the catalogue has, in which these reservations are.
+    pub fn settle(&mut self, settled: &[Reservation], used: ByOwner) {
+        self.used = used;
+        self.cancel(settled);
+    }
+
+    /// What sites that write first may add.
+    pub fn handed(&self) -> &Handed {
+        &self.handed
+    }
+
+    /// Goes on with what was handed out.
+    pub fn resume_handed(&mut self, handed: Handed) {
+        self.handed = handed;
+    }
+
+    /// Hands a site its share; see [`Handed::hand`]. Only `writers` have one.
+    pub fn hand(
+        &mut self,
+        origin: Origin,
+        taken: u64,
+        claim: &Claim,
+        writers: &[Origin],
+    ) -> (Allowance, bool) {
+        self.handed.keep_only(writers);
+        let used = |quota: &Quota| (quota.clone(), self.used_of(quota.owner.as_deref()));
+        let limits: Vec<(Quota, Use)> = self.quotas.iter().map(used).collect();
+        self.handed.hand((origin, taken, writers.len()), claim, &limits)
+    }
+
+    /// Gives reservations back: nothing became of them.
+    pub fn cancel(&mut self, reservations: &[Reservation]) {
+        reservations.iter().for_each(|number| drop(self.reserved.remove(number)));
+    }
+
+    /// Reserves what is about to be made and go, by owners.
+    ///
+    /// # Errors
+    /// The first limit that it would exceed.
+    pub fn reserve(&mut self, parts: Vec<(String, Difference)>) -> Result<Reservation, Excess> {
+        for quota in &self.quotas {
+            let of = |owner: &str| quota.owner.as_deref().is_none_or(|limited| limited == owner);
+            let more = sum(parts.iter().filter(|(owner, _)| of(owner)));
+            let used = self.used_of(quota.owner.as_deref());
+            let handed = self.handed.out(quota.owner.as_deref());
+            let all = used.with(handed);
+            let exceeds = |most: Option<u64>, used: u64, more: i64| {
+                most.is_some_and(|most| more > 0 && used.saturating_add_signed(more) > most)
+            };
+            let Limit { files, bytes } = quota.limit;
+            if exceeds(files, all.files, more.files) || exceeds(bytes, all.bytes, more.bytes) {
+                let owner = quota.owner.clone();
+                return Err(Excess { owner, limit: quota.limit, used, handed, more });
+            }
+        }
+        self.next += 1;
+        self.reserved.insert(self.next, parts);
+        Ok(self.next)
+    }
+
+    /// What an owner has, or all together, with what is reserved.
+    pub fn used_of(&self, owner: Option<&str>) -> Use {
+        let of = |name: &str| owner.is_none_or(|owner| owner == name);
+        let used = self.used.iter().filter(|(name, _)| of(name));
+        let used = used.fold(Use::default(), |all, (_, one)| all.changed((*one).into()));
+        used.changed(sum(self.reserved.values().flatten().filter(|(name, _)| of(name))))
+    }
+
+    /// How much an owner may have in all, and how much of it is left: the tighter one of his own limit and that of all together.
+    pub fn room(&self, owner: &str) -> (Limit, Limit) {
+        let (mut most, mut left) = (Limit::default(), Limit::default());
+        let ours = |quota: &&Quota| quota.owner.as_deref().is_none_or(|limited| limited == owner);
+        for quota in self.quotas.iter().filter(ours) {
+            let used = self.used_of(quota.owner.as_deref()).with(self.handed.out(quota.owner.as_deref()));
+            tighten(&mut most.bytes, &mut left.bytes, quota.limit.bytes, used.bytes);
+            tighten(&mut most.files, &mut left.files, quota.limit.files, used.files);
+        }
+        (most, left)
+    }
+}
+
+fn sum<'d>(parts: impl Iterator<Item = &'d (String, Difference)>) -> Difference {
+    parts.fold(Difference::default(), |all, (_, one)| all.plus(*one))
+}
+
+fn tighten(most: &mut Option<u64>, left: &mut Option<u64>, limit: Option<u64>, used: u64) {
+    let Some(limit) = limit else { return };
+    let rest = limit.saturating_sub(used);
+    if left.is_none_or(|left| rest < left) {
+        (*most, *left) = (Some(limit), Some(rest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::FileTime;
+    use crate::namespace::{Attributes, Content, Origin};
+    use proptest::prelude::*;
+
+    fn file(owner: &str, size: u64) -> Node {
+        let content = Content { version: 1, by: (Origin(0), 1), size, digest: None };
+        let mtime = FileTime { secs: 0, nanos: 0 };
+        let attributes = Attributes { mode: 0o644, owner: owner.into(), group: "g".into(), mtime };
+        Node { kind: Kind::File(content), attributes, links: 1, changed: 1 }
+    }
+
+    fn quota(owner: Option<&str>, files: Option<u64>, bytes: Option<u64>) -> Quota {
+        Quota { owner: owner.map(str::to_owned), limit: Limit { files, bytes } }
+    }
+
+    fn one(owner: &str, files: i64, bytes: i64) -> Vec<(String, Difference)> {
+        vec![(owner.into(), Difference { files, bytes })]
+    }
+
+    #[test]
+    fn what_is_given_away_counts_for_the_other_one() {
+        let (before, after) = (file("alice", 10), file("bob", 7));
+        let told = differences([(NodeId(5), Some(&before), Some(&after))].into_iter());
+        assert_eq!(told["alice"], Difference { files: -1, bytes: -10 });
+        assert_eq!(told["bob"], Difference { files: 1, bytes: 7 });
+        let same = differences([(NodeId(5), Some(&before), Some(&before.clone()))].into_iter());
+        assert!(same.is_empty());
+        assert!(differences([(ROOT, None, Some(&after))].into_iter()).is_empty());
+    }
+
+    #[test]
+    fn the_last_of_the_room_is_given_once() {
+        let mut ledger = Ledger::default();
+        ledger.set_quotas(vec![quota(None, None, Some(100)), quota(Some("bob"), Some(1), None)]);
+        ledger.settle(&[], ByOwner::from([("alice".into(), Use { files: 3, bytes: 60 })]));
+        let first = ledger.reserve(one("alice", 1, 40)).unwrap();
+        let told = ledger.reserve(one("bob", 1, 1)).unwrap_err();
+        assert_eq!((told.owner.clone(), told.used), (None, Use { files: 4, bytes: 100 }));
+        assert!(
+            told.to_string()
+                .contains("all together may have 100 in the volume and have 100; this would be 1 more"),
+            "{told}"
+        );
+        ledger.cancel(&[first]);
+        assert_eq!(ledger.room("bob").1, Limit { files: Some(1), bytes: Some(40) });
+        ledger.reserve(one("bob", 1, 1)).unwrap();
+        let told = ledger.reserve(one("bob", 1, 0)).unwrap_err();
+        assert!(told.to_string().starts_with("bob may have 1 files"), "{told}");
+    }
+
+    #[test]
+    fn who_is_over_the_limit_may_make_things_smaller() {
+        let mut ledger = Ledger::default();
+        ledger.set_quotas(vec![quota(None, Some(2), Some(10))]);
+        ledger.settle(&[], ByOwner::from([("alice".into(), Use { files: 9, bytes: 90 })]));
+        assert!(ledger.reserve(one("alice", 0, -50)).is_ok());
+        assert!(ledger.reserve(one("alice", 0, 0)).is_ok());
+        assert!(ledger.reserve(one("alice", 0, 1)).is_err());
+        assert_eq!(
+            ledger.room("alice"),
+            (Limit { files: Some(2), bytes: Some(10) }, Limit { files: Some(0), bytes: Some(0) })
+        );
+    }
+
+    proptest! {
+        /// Whatever is reserved, settled and given back, nobody gets more than the limits.
+        #[test]
+        fn no_limit_is_exceeded(steps in proptest::collection::vec((0..3u8, 0..3usize, 0..30i64), 1..60)) {
+            let names = ["alice", "bob", "carol"];
+            let mut ledger = Ledger::default();
+            ledger.set_quotas(vec![quota(None, Some(12), Some(100)), quota(Some("bob"), Some(4), Some(50))]);
+            let (mut used, mut open) = (ByOwner::new(), Vec::new());
+            for (what, who, bytes) in steps {
+                match what {
+                    0 => if let Ok(number) = ledger.reserve(one(names[who], 1, bytes)) {
+                        open.push((number, names[who], bytes));
+                    },
+                    1 => if let Some((number, name, bytes)) = open.pop() {
+                        let sum = used.entry(name.to_owned()).or_default();
+                        *sum = sum.changed(Difference { files: 1, bytes });
+                        ledger.settle(&[number], used.clone());
+                    },
+                    _ => if let Some((number, ..)) = open.pop() {
+                        ledger.cancel(&[number]);
+                    },
+                }
+                let all = ledger.used_of(None);
+                prop_assert!(all.files <= 12 && all.bytes <= 100);
+                let bob = ledger.used_of(Some("bob"));
+                prop_assert!(bob.files <= 4 && bob.bytes <= 50);
+            }
+        }
+    }
+}

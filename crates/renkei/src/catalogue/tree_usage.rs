@@ -1,0 +1,100 @@
+//! What is in a tree, by owners: counted in the transaction of each change at the home, so that a kill changes nothing.
+//!
+//! A copy counts nothing: its home does.
+
+use super::transfers::count;
+use super::tree::VolumeTree;
+use super::tree_rows::{Many, Value, count_at, id_at, node_at, signed};
+use renkei_core::error::Error;
+use renkei_core::namespace::quota::{ByOwner, Difference, Use, weight};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+use std::collections::BTreeMap;
+
+/// Nodes read at once when all are counted.
+const PAGE: usize = 10_000;
+
+const ADD_USAGE: Many = Many {
+    before: "INSERT INTO tree_usage (volume, owner, files, bytes) VALUES ",
+    row: "($1, ?, ?, ?)",
+    between: ", ",
+    after: " ON CONFLICT (volume, owner) DO UPDATE SET files = tree_usage.files + excluded.files, \
+        bytes = tree_usage.bytes + excluded.bytes",
+};
+
+impl VolumeTree {
+    /// What is in the tree, by the names of owners.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn usage(&self) -> Result<ByOwner, Error> {
+        self.read("count", async |connection| self.usage_in(connection).await)
+    }
+
+    async fn usage_in(&self, connection: &mut AnyConnection) -> Result<ByOwner, sqlx::Error> {
+        let sql =
+            "SELECT owner, files, bytes FROM tree_usage WHERE volume = $1 AND (files <> 0 OR bytes <> 0)";
+        let rows = self.ask(sql).fetch_all(connection).await?;
+        let row = |row: &AnyRow| {
+            let owner: Vec<u8> = row.try_get(0)?;
+            let of = Use { files: count_at(row, 1)?, bytes: count_at(row, 2)? };
+            Ok((String::from_utf8_lossy(&owner).into_owned(), of))
+        };
+        rows.iter().map(row).collect()
+    }
+
+    /// Adds what changes did.
+    pub(super) async fn add_usage(
+        &self,
+        work: &mut AnyConnection,
+        differences: BTreeMap<String, Difference>,
+    ) -> Result<(), sqlx::Error> {
+        let rows = differences.into_iter().map(|(owner, by)| {
+            [Value::Bytes(owner.into_bytes()), Value::Number(by.files), Value::Number(by.bytes)]
+        });
+        ADD_USAGE.execute(work, self.scope, rows.collect()).await
+    }
+
+    /// Counts all nodes anew, while no change can come; whether what was counted before was wrong.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn recount(&self) -> Result<bool, Error> {
+        let _within = self.base.enter();
+        self.base.run("count", async {
+            let mut work = self.writer.begin().await?;
+            self.lock(&mut work).await?;
+            let known = self.usage_in(&mut work).await?;
+            let counted = self.count_nodes(&mut work).await?;
+            if counted == known {
+                return Ok(false);
+            }
+            self.ask("DELETE FROM tree_usage WHERE volume = $1").execute(&mut *work).await?;
+            let all = counted.into_iter().map(|(owner, of)| (owner, Difference::from(of))).collect();
+            self.add_usage(&mut work, all).await?;
+            work.commit().await?;
+            Ok(true)
+        })
+    }
+
+    async fn count_nodes(&self, work: &mut AnyConnection) -> Result<ByOwner, sqlx::Error> {
+        let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
+        let (mut counted, mut last) = (ByOwner::new(), i64::MIN);
+        loop {
+            let query = self.ask_shown(sql).bind(last).bind(count(PAGE));
+            let rows = query.fetch_all(&mut *work).await?;
+            for row in &rows {
+                let id = id_at(row, 0)?;
+                last = signed(id);
+                let Some(node) = node_at(row, 1)? else { continue };
+                if let Some((owner, one)) = weight(id, &node) {
+                    let sum = counted.entry(owner.to_owned()).or_default();
+                    *sum = sum.changed(one.into());
+                }
+            }
+            if rows.len() < PAGE {
+                return Ok(counted);
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! What the mount need not ask again: names and attributes that are held under a lease.
+//!
+//! Whatever was told under a lease is believed, here and by the kernel, until the site calls, the term is over, or something
+//! is done here that changes it. What others change is heard on the thread of the session, which takes it
+//! back from the kernel and returns. An answer that passed such a call on its way is shown once and not believed.
+
+use super::Mounted;
+use super::attributes::Known;
+use super::table::{ROOT, Table};
+use fuser::FileType;
+use renkei_core::error::Error;
+use renkei_core::lease::holder::Recent;
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Changed, Item, Lessor, Op};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Leases of a mount.
+pub(super) struct Beliefs {
+    lessor: Option<Arc<dyn Lessor>>,
+    /// How long the kernel believes what is told of a place without leases.
+    ttl: Duration,
+    recent: Mutex<Recent>,
+}
+
+/// When a question was asked, and whether its answer is under a lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    age: u64,
+    count: u64,
+    pub(super) is_held: bool,
+}
+
+impl Mark {
+    /// The same moment, of an answer that is under a lease or not.
+    pub(super) fn held(self, is_held: bool) -> Mark {
+        Mark { is_held, ..self }
+    }
+}
+
+impl Beliefs {
+    /// Nothing is believed yet.
+    pub(super) fn new(lessor: Option<Arc<dyn Lessor>>, ttl: Duration) -> Self {
+        Beliefs { lessor, ttl, recent: Mutex::default() }
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The moment before a question.
+    pub(super) fn mark(&self) -> Mark {
+        let age = self.lessor.as_ref().map_or(0, |lessor| lessor.age());
+        Mark { age, count: self.recent().count(), is_held: false }
+    }
+
+    /// Whether there are leases here, or it is not known yet.
+    pub(super) fn may_lease(&self) -> bool {
+        self.lessor.as_ref().is_some_and(|lessor| lessor.is_leasing() != Some(false))
+    }
+
+    /// The round of the site's locks; 0 while it is not known.
+    pub(super) fn lock_round(&self) -> u64 {
+        self.lessor.as_ref().map_or(1, |lessor| lessor.lock_round())
+    }
+
+    /// How much longer what was learnt in this age may be believed.
+    fn left(&self, age: u64) -> Option<Duration> {
+        let until = self.lessor.as_ref()?.until(age)?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+}
+
+impl Mounted {
+    /// Hears of changes from now on.
+    pub(super) fn listen(self: &Arc<Self>) {
+        if let Some(lessor) = &self.beliefs.lessor {
+            let mounted = Arc::downgrade(self);
+            lessor.listen(Box::new(move |changed| {
+                if let Some(mounted) = mounted.upgrade() {
+                    mounted.on_changed(changed);
+                }
+            }));
+        }
+    }
+
+    /// How long the kernel may believe what it is told of a file now.
+    pub(super) fn ttl(&self, id: u64) -> Duration {
+        if !self.beliefs.may_lease() {
+            return self.beliefs.ttl;
+        }
+        let learnt =
+            self.table().node(id).ok().and_then(|node| node.learnt.filter(|_| may_cache(&node.known)));
+        learnt.and_then(|age| self.beliefs.left(age)).unwrap_or_default()
+    }
+
+    /// The same of a name that it is told of.
+    pub(super) fn ttl_of_name(&self, id: u64) -> Duration {
+        let ttl = self.ttl(id);
+        self.set_looked_up(id, ttl);
+        ttl
+    }
+
+    /// How long the kernel may believe what a change of its own told: that may come after news of another one.
+    pub(super) fn ttl_of_change(&self, id: u64) -> Duration {
+        let ttl = self.ttl_of_attributes();
+        self.set_looked_up(id, ttl);
+        ttl
+    }
+
+    /// The same of attributes alone.
+    pub(super) fn ttl_of_attributes(&self) -> Duration {
+        if self.beliefs.may_lease() { Duration::ZERO } else { self.beliefs.ttl }
+    }
+
+    fn set_looked_up(&self, id: u64, ttl: Duration) {
+        if let Ok(node) = self.table().node(id) {
+            node.is_looked_up = ttl.is_zero();
+        }
+    }
+
+    /// Whether what is known of a file need not be asked again.
+    pub(super) fn is_believed(&self, id: u64) -> Result<bool, Error> {
+        let learnt = self.table().node(id)?.learnt;
+        Ok(learnt.is_some_and(|age| self.beliefs.left(age).is_some()))
+    }
+
+    /// A name of which it is known what it leads to; the kernel is told of that.
+    pub(super) fn believed_child(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        // At once: else the kernel may forget the file before it is told of it again.
+        let mut table = self.table();
+        let id = table.child(dir, name)?;
+        self.beliefs.left(table.node(id).ok()?.learnt?)?;
+        table.count(id);
+        Some(id)
+    }
+
+    /// Whether it is known that a directory has no such name.
+    pub(super) fn is_known_absent(&self, dir: u64, name: &[u8]) -> bool {
+        let whole = {
+            let mut table = self.table();
+            if table.child(dir, name).is_some() {
+                return false;
+            }
+            table.node(dir).ok().and_then(|node| node.whole)
+        };
+        whole.is_some_and(|age| self.beliefs.left(age).is_some())
+    }
+
+    /// Whether a directory's names are all known, and what they lead to.
+    pub(super) fn is_known_whole(&self, dir: u64) -> bool {
+        let whole = self.table().node(dir).ok().and_then(|node| node.whole);
+        whole.is_some_and(|age| self.beliefs.left(age).is_some())
+    }
+
+    /// Looks at a path, and tells when that was asked.
+    pub(super) fn look(
+        &self,
+        path: impl Fn(&Table) -> Result<RelPath, Error>,
+    ) -> (Mark, Result<Item, Error>) {
+        let mark = self.beliefs.mark();
+        let mut is_held = false;
+        let found = self.at(path, |path| {
+            let (answer, held) = self.ask_parted(Op::Look(path.clone()))?;
+            is_held = held.is_some();
+            super::item(answer)
+        });
+        (mark.held(is_held), found)
+    }
+
+    /// Believes what was found of a file in a directory, if nothing about it changed since it was asked for.
+    pub(super) fn believe(&self, table: &mut Table, id: u64, dir: u64, mark: Mark) {
+        let learnt = self.learnable(table, dir, mark, |changed, dir_ino, table| {
+            let about = |at: u64, name: &[u8]| {
+                at == dir_ino && (name.is_empty() || table.child(dir, name) == Some(id))
+            };
+            let own = table.ino(id);
+            changed.names.iter().any(|(at, name)| about(*at, name) || *at == own)
+                || changed.nodes.contains(&own)
+        });
+        if let Ok(node) = table.node(id)
+            && !node.is_written()
+        {
+            node.learnt = learnt.filter(|_| may_learn(&node.known));
+        }
+    }
+
+    /// Believes that all names of a directory are known.
+    pub(super) fn believe_whole(&self, table: &mut Table, dir: u64, mark: Mark) {
+        let whole = self.learnable(table, dir, mark, |changed, dir_ino, _| {
+            changed.names.iter().any(|(at, _)| *at == dir_ino)
+        });
+        if let Ok(node) = table.node(dir) {
+            node.whole = whole;
+        }
+    }
+
+    fn learnable(
+        &self,
+        table: &Table,
+        dir: u64,
+        mark: Mark,
+        concerns: impl Fn(&Changed, u64, &Table) -> bool,
+    ) -> Option<u64> {
+        let dir_ino = table.ino(dir);
+        let concerns = |changed: &Changed| changed.all || concerns(changed, dir_ino, table);
+        let is_late = || self.beliefs.recent().is_concerned(mark.count, concerns);
+        (mark.is_held && !is_late()).then_some(mark.age)
+    }
+
+    /// The site says that something has changed: neither the kernel nor this mount believes it any more after this.
+    fn on_changed(&self, changed: &Changed) {
+        self.beliefs.recent().add(changed.clone());
+        let touched = self.table().unlearn(changed);
+        let Some(cache) = self.cache.get() else { return };
+        for id in touched {
+            cache.forget_told(id, || id != ROOT && self.table().is_told(id));
+        }
+    }
+
+    /// Something was done here: what it changed has to be asked again, but for the directories that the answer tells of.
+    pub(super) fn on_done(&self, paths: &[RelPath], dirs: Option<Vec<Item>>, mark: Mark) {
+        if !self.beliefs.may_lease() {
+            return;
+        }
+        let mut touched = Vec::new();
+        {
+            let mut table = self.table();
+            for (number, path) in paths.iter().enumerate() {
+                let Some((dir, name)) = table.place(path) else { continue };
+                let known = dirs.as_ref().and_then(|dirs| dirs.get(number));
+                let learnt = known.and_then(|_| {
+                    let mark = mark.held(true);
+                    self.learnable(&table, dir, mark, |changed, ino, _| changed.dirs().contains(&ino))
+                });
+                let changed = Changed::name(table.ino(dir), &name);
+                let whole = table.node(dir).ok().and_then(|node| node.whole);
+                touched.extend(table.unlearn(&changed));
+                self.beliefs.recent().add(changed);
+                if let (Ok(node), Some(item)) = (table.node(dir), known) {
+                    (node.known, node.learnt, node.whole) = (self.owners.known(item), learnt, whole);
+                }
+            }
+        }
+        if let Some(cache) = self.cache.get() {
+            touched.into_iter().for_each(|id| {
+                cache.forget(id);
+            });
+        }
+    }
+}
+
+/// Whether a file can be known by what is told of its names: of one with several, another one may tell more.
+fn may_learn(known: &Known) -> bool {
+    known.kind == FileType::Directory || known.links <= 1
+}
+
+/// Whether the kernel asks for a file's attributes whenever it uses its name, so that it finds out where another file
+/// has it. It does not for symbolic links.
+fn may_cache(known: &Known) -> bool {
+    known.kind != FileType::Symlink
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::desk::Desk;
+    use crate::store::leases::{LeaseTable, Lessee};
+    use crate::store::local::{Access, LocalStore};
+    use renkei_core::wire::file::{Answer, Files, Handle, Listener};
+    use std::path::Path;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A site with leases on what is in a directory, where nothing gets lost.
+    struct Near {
+        desk: Desk,
+        asked: AtomicU64,
+        lease: Arc<Lease>,
+    }
+
+    #[derive(Default)]
+    struct Lease(OnceLock<Listener>);
+
+    impl Lessor for Lease {
+        fn is_leasing(&self) -> Option<bool> {
+            Some(true)
+        }
+
+        fn age(&self) -> u64 {
+            1
+        }
+
+        fn until(&self, age: u64) -> Option<Instant> {
+            (age == 1).then(|| Instant::now() + Duration::from_secs(60))
+        }
+
+        fn lock_round(&self) -> u64 {
+            1
+        }
+
+        fn listen(&self, listener: Listener) {
+            assert!(self.0.set(listener).is_ok());
+        }
+    }
+
+    impl Files for Near {
+        fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+            Some(self.lease.clone())
+        }
+
+        fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.desk.operate(op, content)
+        }
+
+        fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+            self.desk.read(handle, offset, buf)
+        }
+    }
+
+    struct Bench {
+        mounted: Arc<Mounted>,
+        near: Arc<Near>,
+        top: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let top = tempfile::tempdir().unwrap();
+            std::fs::create_dir(top.path().join("d")).unwrap();
+            std::fs::write(top.path().join("d/f"), "one").unwrap();
+            let store = Arc::new(LocalStore::open(top.path(), Access::ReadWrite).unwrap());
+            let holder: Arc<Lessee> = Arc::new(Arc::new(LeaseTable::default()).join());
+            let desk = Desk::new(store, RelPath::root(), true).unwrap().held_by(holder);
+            let near = Arc::new(Near { desk, asked: AtomicU64::new(0), lease: Arc::default() });
+            let mounted = Arc::new(Mounted::new(near.clone(), Duration::from_secs(1)).unwrap());
+            mounted.listen();
+            Bench { mounted, near, top }
+        }
+
+        /// What something gives, and how often the site was asked for it.
+        fn asks<T>(&self, work: impl FnOnce(&Mounted) -> T) -> (T, u64) {
+            let before = self.near.asked.load(Ordering::Relaxed);
+            let done = work(&self.mounted);
+            (done, self.near.asked.load(Ordering::Relaxed) - before)
+        }
+
+        fn tell(&self, changed: &Changed) {
+            self.near.lease.0.get().unwrap()(changed);
+        }
+
+        fn ino(&self, path: &str) -> u64 {
+            std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(self.top.path().join(path)).unwrap())
+        }
+
+        fn list(&self, dir: u64) -> Vec<Vec<u8>> {
+            let fh = self.mounted.open_dir(dir).unwrap();
+            let mut names = Vec::new();
+            let add = |_: u64, line: &super::super::listing::Line| {
+                names.push(line.name.clone());
+                false
+            };
+            self.mounted.list(fh, 2, add).unwrap();
+            self.mounted.close_dir(fh);
+            names
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_asked_once_until_it_changes() {
+        let bench = Bench::new();
+        let ((d, _), _) = bench.asks(|mounted| mounted.lookup(ROOT, b"d").unwrap());
+        let ((f, known), asked) = bench.asks(|mounted| mounted.lookup(d, b"f").unwrap());
+        assert_eq!((known.size, asked), (3, 1));
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").unwrap()).1, 0);
+        assert_eq!(bench.asks(|mounted| mounted.look_at(f).unwrap()).1, 0);
+        assert!(bench.mounted.ttl(f) > Duration::from_secs(30));
+        std::fs::write(bench.top.path().join("d/f"), "three").unwrap();
+        bench.tell(&Changed::name(bench.ino("d"), b"f"));
+        assert_eq!(bench.mounted.ttl(f), Duration::ZERO);
+        let (known, asked) = bench.asks(|mounted| mounted.look_at(f).unwrap());
+        assert_eq!((known.size, asked), (5, 1));
+        bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
+        assert_eq!(bench.asks(|mounted| mounted.look_at(f).unwrap()).1, 1);
+        bench.tell(&Changed { all: true, ..Changed::default() });
+        assert_eq!(bench.asks(|mounted| mounted.look_at(f).unwrap()).1, 1);
+    }
+
+    #[test]
+    fn a_directory_that_was_listed_is_known_whole() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        let (missing, asked) = bench.asks(|mounted| mounted.lookup(d, b"none").unwrap_err().number);
+        assert_eq!((missing, asked), (libc::ENOENT, 0));
+        assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"f".to_vec()], 0));
+        // What is made here is among them; what somebody else makes may not be.
+        let (made, _) = bench.asks(|mounted| mounted.make_dir(d, b"e", 0o755).unwrap().0);
+        assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"e".to_vec(), b"f".to_vec()], 0));
+        assert_eq!(bench.asks(|mounted| mounted.lookup(made, b"x").is_err()), (true, 0), "it is new");
+        bench.mounted.remove(d, b"f").unwrap();
+        assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"e".to_vec()], 0));
+        std::fs::write(bench.top.path().join("d/none"), "").unwrap();
+        bench.tell(&Changed::name(bench.ino("d"), b"none"));
+        assert!(bench.asks(|mounted| mounted.lookup(d, b"none").is_ok()).0);
+        let mut names = bench.list(d);
+        names.sort();
+        assert_eq!(names, [b"e".to_vec(), b"none".to_vec()]);
+        // What the kernel has forgotten is not known here either.
+        let (id, _) = bench.mounted.lookup(d, b"none").unwrap();
+        bench.mounted.table().forget(id, 9);
+        assert!(bench.asks(|mounted| mounted.lookup(d, b"none").is_ok()).0);
+    }
+
+    #[test]
+    fn the_number_of_a_new_version_is_called_as_well() {
+        let bench = Bench::new();
+        let (f, _) = {
+            let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+            bench.mounted.lookup(d, b"f").unwrap()
+        };
+        let flags = fuser::OpenFlags(libc::O_WRONLY);
+        let (fh, _) = bench.mounted.open(f, flags).unwrap();
+        bench.mounted.write(fh, 0, b"new version", false).unwrap();
+        bench.mounted.flush(fh).unwrap();
+        bench.mounted.release(fh);
+        assert_eq!(bench.mounted.look_at(f).unwrap().size, 11);
+        assert!(bench.mounted.is_believed(f).unwrap());
+        bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
+        assert!(!bench.mounted.is_believed(f).unwrap());
+    }
+
+    #[test]
+    fn a_root_of_another_name_is_believed() {
+        let bench = Bench::new();
+        bench.mounted.look_at(ROOT).unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.look_at(ROOT).unwrap()).1, 0);
+        bench.tell(&Changed::name(bench.ino(""), b"x"));
+        assert_eq!(bench.asks(|mounted| mounted.look_at(ROOT).unwrap()).1, 1);
+        assert!(Path::new(bench.top.path()).exists());
+    }
+}

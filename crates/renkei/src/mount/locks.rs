@@ -1,0 +1,203 @@
+//! Locks of programs: `flock` and `fcntl`, which the site decides.
+//!
+//! A lock that has to be waited for is asked for again and again by a thread of its own, which also looks whether the program
+//! was told to stop waiting: the kernel's word about that does not come through, so its signals are looked at.
+
+use super::Mounted;
+use super::errno::Refusal;
+use fuser::ReplyEmpty;
+use renkei_core::error::{Code, Error};
+use renkei_core::lease::locks::{Hold, Span};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Answer, Op};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Programs that wait at a time.
+const MOST_WAITING: usize = 512;
+/// Pauses between two questions: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// How long is waited to hear whether locks outlived a lost connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Locks of one file that are held through this mount.
+#[derive(Default)]
+pub(super) struct Locked {
+    owners: HashSet<u64>,
+    /// The site's round in which they were taken.
+    round: u64,
+    /// The path by which it was locked first: the site knows it by that.
+    path: RelPath,
+}
+
+/// What a program asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) id: u64,
+    pub(super) owner: u64,
+    pub(super) span: Span,
+    pub(super) thread: u32,
+}
+
+/// The kernel's word for what is wanted.
+pub(super) fn hold(kind: i32) -> Hold {
+    match kind {
+        libc::F_RDLCK => Hold::Shared,
+        libc::F_WRLCK => Hold::Exclusive,
+        _ => Hold::Nothing,
+    }
+}
+
+/// The opposite.
+pub(super) fn kind(hold: Hold) -> i32 {
+    match hold {
+        Hold::Shared => libc::F_RDLCK,
+        Hold::Exclusive => libc::F_WRLCK,
+        Hold::Nothing => libc::F_UNLCK,
+    }
+}
+
+impl Mounted {
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Locked>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path by which the site knows a file that is locked, or is to be.
+    fn lock_path(&self, id: u64) -> Result<RelPath, Error> {
+        let known = self.locked().get(&id).map(|locked| locked.path.clone());
+        known.map_or_else(|| self.table().path(id), Ok)
+    }
+
+    /// Locks, or gives up a lock.
+    pub(super) fn lock(&self, asked: &Asked) -> Result<(), Refusal> {
+        self.check_locks(asked.id)?;
+        let path = self.lock_path(asked.id)?;
+        let (owner, span) = (asked.owner, asked.span);
+        if span.hold == Hold::Nothing {
+            // Whoever gets it next finds what was written.
+            self.publish_if_open(asked.id)?;
+        }
+        self.ask(Op::Lock { path: path.clone(), owner, span })?;
+        let round = self.lock_round();
+        let mut locks = self.locked();
+        let locked = locks.entry(asked.id).or_insert(Locked { owners: HashSet::new(), round, path });
+        if span.hold != Hold::Nothing {
+            locked.owners.insert(owner);
+        } else if span.start == 0 && span.end >= i64::MAX as u64 {
+            locked.owners.remove(&owner);
+        }
+        if locked.owners.is_empty() {
+            locks.remove(&asked.id);
+        }
+        Ok(())
+    }
+
+    /// Who stands in the way of a lock.
+    pub(super) fn find_lock(&self, asked: &Asked) -> Result<Option<Span>, Refusal> {
+        let (path, owner, span) = (self.lock_path(asked.id)?, asked.owner, asked.span);
+        match self.ask(Op::FindLock { path, owner, span })? {
+            Answer::Locked(found) => Ok(found),
+            other => Err(super::unexpected(&other).into()),
+        }
+    }
+
+    /// Somebody closed a file: what he had locked of it is free.
+    pub(super) fn unlock_all(&self, id: u64, owner: u64) {
+        if !self.locked().get(&id).is_some_and(|locked| locked.owners.contains(&owner)) {
+            return;
+        }
+        let span = Span { start: 0, end: u64::MAX, hold: Hold::Nothing, pid: 0 };
+        let asked = Asked { id, owner, span, thread: 0 };
+        if let Err(Refusal { error: Some(error), .. }) = self.lock(&asked) {
+            tracing::debug!(%error, "unlock");
+            self.locked().remove(&id);
+        }
+    }
+
+    /// Whether the locks that are held on a file are still held.
+    ///
+    /// # Errors
+    /// `LockLost`.
+    pub(super) fn check_locks(&self, id: u64) -> Result<(), Error> {
+        let Some(round) = self.locked().get(&id).map(|locked| locked.round) else { return Ok(()) };
+        if self.lock_round() == round {
+            return Ok(());
+        }
+        let cause = "the connection was lost for longer than locks are kept, or the PoP was started anew";
+        Err(Error::new(Code::LockLost, "use", self.lock_path(id)?, cause))
+    }
+
+    /// The number for a refusal; what is unexpected is remembered.
+    pub(super) fn number(&self, refusal: &Refusal) -> fuser::Errno {
+        if let Some(error) = refusal.error.as_ref().filter(|error| error.code != Code::LockHeld) {
+            self.troubles.note(error);
+        }
+        fuser::Errno::from_i32(refusal.number)
+    }
+
+    /// The round of the locks, as soon as the site has told it.
+    fn lock_round(&self) -> u64 {
+        let begun = Instant::now();
+        while self.beliefs.lock_round() == 0 && begun.elapsed() < PATIENCE {
+            thread::sleep(PAUSES.0);
+        }
+        self.beliefs.lock_round()
+    }
+
+    /// Locks when that can be done, and answers then.
+    pub(super) fn lock_in_time(self: &Arc<Self>, asked: Asked, reply: ReplyEmpty) {
+        static WAITING: AtomicUsize = AtomicUsize::new(0);
+        match self.lock(&asked) {
+            Err(refusal) if is_held(&refusal) => {}
+            Ok(()) => return reply.ok(),
+            Err(refusal) => return reply.error(self.number(&refusal)),
+        }
+        if WAITING.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+            return reply.error(fuser::Errno::from_i32(libc::ENOLCK));
+        }
+        let mounted = self.clone();
+        thread::spawn(move || {
+            let outcome = mounted.wait_for_lock(&asked);
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+            match outcome {
+                Ok(()) => reply.ok(),
+                Err(refusal) => reply.error(mounted.number(&refusal)),
+            }
+        });
+    }
+
+    fn wait_for_lock(&self, asked: &Asked) -> Result<(), Refusal> {
+        let mut pause = PAUSES.0;
+        loop {
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+            if is_interrupted(asked.thread) {
+                return Err(Refusal::plain(libc::EINTR));
+            }
+            match self.lock(asked) {
+                Err(refusal) if is_held(&refusal) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn is_held(refusal: &Refusal) -> bool {
+    refusal.error.as_ref().is_some_and(|error| error.code == Code::LockHeld)
+}
+
+/// Whether a thread has a signal to take. One that another thread of its process may take does not count.
+fn is_interrupted(thread: u32) -> bool {
+    let Ok(text) = fs::read_to_string(format!("/proc/{thread}/status")) else { return false };
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap_or("0");
+    let mask = |name: &str| u64::from_str_radix(field(name), 16).unwrap_or(0);
+    let alone = field("Threads:") == "1";
+    let pending = mask("SigPnd:") | if alone { mask("ShdPnd:") } else { 0 };
+    pending & !mask("SigBlk:") != 0
+}

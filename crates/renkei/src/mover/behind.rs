@@ -1,0 +1,358 @@
+//! Writing behind, so that one writer of one file has the whole path for itself, and drafts that outlive a session.
+//!
+//! What is written is gathered to extents, which are sent while the writer goes on. Extents that overlap are sent one after
+//! the other, for streams have no order. What fails is told with the next operation, and every one after.
+//!
+//! An extent is kept until the site has acknowledged it. When the session is lost, the next one takes up the draft, which
+//! the site has kept, and what was not acknowledged is sent again. If the site has not kept it (its machine was started anew,
+//! or it took too long) what was written is lost, and every operation says so.
+
+use super::ahead::most_under_way;
+use super::far::{FarFiles, Open, Opened, is_passing, lock, told, unknown};
+use super::lane::{Link, Pending, Piece};
+use renkei_core::entry::FileTime;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Answer, Files as _, Handle, Item, MAX_IO_BYTES, Op, Start};
+use renkei_core::wire::violation;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What is known of a draft.
+pub(super) struct Draft {
+    /// How it is begun again.
+    start: Start,
+    mode: u32,
+    /// Whether it holds what was not published.
+    is_dirty: bool,
+    /// Whether something of that is at the site alone.
+    is_there: bool,
+    /// Whether it was begun anew, and what is still kept here must be sent again.
+    is_anew: bool,
+    /// The number of the version that is there.
+    ino: u64,
+}
+
+impl Draft {
+    pub(super) fn new(start: Start, mode: u32, ino: u64) -> Self {
+        // A file that was to be new is there by now.
+        let start = if start == Start::New { Start::Content } else { start };
+        Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, ino }
+    }
+
+    /// What a session that goes on asks, to have it as it was; `handle` was its handle before.
+    pub(super) fn again(&self, path: &RelPath, handle: Handle) -> Op {
+        let (path, mode) = (path.clone(), self.mode);
+        match self.is_dirty {
+            true => Op::Resume { path, handle, mode },
+            false => Op::Draft { path, start: self.start, mode },
+        }
+    }
+
+    /// What to ask if the site has not kept it and nothing is missing: all that was written is kept here yet.
+    pub(super) fn anew(&mut self, path: &RelPath) -> Option<Op> {
+        self.is_anew = self.is_dirty && !self.is_there;
+        let op = || Op::Draft { path: path.clone(), start: self.start, mode: self.mode };
+        self.is_anew.then(op)
+    }
+
+    fn on_published(&mut self, item: &Item) {
+        (self.start, self.is_dirty, self.is_there, self.ino) = (Start::Content, false, false, item.ino);
+    }
+}
+
+/// What is written behind to one draft.
+#[derive(Default)]
+pub(super) struct Behind(Mutex<Writing>);
+
+#[derive(Default)]
+struct Writing {
+    /// What is gathered, and where it begins.
+    gathered: Option<(u64, Piece)>,
+    under_way: VecDeque<Sent>,
+    bytes_under_way: u64,
+    failed: Option<Error>,
+}
+
+/// An extent that is not acknowledged.
+struct Sent {
+    range: Range<u64>,
+    piece: Arc<Piece>,
+    pending: Pending,
+}
+
+impl Behind {
+    fn lock(&self) -> MutexGuard<'_, Writing> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Takes what is written.
+    fn write(&self, files: &FarFiles, open: &Open, mut offset: u64, mut content: &[u8]) -> Result<(), Error> {
+        let mut writing = self.lock();
+        while !content.is_empty() {
+            let goes_on = |(start, piece): &(u64, Piece)| start + piece.bytes().len() as u64 == offset;
+            if !writing.gathered.as_ref().is_some_and(goes_on) {
+                writing.send(files, open)?;
+            }
+            let (_, piece) = writing.gathered.get_or_insert_with(|| (offset, files.pool.piece()));
+            let count = piece.add(content);
+            let is_full = piece.is_full();
+            (offset, content) = (offset + count as u64, &content[count..]);
+            if is_full {
+                writing.send(files, open)?;
+            }
+        }
+        writing.check(files, open)
+    }
+
+    /// Sends the only extent there is, and what is to be done after it right behind it; nothing if more is on its way.
+    fn send_with(
+        &self,
+        files: &FarFiles,
+        open: &Open,
+        op: impl Fn(Handle) -> Op,
+    ) -> Result<Option<Pending>, Error> {
+        let mut writing = self.lock();
+        writing.check(files, open)?;
+        if !writing.under_way.is_empty() || writing.gathered.is_none() {
+            return Ok(None);
+        }
+        let (handle, link) = writing.link(files, open)?;
+        let Some((offset, piece)) = writing.gathered.take() else { return Ok(None) };
+        let (bytes, piece) = (piece.bytes().len() as u64, Arc::new(piece));
+        writing.bytes_under_way += bytes;
+        files.held.fetch_add(bytes, Ordering::Relaxed);
+        let (pending, after) = link.begin_both(&Op::Write { handle, offset }, piece.clone(), &op(handle));
+        writing.under_way.push_back(Sent { range: offset..offset + bytes, piece, pending });
+        Ok(Some(after))
+    }
+
+    /// All that was sent has arrived, as is known otherwise.
+    fn forget(&self, files: &FarFiles) {
+        let mut writing = self.lock();
+        while !writing.under_way.is_empty() {
+            writing.finish(files, Ok(()));
+        }
+    }
+
+    /// Waits until all that was written has arrived.
+    pub(super) fn settle(&self, files: &FarFiles, open: &Open) -> Result<(), Error> {
+        let mut writing = self.lock();
+        writing.send(files, open)?;
+        while !writing.under_way.is_empty() {
+            writing.finish_first(files, open);
+        }
+        writing.check(files, open)
+    }
+
+    /// Ends it; what failed and was not told yet, or at all.
+    pub(super) fn close(&self, files: &FarFiles) -> Option<Error> {
+        let mut writing = self.lock();
+        writing.gathered = None;
+        while let Some(sent) = writing.under_way.front() {
+            let outcome = arrived(sent.pending.wait());
+            writing.finish(files, outcome);
+        }
+        writing.failed.clone()
+    }
+}
+
+impl Writing {
+    /// Takes the answers that are there; fails if anything ever failed.
+    fn check(&mut self, files: &FarFiles, open: &Open) -> Result<(), Error> {
+        while self.under_way.front().is_some_and(|sent| sent.pending.is_done()) {
+            self.finish_first(files, open);
+        }
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Waits for the first answer, over the next session if this one is lost.
+    fn finish_first(&mut self, files: &FarFiles, open: &Open) {
+        while let Some(sent) = self.under_way.front() {
+            let outcome = match sent.pending.wait() {
+                Err(_) => match self.link(files, open) {
+                    Ok(_) => continue,
+                    Err(error) => Err(Error { code: Code::DraftLost, ..error }),
+                },
+                replied => arrived(replied),
+            };
+            if outcome.is_ok() {
+                open.with_draft(|draft| draft.is_there = true);
+            }
+            return self.finish(files, outcome);
+        }
+    }
+
+    /// The first has its answer.
+    fn finish(&mut self, files: &FarFiles, outcome: Result<(), Error>) {
+        let Some(Sent { range, .. }) = self.under_way.pop_front() else { return };
+        let bytes = range.end - range.start;
+        self.bytes_under_way -= bytes;
+        files.held.fetch_sub(bytes, Ordering::Relaxed);
+        if let Err(error) = outcome {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// The session; what a lost one has not acknowledged goes over it.
+    fn link(&mut self, files: &FarFiles, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
+        let (handle, link) = files.draft_link(open)?;
+        let is_anew = open.with_draft(|draft| std::mem::take(&mut draft.is_anew)).unwrap_or_default();
+        for sent in self.under_way.iter_mut().filter(|sent| is_anew || sent.pending.is_lost()) {
+            let op = Op::Write { handle, offset: sent.range.start };
+            sent.pending = link.begin(&op, Some(sent.piece.clone()));
+        }
+        Ok((handle, link))
+    }
+
+    /// Sends what is gathered, when there is room for it on the way.
+    fn send(&mut self, files: &FarFiles, open: &Open) -> Result<(), Error> {
+        self.check(files, open)?;
+        let Some((offset, piece)) = self.gathered.take() else { return Ok(()) };
+        let bytes = piece.bytes().len() as u64;
+        let range = offset..offset + bytes;
+        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        let (mut handle, mut link) = self.link(files, open)?;
+        while self.under_way.iter().any(|sent| overlaps(&sent.range)) || self.is_full(files, &link, bytes) {
+            self.finish_first(files, open);
+            (handle, link) = self.link(files, open)?;
+        }
+        self.bytes_under_way += bytes;
+        files.held.fetch_add(bytes, Ordering::Relaxed);
+        let piece = Arc::new(piece);
+        let pending = link.begin(&Op::Write { handle, offset }, Some(piece.clone()));
+        self.under_way.push_back(Sent { range, piece, pending });
+        self.check(files, open)
+    }
+
+    fn is_full(&self, files: &FarFiles, link: &Link, bytes: u64) -> bool {
+        let held = files.held.load(Ordering::Relaxed);
+        !self.under_way.is_empty()
+            && (self.bytes_under_way + bytes > most_under_way(link) || held + bytes > files.memory())
+    }
+}
+
+/// What became of an extent.
+fn arrived(outcome: Result<Arc<super::lane::Replied>, Error>) -> Result<(), Error> {
+    match outcome {
+        Ok(replied) => match &replied.answer {
+            Answer::Failed(error) => Err(error.clone()),
+            _ => Ok(()),
+        },
+        Err(lost) => Err(Error { code: Code::DraftLost, ..lost }),
+    }
+}
+
+impl Open {
+    fn with_draft<T>(&self, work: impl FnOnce(&mut Draft) -> T) -> Option<T> {
+        match &self.kind {
+            Opened::Draft { draft, .. } => Some(work(&mut lock(draft))),
+            _ => None,
+        }
+    }
+}
+
+impl FarFiles {
+    /// Writes to a draft.
+    pub(super) fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
+        if content.len() > MAX_IO_BYTES as usize {
+            return Err(violation("write", format_args!("{} bytes", content.len())));
+        }
+        let open = self.find(handle)?;
+        let Opened::Draft { draft, behind } = &open.kind else { return Err(unknown(handle)) };
+        lock(draft).is_dirty = true;
+        behind.write(self, &open, offset, content)?;
+        Ok(Answer::Done)
+    }
+
+    /// The session and handle for an operation on a draft.
+    pub(super) fn draft_link(&self, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
+        self.with_link(true, |epoch, link| {
+            Ok(self.far_handle(open, epoch, link)?.map(|handle| (handle, link.clone())))
+        })
+    }
+
+    /// Cuts or extends a draft, after all that was written.
+    pub(super) fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
+        let open = self.find(handle)?;
+        let done = self.after_writes(&open, |handle| Op::SetLen { handle, bytes }, || Ok(None))?;
+        open.with_draft(|draft| (draft.is_dirty, draft.is_there) = (true, true));
+        Ok(done)
+    }
+
+    /// Publishes a draft, after all that was written.
+    pub(super) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
+        let open = self.find(handle)?;
+        let answer = match self.publish_with_last(&open, mtime)? {
+            Some(answer) => answer,
+            None => {
+                let op = |handle| Op::Publish { handle, mtime };
+                self.after_writes(&open, op, || self.was_published(&open, mtime))?
+            }
+        };
+        if let Answer::Item(item) = answer.plain() {
+            open.with_draft(|draft| draft.on_published(item));
+        }
+        Ok(answer)
+    }
+
+    /// Publishes a small file in one round trip with what was written to it. The site does not publish what it could not write
+    /// all of.
+    fn publish_with_last(&self, open: &Open, mtime: Option<FileTime>) -> Result<Option<Answer>, Error> {
+        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(0)) };
+        let sent = behind.send_with(self, open, |handle| Op::Publish { handle, mtime })?;
+        let Some(published) = sent else { return Ok(None) };
+        match published.take() {
+            Ok(replied) => {
+                behind.settle(self, open)?;
+                told(replied.answer).map(Some)
+            }
+            Err(lost) if is_passing(&lost) => {
+                let answer = self.was_published(open, mtime)?;
+                if answer.is_some() {
+                    behind.forget(self);
+                }
+                Ok(answer)
+            }
+            Err(lost) => Err(lost),
+        }
+    }
+
+    /// Asks something that may be asked twice, after all that was written. `was_done` looks whether it was done when the
+    /// session was lost before the answer.
+    fn after_writes(
+        &self,
+        open: &Open,
+        op: impl Fn(Handle) -> Op,
+        was_done: impl Fn() -> Result<Option<Answer>, Error>,
+    ) -> Result<Answer, Error> {
+        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(0)) };
+        loop {
+            behind.settle(self, open)?;
+            let (far, link) = self.draft_link(open)?;
+            match link.ask(&op(far), None) {
+                Ok(replied) => return told(replied.answer),
+                Err(lost) if is_passing(&lost) => {}
+                Err(lost) => return Err(lost),
+            }
+            if let Some(answer) = was_done()? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// The version that a draft became, if it has: another one than before, with the time that it was to get.
+    fn was_published(&self, open: &Open, mtime: Option<FileTime>) -> Result<Option<Answer>, Error> {
+        let path = lock(&open.path).clone();
+        let found = match self.operate(Op::Look(path), &[]).map(|answer| answer.parted().0) {
+            Ok(Answer::Item(found)) => found,
+            Ok(_) => return Ok(None),
+            Err(error) if error.code == Code::PathNotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_new = open.with_draft(|draft| draft.ino != found.ino).unwrap_or_default();
+        Ok((is_new && mtime == Some(found.entry.meta.mtime)).then_some(Answer::Item(found)))
+    }
+}

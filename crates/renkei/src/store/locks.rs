@@ -1,0 +1,144 @@
+//! Locks at work: one table for a PoP, of clients that may lose their connection and come back.
+//!
+//! A client is a mount, by a number it has chosen, over all the sessions that it opens one after the other. What it holds ends
+//! when it was gone for [`TERM`]; if it comes later it begins anew and is told so, by another round than before.
+
+use super::leases::TERM;
+use renkei_core::error::{Code, Error};
+use renkei_core::lease::locks::{FileKey, Locks, Owner, Span};
+use renkei_core::path::RelPath;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Most ranges that are locked at a PoP.
+const MOST: usize = 100_000;
+
+/// A client's own number, and who it is.
+pub type ClientKey = (String, [u8; 16]);
+
+/// The locks of a PoP.
+#[derive(Default)]
+pub struct LockTable(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    locks: Locks,
+    clients: HashMap<ClientKey, Client>,
+    last: u64,
+}
+
+struct Client {
+    number: u64,
+    sessions: usize,
+    gone: Instant,
+}
+
+/// Whoever decides about the locks of a place.
+pub trait Locker: Send + Sync {
+    /// Locks a range of a file, or gives it up.
+    ///
+    /// # Errors
+    /// `LockHeld`; `LocksAway` if who decides cannot be asked.
+    fn lock(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<(), Error>;
+
+    /// Who stands in the way.
+    ///
+    /// # Errors
+    /// `LocksAway`.
+    fn find(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<Option<Span>, Error>;
+
+    /// Another number than before says that all locks are lost.
+    fn round(&self) -> u64;
+}
+
+/// A file that is to be locked.
+pub struct LockAt {
+    /// Its path below the root of the store.
+    pub path: RelPath,
+    /// Where it lies.
+    pub key: FileKey,
+}
+
+/// A client's session with a table here.
+pub struct LockSession {
+    table: Arc<LockTable>,
+    key: ClientKey,
+    number: u64,
+}
+
+impl LockTable {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// A client is there, again or for the first time.
+    pub fn begin(self: &Arc<Self>, key: ClientKey) -> LockSession {
+        let mut state = self.state();
+        state.sweep();
+        // A table that began anew shall not give a number that a client had in the last one.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        state.last = state.last.max(now.as_nanos() as u64) + 1;
+        let fresh = state.last;
+        let client = state.clients.entry(key.clone()).or_insert(Client {
+            number: fresh,
+            sessions: 0,
+            gone: Instant::now(),
+        });
+        client.sessions += 1;
+        LockSession { table: self.clone(), key, number: client.number }
+    }
+
+    /// How many ranges are locked.
+    pub fn count(&self) -> usize {
+        self.state().locks.count()
+    }
+}
+
+impl State {
+    /// Ends clients that were gone too long.
+    fn sweep(&mut self) {
+        let is_over = |client: &Client| client.sessions == 0 && client.gone.elapsed() >= TERM;
+        let over: Vec<u64> =
+            self.clients.values().filter(|client| is_over(client)).map(|client| client.number).collect();
+        self.clients.retain(|_, client| !is_over(client));
+        over.into_iter().for_each(|number| self.locks.end_client(number));
+    }
+}
+
+impl Locker for LockSession {
+    fn lock(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<(), Error> {
+        let mut state = self.table.state();
+        state.sweep();
+        if state.locks.count() >= MOST {
+            let cause = format!("{MOST} ranges are locked here");
+            return Err(Error::new(Code::LocksAway, "lock", at.path, cause));
+        }
+        let owner = Owner { client: self.number, owner };
+        state.locks.set(&at.key, owner, wanted).map_err(|other| held(&at, &other))
+    }
+
+    fn find(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<Option<Span>, Error> {
+        let mut state = self.table.state();
+        state.sweep();
+        Ok(state.locks.conflict(&at.key, Owner { client: self.number, owner }, wanted))
+    }
+
+    fn round(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for LockSession {
+    fn drop(&mut self) {
+        if let Some(client) = self.table.state().clients.get_mut(&self.key) {
+            client.sessions = client.sessions.saturating_sub(1);
+            client.gone = Instant::now();
+        }
+    }
+}
+
+fn held(at: &LockAt, other: &Span) -> Error {
+    let cause = format!("bytes {} to {} are locked by process {}", other.start, other.end, other.pid);
+    Error::new(Code::LockHeld, "lock", &at.path, cause)
+}

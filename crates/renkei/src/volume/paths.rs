@@ -1,0 +1,44 @@
+//! The paths of names that are known by their directories' numbers.
+
+use crate::catalogue::VolumeTree;
+use renkei_core::error::Error;
+use renkei_core::namespace::{NodeId, ROOT, Spot};
+use renkei_core::path::RelPath;
+use std::collections::HashMap;
+
+/// Paths in a tree, as far as they were looked up.
+pub(super) struct Paths<'t> {
+    tree: &'t VolumeTree,
+    known: HashMap<NodeId, Option<RelPath>>,
+    /// Names that directories had which are not in the tree any more.
+    gone: HashMap<NodeId, Spot>,
+}
+
+impl<'t> Paths<'t> {
+    /// Of a tree, and of what it had before some directories went.
+    pub(super) fn of_tree(tree: &'t VolumeTree, gone: HashMap<NodeId, Spot>) -> Self {
+        Paths { tree, known: HashMap::new(), gone }
+    }
+
+    /// The path of a name; none if its directory is not known.
+    pub(super) fn of(&mut self, spot: &Spot) -> Result<Option<RelPath>, Error> {
+        self.of_dir(spot.dir)?.map(|dir| dir.child(&spot.name.0)).transpose()
+    }
+
+    /// The path of a directory.
+    pub(super) fn of_dir(&mut self, dir: NodeId) -> Result<Option<RelPath>, Error> {
+        if dir == ROOT {
+            return Ok(Some(RelPath::root()));
+        }
+        if let Some(known) = self.known.get(&dir) {
+            return Ok(known.clone());
+        }
+        let named = self.tree.names_of(&[dir])?.remove(&dir).and_then(|mut names| names.pop());
+        let path = match named.or_else(|| self.gone.get(&dir).cloned()) {
+            Some(spot) if spot.dir != dir => self.of(&spot)?,
+            _ => None,
+        };
+        self.known.insert(dir, path.clone());
+        Ok(path)
+    }
+}

@@ -1,0 +1,665 @@
+//! Changes that this site made to a volume it follows and that the home has not put in order yet.
+//!
+//! A change is decided at once against what is seen here (`Turn::make`), done to the plain file, shown, and stored by a
+//! thread of its own together with whatever was made meanwhile; [`Pending::flush`] returns when it is stored. One at a
+//! time has the turn: whoever changes something, or brings records from the home. Readers never wait for that: they look
+//! at what lies over the copy, and then into the copy. Guarantee: what was flushed survives a kill, in order. Non-goals:
+//! handing changes in (the site does), and what they mean (`renkei_core::namespace`).
+
+use super::fellows::Fellows;
+use super::merged::Merged;
+use super::room::Rooms;
+pub use super::turn::Turn;
+use super::unkept::{Did, Unkept};
+use crate::catalogue::{Asked, Held, VolumeTree};
+use crate::store::Dir;
+use crate::store::leases::LeaseTable;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::follower::{Follower, Refused};
+use renkei_core::namespace::{Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Spot};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
+use renkei_core::wire::{decode, encode};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Under which key the tree has what the home said of this site.
+const ENLISTED: &str = "enlisted";
+/// Under which key it has the last refusals.
+const REFUSALS: &str = "refusals";
+/// Refusals that are kept.
+const MOST_REFUSALS: usize = 20;
+/// Changes read from the database at once.
+const PAGE: usize = 4096;
+/// Pause after changes could not be stored.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the home said of this site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enlisted {
+    /// The number of its changes.
+    pub origin: Origin,
+    /// Whether it may change the volume.
+    pub writes: bool,
+    /// Whether the copy was as far as the log since: before that, numbers of changes may have been given already.
+    pub is_ready: bool,
+}
+
+/// A change of this site that the home refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Its number.
+    pub number: u64,
+    /// When it was heard, in seconds since 1970.
+    pub at_unix: u64,
+    /// What it was, for people.
+    pub change: String,
+    /// Why.
+    pub error: Error,
+}
+
+/// The own changes of one volume.
+pub struct Pending {
+    pub(super) name: String,
+    pub(super) tree: Arc<VolumeTree>,
+    pub(super) leases: Arc<LeaseTable>,
+    seen: RwLock<Seen>,
+    /// Whether something lies over the copy, or is known beside it.
+    differs: AtomicBool,
+    turn: Mutex<State>,
+    pub(super) progress: Mutex<Progress>,
+    pub(super) rooms: Rooms,
+    pub(super) moved: Condvar,
+    pub(super) fellows: Fellows,
+}
+
+/// What readers see beside the copy.
+#[derive(Default)]
+pub(super) struct Seen {
+    enlisted: Option<Enlisted>,
+    pub(super) follower: Option<Follower>,
+    /// What is known of plain files, with the change since which it is so.
+    pub(super) held: HashMap<NodeId, (Option<Held>, u64)>,
+    pub(super) merged: Merged,
+    /// When changes up to a number were made, about.
+    times: VecDeque<(u64, Instant)>,
+}
+
+impl Seen {
+    /// A change was made now; those of one second count as one.
+    pub(super) fn note_time(&mut self, number: u64) {
+        match self.times.back_mut() {
+            Some((last, made)) if made.elapsed() < Duration::from_secs(1) => *last = number,
+            _ => self.times.push_back((number, Instant::now())),
+        }
+    }
+
+    /// Forgets what is settled.
+    pub(super) fn forget_times(&mut self) {
+        let oldest = self.follower.as_ref().and_then(|follower| follower.pending(0).next());
+        let oldest = oldest.map_or(u64::MAX, |made| made.number);
+        self.times.retain(|(number, _)| *number >= oldest);
+    }
+}
+
+/// What whoever has the turn works with.
+pub(super) struct State {
+    pub(super) ids: Range<u64>,
+    /// Where content goes that lost its place, by file, for files with pending content.
+    pub(super) beside: HashMap<NodeId, NodeId>,
+    /// Temporary names that stand for files that are there.
+    pub(super) aliases: HashMap<Vec<u8>, NodeId>,
+    pub(super) unkept: Unkept,
+    /// What a PoP that was killed was at.
+    pub(super) left: Vec<Did>,
+}
+
+/// How far storing is.
+#[derive(Default)]
+pub(super) struct Progress {
+    pub(super) queue: VecDeque<Item>,
+    pub(super) is_storing: bool,
+    /// The last change that was made, and the last that is stored.
+    pub(super) made: u64,
+    kept: u64,
+    failures: u64,
+    error: Option<Error>,
+    /// Counts what those wait for that hand changes in.
+    calls: u64,
+    is_stopped: bool,
+}
+
+/// Changes that were made together.
+#[derive(Clone)]
+pub(super) struct Item {
+    pub(super) changes: Vec<Numbered>,
+    pub(super) held: Vec<(NodeId, Option<Held>)>,
+    pub(super) did: Option<Did>,
+    /// Directories of plain files whose names must be on the disk first.
+    pub(super) dirs: Vec<Arc<dyn Dir>>,
+}
+
+/// Names of a directory, some of them.
+pub struct Listed {
+    /// The names with their nodes, in order.
+    pub names: Vec<(Name, NodeId, Node)>,
+    /// After which name the next ones come; none if these were the last.
+    pub next: Option<Name>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
+}
+
+impl Pending {
+    /// Those of the volume `name`, as its tree has them; `journal` is the file for what is not stored yet.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, and those of the file system.
+    pub fn open(name: &str, tree: Arc<VolumeTree>, journal: &Path) -> Result<Arc<Self>, Error> {
+        let (unkept, left) = Unkept::open(journal)?;
+        let enlisted = match tree.note(ENLISTED)? {
+            Some(bytes) => Some(decode("enlisted", &bytes)?),
+            None => None,
+        };
+        let state = State { ids: 0..0, beside: HashMap::new(), aliases: HashMap::new(), unkept, left };
+        let seen = Seen { enlisted, ..Seen::default() };
+        let fellows = Fellows::load(&tree)?;
+        let pending = Arc::new(Pending {
+            name: name.into(),
+            tree,
+            leases: Arc::default(),
+            seen: RwLock::new(seen),
+            differs: AtomicBool::new(false),
+            turn: Mutex::new(state),
+            progress: Mutex::default(),
+            rooms: Rooms::default(),
+            moved: Condvar::new(),
+            fellows,
+        });
+        if let Some(enlisted) = enlisted {
+            pending.resume(&mut lock(&pending.turn), enlisted.origin)?;
+        }
+        let keeper = pending.clone();
+        let spawned = std::thread::Builder::new().name("keep".into()).spawn(move || keeper.keep());
+        spawned.map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))?;
+        Ok(pending)
+    }
+
+    /// Goes on with what the database has.
+    fn resume(&self, state: &mut State, origin: Origin) -> Result<(), Error> {
+        let (position, mut pending) = (self.tree.position()?, VecDeque::new());
+        loop {
+            let after = pending.back().map_or(0, |made: &Numbered| made.number);
+            let page = self.tree.pending(after, PAGE)?;
+            let is_last = page.len() < PAGE;
+            pending.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        for made in &pending {
+            if let Change::SetContent { id, beside: Some(beside), .. } = &made.change {
+                state.beside.insert(*id, beside.id);
+            }
+        }
+        let number = pending.back().map_or(position.number, |made| made.number.max(position.number));
+        let merged = self.merged_before(pending.iter())?;
+        self.resume_room(pending.iter())?;
+        let mut follower = Follower::resume(origin, position.seq, number, pending);
+        self.lay_anew(&mut follower)?;
+        let mut progress = lock(&self.progress);
+        (progress.made, progress.kept) = (number, number);
+        drop(progress);
+        self.show(|seen| {
+            seen.merged.settle(merged.into_iter());
+            seen.merged.lay(follower.layer());
+            seen.follower = Some(follower);
+            seen.times = VecDeque::from([(number, Instant::now())]);
+        });
+        Ok(())
+    }
+
+    /// Directories that changes name and that became part of others, as the copy has it.
+    fn merged_before<'c>(
+        &self,
+        changes: impl Iterator<Item = &'c Numbered>,
+    ) -> Result<Vec<(NodeId, NodeId)>, Error> {
+        let dirs = changes.flat_map(|made| made.change.spots()).map(|at| at.dir);
+        let dirs: Vec<NodeId> = dirs.collect::<BTreeSet<_>>().into_iter().collect();
+        let found = self.tree.nodes(&dirs)?;
+        Ok(found.into_iter().filter_map(|(id, node)| Some((id, node.merged_into()?))).collect())
+    }
+
+    pub(super) fn lay_anew(&self, follower: &mut Follower) -> Result<(), Error> {
+        let asked = Asked::of(&self.tree);
+        asked.read_ahead(follower.pending(0))?;
+        follower.lay_anew(&asked);
+        asked.check()
+    }
+
+    // ---- what is seen ------------------------------------------------------------------------------------------------
+
+    pub(super) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+        self.seen.read().expect("no thread panics while it holds the lock")
+    }
+
+    /// Changes what readers see.
+    pub(super) fn show<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
+        let mut seen: RwLockWriteGuard<'_, Seen> =
+            self.seen.write().expect("no thread panics while it holds the lock");
+        let changed = change(&mut seen);
+        let is_laid = seen.follower.as_ref().is_some_and(|follower| !follower.layer().is_empty());
+        let differs = is_laid || !seen.held.is_empty() || !seen.merged.is_empty();
+        self.differs.store(differs, Ordering::Release);
+        changed
+    }
+
+    fn differs(&self) -> bool {
+        self.differs.load(Ordering::Acquire)
+    }
+
+    /// The leases on what is seen here.
+    pub fn leases(&self) -> &Arc<LeaseTable> {
+        &self.leases
+    }
+
+    /// The copy below.
+    pub fn tree(&self) -> &Arc<VolumeTree> {
+        &self.tree
+    }
+
+    /// The directory that is meant by a number which it had here once.
+    pub(super) fn meant(&self, id: NodeId) -> NodeId {
+        if self.differs() { self.seen().merged.meant(id) } else { id }
+    }
+
+    /// The number by which a node is shown.
+    pub(super) fn shown_number(&self, id: NodeId) -> NodeId {
+        if self.differs() { self.seen().merged.shown(id) } else { id }
+    }
+
+    /// Which directories have several numbers here.
+    pub fn merged(&self) -> Merged {
+        self.seen().merged.clone()
+    }
+
+    /// What those are told who hold leases, when names and nodes have changed.
+    pub fn changed<'s>(
+        &self,
+        names: impl Iterator<Item = &'s Spot>,
+        nodes: impl Iterator<Item = NodeId>,
+    ) -> Changed {
+        let number = |id| self.shown_number(self.meant(id)).0;
+        let names = names.map(|at| (number(at.dir), at.name.0.clone())).collect();
+        Changed { names, nodes: nodes.map(number).collect(), all: false }
+    }
+
+    /// The node of a number.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, as those of the other questions.
+    pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
+        match self.own_node(id) {
+            Some(node) => Ok(node),
+            None => self.tree.node(id),
+        }
+    }
+
+    fn own_node(&self, id: NodeId) -> Option<Option<Node>> {
+        if !self.differs() {
+            return None;
+        }
+        self.seen().follower.as_ref()?.layer().own_node(id).map(|node| node.cloned())
+    }
+
+    /// What a name is of.
+    pub fn child(&self, at: &Spot) -> Result<Option<(NodeId, Node)>, Error> {
+        let own = || self.seen().follower.as_ref()?.layer().own_name(at);
+        match if self.differs() { own() } else { None } {
+            Some(None) => Ok(None),
+            Some(Some(id)) => Ok(self.node(id)?.map(|node| (id, node))),
+            None => {
+                let Some((id, node)) = self.tree.child(at)? else { return Ok(None) };
+                Ok(self.own_node(id).unwrap_or(Some(node)).map(|node| (id, node)))
+            }
+        }
+    }
+
+    /// Names of a directory after `after`, about `most` of them.
+    pub fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Result<Listed, Error> {
+        // First what lies over the copy: what is settled in between is in the copy then.
+        let own = self.own_names(dir, after, most);
+        let page = self.tree.list(dir, after, most)?;
+        let end = |len: usize, last: Option<&Name>| if len < most { None } else { last.cloned() };
+        let ends = [
+            end(page.len(), page.last().map(|(name, ..)| name)),
+            end(own.len(), own.last().map(|(name, ..)| name)),
+        ];
+        let next = ends.into_iter().flatten().min();
+        if own.is_empty() {
+            let names = page.into_iter().filter_map(|(name, id, node)| self.shown(name, id, node)).collect();
+            return Ok(Listed { names, next });
+        }
+        let is_within = |name: &Name| next.as_ref().is_none_or(|next| name <= next);
+        let mut names = std::collections::BTreeMap::new();
+        for (name, id, node) in page.into_iter().filter(|(name, ..)| is_within(name)) {
+            names.extend(self.shown(name, id, node).map(|(name, id, node)| (name, (id, node))));
+        }
+        for (name, id) in own.into_iter().filter(|(name, _)| is_within(name)) {
+            names.remove(&name);
+            if let Some(id) = id
+                && let Some(node) = self.node(id)?
+            {
+                names.insert(name, (id, node));
+            }
+        }
+        let names = names.into_iter().map(|(name, (id, node))| (name, id, node)).collect();
+        Ok(Listed { names, next })
+    }
+
+    fn own_names(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, Option<NodeId>)> {
+        if !self.differs() {
+            return Vec::new();
+        }
+        let seen = self.seen();
+        let Some(follower) = &seen.follower else { return Vec::new() };
+        let names = follower.layer().own_names(dir, after).take(most);
+        names.map(|(name, id)| (name.clone(), id)).collect()
+    }
+
+    fn shown(&self, name: Name, id: NodeId, node: Node) -> Option<(Name, NodeId, Node)> {
+        self.own_node(id).unwrap_or(Some(node)).map(|node| (name, id, node))
+    }
+
+    /// The name that a directory has in another one.
+    pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
+        {
+            let seen = self.seen();
+            let own = seen.follower.as_ref().and_then(|follower| follower.layer().own_place(id));
+            if let Some(at) = own.filter(|at| at.dir == dir) {
+                return Ok(Some(at.name.clone()));
+            }
+        }
+        let known = self.tree.name_in(dir, id)?;
+        let Some(name) = known else { return Ok(None) };
+        let at = Spot { dir, name };
+        Ok(self.child(&at)?.filter(|(of, _)| *of == id).map(|_| at.name))
+    }
+
+    /// The path of a name; none if it lies in nothing that is there.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `BadPath`.
+    pub fn path_of(&self, at: &Spot) -> Result<Option<RelPath>, Error> {
+        self.path_of_dir(at.dir)?.map(|dir| dir.child(&at.name.0)).transpose()
+    }
+
+    /// The path of a directory; none if it is not there.
+    ///
+    /// # Errors
+    /// As [`Pending::path_of`].
+    pub fn path_of_dir(&self, dir: NodeId) -> Result<Option<RelPath>, Error> {
+        let (mut names, mut dir) = (Vec::new(), dir);
+        while dir != ROOT {
+            let parent = match self.node(dir)?.map(|node| node.kind) {
+                Some(Kind::Dir { parent, .. }) => parent,
+                Some(Kind::Merged { into }) => {
+                    dir = into;
+                    continue;
+                }
+                _ => return Ok(None),
+            };
+            let Some(name) = self.name_in(parent, dir)? else { return Ok(None) };
+            names.push(name);
+            dir = parent;
+        }
+        names.iter().rev().try_fold(RelPath::root(), |path, name| path.child(&name.0)).map(Some)
+    }
+
+    /// What this site knows of its own plain file of a node.
+    pub fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
+        if self.differs()
+            && let Some((held, _)) = self.seen().held.get(&id)
+        {
+            return Ok(held.clone());
+        }
+        self.tree.held(id)
+    }
+
+    /// Whether the home has not put the content of a file in order yet, as it is seen here.
+    pub fn is_unsent(&self, id: NodeId) -> bool {
+        let content = |node: Node| matches!(node.kind, Kind::File(content) if content.version == 0);
+        self.own_node(id).flatten().is_some_and(content)
+    }
+
+    /// What the home said of this site, if it was ever asked.
+    pub fn enlisted(&self) -> Option<Enlisted> {
+        self.seen().enlisted
+    }
+
+    /// How many changes the home does not have yet.
+    pub fn count(&self) -> u64 {
+        self.seen().follower.as_ref().map_or(0, |follower| follower.count() as u64)
+    }
+
+    /// The number of the first one after `number`, if there is one.
+    pub fn next_after(&self, number: u64) -> Option<u64> {
+        self.seen().follower.as_ref()?.pending(number).next().map(|made| made.number)
+    }
+
+    /// Those after `number` that are stored, at most `most`.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn next_kept(&self, number: u64, most: usize) -> Result<Vec<Numbered>, Error> {
+        self.tree.pending(number, most)
+    }
+
+    /// How long the oldest of them has waited, since the PoP started.
+    pub fn waiting(&self) -> Option<Duration> {
+        let seen = self.seen();
+        let oldest = seen.follower.as_ref()?.pending(0).next()?.number;
+        let made = seen.times.iter().find(|(number, _)| *number >= oldest);
+        made.map(|(_, made)| made.elapsed())
+    }
+
+    /// The refusals that were heard last.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn refusals(&self) -> Result<Vec<Refusal>, Error> {
+        self.tree.note(REFUSALS)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("refusals", &bytes))
+    }
+
+    // ---- the turn ----------------------------------------------------------------------------------------------------
+
+    /// Waits for the turn. Nobody else changes anything until it goes.
+    pub fn turn(&self) -> Turn<'_> {
+        Turn { pending: self, state: lock(&self.turn), by: None }
+    }
+
+    /// Notes what the home said of this site.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn enlist(&self, origin: Origin, writes: bool) -> Result<(), Error> {
+        let mut turn = self.turn();
+        let before = self.enlisted();
+        let same = before.filter(|before| before.origin == origin);
+        let enlisted = Enlisted { origin, writes, is_ready: same.is_some_and(|before| before.is_ready) };
+        self.note(before, enlisted)?;
+        if same.is_none() {
+            self.resume(&mut turn.state, origin)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a copy that came in one piece.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn begin_anew(&self) -> Result<(), Error> {
+        loop {
+            self.flush()?;
+            let mut turn = self.turn();
+            let is_stored = {
+                let progress = lock(&self.progress);
+                progress.queue.is_empty() && !progress.is_storing
+            };
+            if is_stored {
+                let enlisted = self.enlisted();
+                return enlisted.map_or(Ok(()), |enlisted| self.resume(&mut turn.state, enlisted.origin));
+            }
+        }
+    }
+
+    /// Notes that the copy is as far as the log.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn on_whole(&self) -> Result<(), Error> {
+        let _turn = self.turn();
+        match self.enlisted() {
+            Some(before) if !before.is_ready => {
+                self.note(Some(before), Enlisted { is_ready: true, ..before })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&self, before: Option<Enlisted>, enlisted: Enlisted) -> Result<(), Error> {
+        if before != Some(enlisted) {
+            self.tree.set_note(ENLISTED, &encode(&enlisted))?;
+            self.show(|seen| seen.enlisted = Some(enlisted));
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_refusals(&self, refused: &[(Refused, String)]) -> Result<(), Error> {
+        let mut refusals = self.refusals()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        for (Refused { number, error, .. }, change) in refused {
+            tracing::warn!(volume = self.name, number, change, %error, "the home refused a change made here");
+            let refusal =
+                Refusal { number: *number, at_unix: now, change: change.clone(), error: error.clone() };
+            refusals.push(refusal);
+        }
+        let surplus = refusals.len().saturating_sub(MOST_REFUSALS);
+        self.tree.set_note(REFUSALS, &encode(&refusals[surplus..].to_vec()))
+    }
+
+    // ---- storing -----------------------------------------------------------------------------------------------------
+
+    /// Returns when all that was made before is stored.
+    ///
+    /// # Errors
+    /// Why it could not be; it is tried again.
+    pub fn flush(&self) -> Result<(), Error> {
+        let mut progress = lock(&self.progress);
+        let (made, failures) = (progress.made, progress.failures);
+        loop {
+            if progress.kept >= made {
+                return Ok(());
+            }
+            if progress.failures != failures || progress.is_stopped {
+                return Err(progress.error.clone().unwrap_or_else(stopped));
+            }
+            progress = self.moved.wait(progress).expect("no thread panics while it holds the lock");
+        }
+    }
+
+    /// Stores what is made, until it is stopped.
+    fn keep(&self) {
+        while let Some(items) = self.next_items() {
+            let kept = self.store(&items);
+            let failed = kept.is_err();
+            self.on_stored(items, kept);
+            if failed {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn next_items(&self) -> Option<VecDeque<Item>> {
+        let mut progress = lock(&self.progress);
+        while progress.queue.is_empty() {
+            if progress.is_stopped {
+                return None;
+            }
+            progress = self.moved.wait(progress).expect("no thread panics while it holds the lock");
+        }
+        progress.is_storing = true;
+        Some(std::mem::take(&mut progress.queue))
+    }
+
+    fn store(&self, items: &VecDeque<Item>) -> Result<(), Error> {
+        let mut synced: Vec<&Arc<dyn Dir>> = Vec::new();
+        for dir in items.iter().flat_map(|item| &item.dirs) {
+            if !synced.iter().any(|known| Arc::ptr_eq(known, dir)) {
+                dir.sync()?;
+                synced.push(dir);
+            }
+        }
+        let changes: Vec<Numbered> = items.iter().flat_map(|item| item.changes.iter().cloned()).collect();
+        let held: Vec<_> = items.iter().flat_map(|item| item.held.iter().cloned()).collect();
+        self.tree.keep_with(&changes, &held)
+    }
+
+    fn on_stored(&self, mut items: VecDeque<Item>, stored: Result<(), Error>) {
+        let mut state = lock(&self.turn);
+        let mut progress = lock(&self.progress);
+        progress.is_storing = false;
+        match stored {
+            Ok(()) => {
+                let last = items.iter().flat_map(|item| &item.changes).map(|made| made.number).max();
+                progress.kept = last.unwrap_or(0).max(progress.kept);
+                let kept = progress.kept;
+                self.show(|seen| seen.held.retain(|_, (_, since)| *since > kept));
+                let left = progress.queue.iter().filter_map(|item| item.did.as_ref());
+                if let Err(error) = state.unkept.keep_only(left) {
+                    tracing::warn!(volume = self.name, %error, "the journal of plain files cannot be written");
+                }
+                progress.calls += 1;
+            }
+            Err(error) => {
+                tracing::warn!(volume = self.name, %error, "changes could not be stored");
+                items.append(&mut progress.queue);
+                progress.queue = items;
+                progress.failures += 1;
+                progress.error = Some(error);
+            }
+        }
+        self.moved.notify_all();
+    }
+
+    /// Waits until there may be something to hand in: after `calls`, or when `at_most` has passed; gives what to say the
+    /// next time.
+    pub fn wait_for_call(&self, calls: u64, at_most: Duration) -> u64 {
+        let progress = lock(&self.progress);
+        let is_quiet = |progress: &mut Progress| progress.calls == calls && !progress.is_stopped;
+        let waited = self.moved.wait_timeout_while(progress, at_most, is_quiet);
+        waited.expect("no thread panics while it holds the lock").0.calls
+    }
+
+    /// Wakes whoever hands changes in.
+    pub fn call(&self) {
+        lock(&self.progress).calls += 1;
+        self.moved.notify_all();
+    }
+
+    /// Ends the thread that stores.
+    pub fn stop(&self) {
+        lock(&self.progress).is_stopped = true;
+        self.moved.notify_all();
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(Code::PopStopping, "store", "volume", "the volume is closed")
+}

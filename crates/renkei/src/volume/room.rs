@@ -1,0 +1,226 @@
+//! What this site may add to a volume that it follows and whose home has limits.
+//!
+//! The home hands it a share (`renkei_core::namespace::allowance`), which is kept beside the copy. Each change takes what it
+//! adds before anything is done. Who finds no room waits for what the home says next, if it is there. Guarantee: a kill at any
+//! moment leaves less room rather than more.
+
+use super::pending::{Pending, lock};
+use crate::store::Space;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::allowance::{Allowance, Allowed, Charge, Claim, Room, charge};
+use renkei_core::namespace::{Change, Kind, Node, NodeId, Numbered};
+use renkei_core::wire::{decode, encode};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Under which key the tree has what the home said last.
+const ALLOWANCE: &str = "allowance";
+/// How long somebody who finds no room waits for the home.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The room of one volume.
+#[derive(Default)]
+pub(super) struct Rooms {
+    is_limited: AtomicBool,
+    state: Mutex<State>,
+    moved: Condvar,
+    /// Held from a claim to its answer: what the home says must not be heard in another order.
+    asking: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    allowed: Allowed,
+    /// What somebody waits for.
+    more: Vec<Charge>,
+    /// How often the home was heard.
+    heard: u64,
+}
+
+impl Pending {
+    /// Goes on with what is kept and with what pending changes take of it.
+    pub(super) fn resume_room<'c>(&self, changes: impl Iterator<Item = &'c Numbered>) -> Result<(), Error> {
+        let kept =
+            self.tree.note(ALLOWANCE)?.map(|note| decode::<Allowance>("allowance", &note)).transpose()?;
+        self.set_allowance(kept, changes)
+    }
+
+    fn set_allowance<'c>(
+        &self,
+        told: Option<Allowance>,
+        changes: impl Iterator<Item = &'c Numbered>,
+    ) -> Result<(), Error> {
+        let is_limited = told.as_ref().is_some_and(|told| !told.rooms.is_empty());
+        let charges = if is_limited { self.charges(changes)? } else { Vec::new() };
+        lock(&self.rooms.state).allowed = Allowed::resume(told, charges.into_iter());
+        self.rooms.is_limited.store(is_limited, Ordering::Release);
+        Ok(())
+    }
+
+    /// What changes add that are pending.
+    fn charges<'c>(&self, changes: impl Iterator<Item = &'c Numbered>) -> Result<Vec<(u64, Charge)>, Error> {
+        let changes: Vec<&Numbered> = changes.collect();
+        let written = changes.iter().filter_map(|made| match &made.change {
+            Change::SetContent { id, .. } => Some(*id),
+            _ => None,
+        });
+        let known = self.tree.nodes(&written.collect::<Vec<_>>())?;
+        let mut sizes: HashMap<NodeId, u64> = known.iter().map(|(id, node)| (*id, size(node))).collect();
+        let mut charges = Vec::new();
+        for made in changes {
+            let one = charge(&made.change, |id| sizes.get(&id).copied().unwrap_or_default());
+            charges.extend(one.map(|one| (made.number, one)));
+            if let Change::SetContent { id, size, .. } = &made.change {
+                sizes.insert(*id, *size);
+            }
+        }
+        Ok(charges)
+    }
+
+    /// One asks the home at a time.
+    pub fn asking(&self) -> MutexGuard<'_, ()> {
+        lock(&self.rooms.asking)
+    }
+
+    /// What to tell the home of it; nothing if this site does not write.
+    pub fn claim(&self) -> Option<Claim> {
+        self.enlisted().filter(|enlisted| enlisted.writes)?;
+        let state = lock(&self.rooms.state);
+        Some(state.allowed.claim(&state.more))
+    }
+
+    /// The home has said what this site may add.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn hear_allowance(&self, told: Allowance) -> Result<(), Error> {
+        if self.is_limited() && !told.rooms.is_empty() {
+            lock(&self.rooms.state).allowed.hear(told);
+        } else if !told.rooms.is_empty() || self.is_limited() {
+            // What waits was made without limits, or none are left.
+            let _turn = self.turn();
+            let changes: Vec<Numbered> =
+                self.seen().follower.iter().flat_map(|follower| follower.pending(0).cloned()).collect();
+            self.set_allowance(Some(told), changes.iter())?;
+        }
+        let kept = {
+            let mut state = lock(&self.rooms.state);
+            state.more.clear();
+            state.heard += 1;
+            state.allowed.told().cloned()
+        };
+        let stored = kept.map_or(Ok(()), |kept| self.keep_allowance(&kept));
+        self.rooms.moved.notify_all();
+        stored
+    }
+
+    fn keep_allowance(&self, told: &Allowance) -> Result<(), Error> {
+        let note = encode(told);
+        if self.tree.note(ALLOWANCE)?.as_deref() == Some(&note[..]) {
+            return Ok(());
+        }
+        self.tree.set_note(ALLOWANCE, &note)
+    }
+
+    /// The log has own changes up to `number`: they are counted at home. Said before they are forgotten here.
+    pub(super) fn settle_room(&self, number: u64) -> Result<(), Error> {
+        if !self.is_limited() {
+            return Ok(());
+        }
+        let kept = {
+            let mut state = lock(&self.rooms.state);
+            state.allowed.settle(number);
+            state.allowed.told().cloned()
+        };
+        kept.map_or(Ok(()), |kept| self.keep_allowance(&kept))
+    }
+
+    /// Takes what changes add that are about to be made, from `number` on.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`.
+    pub(super) fn take_room<'c>(
+        &self,
+        number: u64,
+        changes: impl Iterator<Item = &'c Change>,
+    ) -> Result<(), Error> {
+        if !self.is_limited() {
+            return Ok(());
+        }
+        let mut charges = Vec::new();
+        for change in changes {
+            let before = match change {
+                Change::SetContent { id, .. } => self.node(*id)?.map_or(0, |node| size(&node)),
+                _ => 0,
+            };
+            charges.push(charge(change, |_| before));
+        }
+        let mut state = lock(&self.rooms.state);
+        state.allowed.take(number, &charges).map_err(|cause| {
+            state.more = charges.into_iter().flatten().collect();
+            self.call();
+            Error::new(Code::QuotaExceeded, "write", &self.name, cause)
+        })
+    }
+
+    /// Changes from `number` on were not made.
+    pub(super) fn give_back_room(&self, number: u64) {
+        if self.is_limited() {
+            lock(&self.rooms.state).allowed.give_back(number);
+        }
+    }
+
+    /// Whether the volume has limits, as far as is known here.
+    pub fn is_limited(&self) -> bool {
+        self.rooms.is_limited.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody waits for more.
+    pub fn wants_room(&self) -> bool {
+        self.is_limited() && !lock(&self.rooms.state).more.is_empty()
+    }
+
+    /// The home cannot be asked: nobody waits for it.
+    pub fn on_unheard(&self) {
+        lock(&self.rooms.state).more.clear();
+        self.rooms.moved.notify_all();
+    }
+
+    /// Waits for what the home says to what was asked for; false if it says nothing.
+    pub(super) fn await_room(&self) -> bool {
+        let state = lock(&self.rooms.state);
+        if state.more.is_empty() {
+            // It was said in between.
+            return true;
+        }
+        let heard = state.heard;
+        let is_open = |state: &mut State| state.heard == heard && !state.more.is_empty();
+        let waited = self.rooms.moved.wait_timeout_while(state, PATIENCE, is_open);
+        waited.expect("no thread panics while it holds the lock").0.heard != heard
+    }
+
+    /// The room that an owner has here of what the file system has.
+    pub(super) fn narrow(&self, space: Space, owner: &str) -> Space {
+        let ours = |room: &Room| room.owner.as_deref().is_none_or(|limited| limited == owner);
+        self.room_left().iter().filter(|room| ours(room)).fold(space, |space, Room { most, .. }| Space {
+            free: most.bytes.map_or(space.free, |left| space.free.min(left)),
+            available: most.bytes.map_or(space.available, |left| space.available.min(left)),
+            files_free: most.files.map_or(space.files_free, |left| space.files_free.min(left)),
+            ..space
+        })
+    }
+
+    /// What is left, by the limits that are known here.
+    pub fn room_left(&self) -> Vec<Room> {
+        lock(&self.rooms.state).allowed.left()
+    }
+}
+
+fn size(node: &Node) -> u64 {
+    match &node.kind {
+        Kind::File(content) => content.size,
+        _ => 0,
+    }
+}

@@ -1,0 +1,352 @@
+//! What the keeper is asked to do between two looks: changes that other sites made, and files that came from them.
+//!
+//! First the names that are meant are brought up to date, so that a change is decided against what the plain tree has. Then a
+//! run of changes is decided and done in the plain tree. What is begun is noted before: after a kill it is done again
+//! before anything is compared. Guarantee: a comparison never sees a change that is decided and not done.
+
+use super::away::{Arrived, Ask, INCOMING};
+use super::effects::{Done, Plan};
+use super::keeper::{Keeper, PAUSE};
+use super::notes::Asked;
+use super::paths::Paths;
+use crate::catalogue::OWN;
+use crate::store::Dir;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Change, Kind, NewKind, NodeId, Numbered, Record, Spot};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
+use renkei_core::wire::{decode, encode};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+
+/// The note of the record after which records may not be done in the plain tree.
+const BEGUN: &str = "begun";
+/// Records and nodes that are read at once.
+const PAGE: usize = 1000;
+
+impl Keeper {
+    /// Does what was asked, and says how it went.
+    pub(super) fn on_ask(&mut self, asked: Asked) {
+        let done = self.compare.commit().and_then(|()| match asked.ask {
+            Ask::Submit(changes) => self.submit(&changes),
+            Ask::Own(change) => self.change_away(change),
+            Ask::Place(arrived) => self.place(arrived),
+            Ask::Judge(judged) => self.judge(judged),
+        });
+        let failed = done.as_ref().err().filter(|error| error.code == Code::CatalogueFailed).cloned();
+        // What it comes to in the plain tree is not told name by name.
+        self.shared.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+        // Nobody may wait any more.
+        let _ = asked.answer.send(done);
+        if let Some(error) = failed {
+            self.give_up(&error);
+            self.recover_at_last();
+        }
+    }
+
+    /// Recovers, however often it takes; whether the volume is still open.
+    pub(super) fn recover_at_last(&mut self) -> bool {
+        while let Err(error) = self.recover() {
+            tracing::warn!(volume = self.shared.name, %error, "what sites that follow changed is not done");
+            self.set_trouble(Some(error));
+            if !self.shared.notes.pause(PAUSE) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Does again what was begun when the PoP was killed, and finds out what is away.
+    pub(super) fn recover(&mut self) -> Result<(), Error> {
+        self.compare.uid = self.shared.hands.uid().ok();
+        if let Some(after) = self.begun()? {
+            let mut after = after;
+            loop {
+                let records = match self.tree.log(after, PAGE) {
+                    // So long ago that comparing the trees is all that can be done.
+                    Err(error) if error.code == Code::RecordsForgotten => break,
+                    records => records?,
+                };
+                let Some(last) = records.last() else { break };
+                after = last.seq;
+                for run in records.chunk_by(|a, b| !moves_dir(a) && !moves_dir(b)) {
+                    self.carry_out(run)?;
+                }
+            }
+            self.end()?;
+        }
+        let mut after = 0;
+        loop {
+            let away = self.tree.away(after, PAGE)?;
+            let Some(last) = away.last() else { break };
+            after = last.version;
+            self.forget_right(&away)?;
+            let ids: Vec<NodeId> = away.iter().map(|away| away.id).collect();
+            let named = self.tree.names_of(&ids)?;
+            self.shared.away.add(named.values().flatten().map(|spot| spot.dir));
+            for id in ids {
+                let is_file = self.tree.node(id)?.is_none_or(|node| matches!(node.kind, Kind::File(_)));
+                if !is_file {
+                    self.compare.unplaced.insert(id);
+                }
+            }
+        }
+        self.shared.away.add([]);
+        Ok(())
+    }
+
+    fn begun(&self) -> Result<Option<u64>, Error> {
+        let note = self.tree.note(BEGUN)?.filter(|note| !note.is_empty());
+        note.map(|note| decode("begun", &note)).transpose()
+    }
+
+    fn begin(&self) -> Result<(), Error> {
+        match self.begun()? {
+            Some(_) => Ok(()),
+            None => self.tree.set_note(BEGUN, &encode(&self.tree.position()?.seq)),
+        }
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        self.forget_if_none()?;
+        self.tree.set_note(BEGUN, &[])
+    }
+
+    /// Nobody looks any more for what is away if nothing is.
+    pub(super) fn forget_if_none(&self) -> Result<(), Error> {
+        if self.tree.away(0, 1)?.is_empty() {
+            self.shared.away.clear();
+        }
+        Ok(())
+    }
+
+    // ---- changes -----------------------------------------------------------------------------------------------------
+
+    fn submit(&mut self, changes: &[Numbered]) -> Result<(), Error> {
+        let Some(origin) = changes.first().map(|change| change.origin) else { return Ok(()) };
+        let taken = self.tree.position()?.taken.get(&origin).copied().unwrap_or_default();
+        let begin = changes.iter().position(|made| made.number > taken).unwrap_or(changes.len());
+        let changes = &changes[begin..];
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.bring_named(&changes.iter().map(|made| &made.change).collect::<Vec<_>>())?;
+        self.begin()?;
+        for run in self.runs(changes)? {
+            let records = self.shared.quotas.decide(&self.tree, run)?;
+            self.carry_out(&records)?;
+        }
+        self.end()
+    }
+
+    fn change_away(&mut self, change: Change) -> Result<(), Error> {
+        self.bring_named(&[&change])?;
+        self.begin()?;
+        let record = self.compare.decide_one(change)?;
+        if let Some(record) = &record {
+            self.carry_out(std::slice::from_ref(record))?;
+        }
+        self.end()?;
+        record.map_or(Ok(()), |record| record.outcome.map(drop))
+    }
+
+    /// Brings the names up to date that changes mean, as far as the tree knows their directories.
+    fn bring_named(&mut self, changes: &[&Change]) -> Result<(), Error> {
+        let (mut spots, mut ids) = (BTreeSet::new(), Vec::new());
+        for change in changes {
+            match change {
+                Change::SetAttributes { id, .. } | Change::SetContent { id, .. } => ids.push(*id),
+                change => spots.extend(change.spots().into_iter().cloned()),
+            }
+        }
+        let dirs: Vec<NodeId> = spots.iter().map(|at| at.dir).collect::<BTreeSet<_>>().into_iter().collect();
+        let known = self.tree.nodes(&dirs)?.into_iter();
+        let mut merged: HashMap<NodeId, NodeId> =
+            known.filter_map(|(id, node)| Some((id, node.merged_into()?))).collect();
+        let mut now: BTreeSet<Spot> = spots.iter().map(|at| meant(&merged, at)).collect();
+        now.extend(self.tree.names_of(&ids)?.into_values().flatten());
+        while !now.is_empty() {
+            self.bring_spots(&now)?;
+            let new = self.merging(changes, &merged)?;
+            merged.extend(&new);
+            now = spots.iter().filter(|at| new.contains_key(&at.dir)).map(|at| meant(&merged, at)).collect();
+        }
+        Ok(())
+    }
+
+    fn bring_spots(&mut self, spots: &BTreeSet<Spot>) -> Result<(), Error> {
+        let tree = self.tree.clone();
+        let mut paths = Paths::of_tree(&tree, HashMap::new());
+        let named: Result<Vec<Option<RelPath>>, Error> = spots.iter().map(|spot| paths.of(spot)).collect();
+        self.bring(&named?.into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    /// Directories that are about to be made where there is one, and that become part of it; those in `known` are.
+    fn merging(
+        &self,
+        changes: &[&Change],
+        known: &HashMap<NodeId, NodeId>,
+    ) -> Result<HashMap<NodeId, NodeId>, Error> {
+        let made = changes.iter().filter_map(|change| match change {
+            Change::Make { id, at, kind: NewKind::Dir, .. } if !known.contains_key(id) => {
+                Some((*id, meant(known, at)))
+            }
+            _ => None,
+        });
+        let made: Vec<(NodeId, Spot)> = made.collect();
+        let there = self.tree.children(&made.iter().map(|(_, at)| at.clone()).collect::<Vec<_>>())?;
+        let dir = |at: &Spot| there.get(at).filter(|(_, node)| node.is_dir()).map(|(into, _)| *into);
+        Ok(made
+            .into_iter()
+            .filter_map(|(id, at)| Some((id, dir(&at)?)))
+            .filter(|(id, into)| id != into)
+            .collect())
+    }
+
+    pub(super) fn bring(&mut self, named: &[RelPath]) -> Result<(), Error> {
+        for part in named.chunks(PAGE) {
+            self.compare.read_ahead(part)?;
+            for path in part {
+                self.todo.extend(self.compare.bring(path)?);
+            }
+        }
+        self.compare.commit()
+    }
+
+    /// Cuts changes so that a rename of a directory stands alone.
+    fn runs<'c>(&self, changes: &'c [Numbered]) -> Result<Vec<&'c [Numbered]>, Error> {
+        let renamed = changes.iter().filter_map(|made| match &made.change {
+            Change::Rename { from, .. } => Some(from.clone()),
+            _ => None,
+        });
+        let known = self.tree.children(&renamed.collect::<Vec<_>>())?;
+        let made: BTreeSet<&Spot> = changes.iter().filter_map(|made| made_file(&made.change)).collect();
+        let is_file = |from: &Spot| match known.get(from) {
+            Some((_, node)) => !node.is_dir(),
+            None => made.contains(from),
+        };
+        let alone = |made: &Numbered| match &made.change {
+            Change::Rename { from, .. } => !is_file(from),
+            _ => false,
+        };
+        Ok(changes.chunk_by(|a, b| !alone(a) && !alone(b)).collect())
+    }
+
+    /// Does in the plain tree what a run of records tells.
+    fn carry_out(&mut self, records: &[Record]) -> Result<(), Error> {
+        let plan = Plan::of(&self.tree, records)?;
+        let (mut made, mut gone) = (Vec::new(), Vec::new());
+        for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
+            self.shared
+                .away
+                .add(effects.names.iter().filter(|(_, id)| id.is_some()).map(|(spot, _)| spot.dir));
+            for (id, node) in &effects.nodes {
+                match node {
+                    None => gone.push(*id),
+                    Some(node) if matches!(node.kind, Kind::File(_)) => made.push(*id),
+                    Some(_) => {}
+                }
+            }
+        }
+        let named = self.tree.names_of(&made)?;
+        self.shared.away.add(named.values().flatten().map(|spot| spot.dir));
+        let others = records.iter().filter(|record| record.origin != OWN);
+        let nodes = others.filter_map(|record| record.outcome.as_ref().ok()).flat_map(|effects| {
+            let named = |id: &NodeId| effects.names.iter().any(|(_, named)| named.as_ref() == Some(id));
+            let is_made = move |id: &NodeId| named(id) && effects.names.iter().all(|(_, id)| id.is_some());
+            effects.nodes.iter().filter(move |(id, _)| is_made(id))
+        });
+        let not_files = nodes.filter(|(_, node)| node.as_ref().is_some_and(|node| !is_file(&node.kind)));
+        self.compare.unplaced.extend(not_files.map(|(id, _)| *id));
+        self.do_it(plan, None)?;
+        self.compare.unplaced.retain(|id| !gone.contains(id));
+        self.tree.set_held(&gone.into_iter().map(|id| (id, None)).collect::<Vec<_>>())
+    }
+
+    /// Carries a plan out as the volume's account, and notes what the plain tree has now.
+    fn do_it(&mut self, plan: Plan, incoming: Option<Arc<dyn Dir>>) -> Result<(), Error> {
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let (top, result) = (self.top.clone(), Arc::new(Mutex::new(Done::default())));
+        let told = result.clone();
+        let work = move || {
+            let done = plan.carry_out(top, incoming);
+            *told.lock().expect("no thread panics while it holds the lock") = done;
+        };
+        if let Err(error) = self.shared.hands.run(Box::new(work)) {
+            tracing::warn!(volume = self.shared.name, %error, "changes of other sites cannot be done in the plain files");
+        }
+        let done = std::mem::take(&mut *result.lock().expect("no thread panics while it holds the lock"));
+        for (path, error) in done.failed.iter().take(PAGE) {
+            tracing::warn!(volume = self.shared.name, %path, %error, "a change of another site is not in the plain files");
+        }
+        for (id, _) in &done.here {
+            self.compare.unplaced.remove(id);
+        }
+        self.tree.set_held(&done.held)?;
+        if done.here.is_empty() { Ok(()) } else { self.tree.set_here(&done.here) }
+    }
+
+    // ---- what comes later --------------------------------------------------------------------------------------------
+
+    fn place(&mut self, arrived: Vec<Arrived>) -> Result<(), Error> {
+        let ids: Vec<NodeId> = arrived.iter().map(|arrived| arrived.id).collect();
+        let tree = self.tree.clone();
+        let mut paths = Paths::of_tree(&tree, HashMap::new());
+        let spots = tree.names_of(&ids)?;
+        let named: Result<Vec<Option<RelPath>>, Error> =
+            spots.values().flatten().map(|spot| paths.of(spot)).collect();
+        self.bring(&named?.into_iter().flatten().collect::<Vec<_>>())?;
+        self.make_missing();
+        let plan = Plan::placing(&tree, arrived)?;
+        let incoming = self.top.child(INCOMING)?;
+        self.do_it(plan, Some(incoming))?;
+        self.forget_if_none()
+    }
+
+    /// Makes directories and links of other sites that could not be made, or that somebody removed with files in them
+    /// that are away.
+    pub(super) fn make_missing(&mut self) {
+        if self.compare.unplaced.is_empty() {
+            return;
+        }
+        let plan = Plan::making(&self.tree, &self.compare.unplaced.iter().copied().collect());
+        if let Err(error) = plan.and_then(|plan| self.do_it(plan, None)) {
+            tracing::warn!(volume = self.shared.name, %error, "directories are not made anew");
+        }
+    }
+}
+
+/// The name in the directory that is meant.
+fn meant(merged: &HashMap<NodeId, NodeId>, at: &Spot) -> Spot {
+    Spot { dir: merged.get(&at.dir).copied().unwrap_or(at.dir), name: at.name.clone() }
+}
+
+fn is_file(kind: &Kind) -> bool {
+    matches!(kind, Kind::File(_))
+}
+
+/// The name that a change gives to something that is no directory.
+fn made_file(change: &Change) -> Option<&Spot> {
+    match change {
+        Change::Make { at, kind: NewKind::File | NewKind::Symlink(_), .. } | Change::Link { at, .. } => {
+            Some(at)
+        }
+        Change::Rename { to, .. } => Some(to),
+        _ => None,
+    }
+}
+
+/// Whether a record renames something, which may be a directory.
+fn moves_dir(record: &Record) -> bool {
+    record.outcome.as_ref().is_ok_and(|effects| {
+        let frees = effects.names.iter().any(|(_, id)| id.is_none());
+        let moved = effects.names.iter().find_map(|(_, id)| *id);
+        let is_dir = |id: NodeId| {
+            let node = effects.nodes.iter().find(|(node, _)| *node == id).and_then(|(_, node)| node.as_ref());
+            node.is_some_and(|node| node.is_dir())
+        };
+        frees && moved.is_some_and(is_dir)
+    })
+}

@@ -1,0 +1,286 @@
+//! The turn to change something in a followed volume: one at a time makes changes, or takes records from the home.
+
+use super::pending::{Item, Pending, State, lock};
+use super::unkept::Did;
+use crate::catalogue::{Asked, Held, own_version};
+use crate::store::Dir;
+use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
+use renkei_core::namespace::follower::{Follower, Refused};
+use renkei_core::namespace::{Change, Node, NodeId, Numbered, Origin, Record, Spot};
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::Changed;
+use std::collections::HashSet;
+use std::sync::{Arc, MutexGuard};
+
+/// Node numbers drawn at once.
+const DRAW: u64 = 1024;
+
+/// What is to be done beside changing the tree.
+#[derive(Default)]
+pub(super) struct Work {
+    /// What happens to plain files.
+    pub(super) did: Option<Did>,
+    /// The directories in which it happens.
+    pub(super) dirs: Vec<Arc<dyn Dir>>,
+}
+
+/// The turn to change something.
+pub struct Turn<'p> {
+    pub(super) pending: &'p Pending,
+    pub(super) state: MutexGuard<'p, State>,
+    /// Who changes something, if he holds leases.
+    pub(super) by: Option<HolderId>,
+}
+
+impl Turn<'_> {
+    /// The number that the next change will have.
+    pub(super) fn next_number(&self) -> Result<u64, Error> {
+        let seen = self.pending.seen();
+        seen.follower.as_ref().map(|follower| follower.number() + 1).ok_or_else(unknown)
+    }
+
+    /// Whose changes these are.
+    pub(super) fn origin(&self) -> Result<Origin, Error> {
+        self.pending.seen().follower.as_ref().map(Follower::origin).ok_or_else(unknown)
+    }
+
+    /// A new node's number.
+    pub(super) fn draw(&mut self) -> Result<NodeId, Error> {
+        let origin = self.origin()?;
+        if self.state.ids.is_empty() {
+            self.state.ids = self.pending.tree.draw(origin, DRAW)?;
+        }
+        Ok(origin.id(self.state.ids.next().unwrap_or_default()))
+    }
+
+    /// Where content of a file goes if it loses its place.
+    pub(super) fn beside(&mut self, id: NodeId) -> Result<NodeId, Error> {
+        if let Some(beside) = self.state.beside.get(&id) {
+            return Ok(*beside);
+        }
+        let beside = self.draw()?;
+        self.state.beside.insert(id, beside);
+        Ok(beside)
+    }
+
+    /// Makes changes, in this order, one right after the other: decides them, does with plain files what `plain` does, and
+    /// shows them. They are stored soon.
+    ///
+    /// # Errors
+    /// Why they cannot be made, or those of `plain`; nothing was changed then.
+    pub(super) fn make(
+        &mut self,
+        changes: Vec<Change>,
+        work: Work,
+        plain: impl FnOnce() -> Result<Vec<(NodeId, Option<Held>)>, Error>,
+    ) -> Result<(), Error> {
+        let weighed = {
+            let seen = self.pending.seen();
+            let asked = Asked::of(&self.pending.tree);
+            let weighed = seen.follower.as_ref().ok_or_else(unknown)?.weigh(&asked, changes);
+            asked.check()?;
+            weighed?
+        };
+        let changes: Vec<Numbered> = weighed.made.iter().map(|(made, _)| made.clone()).collect();
+        let first = changes.first().map_or(0, |made| made.number);
+        self.pending.take_room(first, changes.iter().map(|made| &made.change))?;
+        let noted = work.did.as_ref().map_or(Ok(()), |did| self.state.unkept.note(did));
+        let held = noted.and_then(|()| plain()).inspect_err(|_| self.pending.give_back_room(first))?;
+        let last = changes.last().map_or(0, |made| made.number);
+        let nodes: Vec<NodeId> =
+            weighed.made.iter().flat_map(|(_, effects)| effects.nodes.iter().map(|(id, _)| *id)).collect();
+        self.pending.show(|seen| {
+            if let Some(follower) = &mut seen.follower {
+                follower.make(weighed);
+            }
+            seen.held.extend(held.iter().map(|(id, held)| (*id, (held.clone(), last))));
+            seen.note_time(last);
+        });
+        // Looked at after it is shown: whoever holds something from now on sees it.
+        if self.pending.leases.is_held() {
+            let names = changes.iter().flat_map(|made| made.change.spots());
+            let (told, leases) = (self.pending.changed(names, nodes.into_iter()), &self.pending.leases);
+            match changes.iter().any(|made| made.change.spots().is_empty()) {
+                // It is changed by its number: the directories are not told that show it.
+                true => leases.changed_anywhere(self.by, &told),
+                false => leases.changed(self.by, &told),
+            }
+        }
+        let mut progress = lock(&self.pending.progress);
+        progress.made = last;
+        progress.queue.push_back(Item { changes, held, did: work.did, dirs: work.dirs });
+        self.pending.moved.notify_all();
+        Ok(())
+    }
+
+    /// What is held of a version that a change of this site made.
+    pub(super) fn own(&self, number: u64) -> Result<u64, Error> {
+        Ok(own_version((self.origin()?, number)))
+    }
+
+    /// Has a temporary name stand for a file that is there.
+    pub(super) fn set_alias(&mut self, temp: &[u8], id: NodeId) {
+        self.state.aliases.insert(temp.to_vec(), id);
+    }
+
+    /// The file for which a temporary name stood.
+    pub(super) fn take_alias(&mut self, temp: &[u8]) -> Option<NodeId> {
+        self.state.aliases.remove(temp)
+    }
+
+    /// What a PoP that was killed was at, once.
+    pub(super) fn take_left(&mut self) -> Vec<Did> {
+        std::mem::take(&mut self.state.left)
+    }
+
+    /// Notes renames of plain files that are about to be done without a change of this site.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn note_moves(&mut self, moves: &[(RelPath, RelPath)]) -> Result<(), Error> {
+        let mut dids = moves.iter().map(|(from, to)| Did::Moved(from.clone(), to.clone()));
+        dids.try_for_each(|did| self.state.unkept.note(&did))
+    }
+
+    /// All that was noted is done.
+    pub fn forget_notes(&mut self) {
+        let progress = lock(&self.pending.progress);
+        if !progress.is_storing && progress.queue.is_empty() {
+            // What is left does no harm.
+            let _ = self.state.unkept.keep_only(std::iter::empty());
+        }
+    }
+
+    // ---- records -----------------------------------------------------------------------------------------------------
+
+    /// Whether records do here what is seen already.
+    pub fn expects(&self, records: &[Record]) -> bool {
+        self.pending.seen().follower.as_ref().is_some_and(|follower| follower.expects(records))
+    }
+
+    /// Whether records touch nothing that own changes touch.
+    pub fn is_apart_from(&self, records: &[Record]) -> bool {
+        let seen = self.pending.seen();
+        seen.follower.as_ref().is_none_or(|follower| {
+            follower.layer().is_empty()
+                || records.iter().filter_map(|record| record.outcome.as_ref().ok()).all(|effects| {
+                    effects.names.iter().all(|(at, _)| follower.layer().own_name(at).is_none())
+                        && effects.nodes.iter().all(|(id, node)| {
+                            node.as_ref().is_some_and(Node::is_dir)
+                                || follower.layer().own_node(*id).is_none()
+                        })
+                })
+        })
+    }
+
+    /// The names that own changes touch, and those by which pending content was written.
+    pub fn own_spots(&self) -> Vec<Spot> {
+        let seen = self.pending.seen();
+        let Some(follower) = &seen.follower else { return Vec::new() };
+        let written = follower.pending(0).filter_map(|made| match &made.change {
+            Change::SetContent { beside: Some(beside), .. } => Some(beside.at.clone()),
+            _ => None,
+        });
+        let meant = |at: Spot| Spot { dir: seen.merged.meant(at.dir), ..at };
+        follower.layer().all_names().cloned().chain(written.map(meant)).collect()
+    }
+
+    /// Files that own content may have to leave, and what is held of it then: noted before, so that a kill loses no trace.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn displaced(&self, run: &[Record]) -> Result<Vec<(NodeId, Option<Held>)>, Error> {
+        let mut held = Vec::new();
+        for (from, to) in self.may_be_displaced(run, self.origin()?) {
+            let known = self.pending.held(from)?.filter(Held::is_own);
+            held.extend(known.map(|known| (to, Some(known))));
+        }
+        Ok(held)
+    }
+
+    /// Files with pending content that a run may touch, and where that would go.
+    fn may_be_displaced(&self, run: &[Record], origin: Origin) -> Vec<(NodeId, NodeId)> {
+        let effects = run.iter().filter_map(|record| record.outcome.as_ref().ok());
+        let touched: HashSet<NodeId> =
+            effects.flat_map(|effects| effects.nodes.iter().map(|(id, _)| *id)).collect();
+        let own = run.iter().filter(|record| record.origin == origin);
+        let numbers: HashSet<u64> = own.map(|record| record.number).collect();
+        let seen = self.pending.seen();
+        let pending = seen.follower.iter().flat_map(|follower| follower.pending(0));
+        let moved = pending.filter_map(|made| match &made.change {
+            Change::SetContent { id, beside: Some(beside), .. } => {
+                let is_touched = touched.contains(id) || touched.contains(&seen.merged.meant(beside.at.dir));
+                (is_touched || numbers.contains(&made.number)).then_some((*id, beside.id))
+            }
+            _ => None,
+        });
+        moved.collect()
+    }
+
+    /// Stores what records did, together with what becomes of plain files, and lays what is pending over it.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `ProtocolViolation`.
+    pub fn follow(&mut self, records: &[Record], held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
+        let (pending, origin) = (self.pending, self.origin()?);
+        let own = records.iter().filter(|record| record.origin == origin).map(|record| record.number);
+        own.max().map_or(Ok(()), |last| pending.settle_room(last))?;
+        pending.tree.follow_with(origin, records, held)?;
+        let mut refused = Vec::new();
+        let stale = pending.show(|seen| {
+            let Some(follower) = &mut seen.follower else { return Ok(None) };
+            for record in records {
+                let followed = follower.handle(record.clone())?;
+                refused.extend(followed.and_then(|followed| followed.refused));
+            }
+            let stale = follower.is_stale().then(|| follower.clone());
+            seen.merged.settle_records(records);
+            seen.forget_times();
+            Ok::<_, Error>(stale)
+        })?;
+        if let Some(mut follower) = stale {
+            pending.lay_anew(&mut follower)?;
+            let before = pending.merged();
+            pending.show(|seen| {
+                seen.merged.lay(follower.layer());
+                seen.follower = Some(follower);
+            });
+            if before != pending.merged() {
+                // What was shown in one directory is in another one.
+                pending.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+            }
+        }
+        if pending.count() == 0 {
+            self.state.beside.clear();
+        }
+        if !refused.is_empty() {
+            let told: Vec<String> = refused.iter().map(|one| self.told(one)).collect();
+            pending.note_refusals(&refused.into_iter().zip(told).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// A refused change, for people.
+    fn told(&self, refused: &Refused) -> String {
+        let path = |at: &Spot| match self.pending.path_of(at) {
+            Ok(Some(path)) => path.to_string(),
+            _ => String::from_utf8_lossy(&at.name.0).into_owned(),
+        };
+        match &refused.change {
+            Change::Make { at, .. } => format!("make {}", path(at)),
+            Change::Link { at, .. } => format!("link {}", path(at)),
+            Change::Remove { at, .. } | Change::RemoveDir { at, .. } => format!("remove {}", path(at)),
+            Change::Rename { from, to, .. } => format!("rename {} to {}", path(from), path(to)),
+            Change::SetAttributes { id, .. } => format!("set attributes of node {}", id.0),
+            Change::SetContent { id, beside, .. } => match beside {
+                Some(beside) => format!("write {}", path(&beside.at)),
+                None => format!("write node {}", id.0),
+            },
+        }
+    }
+}
+
+fn unknown() -> Error {
+    Error::new(Code::VolumeUnknown, "change", "volume", "its home has not told this site its number yet")
+}

@@ -1,0 +1,471 @@
+//! Changing a followed volume here: plain files first, then the changes that they mean.
+//!
+//! Content is written beside the file under a temporary name, which is in no catalogue; giving it the file's name is
+//! the change. Directories of plain files are made when something is written into them.
+
+use super::followed::{FollowedDir, Writer, shown};
+use super::pending::Turn;
+use super::recovery::recover_left;
+use super::turn::Work;
+use super::unkept::Did;
+use crate::catalogue::Held;
+use crate::store::temp::is_temp_name;
+use crate::store::tree::make_dirs;
+use crate::store::{Detail, Dir, Store};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{
+    Attributes, Base, Beside, Change, Kind, Name, NewKind, Node, NodeId, ROOT, Spot,
+};
+use renkei_core::path::RelPath;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bits of a mode that mkdir takes away, whatever the process has.
+const UMASK: u32 = 0o022;
+/// What the account needs in a directory of plain files.
+const OWNER_ALL: u32 = 0o700;
+
+/// What is known of plain files after a change.
+pub(super) type HeldNow = Vec<(NodeId, Option<Held>)>;
+
+pub(super) fn now() -> FileTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    FileTime { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
+}
+
+/// A step of which it does not matter whether there was anything to do.
+pub(super) fn if_there(done: Result<(), Error>) -> Result<(), Error> {
+    match done {
+        Err(error) if !matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Writer {
+    /// What a new node has.
+    pub(super) fn attributes(&self, mode: u32, mtime: FileTime) -> Attributes {
+        Attributes { mode: mode & 0o7777, owner: self.owner.clone(), group: self.group.clone(), mtime }
+    }
+}
+
+impl FollowedDir {
+    fn spot(&self, name: &[u8]) -> Spot {
+        Spot { dir: self.id(), name: Name(name.to_vec()) }
+    }
+
+    fn expect_node(&self, op: &str, name: &[u8]) -> Result<(NodeId, Node), Error> {
+        let found = self.volume.pending.child(&self.spot(name))?;
+        found.ok_or_else(|| Error::new(Code::PathNotFound, op, shown(&self.path, name), ""))
+    }
+
+    /// The directory of the plain files, made if it is missing.
+    pub(super) fn plain_dir(&self, writer: &Writer) -> Result<Arc<dyn Dir>, Error> {
+        if let Some(dir) = self.plain.get() {
+            return Ok(dir.clone());
+        }
+        let _turn = self.volume.pending.turn();
+        let dir = make_dirs(&writer.plain.root()?, &self.real_now()?)?;
+        Ok(self.plain.get_or_init(|| dir).clone())
+    }
+
+    /// The same, if it is there.
+    pub(super) fn plain_if_there(&self, writer: &Writer) -> Option<Arc<dyn Dir>> {
+        let open = || writer.plain.root()?.descend(&self.real_now()?);
+        self.plain.get().cloned().or_else(|| open().ok())
+    }
+
+    /// Its path without links, as the names are now.
+    pub(super) fn real_now(&self) -> Result<RelPath, Error> {
+        let pending = &self.volume.pending;
+        let mut id = ROOT;
+        for name in self.real.components() {
+            let at = Spot { dir: id, name: Name(name.to_vec()) };
+            id = pending.child(&at)?.map_or(NodeId(0), |(id, _)| id);
+        }
+        if id == self.id() {
+            return Ok(self.real.clone());
+        }
+        let gone = || Error::new(Code::PathNotFound, "open directory", &self.path, "it was removed");
+        let Some(Kind::Dir { parent, .. }) = pending.node(self.id())?.map(|node| node.kind) else {
+            return Err(gone());
+        };
+        let name = pending.name_in(parent, self.id())?.ok_or_else(gone)?;
+        pending.path_of(&Spot { dir: parent, name })?.ok_or_else(gone)
+    }
+
+    /// Takes the turn, after what a PoP that was killed left is done.
+    fn turn(&self, writer: &Writer) -> Result<Turn<'_>, Error> {
+        let mut turn = Turn { by: self.volume.holder, ..self.volume.pending.turn() };
+        recover_left(&mut turn, writer)?;
+        Ok(turn)
+    }
+
+    /// Gives what was written under a temporary name its own.
+    pub(super) fn publish(
+        &self,
+        temp: &[u8],
+        to: &FollowedDir,
+        name: &[u8],
+        replace: bool,
+    ) -> Result<(), Error> {
+        let writer = self.writer("rename", name)?;
+        let (plain, to_plain) = (self.plain_dir(writer)?, to.plain_dir(writer)?);
+        let mut turn = self.turn(writer)?;
+        let at = to.spot(name);
+        let there = self.volume.pending.child(&at)?;
+        if there.is_some() && !replace {
+            return Err(Error::new(Code::PathExists, "rename", shown(&to.path, name), ""));
+        }
+        let alias = turn.take_alias(temp);
+        if alias.is_some() && alias == there.as_ref().map(|(id, _)| *id) {
+            return Ok(());
+        }
+        let found = plain.entry(temp, Detail::Basic);
+        let ino = found.as_ref().map_or(0, |(_, raw)| raw.ino);
+        let mut fresh = match alias {
+            Some(id) => Fresh::link(id, at, there)?,
+            None => Fresh::of(&mut turn, writer, at, &found?.0, there)?,
+        };
+        fresh.held.retain(|(id, _)| Some(*id) != alias);
+        let work = Work { did: Some(Did::Wrote(to.real.child(name)?, ino)), dirs: vec![to_plain.clone()] };
+        turn.make(fresh.changes, work, || {
+            match plain.rename(temp, &*to_plain, name) {
+                Err(error) if error.code == Code::PathNotFound && alias.is_some() => {
+                    if_there(to_plain.remove_file(name))?;
+                }
+                // A directory of which the volume knows nothing.
+                Err(error) if error.code == Code::IsADirectory => {
+                    to_plain.remove_dir(name)?;
+                    plain.rename(temp, &*to_plain, name)?;
+                }
+                done => done?,
+            }
+            Ok(fresh.held)
+        })
+    }
+
+    /// Makes a directory.
+    pub(super) fn make_dir(&self, name: &[u8], mode: u32) -> Result<(), Error> {
+        let writer = self.writer("make directory", name)?;
+        let mut turn = self.turn(writer)?;
+        let (id, attributes) = (turn.draw()?, writer.attributes(mode & !UMASK, now()));
+        let made = Change::Make { id, at: self.spot(name), kind: NewKind::Dir, attributes, keep_both: true };
+        let made = turn.make(vec![made], Work::default(), || Ok(Vec::new()));
+        made.map_err(|error| self.about("make directory", name, error))
+    }
+
+    /// Makes a symbolic link, or under a temporary name the beginning of one.
+    pub(super) fn make_symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error> {
+        let writer = self.writer("make link", name)?;
+        let plain = self.plain_dir(writer)?;
+        if is_temp_name(name) {
+            return plain.symlink(target, name);
+        }
+        let mut turn = self.turn(writer)?;
+        let (id, attributes) = (turn.draw()?, writer.attributes(0o777, now()));
+        let kind = NewKind::Symlink(target.to_vec());
+        let made = Change::Make { id, at: self.spot(name), kind, attributes, keep_both: true };
+        let work = Work { did: Some(Did::Wrote(self.real.child(name)?, 0)), dirs: vec![plain.clone()] };
+        let made = turn.make(vec![made], work, || {
+            // What has the name is in no catalogue.
+            if_there(plain.remove_file(name))?;
+            plain.symlink(target, name).map(|()| Vec::new())
+        });
+        made.map_err(|error| self.about("make link", name, error))
+    }
+
+    /// Gives a file one more name.
+    pub(super) fn make_link(&self, name: &[u8], to: &FollowedDir, to_name: &[u8]) -> Result<(), Error> {
+        let writer = self.writer("make link", to_name)?;
+        let to_plain = to.plain_dir(writer)?;
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let (id, node) = self.expect_node("make link", name)?;
+        if node.is_dir() {
+            return Err(Error::new(Code::IsADirectory, "make link", shown(&self.path, name), ""));
+        }
+        let link = || match &plain {
+            Some(plain) => if_there(plain.hard_link(name, &*to_plain, to_name)),
+            None => Ok(()),
+        };
+        if is_temp_name(to_name) {
+            link()?;
+            turn.set_alias(to_name, id);
+            return Ok(());
+        }
+        let change = Change::Link { id, at: to.spot(to_name), time: now() };
+        let made = turn.make(vec![change], Work { did: None, dirs: vec![to_plain.clone()] }, || {
+            if_there(to_plain.remove_file(to_name))?;
+            link().map(|()| Vec::new())
+        });
+        made.map_err(|error| self.about("make link", to_name, error))
+    }
+
+    /// Removes a file or link.
+    pub(super) fn remove(&self, name: &[u8]) -> Result<(), Error> {
+        let writer = self.writer("remove", name)?;
+        if is_temp_name(name) {
+            let alias = self.volume.pending.turn().take_alias(name);
+            let removed = self.plain_dir(writer)?.remove_file(name);
+            return if alias.is_some() { if_there(removed) } else { removed };
+        }
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let (id, node) = self.expect_node("remove", name)?;
+        let gone = if node.links <= 1 { vec![(id, None)] } else { Vec::new() };
+        let change = Change::Remove { at: self.spot(name), time: now() };
+        let work = Work { did: Some(Did::Gone(self.real.child(name)?)), dirs: Vec::new() };
+        let made = turn.make(vec![change], work, || {
+            if let Some(plain) = plain {
+                if_there(plain.remove_file(name))?;
+            }
+            Ok(gone)
+        });
+        made.map_err(|error| self.about("remove", name, error))
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn remove_empty(&self, name: &[u8]) -> Result<(), Error> {
+        let writer = self.writer("remove", name)?;
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let change = Change::RemoveDir { at: self.spot(name), time: now() };
+        let made = turn.make(vec![change], Work::default(), || {
+            // What else is in the plain directory is not the volume's, and stays.
+            let removed = plain.map_or(Ok(()), |plain| plain.remove_dir(name));
+            removed.unwrap_or_else(|error| tracing::debug!(%error, "a plain directory stays"));
+            Ok(Vec::new())
+        });
+        made.map_err(|error| self.about("remove", name, error))
+    }
+
+    /// Gives something another name.
+    pub(super) fn move_to(
+        &self,
+        name: &[u8],
+        to: &FollowedDir,
+        to_name: &[u8],
+        replace: bool,
+    ) -> Result<(), Error> {
+        let writer = self.writer("rename", name)?;
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let (id, _) = self.expect_node("rename", name)?;
+        let there = self.volume.pending.child(&to.spot(to_name))?;
+        let same = there.as_ref().is_some_and(|(other, _)| *other == id);
+        let held = there.iter().filter(|(other, node)| *other != id && !node.is_dir() && node.links <= 1);
+        let held: HeldNow = held.map(|(other, _)| (*other, None)).collect();
+        let (from, at) = (self.spot(name), to.spot(to_name));
+        let change = Change::Rename { from, to: at, replace, time: now() };
+        let did = Did::Moved(self.real_now()?.child(name)?, to.real_now()?.child(to_name)?);
+        let plain_to = to.real_now()?;
+        let made = turn.make(vec![change], Work { did: Some(did), dirs: Vec::new() }, || {
+            if !same {
+                move_plain(writer, plain.as_deref(), name, &plain_to, to_name)?;
+            }
+            Ok(held)
+        });
+        made.map_err(|error| self.about("rename", name, error))
+    }
+
+    /// Gives a name other metadata.
+    pub(super) fn set_meta_of(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
+        let writer = self.writer("set metadata", name)?;
+        if is_temp_name(name) {
+            return self.plain_dir(writer)?.set_meta(name, meta);
+        }
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let (id, node) = self.expect_node("set metadata", name)?;
+        let held = self.volume.pending.held(id)?;
+        let attributes = with(&node.attributes, meta);
+        if attributes == node.attributes {
+            return Ok(Vec::new());
+        }
+        let change = Change::SetAttributes { id, attributes };
+        turn.make(vec![change], Work::default(), || {
+            let (Some(plain), Kind::File(content)) = (plain, &node.kind) else { return Ok(Vec::new()) };
+            let Some(held) = held.filter(|held| held.is_of(content)) else { return Ok(Vec::new()) };
+            if_there(plain.set_meta(name, &Meta { xattrs: Vec::new(), ..meta.clone() }).map(drop))?;
+            let stamp = plain.entry(name, Detail::Basic).map(|(entry, _)| stamp(&entry));
+            Ok(vec![(id, stamp.ok().map(|stamp| Held { stamp, ..held }))])
+        })?;
+        Ok(Vec::new())
+    }
+
+    /// Gives this directory other metadata.
+    pub(super) fn set_meta_here(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
+        let writer = self.writer("set metadata", b"")?;
+        let plain = self.plain_if_there(writer);
+        let mut turn = self.turn(writer)?;
+        let node = self.volume.node(self.id(), &self.path)?;
+        let attributes = with(&node.attributes, meta);
+        if attributes == node.attributes {
+            return Ok(Vec::new());
+        }
+        turn.make(vec![Change::SetAttributes { id: self.id(), attributes }], Work::default(), || {
+            if let Some(plain) = plain {
+                let meta = Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() };
+                plain.set_own_meta(&meta)?;
+            }
+            Ok(Vec::new())
+        })?;
+        Ok(Vec::new())
+    }
+
+    fn about(&self, op: &str, name: &[u8], error: Error) -> Error {
+        // The rules know nodes and names, not paths.
+        Error { op: op.into(), subject: shown(&self.path, name), ..error }
+    }
+}
+
+/// Renames a plain file or directory, if there is one; what has the name goes in any case.
+fn move_plain(
+    writer: &Writer,
+    plain: Option<&dyn Dir>,
+    name: &[u8],
+    to: &RelPath,
+    to_name: &[u8],
+) -> Result<(), Error> {
+    let root = writer.plain.root()?;
+    let is_there = plain.is_some_and(|plain| plain.entry(name, Detail::Basic).is_ok());
+    match plain.filter(|_| is_there) {
+        Some(plain) => plain.rename(name, &*make_dirs(&root, to)?, to_name),
+        None => if_there(root.descend(to).and_then(|dir| dir.remove_file(to_name))),
+    }
+}
+
+/// Attributes with metadata that somebody wants; nobody can give a file away here.
+fn with(attributes: &Attributes, meta: &Meta) -> Attributes {
+    Attributes { mode: meta.mode & 0o7777, mtime: meta.mtime, ..attributes.clone() }
+}
+
+pub(super) fn stamp(entry: &Entry) -> Stamp {
+    match entry.kind {
+        EntryKind::File { stamp, .. } => stamp,
+        _ => Stamp::default(),
+    }
+}
+
+/// Changes by which a plain file becomes one of the volume.
+pub(super) struct Fresh {
+    pub(super) changes: Vec<Change>,
+    pub(super) held: HeldNow,
+}
+
+impl Fresh {
+    /// One more name of a file that is there.
+    fn link(id: NodeId, at: Spot, there: Option<(NodeId, Node)>) -> Result<Self, Error> {
+        let mut fresh = Fresh { changes: Vec::new(), held: Vec::new() };
+        fresh.make_room(&at, there)?;
+        fresh.changes.push(Change::Link { id, at, time: now() });
+        Ok(fresh)
+    }
+
+    /// A file or symbolic link as it lies there.
+    pub(super) fn of(
+        turn: &mut Turn<'_>,
+        writer: &Writer,
+        at: Spot,
+        plain: &Entry,
+        there: Option<(NodeId, Node)>,
+    ) -> Result<Self, Error> {
+        let attributes = writer.attributes(plain.meta.mode, plain.meta.mtime);
+        let mut fresh = Fresh { changes: Vec::new(), held: Vec::new() };
+        match (&plain.kind, there) {
+            (EntryKind::File { stamp, .. }, Some((id, node))) if node.links == 1 && is_file(&node) => {
+                fresh.write(turn, id, &node, at, *stamp, attributes)?;
+            }
+            (EntryKind::File { stamp, .. }, there) => {
+                fresh.make_room(&at, there)?;
+                fresh.make_file(turn, at, *stamp, attributes)?;
+            }
+            (EntryKind::Symlink { target }, there) => {
+                fresh.make_room(&at, there)?;
+                let (id, kind) = (turn.draw()?, NewKind::Symlink(target.clone()));
+                fresh.changes.push(Change::Make { id, at, kind, attributes, keep_both: true });
+            }
+            _ => {
+                let name = String::from_utf8_lossy(&at.name.0).into_owned();
+                return Err(Error::new(Code::SpecialFile, "publish", name, "no file"));
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// What has the name goes.
+    fn make_room(&mut self, at: &Spot, there: Option<(NodeId, Node)>) -> Result<(), Error> {
+        let Some((id, node)) = there else { return Ok(()) };
+        if node.is_dir() {
+            let name = String::from_utf8_lossy(&at.name.0).into_owned();
+            return Err(Error::new(Code::IsADirectory, "publish", name, ""));
+        }
+        if node.links <= 1 {
+            self.held.push((id, None));
+        }
+        self.changes.push(Change::Remove { at: at.clone(), time: now() });
+        Ok(())
+    }
+
+    fn make_file(
+        &mut self,
+        turn: &mut Turn<'_>,
+        at: Spot,
+        stamp: Stamp,
+        attributes: Attributes,
+    ) -> Result<(), Error> {
+        let id = turn.draw()?;
+        let mut number = turn.next_number()? + self.changes.len() as u64;
+        self.changes.push(Change::Make {
+            id,
+            at: at.clone(),
+            kind: NewKind::File,
+            attributes: attributes.clone(),
+            keep_both: true,
+        });
+        if stamp.size > 0 {
+            let beside = Beside { id: turn.beside(id)?, at, attributes };
+            self.changes.push(content(id, Base::Own(number), stamp, beside));
+            number += 1;
+        }
+        self.hold(turn, id, number, stamp)
+    }
+
+    /// A new version of a file.
+    fn write(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: NodeId,
+        node: &Node,
+        at: Spot,
+        stamp: Stamp,
+        attributes: Attributes,
+    ) -> Result<(), Error> {
+        let Kind::File(before) = &node.kind else { return Ok(()) };
+        let Attributes { owner, group, .. } = node.attributes.clone();
+        let attributes = Attributes { owner, group, ..attributes };
+        let beside = Beside { id: turn.beside(id)?, at, attributes: attributes.clone() };
+        self.changes.push(content(id, before.base(), stamp, beside));
+        if attributes.mode != node.attributes.mode {
+            self.changes.push(Change::SetAttributes { id, attributes });
+        }
+        let number = turn.next_number()?;
+        self.hold(turn, id, number, stamp)
+    }
+
+    fn hold(&mut self, turn: &Turn<'_>, id: NodeId, number: u64, stamp: Stamp) -> Result<(), Error> {
+        let version = turn.own(number)?;
+        self.held.push((id, Some(Held { version, stamp, digest: None })));
+        Ok(())
+    }
+}
+
+fn content(id: NodeId, base: Base, stamp: Stamp, beside: Beside) -> Change {
+    let Stamp { size, mtime, .. } = stamp;
+    Change::SetContent { id, base, size, digest: None, mtime, beside: Some(beside) }
+}
+
+fn is_file(node: &Node) -> bool {
+    matches!(node.kind, Kind::File(_))
+}
