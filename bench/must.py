@@ -6,7 +6,7 @@ P is the payload limit of a path without its loss: rate x 1448/1514.
 import math
 import statistics
 
-from bench import floor, sharing, streams
+from bench import floor, inside, sharing, streams, volumes
 from bench.rows import MSS, good_rows, rounds
 
 USUAL = 3  # rounds: with fewer, a line says so
@@ -218,10 +218,57 @@ def mounts(entries):
         yield Line(f"mount, one {words}", must, figures, ["m"])
 
 
+    yield from trees(entries)
+    yield from inside_mounts(entries)
+
+
+def trees(entries):
+    """The Montage set by `cp -r`, beside `renkei cp`."""
+    found, figures = good_rows(entries.get("m-montage")), []
+    for label, name in (("out of it", "renkei-mount-read"), ("into it", "renkei-mount-write"),
+                        ("into it, --close early", "renkei-mount-early")):
+        copy, mount = found.get("renkei"), found.get(name)
+        figures.append(figure(label, ratio(copy.median(), mount.median()) if copy and mount else None, 0.80))
+    yield Line("mount, Montage by `cp -r` at 10 ms", ">= 0.80 of the rate of a copy", figures, ["m-montage"])
+
+
+def inside_mounts(entries):
+    for what in ("read", "write"):
+        figures = []
+        for rtt in ("3.3", "4"):
+            entry = entries.get(f"m-srfs-{rtt}")
+            for length in (length for length in inside.LENGTHS if length >= 1 << 20):
+                rate = inside.rate_at(entry, f"renkei-mount-{what}", length)
+                label = f"{rtt} ms, {inside.shown_bytes(length)}"
+                figures.append(figure(label, rate / entry["limit"] if rate else None, 0.90))
+        yield Line(f"mount, SRFS's table, {what}", ">= 0.90 P from 1 MiB on", figures, ["m-srfs-3.3", "m-srfs-4"])
+    local, small = entries.get("m-local"), entries.get("m-small")
+    figures = [figure("in order", inside.share(local, "renkei-mount-local", "rate"), 0.90),
+               figure("4 KiB by chance", inside.share(local, "renkei-mount-local", "reads"), 0.80)]
+    yield Line("mount, replica here", "in order >= 0.90 of native, by chance >= 0.80", figures, ["m-local"])
+    creates = inside.share(small, "renkei-mount-write", "creates", "gfarm2fs-write")
+    yield Line("mount, create and close", ">= 2 x gfarm2fs", [figure("", creates, 2)], ["m-small"])
+    stats = inside.share(small, "renkei-mount-write", "stats")
+    yield Line("mount, stat of a cached tree", ">= 0.80 of native", [figure("", stats, 0.80)], ["m-small"])
+
+
+def far_volumes(entries):
+    entry = entries.get("v-list-350")
+    figures = [figure(label, volumes.part(entry, name, "seconds"), most=1.2)
+               for label, name in (("", volumes.FOLLOWER), ("1,000 changes pending", volumes.PENDING))]
+    yield Line("volume, `ls -lR` of 100,000 files", "at a follower 350 ms away at most 1.2 x the time at home", figures,
+               ["v-list-350"])
+    near, far = entries.get("v-bulk-0.2"), entries.get("v-bulk-100")
+    figures = [figure(title, ratio(*(inside.middle(one, volumes.WRITER, key) for one in (far, near))), most=1.3)
+               for key, title in volumes.STAGES.items()]
+    yield Line("volume, 10,000 files written from afar", "at 100 ms at most 1.3 x the time at 0.2 ms", figures,
+               ["v-bulk-0.2", "v-bulk-100"])
+
+
 def lines(entries):
     """All requirements, in the order of the page."""
     return [line for part in (steady, whole_jobs, many_files, tiny_files, processor, memory, beside, shallow, cooperative,
-                              mounts)
+                              mounts, far_volumes)
             for line in part(entries)]
 
 

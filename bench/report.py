@@ -2,7 +2,7 @@
 
 import os
 
-from bench import floor, matrix, must, sharing, streams, svg
+from bench import floor, inside, matrix, must, sharing, streams, svg, volumes
 from bench.machine import REPOSITORY
 from bench.rows import FLOORS, good_rows, is_ours, is_peer, rounds, rows
 from bench.scenarios import every
@@ -13,7 +13,9 @@ BEGIN, END = "<!-- sites: begin -->", "<!-- sites: end -->"
 MUST_BEGIN, MUST_END = "<!-- must: begin -->", "<!-- must: end -->"
 # The sections of what is not a table of copies.
 SECTIONS = {"matrix": matrix.section, "sharing": sharing.section, "limit": sharing.limited_section,
-            "jobs": streams.jobs_section, "cooperative": streams.cooperative_section}
+            "jobs": streams.jobs_section, "cooperative": streams.cooperative_section,
+            "lengths": inside.lengths_section, "local": inside.local_section, "small": inside.small_section,
+            "listing": volumes.listing_section, "bulk": volumes.bulk_section, "joining": volumes.joining_section}
 SAMPLED = "steady MB/s"
 
 

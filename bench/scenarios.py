@@ -134,6 +134,14 @@ KEK_WRITE = {0.9: "parallel ftp 97.3, put 89.5, Kerberos ftp 64.0, scp 32.4, iRO
 KEK_READ = {0.9: "parallel ftp 86.5, cat 85.2, Kerberos ftp 83.0, scp 31.3, iRODS iget 16.1",
             10: "iRODS iget 21.1, Kerberos ftp 18.0, parallel ftp 14.6, cat 14.1, scp 13.0"}
 
+SRFS = {3.3: "SRFS on Ether 200 to 260 Mbit/s, netperf 252.6, NFS 10 to 20",
+        4.0: "SRFS on Ether 180 to 200 Mbit/s, netperf 146.8, NFS 10 to 20"}
+
+
+def srfs_path(rtt):
+    """4.0 ms is the way through a VPN, as in lab/srfs.toml."""
+    return Path(G, rtt, mtu=1400 if rtt == 4.0 else 1500)
+
 
 def papers():
     """(a) The tables of the papers."""
@@ -150,12 +158,7 @@ def papers():
     reservoir = ["Data Reservoir SC2003: 7.01 of 8.2 Gbit/s disk to disk at 350 ms, 85 % of the bottleneck; "
                  "the same team's record of 2006: 9.08 of 10 Gbit/s, memory"]
     found.append(Scenario("a3", "Data Reservoir's distance", Path(G, 350), LARGE, paper=reservoir, drawn=True))
-    srfs = {3.3: "SRFS on Ether 200 to 260 Mbit/s, netperf 252.6, NFS 10 to 20",
-            4.0: "SRFS on Ether 180 to 200 Mbit/s, netperf 146.8, NFS 10 to 20"}
-    for rtt, paper in srfs.items():
-        # 4.0 ms is the way through a VPN, as in lab/srfs.toml.
-        path = Path(G, rtt, mtu=1400 if rtt == 4.0 else 1500)
-        found.append(Scenario(f"a4-{rtt:g}ms", "SRFS's path", path, HALF, paper=[paper]))
+    found += [Scenario(f"a4-{rtt:g}ms", "SRFS's path", srfs_path(rtt), HALF, paper=[paper]) for rtt, paper in SRFS.items()]
     for name, file in MATRICES.items():
         path = Path(file=file, src=SEVEN[0], dst=SEVEN[1], sites=SEVEN)
         found.append(Scenario(f"a5-{name}", f"the matrices of {file}", path, None, kind="matrix"))
@@ -221,16 +224,37 @@ def sweeps():
     return found
 
 
-MOUNTS = ["renkei", "renkei-mount-read", "renkei-mount-write", "sshfs-read", "sshfs-write", "rclone-mount-read"]
+THROUGH = ["renkei-mount-read", "renkei-mount-write", "sshfs-read", "sshfs-write"]
+MOUNTS = ["renkei", "renkei-mount-read", "renkei-mount-write", "sshfs-read", "sshfs-write", "rclone-mount-read",
+          "nfs-ganesha"]
 
 
 def mounts():
-    """(m) One file through a mounted file system, beside a copy."""
-    return [Scenario(f"m-{rtt}", "through a mount", Path(G, rtt), GIGA, MOUNTS) for rtt in (10, 100, 350)]
+    """(m) Through a mounted file system: one file and a tree beside a copy, SRFS's table, a replica here, small files."""
+    found = [Scenario(f"m-{rtt}", "through a mount", Path(G, rtt), GIGA, MOUNTS) for rtt in (10, 100, 350)]
+    found.append(Scenario("m-montage", "Montage out of and into a mount", Path(G, 10), MONTAGE,
+                          ["renkei", "renkei-mount-early", *THROUGH]))
+    found += [Scenario(f"m-srfs-{rtt:g}", "SRFS's table: I/O lengths", srfs_path(rtt), HALF, THROUGH, paper=[SRFS[rtt]],
+                       kind="lengths") for rtt in SRFS]
+    found.append(Scenario("m-local", "a replica of this machine", Path(), GIGA, ["renkei-mount-local", "native"],
+                          kind="local"))
+    small = ["renkei-mount-write", "renkei-mount-early", "gfarm2fs-write", "sshfs-write", "native"]
+    found.append(Scenario("m-small", "small files", Path(G, 0.2), None, small, kind="small"))
+    return found
+
+
+def volumes():
+    """(v) Volumes over sites: listing a large tree, many files from afar, a site that begins to follow."""
+    found = [Scenario("v-list-350", "a large tree where it is followed", Path(G, 350), None, ["renkei"], kind="listing")]
+    found += [Scenario(f"v-bulk-{rtt:g}", "many files from afar", Path(G, rtt), None, ["renkei"], kind="bulk")
+              for rtt in (0.2, 100)]
+    found += [Scenario(name, "a site begins to follow", path, None, ["renkei"], kind="joining")
+              for name, path in (("v-join-0", Path()), ("v-join-100", Path(G, 100)))]
+    return found
 
 
 def every():
-    return papers() + grid() + rows() + loopback() + sweeps() + mounts()
+    return papers() + grid() + rows() + loopback() + sweeps() + mounts() + volumes()
 
 
 QUICK = ["a1-10ms", "b-10-file", "b-10-tiny", "b-100-1e3-file", "b-350-file", "b-350-tiny"]
@@ -244,7 +268,7 @@ def selected(words):
     ids = {one.id for one in everything}
 
     def named(word):
-        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps, "m": mounts}.get(word)
+        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps, "m": mounts, "v": volumes}.get(word)
         of_group = {one.id for one in group()} if group else ()
         return [one for one in everything
                 if (one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id in of_group)]

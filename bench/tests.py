@@ -8,7 +8,8 @@ import types
 import unittest
 import xml.etree.ElementTree
 
-from bench import copies, data, machine, measure, must, record, report, scenarios, sharing, streams, svg
+from bench import (copies, data, inside, machine, measure, must, record, report, scenarios, sharing, streams, svg,
+                   volumes)
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -37,11 +38,63 @@ class Data(unittest.TestCase):
                     data.compare(whole, found)
 
 
+class Inside(unittest.TestCase):
+    """Figures of what programs do inside mounts."""
+
+    @staticmethod
+    def entry(kind, runs):
+        return {"id": "x", "kind": kind, "limit": 1e8, "bytes": 10**8, "runs": [{"round": 0, **run} for run in runs]}
+
+    def test_lengths_are_rates_of_the_limit(self):
+        seconds = {str(length): 2.0 for length in inside.LENGTHS}
+        entry = self.entry("lengths", [{"program": "renkei-mount-read", "seconds": seconds}])
+        self.assertEqual(inside.rate_at(entry, "renkei-mount-read", 4096), 5e7)
+        self.assertIsNone(inside.rate_at(entry, "renkei-mount-write", 4096))
+        self.assertIn("| renkei-mount-read | " + " | ".join(["50.0 (0.50)"] * 5) + " |", inside.lengths_section(entry))
+
+    def test_shares_are_of_native(self):
+        runs = [{"program": "native", "creates": 1000, "stats": 500_000},
+                {"program": "renkei-mount-write", "creates": 500, "stats": 400_000}, {"program": "other", "error": "no"}]
+        entry = self.entry("small", runs)
+        self.assertEqual(inside.share(entry, "renkei-mount-write", "stats"), 0.8)
+        self.assertIsNone(inside.share(entry, "other", "stats"))
+        self.assertIn("| renkei-mount-write | 500.0 | 0.50 | 400.0 | 0.80 |", inside.small_section(entry))
+        verdicts = {line.name: line.verdict for line in must.lines({"m-small": entry})}
+        self.assertEqual(verdicts["mount, stat of a cached tree"], must.HOLDS)
+        self.assertEqual(verdicts["mount, create and close"], must.NOT)
+
+
+class Volumes(unittest.TestCase):
+    """Figures of volumes over sites."""
+
+    def test_lists_are_beside_the_home(self):
+        runs = [{"program": name, "round": 0, "seconds": seconds, "find": 1.0}
+                for name, seconds in zip(volumes.ENDS, (2.0, 2.2, 3.0))]
+        entry = {"id": "v-list-350", "kind": "listing", "files": 100_000, "runs": runs}
+        self.assertIn("| at the follower | 2.20 | 2.20, 2.20 | 1.10 | 1.00 | 1.00 |", volumes.listing_section(entry))
+        found = {line.name: line for line in must.lines({"v-list-350": entry})}["volume, `ls -lR` of 100,000 files"]
+        self.assertEqual([holds for *_, holds in found.figures], [True, False])
+
+    def test_many_files_are_beside_those_from_near(self):
+        entries = {}
+        for name, factor in (("v-bulk-0.2", 1.0), ("v-bulk-100", 1.25)):
+            run = {"program": volumes.WRITER, "round": 0, "closed": 4 * factor, "named": 5 * factor, "there": 9.0}
+            entries[name] = {"id": name, "kind": "bulk", "files": 10_000, "runs": [run]}
+        self.assertIn("| last close | 4.00 | 4.00, 4.00 | 2,500 |", volumes.bulk_section(entries["v-bulk-0.2"]))
+        found = {line.name: line.verdict for line in must.lines(entries)}
+        self.assertEqual(found["volume, 10,000 files written from afar"], must.HOLDS)
+
+    def test_a_tree_is_made_by_thousands(self):
+        with tempfile.TemporaryDirectory() as work:
+            volumes.make_empty(f"{work}/t", 1001)
+            self.assertEqual([len(names) for _, _, names in sorted(os.walk(f"{work}/t"))], [0, 1000, 1])
+
+
 class Scenarios(unittest.TestCase):
     def test_ids_are_unique_and_programs_known(self):
         ids = [one.id for one in scenarios.every()]
         self.assertEqual(len(ids), len(set(ids)))
-        self.assertFalse({name for one in scenarios.every() for name in one.peers} - PEERS.keys())
+        self.assertFalse({name for one in scenarios.every() for name in one.peers} - PEERS.keys() - {inside.NATIVE})
         self.assertFalse(set(scenarios.QUICK) - set(ids))
 
     def test_a_word_names_scenarios_by_beginning(self):

@@ -1,16 +1,18 @@
-"""File systems over the network: one file is read from a mount at the destination, or written into one at the source.
+"""File systems over the network: a file or a tree is read from a mount at the destination, or written into one at the source.
 
 Each copy has a mount of its own, made before it, so that no cache has what earlier ones read. A reader writes what it reads
-to the destination's disk, without waiting for that; a writer reads from the source's and calls fsync.
+to the destination's disk, without waiting for that; a writer reads from the source's and calls fsync. Trees go by `cp -r`.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 from bench.measure import Fail, first_line
-from bench.peers.base import Peer, find
+from bench.peers.base import Peer, find, tree
+from bench.peers.gfarm import Gfarm
 from bench.peers.renkei import Pop
 from bench.peers.ssh import Ssh
 
@@ -42,7 +44,7 @@ class Mount(Peer):
         return os.path.join(stage.folder(self.name), "pid")
 
     def renew(self, stage):
-        self.end(stage)
+        self.unmount(stage)
         site, folder = self.here(stage)
         point, pid_file = self.point(stage), self.pid_file(stage)
         os.makedirs(point, exist_ok=True)
@@ -67,6 +69,9 @@ class Mount(Peer):
             return False
 
     def end(self, stage):
+        self.unmount(stage)
+
+    def unmount(self, stage):
         process = getattr(self, "process", None)
         if process is None or process.poll() is not None:
             return
@@ -81,14 +86,27 @@ class Mount(Peer):
     def serves(self, stage):
         return True
 
-    def copy(self, stage, item, target):
-        inside = os.path.join(self.point(stage), item if self.reads else os.path.basename(target))
-        source = inside if self.reads else os.path.join(stage.source, item)
-        folder = target if self.reads else inside
+    def inside(self, stage, command):
+        """The argv that runs a command where the mount is seen."""
         with open(self.pid_file(stage)) as file:
-            enter = ["nsenter", f"--mount=/proc/{file.read().strip()}/ns/mnt"]
+            return ["nsenter", f"--mount=/proc/{file.read().strip()}/ns/mnt", *command]
+
+    def ends(self, stage, item, target):
+        """What a copy reads, and the folder it writes to."""
+        inside = os.path.join(self.point(stage), item if self.reads else os.path.basename(target))
+        return (inside, target) if self.reads else (os.path.join(stage.source, item), inside)
+
+    def copy(self, stage, item, target):
+        if not tree(stage, item):
+            return self.inside(stage, self.pieces(stage, item, target, 1 << 20))
+        source, folder = self.ends(stage, item, target)
+        return self.inside(stage, ["cp", "-r", source, f"{folder}/"])
+
+    def pieces(self, stage, item, target, length):
+        """The command inside that reads or writes a file in pieces of a length."""
+        source, folder = self.ends(stage, item, target)
         durable = [] if self.reads else ["conv=fsync"]
-        return [*enter, "dd", f"if={source}", f"of={folder}/{item}", "bs=1M", *durable, "status=none"]
+        return ["dd", f"if={source}", f"of={folder}/{item}", f"bs={length}", *durable, "status=none"]
 
 
 class Renkei(Mount):
@@ -106,11 +124,19 @@ class Renkei(Mount):
 
     def serve(self, stage):
         site, folder = (stage.src, stage.source) if self.reads else (stage.dst, stage.target)
-        self.pop = Pop(stage, site, "mounted" + ("" if self.reads else "-rw"), self.port, folder)
+        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, folder)
         self.pop.serve()
+        # A directory of the client's own: from that of the PoP the mount would find the PoP's socket, which namespaces of
+        # networks do not hide, and read the plain files.
+        self.client_dir = os.path.join(stage.folder(self.name), "client")
+        shutil.rmtree(self.client_dir, ignore_errors=True)
+        shutil.copytree(self.pop.folder, self.client_dir, ignore=shutil.ignore_patterns("run"))
+
+    def command(self, *flags):
+        return [self.pop.stage.renkei, "--dir", self.client_dir, "mount", "--foreground", *flags, f"{self.pop.name}:/data"]
 
     def mounts(self, stage, folder, point):
-        return self.pop.command("mount", "--foreground", f"{self.pop.name}:/data", point)
+        return [*self.command(), point]
 
 
 class RenkeiWrite(Renkei):
@@ -173,4 +199,67 @@ class Rclone(Mount):
         return [find("rclone"), "mount", "--config", "/dev/null", "--cache-dir", cache, *flags, remote, point]
 
 
-PEERS = [Renkei, RenkeiWrite, Sshfs, SshfsWrite, Rclone]
+class RenkeiEarly(RenkeiWrite):
+    """The same with `--close early`: programs do not wait for what they closed."""
+
+    name = "renkei-mount-early"
+    port = 17543
+    durable = "no"
+
+    def mounts(self, stage, folder, point):
+        return [*self.command("--close", "early"), point]
+
+    def found(self, stage, item, target):
+        self.unmount(stage)
+        return super().found(stage, item, target)
+
+
+class RenkeiLocal(Renkei):
+    """A PoP on the machine of the mount, which is for reading alone."""
+
+    name = "renkei-mount-local"
+    port = 17542
+
+    def here(self, stage):
+        return stage.src, stage.source
+
+    def mounts(self, stage, folder, point):
+        return self.pop.command("mount", "--foreground", "--read-only", f"{self.pop.name}:/data", point)
+
+
+class GfarmWrite(Mount):
+    """gfarm2fs of Debian, into a Gfarm file system whose servers are at the destination."""
+
+    name = "gfarm2fs-write"
+    programs = ("gfarm2fs", "gfmd", "gfsd", "gfkey", "gfhost", "nsenter")
+    reads = False
+    encrypted = False
+    checks = "no"
+
+    def version(self):
+        return "gfarm2fs of Debian " + first_line("dpkg-query", "-W", "-f", "${Version}", "gfarm2fs")
+
+    def serve(self, stage):
+        self.gfarm = Gfarm()
+        self.gfarm.serve(stage)
+
+    def mounts(self, stage, folder, point):
+        config = f"GFARM_CONFIG_FILE={stage.folder(self.gfarm.name)}/client.conf"
+        return ["env", config, find("gfarm2fs"), "-f", point]
+
+    def copy(self, stage, item, target):
+        made = os.path.join(self.point(stage), os.path.basename(target))
+        return self.inside(stage, ["sh", "-ec", 'mkdir -p "$0" && exec "$@"', made, *super().copy(stage, item, target)[2:]])
+
+    def found(self, stage, item, target):
+        return self.gfarm.found(stage, item, target)
+
+    def clear(self, stage, target):
+        self.gfarm.clear(stage, target)
+
+    def end(self, stage):
+        self.unmount(stage)
+        self.gfarm.end(stage)
+
+
+PEERS = [Renkei, RenkeiWrite, RenkeiEarly, RenkeiLocal, Sshfs, SshfsWrite, Rclone, GfarmWrite]
