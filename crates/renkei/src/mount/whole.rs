@@ -188,12 +188,13 @@ fn fixed(path: &RelPath) -> Error {
     Error::new(Code::PermissionDenied, "change", path, cause)
 }
 
-/// A number for an entry of a part that entries of other parts hardly have.
+/// A number for an entry of a part that entries of other parts hardly have: each part's begin somewhere else. They stay in order, for
+/// programs read files in that of their numbers, and the mover looks ahead in the same.
 fn own_ino(part: usize, ino: u64) -> u64 {
-    let mut mixed = ino.wrapping_add((part as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) >> (u64::BITS - INO_BITS)
+    let mut first = (part as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    first = (first ^ (first >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    first = (first ^ (first >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (first ^ (first >> 31)).wrapping_add(ino) & (u64::MAX >> (u64::BITS - INO_BITS))
 }
 
 /// The top, or a name in it as a list shows it before anybody looked there.
@@ -325,6 +326,15 @@ mod tests {
         };
         let mut buf = [0; 9];
         assert_eq!(whole.read(handle, 1, &mut buf), Ok(4));
+    }
+
+    #[test]
+    fn numbers_of_a_part_stay_in_order_and_apart_from_those_of_others() {
+        let numbers = |part| [2, 3, 1000, 1 << 40].map(|ino| own_ino(part, ino));
+        let all: Vec<_> = (0..10).map(numbers).collect();
+        assert!(all.iter().all(|part| part.is_sorted() && part.iter().all(|number| *number < 1 << INO_BITS)));
+        let different: std::collections::HashSet<_> = all.iter().flatten().collect();
+        assert_eq!(different.len(), 40);
     }
 
     #[test]

@@ -202,6 +202,11 @@ impl FarFiles {
         lock(&self.state).link.lost().is_some()
     }
 
+    /// How many files were on their way when they were opened.
+    pub fn foreseen(&self) -> u64 {
+        lock(&self.coming).foreseen()
+    }
+
     /// The round of the locks at the site; 0 while it is not known.
     pub fn lock_round(&self) -> u64 {
         self.leasing.lock_round()

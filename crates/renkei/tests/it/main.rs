@@ -8,6 +8,7 @@ mod browser;
 mod buffer;
 mod care;
 mod catalogue;
+mod coming;
 mod console;
 mod console_pages;
 mod content;
