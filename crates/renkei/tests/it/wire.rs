@@ -70,11 +70,11 @@ impl Net {
         let out = self.run(0, "ping", &["-q", "-c", &count_text, "-i", &interval, "-W", "2", FAR]);
         let text = String::from_utf8(out.stdout).unwrap();
         let received: f64 = between(&text, "transmitted, ", " received").parse().unwrap();
-        let mean = text
+        let least = text
             .split("rtt min/avg/max/mdev = ")
             .nth(1)
-            .map_or(f64::NAN, |tail| tail.split('/').nth(1).unwrap().parse().unwrap());
-        (mean, received / f64::from(count))
+            .map_or(f64::NAN, |tail| tail.split('/').next().unwrap().parse().unwrap());
+        (least, received / f64::from(count))
     }
 
     /// What iperf3 at site 0 says of a run to site 1, as JSON.
