@@ -5,7 +5,7 @@
 //! opened, as far as the path holds. `open` itself is asked as always: what was brought counts if it is of the version
 //! that `open` found.
 //!
-//! What follows depends on the program. `cp` and `find` sort what they listed by number, which spares a disk's head; `tar` takes it as
+//! What follows depends on the program. `cp` sorts what it listed by number, which spares a disk's head; `tar` takes it as
 //! listed; shells and `rsync` go by name. So all three orders are watched, and the one is followed in which files are read.
 
 use super::ahead::{Extent, most_under_way, parts};
