@@ -353,6 +353,24 @@ impl Changed {
         self.names.iter().map(|(dir, _)| *dir).chain(self.nodes.iter().copied()).collect()
     }
 
+    /// Whether it concerns what was found under a name, the number of its directory being `dir` and its own `own`.
+    pub fn concerns(&self, dir: u64, is_name: impl Fn(&[u8]) -> bool, own: u64) -> bool {
+        let about = |at: u64, name: &[u8]| at == dir && (name.is_empty() || is_name(name));
+        self.all
+            || self.names.iter().any(|(at, name)| about(*at, name) || *at == own)
+            || self.nodes.contains(&own)
+    }
+
+    /// Whether it concerns what a name of a directory leads to.
+    pub fn concerns_name(&self, dir: u64, name: &[u8]) -> bool {
+        self.all || self.names.iter().any(|(at, known)| *at == dir && (known.is_empty() || known == name))
+    }
+
+    /// Whether it concerns which names a directory has.
+    pub fn concerns_names_of(&self, dir: u64) -> bool {
+        self.all || self.names.iter().any(|(at, _)| *at == dir)
+    }
+
     /// Takes in what another one says.
     pub fn merge(&mut self, other: &Changed) {
         self.all |= other.all;
