@@ -5,7 +5,7 @@
 //! nothing. For others the names that they may change are looked up before and after, and the difference is done. The catalogue
 //! is written first; a kill in between leaves a plain file under an old name, and a journal that says so.
 
-use crate::catalogue::Held;
+use crate::catalogue::{Held, own_version};
 use crate::identity::account::Account;
 use crate::store::local::LocalStore;
 use crate::store::temp::temp_name;
@@ -51,15 +51,21 @@ fn store(
     let mut turn = pending.turn();
     let Some((plain, account)) = plain else { return turn.follow(records, &[]) };
     for run in runs(origin, records) {
+        let is_expected = turn.expects(run);
         let steps = follow(&mut turn, pending, origin, run)?;
-        if steps.is_empty() {
+        let fates = turn.fates(!is_expected)?;
+        if steps.is_empty() && fates.is_empty() {
             continue;
         }
         turn.note_moves(&steps.moves)?;
         let plain = plain.clone();
-        let work = move || steps.take(&plain);
-        let moved = account.spawn("replicas", work)?.join().expect("a panic aborts the process");
+        let work = move || {
+            let moved = steps.take(&plain);
+            (moved, fates.take(&*plain, |number| own_version((origin, number))))
+        };
+        let (moved, back) = account.spawn("replicas", work)?.join().expect("a panic aborts the process");
         note_moved(pending, &moved)?;
+        turn.hold_again(back);
         turn.forget_notes();
     }
     Ok(())

@@ -6,6 +6,7 @@
 //! at what lies over the copy, and then into the copy. Guarantee: what was flushed survives a kill, in order. Non-goals:
 //! handing changes in (the site does), and what they mean (`renkei_core::namespace`).
 
+use super::aside::Asides;
 use super::fellows::Fellows;
 use super::room::Rooms;
 pub use super::turn::Turn;
@@ -116,6 +117,8 @@ pub(super) struct State {
     /// Temporary names that stand for files that are there.
     pub(super) aliases: HashMap<Vec<u8>, NodeId>,
     pub(super) unkept: Unkept,
+    /// What was removed here and may be wanted yet, once that was looked for.
+    pub(super) asides: Option<Asides>,
     /// What a PoP that was killed was at.
     pub(super) left: Vec<Did>,
 }
@@ -173,7 +176,8 @@ impl Pending {
             Some(bytes) => Some(decode("enlisted", &bytes)?),
             None => None,
         };
-        let state = State { ids: 0..0, beside: HashMap::new(), aliases: HashMap::new(), unkept, left };
+        let state =
+            State { ids: 0..0, beside: HashMap::new(), aliases: HashMap::new(), unkept, asides: None, left };
         let seen = Seen { enlisted, ..Seen::default() };
         let fellows = Fellows::load(&tree)?;
         let pending = Arc::new(Pending {
@@ -390,6 +394,22 @@ impl Pending {
         let Some(name) = known else { return Ok(None) };
         let at = Spot { dir, name };
         Ok(self.child(&at)?.filter(|(of, _)| *of == id).map(|_| at.name))
+    }
+
+    /// A name of a file.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(super) fn spot_of(&self, id: NodeId) -> Result<Option<Spot>, Error> {
+        for at in self.tree.names_of(&[id])?.remove(&id).unwrap_or_default() {
+            if self.child(&at)?.is_some_and(|(of, _)| of == id) {
+                return Ok(Some(at));
+            }
+        }
+        let seen = self.seen();
+        let Some(follower) = &seen.follower else { return Ok(None) };
+        let is_own = |at: &&Spot| follower.layer().own_name(at) == Some(Some(id));
+        Ok(follower.layer().all_names().find(is_own).cloned())
     }
 
     /// The path of a name; none if it lies in nothing that is there.

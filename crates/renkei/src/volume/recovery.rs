@@ -39,7 +39,7 @@ pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), E
             Err(error) => tracing::warn!(?did, %error, "what was done to a plain file is not in the volume"),
         }
     }
-    Ok(())
+    turn.find_asides(writer)
 }
 
 /// What is seen at a path.

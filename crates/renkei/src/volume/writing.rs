@@ -121,6 +121,11 @@ impl FollowedDir {
         if alias.is_some() && alias == there.as_ref().map(|(id, _)| *id) {
             return Ok(());
         }
+        let leaving = match (&there, alias) {
+            // It is the same file in a new version.
+            (Some((_, node)), None) if is_file(node) => None,
+            _ => turn.leaving(writer, &there, Some(to_plain.clone()), name)?,
+        };
         let found = plain.entry(temp, Detail::Basic);
         let ino = found.as_ref().map_or(0, |(_, raw)| raw.ino);
         let mut fresh = match alias {
@@ -129,7 +134,7 @@ impl FollowedDir {
         };
         fresh.held.retain(|(id, _)| Some(*id) != alias);
         let work = Work { did: Some(Did::Wrote(to.real.child(name)?, ino)), dirs: vec![to_plain.clone()] };
-        turn.make(fresh.changes, work, || {
+        turn.make_without(leaving, fresh.changes, work, || {
             match plain.rename(temp, &*to_plain, name) {
                 Err(error) if error.code == Code::PathNotFound && alias.is_some() => {
                     if_there(to_plain.remove_file(name))?;
@@ -218,9 +223,10 @@ impl FollowedDir {
         let mut turn = self.turn(writer)?;
         let (id, node) = self.expect_node("remove", name)?;
         let gone = if node.links <= 1 { vec![(id, None)] } else { Vec::new() };
+        let leaving = turn.leaving(writer, &Some((id, node)), plain.clone(), name)?;
         let change = Change::Remove { at: self.spot(name), time: now() };
         let work = Work { did: Some(Did::Gone(self.real.child(name)?)), dirs: Vec::new() };
-        let made = turn.make(vec![change], work, || {
+        let made = turn.make_without(leaving, vec![change], work, || {
             if let Some(plain) = plain {
                 if_there(plain.remove_file(name))?;
             }
@@ -260,16 +266,21 @@ impl FollowedDir {
         let same = there.as_ref().is_some_and(|(other, _)| *other == id);
         let held = there.iter().filter(|(other, node)| *other != id && !node.is_dir() && node.links <= 1);
         let held: HeldNow = held.map(|(other, _)| (*other, None)).collect();
+        let leaving = match same {
+            true => None,
+            false => turn.leaving(writer, &there, to.plain_if_there(writer), to_name)?,
+        };
         let (from, at) = (self.spot(name), to.spot(to_name));
         let change = Change::Rename { from, to: at, replace, time: now() };
         let did = Did::Moved(self.real_now()?.child(name)?, to.real_now()?.child(to_name)?);
         let plain_to = to.real_now()?;
-        let made = turn.make(vec![change], Work { did: Some(did), dirs: Vec::new() }, || {
-            if !same {
-                move_plain(writer, plain.as_deref(), name, &plain_to, to_name)?;
-            }
-            Ok(held)
-        });
+        let made =
+            turn.make_without(leaving, vec![change], Work { did: Some(did), dirs: Vec::new() }, || {
+                if !same {
+                    move_plain(writer, plain.as_deref(), name, &plain_to, to_name)?;
+                }
+                Ok(held)
+            });
         made.map_err(|error| self.about("rename", name, error))
     }
 

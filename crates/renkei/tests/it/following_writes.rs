@@ -258,7 +258,12 @@ fn a_directory_made_at_three_sites_is_one() {
     assert!(beside.len() == 2 && beside.iter().all(|name| name.starts_with("log.conflict-")), "{all:?}");
     assert!(all.iter().filter(|name| name.contains(".conflict-")).count() == 2, "{all:?}");
     let home = || contents(&federation.kek, &federation.scratch().join("k"));
-    await_that(|| federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].is_null());
+    let away = || federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
+    let begun = Instant::now();
+    while !away().is_null() {
+        assert!(begun.elapsed() < WITHIN, "it does not come: {}", away());
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let expected = home();
     assert_eq!(expected["run/log"], b"by kek");
     for (site, to) in [(&federation.titech, "t"), (&osaka, "o")] {
@@ -405,6 +410,58 @@ impl Chance {
     }
 }
 
+/// What a site that follows removed and keeps until the home knows of it.
+fn aside(site: &Site) -> usize {
+    let folder = site.root().join("genome/.rk~0000006173696465-0000000000000000");
+    fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+#[test]
+fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
+    let mut federation = with_writer();
+    let mut osaka = Site::start(&federation.scratch(), "osaka");
+    federation.kek.befriend(&osaka);
+    osaka.befriend(&federation.kek);
+    follow(&osaka, &federation.kek);
+    // The home has the names alone.
+    federation.kek.ok(&["volume", "pause", "genome"]);
+    let file = federation.scratch().join("f");
+    let write = |site: &Site, name: &str| {
+        fs::write(&file, format!("content of {name}")).unwrap();
+        site.ok(&["cp", file.to_str().unwrap(), &format!("/genome/{name}")]);
+    };
+    ["a", "b", "c", "d"].iter().for_each(|name| write(&osaka, name));
+    await_same(&federation.kek, &[&federation.titech, &osaka]);
+    federation.kek.stop();
+    for name in ["a", "b", "c"] {
+        federation.titech.ok(&["mv", &format!("/genome/{name}"), &format!("/genome/{name}.new")]);
+    }
+    write(&osaka, "other");
+    osaka.ok(&["mv", "/genome/other", "/genome/b"]);
+    ["a", "c", "d"].iter().for_each(|name| drop(osaka.ok(&["rm", &format!("/genome/{name}")])));
+    assert_eq!(aside(&osaka), 4);
+    osaka.kill9();
+    federation.kek.restart();
+    await_that(|| pending(&federation.titech) == 0);
+    osaka.restart();
+    let all = await_same(&federation.kek, &[&federation.titech, &osaka]);
+    let expected =
+        ["2026", "2026/x.bam", "a.new", "b", "b.new", "c.new"].map(|name| format!("/genome/{name}"));
+    assert!(expected.iter().all(|name| all.contains(name)) && all.len() == expected.len() + 1, "{all:?}");
+    federation.kek.ok(&["volume", "resume", "genome"]);
+    await_that(|| federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].is_null());
+    let found = contents(&federation.kek, &federation.scratch().join("k"));
+    for (name, content) in [("a.new", "a"), ("b.new", "b"), ("c.new", "c"), ("b", "other")] {
+        assert_eq!(found[name], format!("content of {content}").as_bytes(), "{name}");
+    }
+    assert_eq!(contents(&osaka, &federation.scratch().join("o")), found);
+    await_that(|| aside(&osaka) == 0);
+    // Now nobody wants it any more.
+    osaka.ok(&["rm", "/genome/a.new"]);
+    await_same(&federation.kek, &[&federation.titech, &osaka]);
+    await_that(|| aside(&osaka) == 0 && !federation.kek.root().join("genome/a.new").exists());
+}
+
 #[test]
 fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
     let mut federation = with_writer();
@@ -438,7 +495,12 @@ fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
     let all = await_same(&federation.kek, &[&federation.titech, &osaka]);
     assert!(all.len() > 5, "{all:?}");
     let home = || contents(&federation.kek, &federation.scratch().join("k"));
-    await_that(|| federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].is_null());
+    let away = || federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
+    let begun = Instant::now();
+    while !away().is_null() {
+        assert!(begun.elapsed() < WITHIN, "it does not come: {}", away());
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let expected = home();
     for (site, to) in [(&federation.titech, "t"), (&osaka, "o")] {
         await_that(|| contents(site, &federation.scratch().join(to)) == expected);
