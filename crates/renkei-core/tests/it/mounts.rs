@@ -249,7 +249,8 @@ impl Mount {
     fn believe(&mut self, mark: Mark, dir: u64, name: Name, child: u64, attr: Attr) {
         let learnt =
             mark.learnable(&self.recent, |changed| changed.concerns(dir, |other| other == name.0, child));
-        if learnt.is_none() {
+        let is_same = |changed: &Changed| changed.concerns_name(dir, |other| other == name.0);
+        if mark.learnable(&self.recent, is_same).is_none() {
             // It may not be among the names that were told since.
             self.whole.remove(&dir);
         }
@@ -278,11 +279,13 @@ impl Mount {
             let known = dirs.and_then(|dirs| dirs.get(index));
             let place = places.get(index).cloned().flatten();
             let is_moved = |changed: &Changed| {
-                place.as_ref().is_some_and(|(above, name)| changed.concerns_name(*above, &name.0))
+                place
+                    .as_ref()
+                    .is_some_and(|(above, name)| changed.concerns_name(*above, |other| other == name.0))
             };
             let concerns = |changed: &Changed| changed.dirs().contains(dir) || is_moved(changed);
             let learnt = known.and_then(|_| mark.learnable(&self.recent, concerns));
-            let is_same = |changed: &Changed| changed.concerns_name(*dir, &name.0);
+            let is_same = |changed: &Changed| changed.concerns_name(*dir, |other| other == name.0);
             let whole = mark.learnable(&self.recent, is_same).and(self.whole.get(dir).copied());
             let changed = Changed::name(*dir, &name.0);
             self.unlearn(&changed);
@@ -314,7 +317,9 @@ impl Mount {
             (Change::Remove { .. } | Change::RemoveDir { .. }, [at]) => drop(self.entries.remove(at)),
             (Change::Rename { .. }, [from, to]) if self.is_one(from, to) => {
                 // They may be two by now.
-                [from, to].iter().for_each(|(dir, _)| drop(self.whole.remove(dir)));
+                for (dir, _) in [from, to] {
+                    self.whole.remove(dir);
+                }
             }
             (Change::Rename { .. }, [from, to]) => match self.entries.remove(from) {
                 Some(Entry { child, .. }) => put(&mut self.entries, to, child),

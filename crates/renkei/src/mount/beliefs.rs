@@ -159,8 +159,11 @@ impl Mounted {
         let learnt = self.learnable(table, dir, mark, |changed, dir_ino, table| {
             changed.concerns(dir_ino, |name| table.child(dir, name) == Some(id), table.ino(id))
         });
+        let is_last = self.learnable(table, dir, mark, |changed, dir_ino, table| {
+            changed.concerns_name(dir_ino, |name| table.child(dir, name) == Some(id))
+        });
         if let Ok(node) = table.node(dir)
-            && learnt.is_none()
+            && is_last.is_none()
         {
             // It may not be among the names that were told since.
             node.whole = None;
@@ -221,7 +224,8 @@ impl Mounted {
                     })
                 });
                 let changed = Changed::name(table.ino(dir), &name);
-                let is_same = |changed: &Changed, ino, _: &Table| changed.concerns_name(ino, &name);
+                let is_same =
+                    |changed: &Changed, ino, _: &Table| changed.concerns_name(ino, |other| other == name);
                 let is_last = self.learnable(&table, dir, mark.held(true), is_same).is_some();
                 let whole = table.node(dir).ok().and_then(|node| node.whole).filter(|_| is_last);
                 touched.extend(table.unlearn(&changed));
