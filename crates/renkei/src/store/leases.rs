@@ -5,12 +5,12 @@
 //! ([`LeaseTable::changed`]) and, before that is acknowledged, waits until all who were called have answered or their
 //! terms are over ([`LeaseTable::settle`]). Calls of one holder that wait to be sent become one.
 
-use crate::home::write_file;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::lease::telling::{Telling, Told};
 use renkei_core::lease::{HolderId, Moment, Noted};
 use renkei_core::wire::file::Changed;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ impl LeaseTable {
         if let Some(note) = &self.note
             && !note.is_there.load(Ordering::SeqCst)
         {
-            write_file(&note.path, &[], 0o600)?;
+            make_note(&note.path)?;
             note.is_there.store(true, Ordering::SeqCst);
         }
         let id = telling.join(now);
@@ -175,6 +175,13 @@ impl LeaseTable {
     pub fn counts(&self) -> (usize, usize) {
         self.telling().counts()
     }
+}
+
+/// Makes the file that says that somebody may believe something, so that it outlives a power cut.
+fn make_note(path: &Path) -> Result<(), Error> {
+    let made = File::create(path).and_then(|file| file.sync_all());
+    let synced = made.and_then(|()| File::open(path.parent().unwrap_or(path))?.sync_all());
+    synced.map_err(|error| Error::new(Code::SystemCall, "note leases", path.display(), error))
 }
 
 impl Lessee {
