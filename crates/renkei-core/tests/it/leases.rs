@@ -328,6 +328,7 @@ impl Pop {
 
 /// What is under way between a mount and its PoP, or in work there.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few at a time")]
 enum Body {
     Renew(u64),
     Settled(u64),

@@ -20,6 +20,7 @@ pub enum Question {
 pub type Held = (Name, u64, Attr);
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few at a time")]
 pub enum Answer {
     Found {
         dir: u64,
@@ -221,10 +222,11 @@ impl Mount {
     pub fn on_answer(&mut self, answer: Answer, asked: u64) {
         let Some(mark) = self.marks.remove(&asked) else { return };
         match answer {
-            Answer::Found { dir, name, found, is_held } => match found {
-                Some((child, attr)) => self.believe(mark.held(is_held), dir, name, child, attr),
-                None => {}
-            },
+            Answer::Found { dir, name, found, is_held } => {
+                if let Some((child, attr)) = found {
+                    self.believe(mark.held(is_held), dir, name, child, attr);
+                }
+            }
             Answer::Listed { dir, found, is_held } => {
                 let mark = mark.held(is_held);
                 let listed: Vec<&Name> = found.iter().map(|(name, ..)| name).collect();
