@@ -8,6 +8,7 @@
 
 use renkei::catalogue::{Trees, VolumeTree};
 use renkei::home::Home;
+use renkei::store::leases::LeaseTable;
 use renkei::store::local::{Access, LocalStore};
 use renkei::store::temp::temp_name;
 use renkei::store::{Dir, ReadFile, Space, Store};
@@ -224,7 +225,10 @@ fn main() {
     let open = |name: &str| Trees::open("", &Home::at(&folder.join(name))).expect("the database opens");
     let (home, here) = (open("home"), open("here"));
     let (home, journal) = (home.tree([7; 16]).expect("it opens"), folder.join("unkept"));
-    let begin = || Pending::open("bench", here.tree([7; 16]).expect("it opens"), &journal).expect("it opens");
+    let begin = || {
+        let tree = here.tree([7; 16]).expect("it opens");
+        Pending::open("bench", tree, &journal, LeaseTable::default()).expect("it opens")
+    };
     let mut bench = Bench { wanted, home, found: Vec::new(), made: 0 };
     let before = status_mb("VmRSS");
     let pending = begin();

@@ -100,3 +100,27 @@ impl Recent {
         since > self.last.len() || self.last.iter().rev().take(since).any(concerns)
     }
 }
+
+/// When a question was asked, and whether its answer is under a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// What was believed then is of this age.
+    pub age: u64,
+    /// How many changes were heard of before.
+    pub count: u64,
+    /// Whether the answer is under a lease.
+    pub is_held: bool,
+}
+
+impl Mark {
+    /// The same moment, of an answer that is under a lease or not.
+    pub fn held(self, is_held: bool) -> Mark {
+        Mark { is_held, ..self }
+    }
+
+    /// In which age an answer may be believed; not if one of the changes since the question concerns it.
+    pub fn learnable(&self, recent: &Recent, concerns: impl Fn(&Changed) -> bool) -> Option<u64> {
+        let is_late = || recent.is_concerned(self.count, |changed| changed.all || concerns(changed));
+        (self.is_held && !is_late()).then_some(self.age)
+    }
+}

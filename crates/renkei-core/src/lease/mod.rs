@@ -15,6 +15,7 @@
 
 pub mod holder;
 pub mod locks;
+pub mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +47,8 @@ struct Standing {
     called: u64,
     answered: u64,
     dirs: BTreeSet<u64>,
+    /// Whether he cannot be told anything any more.
+    has_ended: bool,
 }
 
 /// A call that a holder has to answer.
@@ -86,7 +89,8 @@ impl Leases {
         let id = HolderId(self.next);
         self.next += 1;
         let until = now + self.term;
-        let standing = Standing { until, round: 1, called: 0, answered: 0, dirs: BTreeSet::new() };
+        let (dirs, has_ended) = (BTreeSet::new(), false);
+        let standing = Standing { until, round: 1, called: 0, answered: 0, dirs, has_ended };
         self.holders.insert(id, standing);
         id
     }
@@ -163,11 +167,24 @@ impl Leases {
         self.holders.remove(&id);
     }
 
-    /// Forgets holders that were not heard of for a term.
+    /// A holder cannot be told anything any more, and is forgotten when his term is over.
+    pub fn end(&mut self, id: HolderId) {
+        if let Some(standing) = self.holders.get_mut(&id) {
+            standing.has_ended = true;
+        }
+    }
+
+    /// Whether the term of a holder is not over.
+    pub fn has_terms(&self, now: Moment) -> bool {
+        self.holders.values().any(|standing| standing.until > now)
+    }
+
+    /// Has holders hold nothing that were not heard of for a term, and forgets those that have ended.
     pub fn sweep(&mut self, now: Moment) {
         let over: Vec<_> = self.holders.iter().filter(|(_, standing)| standing.until <= now).collect();
         let over: Vec<HolderId> = over.into_iter().map(|(id, _)| *id).collect();
         over.into_iter().for_each(|id| self.end_if_over(id, now));
+        self.holders.retain(|_, standing| standing.until > now || !standing.has_ended);
     }
 
     /// Whether nobody holds anything.

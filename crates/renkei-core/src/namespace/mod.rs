@@ -16,6 +16,8 @@ pub mod allowance;
 pub mod follower;
 pub mod home;
 pub mod memory;
+pub mod merged;
+pub mod news;
 pub mod overlay;
 pub mod page;
 pub mod placement;

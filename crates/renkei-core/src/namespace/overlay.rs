@@ -62,6 +62,11 @@ impl Layer {
         self.names.keys()
     }
 
+    /// All nodes that differ.
+    pub fn all_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.keys().copied()
+    }
+
     /// Directories that became part of others here, each with that one.
     pub fn merged(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         self.nodes.iter().filter_map(|(id, (node, _))| Some((*id, node.as_ref()?.merged_into()?)))

@@ -353,6 +353,23 @@ impl Changed {
         self.names.iter().map(|(dir, _)| *dir).chain(self.nodes.iter().copied()).collect()
     }
 
+    /// Whether it concerns what was found under a name, the number of its directory being `dir` and its own `own`.
+    pub fn concerns(&self, dir: u64, is_name: impl Fn(&[u8]) -> bool, own: u64) -> bool {
+        let is_of = |(at, _): &(u64, Vec<u8>)| *at == own;
+        self.concerns_name(dir, is_name) || self.names.iter().any(is_of) || self.nodes.contains(&own)
+    }
+
+    /// Whether it concerns what a name of a directory leads to.
+    pub fn concerns_name(&self, dir: u64, is_name: impl Fn(&[u8]) -> bool) -> bool {
+        let is_it = |(at, name): &(u64, Vec<u8>)| *at == dir && (name.is_empty() || is_name(name));
+        self.all || self.names.iter().any(is_it)
+    }
+
+    /// Whether it concerns which names a directory has.
+    pub fn concerns_names_of(&self, dir: u64) -> bool {
+        self.all || self.names.iter().any(|(at, _)| *at == dir)
+    }
+
     /// Takes in what another one says.
     pub fn merge(&mut self, other: &Changed) {
         self.all |= other.all;

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
+mod leases;
 mod messages;
+mod mounts;
 mod mover;
 mod namespace;
 mod queue;

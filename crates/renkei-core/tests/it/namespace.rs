@@ -25,7 +25,7 @@ fn attributes(mode: u32) -> Attributes {
 
 /// A step of a script: numbers name directories and nodes among those there are.
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     Make { dir: usize, name: u8, kind: u8 },
     Link { node: usize, dir: usize, name: u8 },
     Remove { dir: usize, name: u8 },
@@ -55,10 +55,10 @@ fn spot(dir: NodeId, name: u8) -> Spot {
 }
 
 /// Own changes that wrote a file last, and where what they wrote goes if another site's came before.
-type Wrote = BTreeMap<NodeId, (u64, NodeId)>;
+pub type Wrote = BTreeMap<NodeId, (u64, NodeId)>;
 
 /// The change a step means to whoever sees `tree`; `id` is a fresh number, `last` are the own changes that wrote.
-fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> Change {
+pub fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> Change {
     let (dirs, nodes) = (&ids.dirs, &ids.nodes);
     let dir = |which: usize| dirs[which % dirs.len()];
     let node = |which: usize| nodes[which % nodes.len()];
@@ -107,17 +107,17 @@ fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> 
 }
 
 /// Numbers that were given, so that a script names what there is and what there was.
-struct Ids {
+pub struct Ids {
     dirs: Vec<NodeId>,
     nodes: Vec<NodeId>,
 }
 
 impl Ids {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Ids { dirs: vec![ROOT], nodes: vec![ROOT] }
     }
 
-    fn note(&mut self, change: &Change) {
+    pub fn note(&mut self, change: &Change) {
         if let Change::Make { id, kind, .. } = change {
             self.nodes.push(*id);
             if *kind == NewKind::Dir {

@@ -177,7 +177,7 @@ fn run(seeds: Range<u64>) {
 }
 
 /// The number in a variable of the environment.
-fn variable(name: &str) -> Option<u64> {
+pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|number| number.parse().unwrap())
 }
 

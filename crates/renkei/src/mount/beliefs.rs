@@ -9,6 +9,7 @@ use super::attributes::Known;
 use super::table::{ROOT, Table};
 use fuser::FileType;
 use renkei_core::error::Error;
+pub(super) use renkei_core::lease::holder::Mark;
 use renkei_core::lease::holder::Recent;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Changed, Item, Lessor, Op};
@@ -21,21 +22,6 @@ pub(super) struct Beliefs {
     /// How long the kernel believes what is told of a place without leases.
     ttl: Duration,
     recent: Mutex<Recent>,
-}
-
-/// When a question was asked, and whether its answer is under a lease.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    age: u64,
-    count: u64,
-    pub(super) is_held: bool,
-}
-
-impl Mark {
-    /// The same moment, of an answer that is under a lease or not.
-    pub(super) fn held(self, is_held: bool) -> Mark {
-        Mark { is_held, ..self }
-    }
 }
 
 impl Beliefs {
@@ -171,13 +157,17 @@ impl Mounted {
     /// Believes what was found of a file in a directory, if nothing about it changed since it was asked for.
     pub(super) fn believe(&self, table: &mut Table, id: u64, dir: u64, mark: Mark) {
         let learnt = self.learnable(table, dir, mark, |changed, dir_ino, table| {
-            let about = |at: u64, name: &[u8]| {
-                at == dir_ino && (name.is_empty() || table.child(dir, name) == Some(id))
-            };
-            let own = table.ino(id);
-            changed.names.iter().any(|(at, name)| about(*at, name) || *at == own)
-                || changed.nodes.contains(&own)
+            changed.concerns(dir_ino, |name| table.child(dir, name) == Some(id), table.ino(id))
         });
+        let is_last = self.learnable(table, dir, mark, |changed, dir_ino, table| {
+            changed.concerns_name(dir_ino, |name| table.child(dir, name) == Some(id))
+        });
+        if let Ok(node) = table.node(dir)
+            && is_last.is_none()
+        {
+            // It may not be among the names that were told since.
+            node.whole = None;
+        }
         if let Ok(node) = table.node(id)
             && !node.is_written()
         {
@@ -187,9 +177,8 @@ impl Mounted {
 
     /// Believes that all names of a directory are known.
     pub(super) fn believe_whole(&self, table: &mut Table, dir: u64, mark: Mark) {
-        let whole = self.learnable(table, dir, mark, |changed, dir_ino, _| {
-            changed.names.iter().any(|(at, _)| *at == dir_ino)
-        });
+        let whole =
+            self.learnable(table, dir, mark, |changed, dir_ino, _| changed.concerns_names_of(dir_ino));
         if let Ok(node) = table.node(dir) {
             node.whole = whole;
         }
@@ -203,9 +192,7 @@ impl Mounted {
         concerns: impl Fn(&Changed, u64, &Table) -> bool,
     ) -> Option<u64> {
         let dir_ino = table.ino(dir);
-        let concerns = |changed: &Changed| changed.all || concerns(changed, dir_ino, table);
-        let is_late = || self.beliefs.recent().is_concerned(mark.count, concerns);
-        (mark.is_held && !is_late()).then_some(mark.age)
+        mark.learnable(&self.beliefs.recent(), |changed| concerns(changed, dir_ino, table))
     }
 
     /// The site says that something has changed: neither the kernel nor this mount believes it any more after this.
@@ -229,12 +216,18 @@ impl Mounted {
             for (number, path) in paths.iter().enumerate() {
                 let Some((dir, name)) = table.place(path) else { continue };
                 let known = dirs.as_ref().and_then(|dirs| dirs.get(number));
+                // The name may have been another directory's by then.
+                let known = known.filter(|item| item.ino == table.ino(dir));
                 let learnt = known.and_then(|_| {
-                    let mark = mark.held(true);
-                    self.learnable(&table, dir, mark, |changed, ino, _| changed.dirs().contains(&ino))
+                    self.learnable(&table, dir, mark.held(true), |changed, ino, table| {
+                        changed.dirs().contains(&ino) || table.concerns_name_of(dir, changed)
+                    })
                 });
                 let changed = Changed::name(table.ino(dir), &name);
-                let whole = table.node(dir).ok().and_then(|node| node.whole);
+                let is_same =
+                    |changed: &Changed, ino, _: &Table| changed.concerns_name(ino, |other| other == name);
+                let is_last = self.learnable(&table, dir, mark.held(true), is_same).is_some();
+                let whole = table.node(dir).ok().and_then(|node| node.whole).filter(|_| is_last);
                 touched.extend(table.unlearn(&changed));
                 self.beliefs.recent().add(changed);
                 if let (Ok(node), Some(item)) = (table.node(dir), known) {
@@ -277,6 +270,8 @@ mod tests {
         desk: Desk,
         asked: AtomicU64,
         lease: Arc<Lease>,
+        /// What happens after something was done and before its answer comes.
+        meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     }
 
     #[derive(Default)]
@@ -311,7 +306,10 @@ mod tests {
 
         fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            self.desk.operate(op, content)
+            let answer = self.desk.operate(op, content);
+            let meanwhile = self.meanwhile.lock().unwrap().take();
+            meanwhile.into_iter().for_each(|happens| happens());
+            answer
         }
 
         fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
@@ -331,9 +329,14 @@ mod tests {
             std::fs::create_dir(top.path().join("d")).unwrap();
             std::fs::write(top.path().join("d/f"), "one").unwrap();
             let store = Arc::new(LocalStore::open(top.path(), Access::ReadWrite).unwrap());
-            let holder: Arc<Lessee> = Arc::new(Arc::new(LeaseTable::default()).join());
+            let holder: Arc<Lessee> = Arc::new(Arc::new(LeaseTable::default()).join().unwrap());
             let desk = Desk::new(store, RelPath::root(), true).unwrap().held_by(holder);
-            let near = Arc::new(Near { desk, asked: AtomicU64::new(0), lease: Arc::default() });
+            let near = Arc::new(Near {
+                desk,
+                asked: AtomicU64::new(0),
+                lease: Arc::default(),
+                meanwhile: Mutex::default(),
+            });
             let mounted = Arc::new(Mounted::new(near.clone(), Duration::from_secs(1)).unwrap());
             mounted.listen();
             Bench { mounted, near, top }
@@ -439,5 +442,46 @@ mod tests {
         bench.tell(&Changed::name(bench.ino(""), b"x"));
         assert_eq!(bench.asks(|mounted| mounted.look_at(ROOT).unwrap()).1, 1);
         assert!(Path::new(bench.top.path()).exists());
+    }
+
+    #[test]
+    fn a_name_that_somebody_removed_is_in_no_listing() {
+        let bench = Bench::new();
+        std::fs::write(bench.top.path().join("d/g"), "two").unwrap();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        assert_eq!(bench.list(d).len(), 2);
+        std::fs::remove_file(bench.top.path().join("d/g")).unwrap();
+        bench.tell(&Changed::name(bench.ino("d"), b"g"));
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"f".to_vec()], 0));
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"g").is_err()), (true, 0));
+    }
+
+    #[test]
+    fn a_directory_that_is_renamed_while_something_is_made_in_it_is_not_believed_by_its_old_name() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let (from, to) = (bench.top.path().join("d"), bench.top.path().join("e"));
+        let (near, top) = (bench.near.clone(), bench.ino(""));
+        *bench.near.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            std::fs::rename(from, to).unwrap();
+            let names = ["d", "e"].map(|name| (top, name.into())).into();
+            near.lease.0.get().unwrap()(&Changed { names, ..Changed::default() });
+        }));
+        bench.mounted.make_dir(d, b"made", 0o755).unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.lookup(ROOT, b"d").is_err()), (true, 1));
+        assert!(bench.mounted.lookup(ROOT, b"e").is_ok());
+    }
+
+    #[test]
+    fn another_directory_of_the_same_name_is_not_taken_for_the_one_in_which_something_is_made() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        std::fs::rename(bench.top.path().join("d"), bench.top.path().join("e")).unwrap();
+        std::fs::create_dir(bench.top.path().join("d")).unwrap();
+        bench.tell(&Changed::name(bench.ino(""), b"d"));
+        bench.mounted.make_dir(d, b"made", 0o755).unwrap();
+        let (found, asked) = bench.asks(|mounted| mounted.lookup(ROOT, b"d").unwrap());
+        assert_eq!((found.1.ino, asked), (bench.ino("d"), 1));
     }
 }

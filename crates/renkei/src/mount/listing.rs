@@ -36,6 +36,8 @@ struct Part {
     asked: Mark,
     /// How many of its names were forgotten when it was begun.
     losses: u64,
+    /// By what the files are known that were in it.
+    number: u64,
     /// What the kernel had no room for.
     left: Option<u64>,
 }
@@ -65,7 +67,8 @@ impl Mounted {
         let (begun, losses) = (self.beliefs.mark(), self.table().node(id)?.losses);
         let (handle, _) = self.at(|table| table.path(id), |path| self.ask_open(Op::OpenDir(path.clone())))?;
         let begun = begun.held(true);
-        Ok(Part { handle, items: Vec::new(), before: 0, more: true, begun, asked: begun, losses, left: None })
+        let (items, number) = (Vec::new(), self.next());
+        Ok(Part { handle, items, before: 0, more: true, begun, asked: begun, losses, number, left: None })
     }
 
     pub(super) fn close_dir(&self, fh: u64) {
@@ -155,6 +158,10 @@ impl Mounted {
         let mut table = self.table();
         if table.node(dir).is_ok_and(|node| node.losses == part.losses) {
             self.believe_whole(&mut table, dir, part.begun);
+            if table.node(dir).is_ok_and(|node| node.whole.is_some()) {
+                // Others removed what was not among them.
+                table.keep_listed(dir, part.number);
+            }
         }
     }
 
@@ -169,10 +176,13 @@ impl Mounted {
         let Some(item) = self.item_at(listing.dir, part, at - DOTS)? else { return Ok(None) };
         let name = item.entry.path.as_bytes().to_vec();
         let known = self.owners.known(item);
-        let asked = part.asked;
+        let (asked, number) = (part.asked, part.number);
         let id = {
             let mut table = self.table();
             let id = table.enter(listing.dir, &name, known);
+            if let Ok(node) = table.node(id) {
+                node.listed = number;
+            }
             self.believe(&mut table, id, listing.dir, asked);
             id
         };

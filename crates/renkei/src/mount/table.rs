@@ -52,6 +52,8 @@ pub(super) struct Node {
     pub(super) is_looked_up: bool,
     /// How many of its names were forgotten here.
     pub(super) losses: u64,
+    /// The listing in which it was seen last.
+    pub(super) listed: u64,
     /// The version the kernel's cache is of.
     pub(super) cached: Option<Known>,
     /// Where its content is, while it is open.
@@ -210,8 +212,11 @@ impl Table {
     /// A name was changed, and what had the new one is removed.
     pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
         let moved = self.child(from.0, from.1);
-        // Two names of one file: nothing happened.
+        // Two names of one file: nothing happened, unless they were two by then.
         if from == to || (moved.is_some() && moved == self.child(to.0, to.1)) {
+            for dir in [from.0, to.0] {
+                self.nodes.entry(dir).and_modify(|node| node.whole = None);
+            }
             return;
         }
         self.remove(to.0, to.1);
@@ -315,6 +320,13 @@ impl Table {
         Some((dir, name.to_vec()))
     }
 
+    /// Whether the name by which the path of a file goes was changed.
+    pub(super) fn concerns_name_of(&self, id: u64, changed: &Changed) -> bool {
+        let Some((dir, name)) = self.nodes.get(&id).and_then(|node| node.names.first()) else { return false };
+        let ino = self.ino(*dir);
+        changed.names.iter().any(|(at, known)| *at == ino && (known.is_empty() || **known == **name))
+    }
+
     /// Names of a directory and what they lead to, in order.
     pub(super) fn names(&self, dir: u64) -> Vec<(Vec<u8>, u64)> {
         let children = self.nodes.get(&dir).map(|node| &node.children);
@@ -351,6 +363,16 @@ impl Table {
         concerned
     }
 
+    /// Takes away the names of a directory that were in no line of a whole listing.
+    pub(super) fn keep_listed(&mut self, dir: u64, listing: u64) {
+        let stays = |node: &Node| node.listed == listing || node.is_written();
+        let was_listed = |id: &u64| self.nodes.get(id).is_some_and(stays);
+        let children = self.nodes.get(&dir).map(|node| &node.children);
+        let gone = children.into_iter().flatten().filter(|(_, id)| !was_listed(id));
+        let gone: Vec<Name> = gone.map(|(name, _)| name.clone()).collect();
+        gone.iter().for_each(|name| self.detach(dir, name));
+    }
+
     /// The files that have a number at the other side.
     fn ids(&self, ino: u64) -> Vec<u64> {
         let own = self.nodes.get(&ino).filter(|node| node.known.ino == ino).map(|_| ino);
@@ -374,6 +396,7 @@ impl Node {
             whole: None,
             is_looked_up: false,
             losses: 0,
+            listed: 0,
             cached: None,
             content: None,
         }

@@ -16,6 +16,7 @@ use crate::net::tls::TlsStream;
 use crate::store::leases::Lessee;
 use crate::store::locks::Locker;
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::telling::Told;
 use renkei_core::link::controller::{is_far, is_long};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
@@ -112,7 +113,11 @@ fn wait_for_end(
             _ if failure.is_over() => return failure.first().map_or(Ok(()), Err),
             Err(error) if error.code == Code::ConnectionLost => return Ok(()),
             Ok(Control::Abort(error)) | Err(error) => return Err(error),
-            Ok(Control::Renew(number)) => control.sender().send(&renewed(number, holder, locker))?,
+            Ok(Control::Renew(number)) => match holder {
+                // The term comes after the calls that wait to be sent.
+                Some(holder) => holder.ask_term(number, locker.round()),
+                None => control.sender().send(&no_term(number, locker))?,
+            },
             Ok(Control::Settled(number)) => match holder {
                 Some(holder) if number == u64::MAX => holder.leave(),
                 Some(holder) => holder.answer(number),
@@ -123,14 +128,23 @@ fn wait_for_end(
     }
 }
 
-/// A term for the leases of a client, if it has any.
-fn renewed(number: u64, holder: Option<&Lessee>, locker: &dyn Locker) -> Control {
-    let (round, term) = holder.map_or((0, Duration::ZERO), Lessee::renew);
-    let term_ms = u32::try_from(term.as_millis()).unwrap_or(u32::MAX);
-    Control::Renewed { number, round, term_ms, locks: locker.round() }
+/// What a client without leases hears when it asks for a term.
+fn no_term(number: u64, locker: &dyn Locker) -> Control {
+    Control::Renewed { number, round: 0, term_ms: 0, locks: locker.round() }
 }
 
-/// Tells a holder of leases what has changed, as it happens.
+/// Puts what a holder is told into a message.
+fn said(told: Told) -> Control {
+    match told {
+        Told::Call { number, what } => Control::Changed { number, what },
+        Told::Term { number, round, length, locks } => {
+            let term_ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
+            Control::Renewed { number, round, term_ms, locks }
+        }
+    }
+}
+
+/// Tells a holder of leases what has changed, as it happens, and gives him his terms: one thread does both, so in their order.
 fn spawn_caller(
     holder: Option<&Arc<Lessee>>,
     failure: &Arc<Failure>,
@@ -140,8 +154,8 @@ fn spawn_caller(
     let Some(holder) = holder.cloned() else { return Ok(()) };
     let (failure, sender) = (failure.clone(), control.sender());
     threads.push(Account::own()?.spawn("leases", move || {
-        while let Some((number, what)) = holder.next_call() {
-            if let Err(error) = sender.send(&Control::Changed { number, what }) {
+        while let Some(told) = holder.next_told() {
+            if let Err(error) = sender.send(&said(told)) {
                 return failure.set(error);
             }
         }

@@ -230,7 +230,10 @@ fn open_desk(
     let place = access.open(&open.place, open.write)?;
     let root = format!("/{}", open.place.storage);
     let (mut store, account, write) = (place.store.clone(), place.account.clone(), open.write);
-    let holder = store.leases().filter(|_| open.leases).map(|table| Arc::new(table.join()));
+    let holder = store.leases().filter(|_| open.leases).and_then(|table| {
+        let joined = table.join();
+        joined.inspect_err(|error| tracing::warn!(%error, "no leases are given")).ok().map(Arc::new)
+    });
     if let Some(own) = holder.as_ref().and_then(|holder| store.held_by(holder.id())) {
         store = own;
     }

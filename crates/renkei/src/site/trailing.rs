@@ -11,10 +11,11 @@ use crate::store::local::LocalStore;
 use crate::store::temp::temp_name;
 use crate::store::tree::{dir_of, make_dirs, remove_tree};
 use crate::store::{Detail, Store};
-use crate::volume::merged::Merged;
 use crate::volume::pending::{Pending, Turn};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::namespace::merged::Merged;
+use renkei_core::namespace::news::News;
 use renkei_core::namespace::{Kind, NodeId, Origin, ROOT, Record, Spot};
 use renkei_core::path::RelPath;
 use std::collections::hash_map::Entry;
@@ -36,10 +37,7 @@ pub(super) fn apply(
 ) -> Result<(), Error> {
     let (stored, leases) = (store(pending, origin, records, plain), pending.leases());
     if leases.is_held() {
-        let effects = || records.iter().filter_map(|record| record.outcome.as_ref().ok());
-        let names = effects().flat_map(|effects| effects.names.iter().map(|(at, _)| at));
-        let nodes = effects().flat_map(|effects| effects.nodes.iter().map(|(id, _)| *id));
-        leases.changed_anywhere(None, &pending.changed(names, nodes));
+        leases.changed_anywhere(None, &pending.told(&News::of_records(records)));
     }
     stored
 }

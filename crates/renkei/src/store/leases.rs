@@ -1,13 +1,16 @@
 //! Leases at work: the table of a place whose changes are all known, with a clock and threads that wait.
 //!
 //! Who serves somebody that wants to be told joins as a [`Lessee`], notes each directory that is looked into before it is
-//! read, and sends on the calls that [`Lessee::next_call`] gives. Who changes something says so after it is done
+//! read, and sends on the calls that [`Lessee::next_told`] gives. Who changes something says so after it is done
 //! ([`LeaseTable::changed`]) and, before that is acknowledged, waits until all who were called have answered or their
 //! terms are over ([`LeaseTable::settle`]). Calls of one holder that wait to be sent become one.
 
-use renkei_core::lease::{Call, HolderId, Leases, Moment, Noted};
+use renkei_core::error::{Code, Error};
+use renkei_core::lease::telling::{Telling, Told};
+use renkei_core::lease::{HolderId, Moment, Noted};
 use renkei_core::wire::file::Changed;
-use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -16,28 +19,24 @@ use std::time::{Duration, Instant};
 pub const TERM: Duration = Duration::from_secs(3);
 
 /// Most directories that all holders of a place hold together.
-const MOST: usize = 100_000;
+pub const MOST: usize = 100_000;
 
 /// The leases on one place.
 pub struct LeaseTable {
-    state: Mutex<State>,
+    telling: Mutex<Telling>,
     changed: Condvar,
     begun: Instant,
     /// Whether anybody holds something: looked at before each change.
     is_held: AtomicBool,
+    /// Whether holders of a table before this one may believe something.
+    is_quiet: AtomicBool,
+    /// The file that is there as long as anybody may believe something, for the table after this one.
+    note: Option<Note>,
 }
 
-struct State {
-    leases: Leases,
-    waiting: HashMap<HolderId, Waiting>,
-    open: Vec<Call>,
-}
-
-/// What a holder has to be told.
-#[derive(Default)]
-struct Waiting {
-    number: u64,
-    what: Option<Changed>,
+struct Note {
+    path: PathBuf,
+    is_there: AtomicBool,
 }
 
 /// A holder of leases, as who serves him sees him.
@@ -57,17 +56,25 @@ impl Default for LeaseTable {
 impl LeaseTable {
     /// A table for terms of this length, of at most so many directories.
     pub fn new(term: Duration, most: usize) -> Self {
-        let state = State { leases: Leases::new(term, most), waiting: HashMap::new(), open: Vec::new() };
-        LeaseTable {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            begun: Instant::now(),
-            is_held: AtomicBool::new(false),
-        }
+        let (changed, begun, is_held) = (Condvar::new(), Instant::now(), AtomicBool::new(false));
+        let (telling, is_quiet) = (Mutex::new(Telling::new(term, most)), AtomicBool::new(false));
+        LeaseTable { telling, changed, begun, is_held, is_quiet, note: None }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics while it holds the lock")
+    /// The same for a place that outlives this process: a file says whether anybody may believe something. If it is there already,
+    /// nothing that is changed within the next term is acknowledged before its end.
+    pub fn noted_in(path: PathBuf, term: Duration, most: usize) -> Self {
+        let (table, is_there) = (LeaseTable::new(term, most), path.exists());
+        let telling = match is_there {
+            true => Telling::after_another(term, most, table.now()),
+            false => Telling::new(term, most),
+        };
+        let note = Some(Note { path, is_there: AtomicBool::new(is_there) });
+        LeaseTable { telling: Mutex::new(telling), is_quiet: AtomicBool::new(is_there), note, ..table }
+    }
+
+    fn telling(&self) -> MutexGuard<'_, Telling> {
+        self.telling.lock().expect("no thread panics while it holds the lock")
     }
 
     fn now(&self) -> Moment {
@@ -75,12 +82,29 @@ impl LeaseTable {
     }
 
     /// A new holder.
-    pub fn join(self: &Arc<Self>) -> Lessee {
-        let (mut state, now) = (self.state(), self.now());
-        state.leases.sweep(now);
-        let id = state.leases.join(now);
-        state.waiting.insert(id, Waiting::default());
-        Lessee { table: self.clone(), id, is_over: AtomicBool::new(false) }
+    ///
+    /// # Errors
+    /// It cannot be noted that there is one.
+    pub fn join(self: &Arc<Self>) -> Result<Lessee, Error> {
+        let (mut telling, now) = (self.telling(), self.now());
+        if let Some(note) = &self.note
+            && !note.is_there.load(Ordering::SeqCst)
+        {
+            make_note(&note.path)?;
+            note.is_there.store(true, Ordering::SeqCst);
+        }
+        let id = telling.join(now);
+        Ok(Lessee { table: self.clone(), id, is_over: AtomicBool::new(false) })
+    }
+
+    /// If nobody believes anything any more, the table after this one need not wait.
+    fn tidy_note(&self, telling: &Telling) {
+        let Some(note) = &self.note else { return };
+        if note.is_there.load(Ordering::SeqCst) && telling.is_forgotten(self.now()) {
+            // One that stays costs a wait.
+            let _ = std::fs::remove_file(&note.path);
+            note.is_there.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Whether anybody would have to be told of a change.
@@ -88,58 +112,76 @@ impl LeaseTable {
         self.is_held.load(Ordering::SeqCst)
     }
 
+    /// A holder has made a directory, and takes it for empty as long as he hears nothing else: he holds it, or hears at once.
+    pub fn hold_made(&self, holder: HolderId, dir: u64, is_empty: impl FnOnce() -> bool) {
+        if self.note(holder, dir) == Noted::No || !is_empty() {
+            self.changed_anywhere(None, &Changed::name(dir, b""));
+        }
+    }
+
+    fn note(&self, holder: HolderId, dir: u64) -> Noted {
+        let (mut telling, now) = (self.telling(), self.now());
+        let noted = telling.note(holder, dir, now);
+        if noted == Noted::New {
+            self.is_held.store(true, Ordering::SeqCst);
+        }
+        noted
+    }
+
     /// Something has changed, by a holder or somebody else: tells those who looked into the directories in question.
     pub fn changed(&self, by: Option<HolderId>, what: &Changed) {
-        if what.all {
-            return self.changed_anywhere(by, what);
-        }
-        self.tell(what, |leases, now| leases.change(by, &what.dirs(), now));
+        self.tell(|telling, now| telling.changed(by, what, now));
     }
 
     /// The same where it is not known in which directories: tells everybody.
     pub fn changed_anywhere(&self, by: Option<HolderId>, what: &Changed) {
-        self.tell(what, |leases, now| leases.change_anywhere(by, now));
+        self.tell(|telling, now| telling.changed_anywhere(by, what, now));
     }
 
-    fn tell(&self, what: &Changed, call: impl FnOnce(&mut Leases, Moment) -> Vec<Call>) {
+    fn tell(&self, call: impl FnOnce(&mut Telling, Moment)) {
         if !self.is_held() {
             return;
         }
-        let (mut state, now) = (self.state(), self.now());
-        let calls = call(&mut state.leases, now);
-        self.is_held.store(!state.leases.is_empty(), Ordering::SeqCst);
-        for call in &calls {
-            let waiting = state.waiting.entry(call.holder).or_default();
-            waiting.number = call.number;
-            waiting.what.get_or_insert_default().merge(what);
-        }
-        state.open.extend(calls);
-        drop(state);
+        let (mut telling, now) = (self.telling(), self.now());
+        call(&mut telling, now);
+        self.is_held.store(!telling.is_empty(), Ordering::SeqCst);
+        drop(telling);
         self.changed.notify_all();
     }
 
     /// Returns when all who were called so far have answered or their terms are over; a holder does not wait for himself.
     pub fn settle(&self, by: Option<HolderId>) {
-        if !self.is_held() {
+        let was_quiet = self.is_quiet.load(Ordering::SeqCst);
+        if !self.is_held() && !was_quiet {
             return;
         }
-        let mut state = self.state();
-        let mut mine: Vec<Call> = state.open.iter().filter(|call| Some(call.holder) != by).copied().collect();
+        let mut telling = self.telling();
+        let mut mine = telling.settling(by);
         loop {
             let now = self.now();
-            mine.retain(|call| state.leases.is_open(call, now));
-            let State { leases, open, .. } = &mut *state;
-            open.retain(|call| leases.is_open(call, now));
-            let Some(until) = mine.iter().map(|call| call.until).max() else { return };
-            let waited = self.changed.wait_timeout(state, until.saturating_sub(now));
-            state = waited.expect("no thread panics while it holds the lock").0;
+            let Some(until) = telling.wait_until(&mut mine, now) else {
+                if was_quiet {
+                    self.is_quiet.store(false, Ordering::SeqCst);
+                    self.tidy_note(&telling);
+                }
+                return;
+            };
+            let waited = self.changed.wait_timeout(telling, until.saturating_sub(now));
+            telling = waited.expect("no thread panics while it holds the lock").0;
         }
     }
 
     /// Holders, and the directories that they hold.
     pub fn counts(&self) -> (usize, usize) {
-        self.state().leases.counts()
+        self.telling().counts()
     }
+}
+
+/// Makes the file that says that somebody may believe something, so that it outlives a power cut.
+fn make_note(path: &Path) -> Result<(), Error> {
+    let made = File::create(path).and_then(|file| file.sync_all());
+    let synced = made.and_then(|()| File::open(path.parent().unwrap_or(path))?.sync_all());
+    synced.map_err(|error| Error::new(Code::SystemCall, "note leases", path.display(), error))
 }
 
 impl Lessee {
@@ -155,55 +197,50 @@ impl Lessee {
 
     /// Notes that the holder is about to look into a directory.
     pub fn note(&self, dir: u64) -> Noted {
-        let (mut state, now) = (self.table.state(), self.table.now());
-        let noted = state.leases.note(self.id, dir, now);
-        if noted == Noted::New {
-            self.table.is_held.store(true, Ordering::SeqCst);
-        }
-        noted
+        self.table.note(self.id, dir)
     }
 
-    /// The holder was heard of: the round he is in, and the length of his term.
-    pub fn renew(&self) -> (u64, Duration) {
-        let (mut state, now) = (self.table.state(), self.table.now());
-        let term = state.leases.term();
-        state.leases.renew(self.id, now).map_or((0, Duration::ZERO), |round| (round, term))
+    /// The holder asks for a term, with this number, in this round of the locks: he is told after what waits.
+    pub fn ask_term(&self, number: u64, locks: u64) {
+        self.table.telling().ask_term(self.id, number, locks);
+        self.table.changed.notify_all();
     }
 
     /// The holder has answered.
     pub fn answer(&self, number: u64) {
-        self.table.state().leases.answer(self.id, number);
+        self.table.telling().answer(self.id, number);
         self.table.changed.notify_all();
     }
 
     /// The holder believes nothing any more, and comes back no more.
     pub fn leave(&self) {
-        self.table.state().leases.leave(self.id);
+        let mut telling = self.table.telling();
+        telling.leave(self.id);
+        self.table.tidy_note(&telling);
+        drop(telling);
         self.table.changed.notify_all();
     }
 
     /// Waits for what the holder is to be told next; none when the session has ended.
-    pub fn next_call(&self) -> Option<(u64, Changed)> {
-        let mut state = self.table.state();
+    pub fn next_told(&self) -> Option<Told> {
+        let mut telling = self.table.telling();
         loop {
             if self.is_over.load(Ordering::SeqCst) {
                 return None;
             }
-            if let Some(waiting) = state.waiting.get_mut(&self.id)
-                && let Some(what) = waiting.what.take()
-            {
-                return Some((waiting.number, what));
+            if let Some(told) = telling.next_told(self.id, self.table.now()) {
+                return Some(told);
             }
-            state = self.table.changed.wait(state).expect("no thread panics while it holds the lock");
+            telling = self.table.changed.wait(telling).expect("no thread panics while it holds the lock");
         }
     }
 
     /// The session has ended. Who was served may not know yet, and is waited for to the end of his term.
     pub fn end(&self) {
         {
-            let mut state = self.table.state();
+            let mut telling = self.table.telling();
             self.is_over.store(true, Ordering::SeqCst);
-            state.waiting.remove(&self.id);
+            telling.end(self.id);
         }
         self.table.changed.notify_all();
     }
@@ -223,7 +260,7 @@ mod tests {
     #[test]
     fn whoever_changes_something_waits_for_the_answer() {
         let table = table();
-        let holder = table.join();
+        let holder = table.join().unwrap();
         assert_eq!(holder.note(7), Noted::New);
         table.changed(None, &Changed::name(7, b"f"));
         table.changed(None, &Changed::name(7, b"g"));
@@ -233,7 +270,7 @@ mod tests {
                 table.settle(None);
                 begun.elapsed()
             });
-            let (number, what) = holder.next_call().unwrap();
+            let Some(Told::Call { number, what }) = holder.next_told() else { panic!() };
             assert_eq!((number, what.names.len()), (2, 2), "both in one");
             thread::sleep(Duration::from_millis(20));
             assert!(!waiting.is_finished());
@@ -246,7 +283,7 @@ mod tests {
     #[test]
     fn whoever_is_gone_is_waited_for_no_longer_than_his_term() {
         let table = table();
-        let holder = table.join();
+        let holder = table.join().unwrap();
         holder.note(7);
         holder.end();
         let begun = Instant::now();
@@ -256,6 +293,33 @@ mod tests {
         table.settle(None);
         assert!(begun.elapsed() >= SHORT - Duration::from_millis(20) && begun.elapsed() < 3 * SHORT);
         table.changed(None, &Changed::name(7, b"f"));
-        assert!(!table.is_held() && holder.next_call().is_none());
+        assert!(!table.is_held() && holder.next_told().is_none());
+    }
+
+    #[test]
+    fn after_a_kill_nothing_is_acknowledged_for_a_term_if_somebody_held_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = || Arc::new(LeaseTable::noted_in(dir.path().join("leased"), SHORT, 100));
+        let waits = |table: &LeaseTable| {
+            let begun = Instant::now();
+            table.changed(None, &Changed::name(7, b"f"));
+            table.settle(None);
+            begun.elapsed() > SHORT / 2
+        };
+        assert!(!waits(&begin()), "nobody was there");
+        let first = begin();
+        let holder = first.join().unwrap();
+        holder.note(7);
+        holder.end();
+        // It is killed now, and the holder believes on.
+        let second = begin();
+        assert!(waits(&second) && !waits(&second), "once");
+        assert!(!waits(&begin()), "nobody holds anything any more");
+        let third = begin();
+        let (gone, stays) = (third.join().unwrap(), third.join().unwrap());
+        gone.leave();
+        assert!(waits(&begin()));
+        stays.leave();
+        assert!(!waits(&begin()), "all said that they believe nothing");
     }
 }

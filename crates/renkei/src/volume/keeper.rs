@@ -67,9 +67,15 @@ pub(super) struct Scan {
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, scan_every_s: u64, watch: Option<Watch>, hands: Arc<dyn Hands>) -> Self {
-        let scan_every_s = AtomicU64::new(scan_every_s);
-        let (notes, away, quotas, digests, leases, told) = Default::default();
+    pub(super) fn new(
+        name: &str,
+        scan_every_s: u64,
+        watch: Option<Watch>,
+        hands: Arc<dyn Hands>,
+        leases: LeaseTable,
+    ) -> Self {
+        let (scan_every_s, leases) = (AtomicU64::new(scan_every_s), Arc::new(leases));
+        let (notes, away, quotas, digests, told) = Default::default();
         Shared { name: name.into(), notes, scan_every_s, watch, away, hands, digests, quotas, leases, told }
     }
 

@@ -26,7 +26,6 @@ pub mod grant;
 pub mod guarded;
 mod keeper;
 mod known;
-pub mod merged;
 mod notes;
 mod paths;
 pub mod pending;
@@ -55,6 +54,7 @@ pub use view::VolumeStore;
 use crate::catalogue::{Trees, VolumeId, VolumeTree};
 use crate::home::{Home, make_private_dir};
 use crate::store::Store;
+use crate::store::leases::{self, LeaseTable};
 use crate::store::local::{Access, LocalStore};
 use care::UseRow;
 use keeper::{Keeper, Shared};
@@ -277,7 +277,7 @@ impl Volumes {
         }
         let tree = self.trees(&mut open)?.tree(id)?;
         make_private_dir(&self.home.state_dir().join("volumes"))?;
-        let pending = Pending::open(name, tree, &self.journal(id))?;
+        let pending = Pending::open(name, tree, &self.journal(id), self.lease_table(id))?;
         open.pending.insert(id, pending.clone());
         Ok(pending)
     }
@@ -285,6 +285,15 @@ impl Volumes {
     /// Where it is noted what was done to plain files of a followed volume.
     fn journal(&self, id: VolumeId) -> PathBuf {
         self.home.state_dir().join("volumes").join(format!("{}.unkept", facts::id_text(&id)))
+    }
+
+    /// The leases on a volume; a file tells the next PoP whether anybody holds some.
+    fn lease_table(&self, id: VolumeId) -> LeaseTable {
+        LeaseTable::noted_in(self.lease_note(id), leases::TERM, leases::MOST)
+    }
+
+    fn lease_note(&self, id: VolumeId) -> PathBuf {
+        self.home.state_dir().join("volumes").join(format!("{}.leased", facts::id_text(&id)))
     }
 
     fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
@@ -315,7 +324,9 @@ impl Volumes {
             return Ok(volume.clone());
         }
         let trees = self.trees(&mut open)?;
-        let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?, hands)?);
+        make_private_dir(&self.home.state_dir().join("volumes"))?;
+        let leases = self.lease_table(facts.id);
+        let volume = Arc::new(Volume::open(name, facts, at, trees.tree(facts.id)?, hands, leases)?);
         open.volumes.insert(facts.id, volume.clone());
         Ok(volume)
     }
@@ -335,6 +346,7 @@ impl Volumes {
         }
         // It may never have been there.
         let _ = std::fs::remove_file(self.journal(id));
+        let _ = std::fs::remove_file(self.lease_note(id));
         match &open.trees {
             Some(trees) => trees.remove(id),
             None => Trees::open(&self.named, &self.home)?.remove(id),
@@ -368,6 +380,7 @@ impl Volume {
         at: &Site,
         tree: Arc<VolumeTree>,
         hands: Arc<dyn Hands>,
+        leases: LeaseTable,
     ) -> Result<Self, Error> {
         let missing = |error: Error| match error.code {
             Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
@@ -376,7 +389,7 @@ impl Volume {
         let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
-        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands));
+        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases));
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
         let volume = Volume { at: at.clone(), store, tree, shared };

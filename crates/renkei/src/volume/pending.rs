@@ -8,7 +8,6 @@
 
 use super::aside::Asides;
 use super::fellows::Fellows;
-use super::merged::Merged;
 use super::room::Rooms;
 pub use super::turn::Turn;
 use super::unkept::{Did, Unkept};
@@ -17,6 +16,8 @@ use crate::store::Dir;
 use crate::store::leases::LeaseTable;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::follower::{Follower, Refused};
+use renkei_core::namespace::merged::Merged;
+use renkei_core::namespace::news::News;
 use renkei_core::namespace::{Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Spot};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
@@ -164,7 +165,12 @@ impl Pending {
     ///
     /// # Errors
     /// `CatalogueFailed`, and those of the file system.
-    pub fn open(name: &str, tree: Arc<VolumeTree>, journal: &Path) -> Result<Arc<Self>, Error> {
+    pub fn open(
+        name: &str,
+        tree: Arc<VolumeTree>,
+        journal: &Path,
+        leases: LeaseTable,
+    ) -> Result<Arc<Self>, Error> {
         let (unkept, left) = Unkept::open(journal)?;
         let enlisted = match tree.note(ENLISTED)? {
             Some(bytes) => Some(decode("enlisted", &bytes)?),
@@ -177,7 +183,7 @@ impl Pending {
         let pending = Arc::new(Pending {
             name: name.into(),
             tree,
-            leases: Arc::default(),
+            leases: Arc::new(leases),
             seen: RwLock::new(seen),
             differs: AtomicBool::new(false),
             turn: Mutex::new(state),
@@ -293,15 +299,9 @@ impl Pending {
         self.seen().merged.clone()
     }
 
-    /// What those are told who hold leases, when names and nodes have changed.
-    pub fn changed<'s>(
-        &self,
-        names: impl Iterator<Item = &'s Spot>,
-        nodes: impl Iterator<Item = NodeId>,
-    ) -> Changed {
-        let number = |id| self.shown_number(self.meant(id)).0;
-        let names = names.map(|at| (number(at.dir), at.name.0.clone())).collect();
-        Changed { names, nodes: nodes.map(number).collect(), all: false }
+    /// What those are told who hold leases.
+    pub fn told(&self, news: &News) -> Changed {
+        news.told(&self.seen().merged)
     }
 
     /// The node of a number.

@@ -7,6 +7,8 @@ use crate::store::Dir;
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
 use renkei_core::namespace::follower::{Follower, Refused};
+use renkei_core::namespace::news::News;
+use renkei_core::namespace::overlay::Layer;
 use renkei_core::namespace::{Change, Node, NodeId, Numbered, Origin, Record, Spot};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
@@ -88,8 +90,7 @@ impl Turn<'_> {
         let noted = work.did.as_ref().map_or(Ok(()), |did| self.state.unkept.note(did));
         let held = noted.and_then(|()| plain()).inspect_err(|_| self.pending.give_back_room(first))?;
         let last = changes.last().map_or(0, |made| made.number);
-        let nodes: Vec<NodeId> =
-            weighed.made.iter().flat_map(|(_, effects)| effects.nodes.iter().map(|(id, _)| *id)).collect();
+        let news = News::of_made(&weighed.made);
         self.pending.show(|seen| {
             if let Some(follower) = &mut seen.follower {
                 follower.make(weighed);
@@ -99,10 +100,8 @@ impl Turn<'_> {
         });
         // Looked at after it is shown: whoever holds something from now on sees it.
         if self.pending.leases.is_held() {
-            let names = changes.iter().flat_map(|made| made.change.spots());
-            let (told, leases) = (self.pending.changed(names, nodes.into_iter()), &self.pending.leases);
-            match changes.iter().any(|made| made.change.spots().is_empty()) {
-                // It is changed by its number: the directories are not told that show it.
+            let (told, leases) = (self.pending.told(&news), &self.pending.leases);
+            match news.is_anywhere {
                 true => leases.changed_anywhere(self.by, &told),
                 false => leases.changed(self.by, &told),
             }
@@ -227,7 +226,7 @@ impl Turn<'_> {
         let own = records.iter().filter(|record| record.origin == origin).map(|record| record.number);
         own.max().map_or(Ok(()), |last| pending.settle_room(last))?;
         pending.tree.follow_with(origin, records, held)?;
-        let mut refused = Vec::new();
+        let (mut refused, merged) = (Vec::new(), pending.merged());
         let stale = pending.show(|seen| {
             let Some(follower) = &mut seen.follower else { return Ok(None) };
             for record in records {
@@ -241,15 +240,19 @@ impl Turn<'_> {
         })?;
         if let Some(mut follower) = stale {
             pending.lay_anew(&mut follower)?;
-            let before = pending.merged();
-            pending.show(|seen| {
-                seen.merged.lay(follower.layer());
-                seen.follower = Some(follower);
+            let news = pending.show(|seen| {
+                let before = seen.follower.replace(follower).map(|before| before.layer().clone());
+                let after = seen.follower.as_ref().map(Follower::layer);
+                seen.merged.lay(after.unwrap_or(&Layer::default()));
+                News::of_laying(&before.unwrap_or_default(), after.unwrap_or(&Layer::default()))
             });
-            if before != pending.merged() {
-                // What was shown in one directory is in another one.
-                pending.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+            if !news.is_empty() {
+                pending.leases.changed_anywhere(None, &pending.told(&news));
             }
+        }
+        if merged != pending.merged() {
+            // What was shown in one directory is in another one.
+            pending.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
         }
         if pending.count() == 0 {
             self.state.beside.clear();

@@ -147,6 +147,16 @@ impl VolumeDir {
         Ok(())
     }
 
+    /// Who makes a directory holds it.
+    fn hold_made(&self, name: &[u8]) {
+        let Some(holder) = self.holder else { return };
+        let Ok(made) = self.inner.child(name) else { return };
+        let is_empty = || made.list().is_ok_and(|mut listing| listing.next().is_none());
+        if let Ok((_, raw)) = made.self_entry(Detail::Basic) {
+            self.volume.shared.leases.hold_made(holder, raw.ino, is_empty);
+        }
+    }
+
     /// The other directory of a rename or link.
     fn peer<'a>(&self, op: &str, dir: &'a dyn Dir) -> Result<&'a VolumeDir, Error> {
         let peer = dir.as_any().downcast_ref::<VolumeDir>();
@@ -350,7 +360,8 @@ impl Dir for VolumeDir {
 
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {
         self.check_free(name)?;
-        self.change_name(name, || self.add_name("make directory", name, || self.inner.mkdir(name, mode)))
+        let make = || self.inner.mkdir(name, mode).inspect(|()| self.hold_made(name));
+        self.change_name(name, || self.add_name("make directory", name, make))
     }
 
     fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error> {

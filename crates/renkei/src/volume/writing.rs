@@ -156,6 +156,10 @@ impl FollowedDir {
         let mut turn = self.turn(writer)?;
         let (id, attributes) = (turn.draw()?, writer.attributes(mode & !UMASK, now()));
         let made = Change::Make { id, at: self.spot(name), kind: NewKind::Dir, attributes, keep_both: true };
+        if let Some(holder) = self.volume.holder {
+            // Before anybody can make something in it.
+            self.volume.pending.leases().hold_made(holder, id.0, || true);
+        }
         let made = turn.make(vec![made], Work::default(), || Ok(Vec::new()));
         made.map_err(|error| self.about("make directory", name, error))
     }

@@ -199,6 +199,52 @@ fn a_mount_that_is_gone_holds_nobody_up_longer_than_its_term() {
 }
 
 #[test]
+fn a_pop_that_was_killed_acknowledges_nothing_that_a_mount_may_not_have_heard_of() {
+    let Some((_dir, mut kek, [maker, other])) = two() else { return };
+    fs::write(maker.path("f"), "1").unwrap();
+    assert_eq!(other.len("f"), Some(1));
+    // It believes what it was told, and hears nothing.
+    other.kill(libc::SIGSTOP);
+    kek.restart();
+    kek.ok(&["mv", "/genome/f", "/genome/g"]);
+    let shown = thread::scope(|scope| {
+        let looking = scope.spawn(|| other.len("f"));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) && !looking.is_finished() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // What the kernel does not know is asked of the mount.
+        other.kill(libc::SIGCONT);
+        looking.join().unwrap()
+    });
+    assert_eq!(shown, None, "it was renamed");
+    let begun = Instant::now();
+    kek.ok(&["mv", "/genome/g", "/genome/h"]);
+    assert!(begun.elapsed() < TERM, "only what comes first waits, not {:?}", begun.elapsed());
+}
+
+#[test]
+fn what_another_mount_makes_in_a_new_directory_is_there() {
+    let Some((_dir, _kek, points)) = two() else { return };
+    for round in 0..20 {
+        let dir = format!("d{round}");
+        let (maker, other) = (&points[round % 2], &points[(round + 1) % 2]);
+        fs::create_dir(maker.path(&dir)).unwrap();
+        let file = format!("{dir}/f");
+        fs::write(other.path(&file), "1").unwrap();
+        assert_eq!(maker.len(&file), Some(1), "round {round}");
+        fs::write(other.path(&format!("{dir}/g")), "2").unwrap();
+        for _ in 0..3 {
+            assert_eq!(fs::read_dir(maker.path(&dir)).unwrap().count(), 2, "round {round}");
+        }
+        fs::remove_file(other.path(&file)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(fs::read_dir(maker.path(&dir)).unwrap().count(), 1, "round {round}");
+        }
+    }
+}
+
+#[test]
 fn a_mount_at_a_follower_shows_what_the_follower_has() {
     if !can_mount() {
         return;

@@ -3,8 +3,8 @@
 //! Own changes name them by their numbers, and who has one open knows it by that. So a directory is shown by the first number
 //! that it had here, as long as the PoP runs, and is meant by all of them.
 
-use renkei_core::namespace::overlay::Layer;
-use renkei_core::namespace::{NodeId, Record};
+use super::overlay::Layer;
+use super::{NodeId, Record};
 use std::collections::HashMap;
 
 /// Which directory is meant by a number.
@@ -19,7 +19,7 @@ pub struct Merged {
 
 impl Merged {
     /// Takes over what the log has of it.
-    pub(super) fn settle(&mut self, known: impl Iterator<Item = (NodeId, NodeId)>) {
+    pub fn settle(&mut self, known: impl Iterator<Item = (NodeId, NodeId)>) {
         for (id, into) in known {
             self.settled.insert(id, into);
             self.see(id, into);
@@ -27,14 +27,14 @@ impl Merged {
     }
 
     /// The same, by records.
-    pub(super) fn settle_records(&mut self, records: &[Record]) {
+    pub fn settle_records(&mut self, records: &[Record]) {
         let nodes =
             records.iter().filter_map(|record| record.outcome.as_ref().ok()).flat_map(|done| &done.nodes);
         self.settle(nodes.filter_map(|(id, node)| Some((*id, node.as_ref()?.merged_into()?))));
     }
 
     /// Takes over what own changes come to now.
-    pub(super) fn lay(&mut self, layer: &Layer) {
+    pub fn lay(&mut self, layer: &Layer) {
         self.seen = self.settled.clone();
         self.shown.clear();
         let known: Vec<_> =
@@ -49,17 +49,17 @@ impl Merged {
     }
 
     /// Whether there are any.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
     /// The directory that is meant.
-    pub(super) fn meant(&self, id: NodeId) -> NodeId {
+    pub fn meant(&self, id: NodeId) -> NodeId {
         self.seen.get(&id).copied().unwrap_or(id)
     }
 
     /// The number by which a directory is shown.
-    pub(super) fn shown(&self, id: NodeId) -> NodeId {
+    pub fn shown(&self, id: NodeId) -> NodeId {
         self.shown.get(&id).copied().unwrap_or(id)
     }
 
