@@ -144,11 +144,13 @@ fn a_tree_that_is_copied_out_of_a_mount_is_on_its_way() {
     };
     let (stop, (ready, is_ready)) = (Stop::default(), mpsc::channel());
     thread::scope(|scope| {
-        let tell = || {
-            ready.send(()).unwrap();
-            Ok(())
-        };
-        scope.spawn(|| point::run(files.clone(), &options, &stop, tell).unwrap());
+        scope.spawn(|| {
+            let tell = || {
+                ready.send(()).unwrap();
+                Ok(())
+            };
+            point::run(files.clone(), &options, &stop, tell).unwrap();
+        });
         is_ready.recv_timeout(PATIENCE).unwrap();
         let done =
             Command::new("timeout").arg("60").args(["cp", "-r"]).arg(point.join("d")).arg(&copy).status();
