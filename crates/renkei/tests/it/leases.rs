@@ -10,6 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// How long a loaded machine may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How long a holder of leases that is gone may hold others up, and what a busy machine adds.
 pub const TERM: Duration = Duration::from_secs(3);
 pub const SLACK: Duration = Duration::from_secs(3);
@@ -82,7 +85,8 @@ fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
     let (mut numbers, mut model) = (Numbers(7), BTreeMap::<String, u64>::new());
     fs::create_dir(points[0].path("d")).unwrap();
     let (begun, mut rounds) = (Instant::now(), 0);
-    while rounds < 400 && begun.elapsed() < Duration::from_millis(2500) {
+    while rounds <= 20 || (rounds < 400 && begun.elapsed() < Duration::from_millis(2500)) {
+        assert!(begun.elapsed() < PATIENCE, "{rounds} rounds");
         rounds += 1;
         let maker = &points[numbers.below(2) as usize];
         let name =
@@ -129,7 +133,6 @@ fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
             assert_eq!(names(&points[0]).len(), model.keys().filter(|name| name.starts_with("d/")).count());
         }
     }
-    assert!(rounds > 20, "{rounds} rounds");
     // By a verb, and behind the back of the volume.
     fs::write(points[0].path("verb"), "1").unwrap();
     assert_eq!(points[1].len("verb"), Some(1));
@@ -166,7 +169,8 @@ fn nothing_is_shown_that_is_older_than_what_was_done_before() {
         });
         let begun = Instant::now();
         let mut version = 0;
-        while begun.elapsed() < Duration::from_millis(1500) {
+        while version <= 10 || begun.elapsed() < Duration::from_millis(1500) {
+            assert!(begun.elapsed() < PATIENCE, "{version} versions");
             version += 1;
             if version % 3 == 0 {
                 fs::write(writer.path("g"), vec![1; version as usize]).unwrap();
@@ -180,7 +184,7 @@ fn nothing_is_shown_that_is_older_than_what_was_done_before() {
         }
         over.store(true, Ordering::SeqCst);
         let looks = looking.join().unwrap();
-        assert!(version > 10 && looks > version, "{version} versions, {looks} looks");
+        assert!(looks > version, "{version} versions, {looks} looks");
     });
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -225,12 +225,33 @@ fn what_is_written_is_published_when_the_process_is_told_to_end() {
     assert!(file.write_all(b"x").and_then(|()| file.sync_all()).is_err(), "and what comes later is refused");
 }
 
+/// A program that has written a file and not closed it. Who closes a descriptor publishes, and what other tests start has
+/// copies of those of this process for a moment.
+struct Writer(Child);
+
+impl Writer {
+    fn start(path: &Path) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 3>\"$1\"; printf 'not closed' >&3; echo; read end", "sh"]).arg(path);
+        let mut writer = Writer(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut written = [0];
+        writer.0.stdout.as_mut().unwrap().read_exact(&mut written).unwrap();
+        writer
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_killed_mount_is_cleaned_up_by_the_next_and_by_umount() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "closed").unwrap();
-    let mut file = fs::File::create(mount.path("g")).unwrap();
-    file.write_all(b"not closed").unwrap();
+    let writer = Writer::start(&mount.path("g"));
     mount.signal(libc::SIGKILL);
     assert_eq!(number(fs::metadata(mount.path("f"))), libc::ENOTCONN);
     mount.mount(&[]);
@@ -240,7 +261,7 @@ fn a_killed_mount_is_cleaned_up_by_the_next_and_by_umount() {
         "",
         "what was not published is lost, and nothing else"
     );
-    drop(file);
+    drop(writer);
     mount.signal(libc::SIGKILL);
     assert!(mount.umount(&[]).status.success());
     assert!(!mount.is_mounted());

@@ -107,14 +107,18 @@ pub fn put(stream: &mut TlsStream, kind: FrameKind, payload: &[u8]) -> Result<()
     stream.write_all(&bytes)
 }
 
-/// Receives one frame.
+/// Receives one frame of a kind that is known; others are passed over, as everybody does.
 pub fn take(stream: &mut TlsStream) -> Result<(FrameKind, Vec<u8>), Error> {
-    let mut head = [0; HEAD_BYTES];
-    stream.read_exact(&mut head)?;
-    let head = frame::parse_head(head)?;
-    let mut payload = vec![0; head.payload_bytes];
-    stream.read_exact(&mut payload)?;
-    Ok((head.kind.unwrap(), payload))
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        stream.read_exact(&mut head)?;
+        let head = frame::parse_head(head)?;
+        let mut payload = vec![0; head.payload_bytes];
+        stream.read_exact(&mut payload)?;
+        if let Some(kind) = head.kind {
+            return Ok((kind, payload));
+        }
+    }
 }
 
 /// Receives frames until the peer refuses or ends the conversation, and says how.
