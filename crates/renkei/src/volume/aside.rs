@@ -257,9 +257,12 @@ impl Turn<'_> {
             Err(error) if error.code == Code::PathNotFound => {}
             Err(error) => return Err(error),
         }
+        if found.is_empty() {
+            self.state.asides = Some(Asides::new());
+            return Ok(());
+        }
         let last = lock(&self.pending.progress).made;
-        self.state.asides =
-            Some(if found.is_empty() { Asides::new() } else { Asides::from([(last, found)]) });
+        self.state.asides = Some(Asides::from([(last, found)]));
         let (fates, origin) = (self.fates(true)?, self.origin()?);
         if !fates.is_empty() {
             let back = fates.take(&*writer.plain, |number| own_version((origin, number)));
