@@ -233,7 +233,7 @@ impl Bench<'_> {
             let from = bench.spot(index);
             let other = bench.dir((index * 7919) % bench.wanted.entries);
             let to = Spot { dir: other, name: Name([&from.name.0[..], b".old"].concat()) };
-            Change::Rename { from, to, replace: false, time: time(index) }
+            Change::Rename { from, to, replace: false, seen: None, time: time(index) }
         });
     }
 

@@ -8,7 +8,7 @@
 
 use super::overlay::{Layer, Overlay};
 use super::tree::{Clash, Tree, decide, meant_spot};
-use super::{Beside, Change, Effects, Kind, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use super::{Beside, Change, Effects, Kind, Known, Name, Node, NodeId, Numbered, Origin, Record, Spot};
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -156,6 +156,7 @@ impl Follower {
         let mut tree = Overlay::over(&seen);
         let mut weighed = Weighed { made: Vec::new(), below: Vec::new(), missed: Vec::new() };
         for (change, number) in changes.into_iter().zip(self.number + 1..) {
+            let change = with_seen(&tree, change);
             let numbered = Numbered { origin: self.origin, number, change };
             let effects = decide(&tree, 0, &numbered, Clash::Refuse)?;
             weighed.below.extend(self.new_below(copy, &effects));
@@ -341,6 +342,27 @@ impl Follower {
             }
         }
         self.pending = pending;
+    }
+}
+
+/// What goes by a change is what is seen here: if it is something else at the home, or newer, it stays.
+fn with_seen(tree: &impl Tree, change: Change) -> Change {
+    let look = |at: &Spot| {
+        let id = tree.child(&meant_spot(tree, at).unwrap_or_else(|| at.clone()))?;
+        Some((id, tree.node(id)?))
+    };
+    let not_dir = |(id, node): (NodeId, Node)| (!node.is_dir()).then(|| Known::of(id, &node));
+    match change {
+        Change::Remove { at, time, .. } => {
+            let seen = look(&at).and_then(not_dir);
+            Change::Remove { at, seen, time }
+        }
+        Change::Rename { from, to, replace, time, .. } => {
+            let there = look(&to);
+            let (replace, seen) = (replace && there.is_some(), there.and_then(not_dir));
+            Change::Rename { from, to, replace, seen, time }
+        }
+        change => change,
     }
 }
 

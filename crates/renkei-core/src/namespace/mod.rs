@@ -85,6 +85,26 @@ pub enum Base {
     Own(u64),
 }
 
+/// What a name was of when somebody decided that it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The node.
+    pub id: NodeId,
+    /// Its content, if it was a file.
+    pub content: Option<Base>,
+}
+
+impl Known {
+    /// What is seen in a node that is no directory.
+    pub fn of(id: NodeId, node: &Node) -> Self {
+        let content = match &node.kind {
+            Kind::File(content) => Some(content.base()),
+            _ => None,
+        };
+        Known { id, content }
+    }
+}
+
 impl Content {
     /// What a writer knows who has seen this.
     pub fn base(&self) -> Base {
@@ -225,6 +245,8 @@ pub enum Change {
     Remove {
         /// The name.
         at: Spot,
+        /// What it was of; something else stays.
+        seen: Option<Known>,
         /// The time of the change.
         time: FileTime,
     },
@@ -243,6 +265,8 @@ pub enum Change {
         to: Spot,
         /// Whether something may have it.
         replace: bool,
+        /// What that was, if it was no directory; something else stays.
+        seen: Option<Known>,
         /// The time of the change.
         time: FileTime,
     },

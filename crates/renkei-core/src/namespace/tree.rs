@@ -2,8 +2,8 @@
 
 use super::overlay::Overlay;
 use super::{
-    Attributes, Base, Beside, Change, Content, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin,
-    ROOT, Spot,
+    Attributes, Base, Beside, Change, Content, Effects, Kind, Known, Name, NewKind, Node, NodeId, Numbered,
+    Origin, ROOT, Spot,
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
@@ -58,9 +58,11 @@ pub fn decide(tree: &impl Tree, seq: u64, made: &Numbered, clash: Clash) -> Resu
             draft.make(*id, at, kind, attributes, *keep_both)
         }
         Change::Link { id, at, time } => draft.link(*id, at, *time),
-        Change::Remove { at, time } => draft.remove(at, *time),
+        Change::Remove { at, seen, time } => draft.remove(at, *seen, *time),
         Change::RemoveDir { at, time } => draft.remove_dir(at, *time),
-        Change::Rename { from, to, replace, time } => draft.rename(from, to, *replace, *time),
+        Change::Rename { from, to, replace, seen, time } => {
+            draft.rename(from, to, replace.then_some(*seen), *time)
+        }
         Change::SetAttributes { id, attributes } => draft.set_attributes(*id, attributes),
         Change::SetContent { id, base, size, digest, mtime, beside } => {
             let content = Content { version: seq, by, size: *size, digest: *digest };
@@ -270,14 +272,23 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    fn remove(&mut self, at: &Spot, time: FileTime) -> Result<(), Error> {
+    fn remove(&mut self, at: &Spot, seen: Option<Known>, time: FileTime) -> Result<(), Error> {
         let (id, node) = self.child(at)?;
         if node.is_dir() {
             return Err(refused(Code::IsADirectory, "remove", shown(&at.name)));
         }
+        if seen.is_some_and(|seen| !self.is_as_seen(id, &node, seen)) {
+            return Err(refused(Code::ContentConflict, "remove", shown(&at.name)));
+        }
         self.leave(at, false, time)?;
         self.unlink(id, node);
         Ok(())
+    }
+
+    /// Whether nobody loses what he does not know of if this goes. What has other names stays.
+    fn is_as_seen(&self, id: NodeId, node: &Node, seen: Known) -> bool {
+        let knows_content = node.links > 1 || seen.content.is_none_or(|base| self.is_at(node, base));
+        id == seen.id && knows_content
     }
 
     fn remove_dir(&mut self, at: &Spot, time: FileTime) -> Result<(), Error> {
@@ -292,21 +303,27 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    fn rename(&mut self, from: &Spot, to: &Spot, replace: bool, time: FileTime) -> Result<(), Error> {
+    fn rename(
+        &mut self,
+        from: &Spot,
+        to: &Spot,
+        replace: Option<Option<Known>>,
+        time: FileTime,
+    ) -> Result<(), Error> {
         let (id, node) = self.child(from)?;
         self.dir(to.dir)?;
         if node.is_dir() && self.is_within(to.dir, id)? {
             return Err(refused(Code::RenamedIntoItself, "rename", shown(&from.name)));
         }
         if let Some(other) = self.tree.child(to) {
-            if !replace {
+            let Some(seen) = replace else {
                 return Err(refused(Code::PathExists, "rename", shown(&to.name)));
-            }
+            };
             if other == id {
                 // Two names of one file: both stay, as POSIX has it.
                 return Ok(());
             }
-            self.replace(to, other, node.is_dir(), time)?;
+            self.replace(to, other, seen, node.is_dir(), time)?;
         }
         self.leave(from, node.is_dir(), time)?;
         self.enter(to, id, node.is_dir(), time)?;
@@ -317,12 +334,19 @@ impl<T: Tree> Draft<'_, T> {
     }
 
     /// Makes room for what is renamed.
-    fn replace(&mut self, at: &Spot, other: NodeId, by_dir: bool, time: FileTime) -> Result<(), Error> {
+    fn replace(
+        &mut self,
+        at: &Spot,
+        other: NodeId,
+        seen: Option<Known>,
+        by_dir: bool,
+        time: FileTime,
+    ) -> Result<(), Error> {
         match (by_dir, self.node(other)?.is_dir()) {
             (true, false) => Err(refused(Code::NotADirectory, "rename", shown(&at.name))),
             (false, true) => Err(refused(Code::IsADirectory, "rename", shown(&at.name))),
             (true, true) => self.remove_dir(at, time),
-            (false, false) => self.remove(at, time),
+            (false, false) => self.remove(at, seen, time),
         }
     }
 

@@ -66,9 +66,9 @@ fn changes() -> Vec<Change> {
     let kind = NewKind::Symlink(b"/x".to_vec());
     vec![
         Change::Make { id, at: at.clone(), kind, attributes: attributes(), keep_both: true },
-        Change::Rename { from: at.clone(), to: at.clone(), replace: false, time },
+        Change::Rename { from: at.clone(), to: at.clone(), replace: false, seen: None, time },
         Change::SetContent { id, base: Base::Own(4), size: 1 << 50, digest, mtime: time, beside },
-        Change::Remove { at, time },
+        Change::Remove { at, seen: None, time },
     ]
 }
 

@@ -76,11 +76,11 @@ pub fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote)
         Step::Link { node: of, dir: at, name } => {
             Change::Link { id: node(of), at: spot(dir(at), name), time: now }
         }
-        Step::Remove { dir: at, name } => Change::Remove { at: spot(dir(at), name), time: now },
+        Step::Remove { dir: at, name } => Change::Remove { at: spot(dir(at), name), seen: None, time: now },
         Step::RemoveDir { dir: at, name } => Change::RemoveDir { at: spot(dir(at), name), time: now },
         Step::Rename { from, to, replace } => {
             let (from, to) = (spot(dir(from.0), from.1), spot(dir(to.0), to.1));
-            Change::Rename { from, to, replace, time: now }
+            Change::Rename { from, to, replace, seen: None, time: now }
         }
         Step::SetMode { node: of, mode } => {
             Change::SetAttributes { id: node(of), attributes: attributes(mode) }
@@ -331,6 +331,8 @@ struct Site {
     copy: MemoryTree,
     follower: Follower,
     made: u64,
+    /// How far the copy was when each change was made.
+    knew: Vec<u64>,
     wrote: Wrote,
     refused: Vec<u64>,
     /// Changes on the way to the home, records on the way here; lost when the link is cut.
@@ -347,6 +349,7 @@ impl Site {
             copy: MemoryTree::default(),
             follower: Follower::resume(origin, 0, 0, VecDeque::new()),
             made: 0,
+            knew: Vec::new(),
             wrote: BTreeMap::new(),
             refused: Vec::new(),
             out: VecDeque::new(),
@@ -370,12 +373,18 @@ impl Site {
         (self.sent, self.fed) = (0, self.follower.seq());
     }
 
+    /// How far the copy was when a change was made; all, if it was made past the script.
+    fn knew_at(&self, number: u64) -> u64 {
+        self.knew.get(number as usize - 1).copied().unwrap_or(u64::MAX)
+    }
+
     fn submit(&mut self, step: &Step, ids: &mut Ids) -> Option<(u64, u64)> {
         let id = self.origin.id(self.follower.number() + 1);
         let view = self.follower.view(&self.copy);
         let change = change(step, &view, ids, id, &self.wrote);
         let made = self.follower.submit(&self.copy, change).ok()?;
         self.made += 1;
+        self.knew.push(self.follower.seq());
         ids.note(&made.change);
         let Change::SetContent { id, size, beside: Some(beside), .. } = &made.change else { return None };
         self.wrote.insert(*id, (made.number, beside.id));
@@ -459,6 +468,16 @@ fn check_merged(tree: &MemoryTree, sent: &Numbered, effects: &Effects) {
     }
 }
 
+/// Nothing goes that whoever removed it had not seen.
+fn check_seen(tree: &MemoryTree, sent: &Numbered, knew: u64, effects: &Effects) {
+    for (id, _) in effects.nodes.iter().filter(|(_, node)| node.is_none()) {
+        if let Kind::File(content) = tree.node(*id).unwrap().kind {
+            let is_own = content.by.0 == sent.origin;
+            assert!(is_own || content.version <= knew, "{sent:?} removes {content:?}");
+        }
+    }
+}
+
 /// Names are in directories, directories know how many they have, and whatever is there has a name.
 fn check_whole(tree: &MemoryTree) {
     let dir = |id: NodeId| tree.node(id).filter(Node::is_dir);
@@ -509,6 +528,7 @@ impl Federation {
         {
             if let Ok(effects) = &record.outcome {
                 check_merged(&self.tree, &sent, effects);
+                check_seen(&self.tree, &sent, site.knew_at(sent.number), effects);
                 self.tree.apply(effects);
             }
             self.log.push(record);
@@ -681,6 +701,36 @@ fn what_two_sites_wrote_at_once_stays_side_by_side() {
     federation.check();
     // The second write of the site that lost goes where its first one went.
     assert_eq!(names(&federation.tree), ["a", "a.conflict-2-1"]);
+}
+
+#[test]
+fn what_another_site_wrote_meanwhile_is_not_removed() {
+    let make = |name| Step::Make { dir: 0, name, kind: 1 };
+    let mut federation = apart(&[(0, make(0)), (0, make(1)), (0, make(2)), (0, make(3))]);
+    federation.settle();
+    let write = |node| (1, Step::Write { node, stale: false });
+    let over = |from, to| Step::Rename { from: (0, from), to: (0, to), replace: true };
+    // One is removed, one renamed over, and one gets a name that another site gives to something new.
+    let steps = [
+        write(1),
+        write(2),
+        (1, make(4)),
+        (2, Step::Remove { dir: 0, name: 0 }),
+        (2, over(2, 1)),
+        (2, over(3, 4)),
+    ];
+    for (which, step) in &steps {
+        federation.run(&Event::Do(*which, step.clone()));
+    }
+    federation.settle();
+    federation.check();
+    assert_eq!(names(&federation.tree), ["a", "b", "c", "d", "e"]);
+    assert_eq!(federation.sites[2].refused.len(), 3);
+    // Who has seen it may.
+    federation.run(&Event::Do(2, Step::Remove { dir: 0, name: 0 }));
+    federation.run(&Event::Do(2, over(2, 1)));
+    federation.settle();
+    assert_eq!(names(&federation.tree), ["b", "d", "e"]);
 }
 
 #[test]

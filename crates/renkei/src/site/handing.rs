@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn many_changes_go_in_messages_that_the_home_reads() {
         let at = Spot { dir: ROOT, name: Name(b"x".to_vec()) };
-        let change = Change::Remove { at, time: Default::default() };
+        let change = Change::Remove { at, seen: None, time: Default::default() };
         let made = |number| Numbered { origin: Origin(1), number, change: change.clone() };
         let kek = SiteName::parse("kek").unwrap();
         let facts = Facts::new([7; 16], kek, "pool", String::new(), "alice".into());

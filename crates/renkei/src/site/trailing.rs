@@ -53,7 +53,7 @@ fn store(
     for run in runs(origin, records) {
         let is_expected = turn.expects(run);
         let steps = follow(&mut turn, pending, origin, run)?;
-        let fates = turn.fates(!is_expected)?;
+        let fates = turn.fates(run, !is_expected)?;
         if steps.is_empty() && fates.is_empty() {
             continue;
         }

@@ -14,7 +14,7 @@ use crate::store::tree::make_dirs;
 use crate::store::{Detail, Dir, Store};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Change, Kind, Node, NodeId, Origin};
+use renkei_core::namespace::{Change, Kind, Node, NodeId, Origin, Record};
 use renkei_core::path::RelPath;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,22 +22,26 @@ use std::sync::Arc;
 /// The folder of what is put aside, in the top of the plain files: a temporary name, so that nobody sees it.
 const ASIDE: &[u8] = b".rk~0000006173696465-0000000000000000";
 
-/// A content that was put aside: the file, and the number of the change that wrote it.
+/// A content that was put aside: the file, the one where the home puts it if it lost its place, and the number of the change
+/// that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parted {
     id: NodeId,
+    beside: NodeId,
     number: u64,
 }
 
 impl Parted {
     fn name(self) -> Vec<u8> {
-        format!("{:016x}-{:016x}", self.id.0, self.number).into_bytes()
+        format!("{:016x}-{:016x}-{:016x}", self.id.0, self.beside.0, self.number).into_bytes()
     }
 
     fn parse(name: &[u8]) -> Option<Self> {
-        let (id, number) = std::str::from_utf8(name).ok()?.split_once('-')?;
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        Some(Parted { id: NodeId(hex(id)?), number: hex(number)? })
+        let parts = std::str::from_utf8(name).ok()?.split('-');
+        let numbers: Vec<u64> =
+            parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
+        let [id, beside, number] = numbers[..] else { return None };
+        Some(Parted { id: NodeId(id), beside: NodeId(beside), number })
     }
 }
 
@@ -77,13 +81,13 @@ pub(super) type Asides = BTreeMap<u64, Vec<Parted>>;
 /// What becomes of what is aside.
 #[derive(Default)]
 pub struct Fates {
-    back: Vec<(Parted, RelPath)>,
+    back: Vec<(Parted, NodeId, RelPath)>,
     gone: Vec<Parted>,
 }
 
 /// What has its place again.
 pub struct Back {
-    parted: Parted,
+    id: NodeId,
     path: RelPath,
     held: Held,
     dir: Arc<dyn Dir>,
@@ -109,12 +113,12 @@ impl Fates {
                 tracing::warn!(%error, "what was put aside stays there");
             }
         }
-        let placed = self.back.into_iter().filter_map(|(parted, path)| {
+        let placed = self.back.into_iter().filter_map(|(parted, id, path)| {
             let placed = place(&top.0, &top.1, parted, &path);
             match placed {
                 Ok((dir, stamp)) => {
                     let held = Held { version: version(parted.number), stamp, digest: None };
-                    Some(Back { parted, path, held, dir })
+                    Some(Back { id, path, held, dir })
                 }
                 Err(error) => {
                     tracing::warn!(%path, %error, "what was written here and put aside has no place");
@@ -157,7 +161,8 @@ impl Turn<'_> {
         if held.is_none_or(|held| held.version != own_version(content.by)) {
             return Ok(None);
         }
-        let parted = Parted { id: *id, number: content.by.1 };
+        let beside = self.state.beside.get(id).copied().unwrap_or(*id);
+        let parted = Parted { id: *id, beside, number: content.by.1 };
         Ok(Some(Leaving { parted, top: writer.plain.root()?, dir, name: name.to_vec() }))
     }
 
@@ -189,11 +194,11 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// What becomes of what is aside: of what the home has decided, or of `all`.
+    /// What becomes of what is aside, after a run of records: of what the home has decided, or of `all`.
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub fn fates(&mut self, all: bool) -> Result<Fates, Error> {
+    pub fn fates(&mut self, run: &[Record], all: bool) -> Result<Fates, Error> {
         let mut fates = Fates::default();
         let Some(asides) = self.state.asides.as_ref().filter(|asides| !asides.is_empty()) else {
             return Ok(fates);
@@ -203,17 +208,17 @@ impl Turn<'_> {
         for (number, parted) in
             asides.range(..=upto).flat_map(|(number, all)| all.iter().map(move |one| (*number, *one)))
         {
-            match place_of(self.pending, parted, self.origin()?)? {
-                Some(path) => fates.back.push((parted, path)),
+            match place_of(self.pending, parted, self.origin()?, run)? {
+                Some((id, path)) => fates.back.push((parted, id, path)),
                 None if number <= settled => fates.gone.push(parted),
                 None => {}
             }
         }
-        for (_, path) in &fates.back {
+        for (.., path) in &fates.back {
             self.state.unkept.note(&Did::Wrote(path.clone(), 0))?;
         }
         let done = |parted: &Parted| {
-            fates.gone.contains(parted) || fates.back.iter().any(|(back, _)| back == parted)
+            fates.gone.contains(parted) || fates.back.iter().any(|(back, ..)| back == parted)
         };
         if let Some(asides) = &mut self.state.asides {
             asides.values_mut().for_each(|all| all.retain(|parted| !done(parted)));
@@ -230,12 +235,12 @@ impl Turn<'_> {
         let mut progress = lock(&self.pending.progress);
         let made = progress.made;
         self.pending.show(|seen| {
-            seen.held.extend(back.iter().map(|back| (back.parted.id, (Some(back.held.clone()), made))));
+            seen.held.extend(back.iter().map(|back| (back.id, (Some(back.held.clone()), made))));
         });
-        for Back { parted, path, held, dir } in back {
+        for Back { id, path, held, dir } in back {
             tracing::info!(%path, "content that was removed here is in the volume under another name");
             let did = Some(Did::Wrote(path, 0));
-            let held = vec![(parted.id, Some(held))];
+            let held = vec![(id, Some(held))];
             progress.queue.push_back(Item { changes: Vec::new(), held, did, dirs: vec![dir] });
         }
         self.pending.moved.notify_all();
@@ -263,7 +268,7 @@ impl Turn<'_> {
         }
         let last = lock(&self.pending.progress).made;
         self.state.asides = Some(Asides::from([(last, found)]));
-        let (fates, origin) = (self.fates(true)?, self.origin()?);
+        let (fates, origin) = (self.fates(&[], true)?, self.origin()?);
         if !fates.is_empty() {
             let back = fates.take(&*writer.plain, |number| own_version((origin, number)));
             self.hold_again(back);
@@ -272,14 +277,25 @@ impl Turn<'_> {
     }
 }
 
-/// Where the file is whose content was put aside, if it has it still.
-fn place_of(pending: &Pending, parted: Parted, origin: Origin) -> Result<Option<RelPath>, Error> {
-    let Some(Node { kind: Kind::File(content), .. }) = pending.node(parted.id)? else { return Ok(None) };
-    if content.by != (origin, parted.number) {
-        return Ok(None);
+/// The file that has a content which was put aside, and where it is, if there is one.
+fn place_of(
+    pending: &Pending,
+    parted: Parted,
+    origin: Origin,
+    run: &[Record],
+) -> Result<Option<(NodeId, RelPath)>, Error> {
+    let by = (origin, parted.number);
+    let has_it = |node: &Node| matches!(&node.kind, Kind::File(content) if content.by == by);
+    let effects = run.iter().filter_map(|record| record.outcome.as_ref().ok());
+    let made = effects.flat_map(|effects| &effects.nodes);
+    let made = made.filter(|(_, node)| node.as_ref().is_some_and(has_it)).map(|(id, _)| *id);
+    for id in [parted.id, parted.beside].into_iter().chain(made) {
+        if !pending.node(id)?.as_ref().is_some_and(has_it) {
+            continue;
+        }
+        let at = pending.spot_of(id)?;
+        let path = at.map_or(Ok(None), |at| pending.path_of(&at))?;
+        return Ok(path.map(|path| (id, path)));
     }
-    match pending.spot_of(parted.id)? {
-        Some(at) => pending.path_of(&at),
-        None => Ok(None),
-    }
+    Ok(None)
 }

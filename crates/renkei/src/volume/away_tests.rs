@@ -329,10 +329,10 @@ fn names_that_others_change_are_followed_in_the_plain_tree() {
     let keep = node(&place, &spot(dir, "keep")).unwrap().0;
     let time = FileTime { secs: 3_000, nanos: 1 };
     let changes = vec![
-        Change::Remove { at: spot(dir, "gone"), time },
-        Change::Rename { from: spot(ROOT, "moved"), to: spot(dir, "over"), replace: true, time },
+        Change::Remove { at: spot(dir, "gone"), seen: None, time },
+        Change::Rename { from: spot(ROOT, "moved"), to: spot(dir, "over"), replace: true, seen: None, time },
         writer.make(1, spot(dir, "sub"), NewKind::Dir, 0o750),
-        Change::Rename { from: spot(ROOT, "old"), to: spot(ROOT, "new"), replace: false, time },
+        Change::Rename { from: spot(ROOT, "old"), to: spot(ROOT, "new"), replace: false, seen: None, time },
         Change::SetAttributes { id: keep, attributes: attributes(0o600, 4_000) },
         writer.make(2, spot(TITECH.id(1), "last"), NewKind::File, 0o600),
     ];
@@ -358,8 +358,14 @@ fn what_was_decided_before_a_kill_is_done_after_it() {
     let seq = place.volume.standing().unwrap().records;
     let time = FileTime { secs: 3_000, nanos: 1 };
     let mut changes = vec![
-        Change::Remove { at: spot(ROOT, "gone"), time },
-        Change::Rename { from: spot(ROOT, "moved"), to: spot(ROOT, "other"), replace: false, time },
+        Change::Remove { at: spot(ROOT, "gone"), seen: None, time },
+        Change::Rename {
+            from: spot(ROOT, "moved"),
+            to: spot(ROOT, "other"),
+            replace: false,
+            seen: None,
+            time,
+        },
         writer.make(1, spot(ROOT, "d"), NewKind::Dir, 0o755),
     ];
     writer.number += 3;

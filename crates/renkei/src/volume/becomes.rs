@@ -206,7 +206,7 @@ impl Compare {
             if node.links == 1 {
                 self.batch.gone.insert(id);
             }
-            return self.change(Change::Remove { at, time }).map(drop);
+            return self.change(Change::Remove { at, seen: None, time }).map(drop);
         }
         self.batch.ids.retain(|below, _| !below.starts_with(path));
         self.batch.touched.retain(|below, _| !below.starts_with(path));
@@ -229,7 +229,7 @@ impl Compare {
             match node {
                 Some((id, node)) if node.is_dir() => levels.push((at, Known::of(id, false), false)),
                 Some((id, node)) if self.keeps(id, &node)? => *keeps = true,
-                _ => drop(self.change(Change::Remove { at, time })?),
+                _ => drop(self.change(Change::Remove { at, seen: None, time })?),
             }
             self.decide_if_full()?;
         }

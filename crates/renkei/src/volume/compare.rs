@@ -365,7 +365,7 @@ impl Compare {
         }
         let time = plain.entry.meta.mtime;
         let (from, to) = (source.spot(from_name), target.spot(to_name));
-        self.change(Change::Rename { from, to, replace: false, time })?;
+        self.change(Change::Rename { from, to, replace: false, seen: None, time })?;
         self.batch.touched.extend([(source.path, source.id), (target.path, target.id)]);
         self.commit()?;
         Ok(true)

@@ -121,7 +121,7 @@ fn recover_move(turn: &mut Turn<'_>, writer: &Writer, from: &RelPath, to: &RelPa
         let (Some(from_dir), Some(to_dir)) = (dir(from_dir)?, dir(to_dir)?) else { return Ok(()) };
         let from = Spot { dir: from_dir, name: Name(from_name.to_vec()) };
         let to = Spot { dir: to_dir, name: Name(to_name.to_vec()) };
-        let change = Change::Rename { from, to, replace: true, time: now() };
+        let change = Change::Rename { from, to, replace: true, seen: None, time: now() };
         return turn.make(vec![change], Work::default(), || Ok(Vec::new()));
     }
     if is_of(&new, &plain_old)? && !is_of(&new, &plain_new)? {
@@ -140,6 +140,6 @@ fn recover_removal(turn: &mut Turn<'_>, writer: &Writer, path: &RelPath) -> Resu
         return Ok(());
     }
     let Some((dir, _)) = locate(turn, &RelPath::parse(parent)?)? else { return Ok(()) };
-    let change = Change::Remove { at: Spot { dir, name: Name(name.to_vec()) }, time: now() };
+    let change = Change::Remove { at: Spot { dir, name: Name(name.to_vec()) }, seen: None, time: now() };
     turn.make(vec![change], Work::default(), || Ok(vec![(id, None)]))
 }

@@ -250,7 +250,13 @@ impl VolumeDir {
             peer.check_writable(to)?;
             let replace = mode == Replace::Yes;
             let (from, to) = (away.at, peer.spot(to)?);
-            return self.change_away(Change::Rename { from, to, replace, time: away.node.attributes.mtime });
+            return self.change_away(Change::Rename {
+                from,
+                to,
+                replace,
+                seen: None,
+                time: away.node.attributes.mtime,
+            });
         }
         let replaces = match &new {
             Some(new) => peer.away(to)?.map(|away| (new.clone(), away.content.version)),
@@ -385,7 +391,11 @@ impl Dir for VolumeDir {
     fn remove_file(&self, name: &[u8]) -> Result<(), Error> {
         if let Some(away) = self.away(name)? {
             self.check_writable(name)?;
-            return self.change_away(Change::Remove { at: away.at, time: away.node.attributes.mtime });
+            return self.change_away(Change::Remove {
+                at: away.at,
+                seen: None,
+                time: away.node.attributes.mtime,
+            });
         }
         self.change_name(name, || self.inner.remove_file(name))
     }

@@ -224,7 +224,7 @@ impl FollowedDir {
         let (id, node) = self.expect_node("remove", name)?;
         let gone = if node.links <= 1 { vec![(id, None)] } else { Vec::new() };
         let leaving = turn.leaving(writer, &Some((id, node)), plain.clone(), name)?;
-        let change = Change::Remove { at: self.spot(name), time: now() };
+        let change = Change::Remove { at: self.spot(name), seen: None, time: now() };
         let work = Work { did: Some(Did::Gone(self.real.child(name)?)), dirs: Vec::new() };
         let made = turn.make_without(leaving, vec![change], work, || {
             if let Some(plain) = plain {
@@ -271,7 +271,7 @@ impl FollowedDir {
             false => turn.leaving(writer, &there, to.plain_if_there(writer), to_name)?,
         };
         let (from, at) = (self.spot(name), to.spot(to_name));
-        let change = Change::Rename { from, to: at, replace, time: now() };
+        let change = Change::Rename { from, to: at, replace, seen: None, time: now() };
         let did = Did::Moved(self.real_now()?.child(name)?, to.real_now()?.child(to_name)?);
         let plain_to = to.real_now()?;
         let made =
@@ -419,7 +419,7 @@ impl Fresh {
         if node.links <= 1 {
             self.held.push((id, None));
         }
-        self.changes.push(Change::Remove { at: at.clone(), time: now() });
+        self.changes.push(Change::Remove { at: at.clone(), seen: None, time: now() });
         Ok(())
     }
 

@@ -430,16 +430,20 @@ fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
         fs::write(&file, format!("content of {name}")).unwrap();
         site.ok(&["cp", file.to_str().unwrap(), &format!("/genome/{name}")]);
     };
-    ["a", "b", "c", "d"].iter().for_each(|name| write(&osaka, name));
+    ["a", "b", "c", "d", "e"].iter().for_each(|name| write(&osaka, name));
     await_same(&federation.kek, &[&federation.titech, &osaka]);
     federation.kek.stop();
+    // Both write it; one of them removes what it wrote, and has not seen what the other one did.
+    fs::write(&file, "content of titech").unwrap();
+    federation.titech.ok(&["cp", file.to_str().unwrap(), "/genome/e"]);
+    write(&osaka, "e");
     for name in ["a", "b", "c"] {
         federation.titech.ok(&["mv", &format!("/genome/{name}"), &format!("/genome/{name}.new")]);
     }
     write(&osaka, "other");
     osaka.ok(&["mv", "/genome/other", "/genome/b"]);
-    ["a", "c", "d"].iter().for_each(|name| drop(osaka.ok(&["rm", &format!("/genome/{name}")])));
-    assert_eq!(aside(&osaka), 4);
+    ["a", "c", "d", "e"].iter().for_each(|name| drop(osaka.ok(&["rm", &format!("/genome/{name}")])));
+    assert_eq!(aside(&osaka), 5);
     osaka.kill9();
     federation.kek.restart();
     await_that(|| pending(&federation.titech) == 0);
@@ -447,11 +451,15 @@ fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
     let all = await_same(&federation.kek, &[&federation.titech, &osaka]);
     let expected =
         ["2026", "2026/x.bam", "a.new", "b", "b.new", "c.new"].map(|name| format!("/genome/{name}"));
-    assert!(expected.iter().all(|name| all.contains(name)) && all.len() == expected.len() + 1, "{all:?}");
+    assert!(expected.iter().all(|name| all.contains(name)), "{all:?}");
+    let mut at_top = all.iter().filter_map(|name| name.strip_prefix("/genome/"));
+    let beside = at_top.find(|name| name.starts_with("e.conflict"));
+    assert!(beside.is_some() && all.len() == expected.len() + 3, "{all:?}");
     federation.kek.ok(&["volume", "resume", "genome"]);
     await_that(|| federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].is_null());
     let found = contents(&federation.kek, &federation.scratch().join("k"));
-    for (name, content) in [("a.new", "a"), ("b.new", "b"), ("c.new", "c"), ("b", "other")] {
+    let expected = [("a.new", "a"), ("b.new", "b"), ("c.new", "c"), ("b", "other"), ("e", "titech")];
+    for (name, content) in expected.into_iter().chain(beside.map(|name| (name, "e"))) {
         assert_eq!(found[name], format!("content of {content}").as_bytes(), "{name}");
     }
     assert_eq!(contents(&osaka, &federation.scratch().join("o")), found);

@@ -156,11 +156,11 @@ impl Script {
         let change = match self.dice.roll(16) {
             0..6 => self.make(id),
             6 => Change::Link { id: self.node(), at: self.spot(), time: time(2) },
-            7 => Change::Remove { at: self.spot(), time: time(3) },
+            7 => Change::Remove { at: self.spot(), seen: None, time: time(3) },
             8 => Change::RemoveDir { at: self.spot(), time: time(4) },
             9..13 => {
                 let (from, to) = (self.spot(), self.spot());
-                Change::Rename { from, to, replace: self.dice.roll(4) > 0, time: time(5) }
+                Change::Rename { from, to, replace: self.dice.roll(4) > 0, seen: None, time: time(5) }
             }
             13 => Change::SetAttributes { id: self.node(), attributes: attributes(0o640) },
             _ => self.write(tree, id),
@@ -608,7 +608,7 @@ fn what_cannot_be_read_is_not_missing(place: &Place) {
     let tree = trees.tree(VOLUME).unwrap();
     tree.decide(&[file(1, ROOT, b"a")]).unwrap();
     let at = Spot { dir: ROOT, name: Name(b"a".to_vec()) };
-    let remove = Change::Remove { at: at.clone(), time: time(1) };
+    let remove = Change::Remove { at: at.clone(), seen: None, time: time(1) };
     let remove = Numbered { origin: HERE, number: 2, change: remove };
     let damages: [&'static str; 2] =
         ["UPDATE tree_nodes SET node = $$ WHERE id <> 1", "DELETE FROM tree_nodes WHERE id <> 1"];
@@ -646,7 +646,7 @@ fn victim() {
             batch.push(file(number + 1, ROOT, &name));
             let from = Spot { dir: ROOT, name: Name(name) };
             let to = Spot { dir: ROOT, name: Name(format!("kept-{}", number % 64).into_bytes()) };
-            let change = Change::Rename { from, to, replace: true, time: time(9) };
+            let change = Change::Rename { from, to, replace: true, seen: None, time: time(9) };
             batch.push(Numbered { origin: HERE, number: number + 2, change });
             number += 2;
         }
