@@ -125,12 +125,14 @@ fn follow(turn: &mut Turn<'_>, pending: &Pending, origin: Origin, run: &[Record]
     let gone = effects().flat_map(|effects| effects.nodes.iter().filter(|(_, node)| node.is_none()));
     let mut held: Vec<(NodeId, Option<Held>)> = gone.map(|(id, _)| (*id, None)).collect();
     held.extend(turn.displaced(run)?);
-    let (before, merged) = (look(pending, origin, &spots)?, pending.merged());
+    let merged = pending.merged();
+    let (before, anchors) = look(pending, origin, &spots)?;
+    turn.note_anchors(anchors)?;
     turn.follow(run, &held)?;
     if !is_apart {
         spots.extend(turn.own_spots());
     }
-    let after = look(pending, origin, &spots)?;
+    let (after, _) = look(pending, origin, &spots)?;
     let one = Merged::one_for_all(&merged, &pending.merged());
     Ok(Steps::between(one_for_all(before, &one), one_for_all(after, &one)))
 }
@@ -157,24 +159,33 @@ enum Of {
 
 type Looked = BTreeMap<Spot, (Of, RelPath)>;
 
+/// Directories, and files with content of changes that were made here: where they are.
+type Anchors = Vec<(RelPath, NodeId, Option<u64>)>;
+
 /// What names are of, and their paths, as it is seen now.
-fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) -> Result<Looked, Error> {
-    let (mut found, mut dirs) = (Looked::new(), HashMap::from([(ROOT, Some(RelPath::root()))]));
+fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) -> Result<(Looked, Anchors), Error> {
+    let (mut found, mut anchors, mut dirs) =
+        (Looked::new(), Anchors::new(), HashMap::from([(ROOT, Some(RelPath::root()))]));
     for at in spots {
         let Some((id, node)) = pending.child(at)? else { continue };
-        let of = match node.kind {
-            Kind::File(content) if content.by.0 == origin => Of::Change(content.by.1),
-            _ => Of::Node(id),
+        let (of, anchor) = match node.kind {
+            Kind::File(content) if content.by.0 == origin => {
+                (Of::Change(content.by.1), Some(Some(content.by.1)))
+            }
+            Kind::Dir { .. } => (Of::Node(id), Some(None)),
+            _ => (Of::Node(id), None),
         };
         let dir = match dirs.entry(at.dir) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(pending.path_of_dir(at.dir)?),
         };
         if let Some(dir) = dir {
-            found.insert(at.clone(), (of, dir.child(&at.name.0)?));
+            let path = dir.child(&at.name.0)?;
+            anchors.extend(anchor.map(|number| (path.clone(), id, number)));
+            found.insert(at.clone(), (of, path));
         }
     }
-    Ok(found)
+    Ok((found, anchors))
 }
 
 /// What is to be done with plain files.

@@ -6,11 +6,12 @@
 
 use super::followed::Writer;
 use super::pending::{Item, Pending, lock};
+use super::plain::is_same_content;
 use super::turn::{Turn, Work};
 use super::unkept::Did;
 use super::writing::{HeldNow, if_there, stamp};
 use crate::catalogue::{Held, own_version};
-use crate::store::tree::make_dirs;
+use crate::store::tree::{dir_of, make_dirs};
 use crate::store::{Detail, Dir, Store};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
@@ -50,6 +51,29 @@ fn folder(top: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>, Error> {
         Err(error) if error.code != Code::PathExists => Err(error),
         _ => top.child(ASIDE),
     }
+}
+
+/// Puts aside what lies under a name from which records moved it before a kill; it gets its place with all that is aside.
+///
+/// # Errors
+/// `CatalogueFailed`, and those of the file system.
+pub(super) fn part(
+    turn: &Turn<'_>,
+    writer: &Writer,
+    path: &RelPath,
+    of: (NodeId, NodeId, u64),
+) -> Result<(), Error> {
+    let (parted, origin) = (Parted { id: of.0, beside: of.1, number: of.2 }, turn.origin()?);
+    let Some((id, to)) = place_of(turn.pending, parted, origin, &[])? else { return Ok(()) };
+    let held = turn.pending.held(id)?.filter(|held| held.version == own_version((origin, parted.number)));
+    let Some(held) = held.filter(|_| to != *path) else { return Ok(()) };
+    let Ok((dir, name)) = dir_of(&*writer.plain, path) else { return Ok(()) };
+    match dir.entry(name, Detail::Basic) {
+        Ok((entry, _)) if is_same_content(&held.stamp, &stamp(&entry)) => {}
+        _ => return Ok(()),
+    }
+    tracing::info!(%path, %to, "what records moved before a kill follows");
+    dir.rename(name, &*folder(&writer.plain.root()?)?, &parted.name())
 }
 
 /// A plain file that is about to go.

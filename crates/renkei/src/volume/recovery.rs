@@ -1,11 +1,12 @@
 //! After a kill: what was done to plain files of a followed volume and not stored becomes a change, and what was stored and not
 //! done is done.
 
+use super::aside::part;
 use super::followed::Writer;
 use super::pending::{Pending, Turn};
 use super::plain::is_same_content;
 use super::turn::Work;
-use super::unkept::Did;
+use super::unkept::{Anchor, Did};
 use super::writing::{Fresh, now, stamp};
 use crate::store::tree::{dir_of, make_dirs};
 use crate::store::{Detail, Store};
@@ -33,6 +34,10 @@ pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), E
             Did::Wrote(path, ino) => recover_file(turn, writer, path, *ino),
             Did::Moved(from, to) => recover_move(turn, writer, from, to),
             Did::Gone(path) => recover_removal(turn, writer, path),
+            Did::At(path, Anchor::Own(id, beside, number)) => {
+                part(turn, writer, path, (*id, *beside, *number))
+            }
+            Did::At(path, Anchor::Dir(id)) => recover_dir(turn, writer, path, *id),
         };
         match recovered {
             Ok(()) => tracing::debug!(?did, "looked at what was left"),
@@ -130,6 +135,19 @@ fn recover_move(turn: &mut Turn<'_>, writer: &Writer, from: &RelPath, to: &RelPa
         return root.descend(&RelPath::parse(from_dir)?)?.rename(from_name, &*dir, to_name);
     }
     Ok(())
+}
+
+/// A directory that records renamed before a kill gets its plain one.
+fn recover_dir(turn: &Turn<'_>, writer: &Writer, path: &RelPath, id: NodeId) -> Result<(), Error> {
+    let Some(to) = turn.pending.path_of_dir(id)?.filter(|to| to != path) else { return Ok(()) };
+    let is_dir = |path| look(writer, path).is_some_and(|(entry, _)| entry.kind == EntryKind::Dir);
+    let (Some((from_dir, from)), Some((to_dir, name))) = (path.split(), to.split()) else { return Ok(()) };
+    if !is_dir(path) || look(writer, &to).is_some() || locate(turn, path)?.is_some() {
+        return Ok(());
+    }
+    let root = writer.plain.root()?;
+    let dir = make_dirs(&root, &RelPath::parse(to_dir)?)?;
+    root.descend(&RelPath::parse(from_dir)?)?.rename(from, &*dir, name)
 }
 
 fn recover_removal(turn: &mut Turn<'_>, writer: &Writer, path: &RelPath) -> Result<(), Error> {

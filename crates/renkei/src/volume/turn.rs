@@ -1,7 +1,7 @@
 //! The turn to change something in a followed volume: one at a time makes changes, or takes records from the home.
 
 use super::pending::{Item, Pending, State, lock};
-use super::unkept::Did;
+use super::unkept::{Anchor, Did};
 use crate::catalogue::{Asked, Held, own_version};
 use crate::store::Dir;
 use renkei_core::error::{Code, Error};
@@ -140,6 +140,19 @@ impl Turn<'_> {
     pub fn note_moves(&mut self, moves: &[(RelPath, RelPath)]) -> Result<(), Error> {
         let mut dids = moves.iter().map(|(from, to)| Did::Moved(from.clone(), to.clone()));
         dids.try_for_each(|did| self.state.unkept.note(&did))
+    }
+
+    /// Notes what may get another place by records that are about to be stored: after a kill it is looked for there.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn note_anchors(&mut self, anchors: Vec<(RelPath, NodeId, Option<u64>)>) -> Result<(), Error> {
+        for (path, id, number) in anchors {
+            let beside = self.state.beside.get(&id).copied().unwrap_or(id);
+            let anchor = number.map_or(Anchor::Dir(id), |number| Anchor::Own(id, beside, number));
+            self.state.unkept.note(&Did::At(path, anchor))?;
+        }
+        Ok(())
     }
 
     /// All that was noted is done.

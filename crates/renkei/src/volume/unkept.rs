@@ -6,6 +6,7 @@
 
 use crate::home::file_error;
 use renkei_core::error::Error;
+use renkei_core::namespace::NodeId;
 use renkei_core::path::RelPath;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,18 @@ pub(super) enum Did {
     Moved(RelPath, RelPath),
     /// It went.
     Gone(RelPath),
+    /// What is here may get another place by records that are about to be stored.
+    At(RelPath, Anchor),
+}
+
+/// What has to have a plain file or directory wherever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Anchor {
+    /// A directory.
+    Dir(NodeId),
+    /// Content that was written here: the file, the one where the home puts it if it lost its place, and the number of the
+    /// change that wrote it.
+    Own(NodeId, NodeId, u64),
 }
 
 /// The journal of one volume.
