@@ -125,6 +125,9 @@ impl Fates {
 
     /// Does it in the plain files; tells what has its place again.
     pub fn take(self, plain: &dyn Store, version: impl Fn(u64) -> u64) -> Vec<Back> {
+        if self.is_empty() {
+            return Vec::new();
+        }
         let top = match plain.root().and_then(|top| Ok((folder(&top)?, top))) {
             Ok(top) => top,
             Err(error) => {
@@ -150,7 +153,10 @@ impl Fates {
                 }
             }
         });
-        placed.collect()
+        let back = placed.collect();
+        // The last one takes the folder along.
+        let _ = top.1.remove_dir(ASIDE);
+        back
     }
 }
 
