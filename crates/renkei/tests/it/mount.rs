@@ -230,12 +230,16 @@ fn what_is_written_is_published_when_the_process_is_told_to_end() {
 struct Writer(Child);
 
 impl Writer {
-    fn start(path: &Path) -> Self {
-        let mut command = Command::new("sh");
-        command.args(["-c", "exec 3>\"$1\"; printf 'not closed' >&3; echo; read end", "sh"]).arg(path);
-        let mut writer = Writer(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-        let mut written = [0];
-        writer.0.stdout.as_mut().unwrap().read_exact(&mut written).unwrap();
+    fn start(path: &Path, content: &[u8]) -> Self {
+        let mut command = Command::new("tee");
+        command.arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut writer = Writer(command.spawn().unwrap());
+        writer.0.stdin.as_mut().unwrap().write_all(content).unwrap();
+        let begun = Instant::now();
+        while fs::metadata(path).map_or(0, |found| found.len()) < content.len() as u64 {
+            assert!(begun.elapsed() < PATIENCE, "it is not written");
+            thread::sleep(Duration::from_millis(5));
+        }
         writer
     }
 }
@@ -251,7 +255,7 @@ impl Drop for Writer {
 fn a_killed_mount_is_cleaned_up_by_the_next_and_by_umount() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "closed").unwrap();
-    let writer = Writer::start(&mount.path("g"));
+    let writer = Writer::start(&mount.path("g"), b"not closed");
     mount.signal(libc::SIGKILL);
     assert_eq!(number(fs::metadata(mount.path("f"))), libc::ENOTCONN);
     mount.mount(&[]);
