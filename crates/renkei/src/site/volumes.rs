@@ -229,8 +229,15 @@ impl Site {
     /// # Errors
     /// As [`Site::volume_standing`], and why the catalogue cannot follow.
     pub fn check_volume(&self, name: &str, stop: &Stop) -> Result<Scanned, Error> {
-        let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
-        volume.check(|| stop.check().is_ok())
+        let check = || {
+            let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
+            volume.check(|| stop.check().is_ok())
+        };
+        match check() {
+            // It was opened anew meanwhile, because something was configured.
+            Err(error) if error.code == Code::Cancelled && stop.check().is_ok() => check(),
+            checked => checked,
+        }
     }
 
     /// The digest of a file as the catalogue has it, without reading the file; none if it is not known of what is there.
