@@ -63,6 +63,11 @@ def timed(run, name, command, limit):
     else:
         peer = run.bench.peers[name]
         argv = run.network.argv(peer.here(stage)[0], peer.inside(stage, command))
+    return in_time(argv, limit)
+
+
+def in_time(argv, limit):
+    """Runs a command; what it printed, and seconds."""
     begin = time.monotonic()
     try:
         shown = output(*argv, timeout=limit)

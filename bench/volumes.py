@@ -143,13 +143,22 @@ def mounted(run, pop, name):
 
 def within(run, mount, command, limit=300):
     """Runs a command where a mount is seen; what it printed, and seconds."""
-    argv = run.network.argv(mount.pop.site, mount.inside(run.stage, command))
-    begin = time.monotonic()
-    try:
-        shown = output(*argv, timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise Fail(f"not done after {limit:.0f} s") from None
-    return shown, time.monotonic() - begin
+    return inside.in_time(run.network.argv(mount.pop.site, mount.inside(run.stage, command)), limit)
+
+
+def rounds(run, entry, name, one):
+    """Measures one thing in each round, as long as there is time."""
+    bench = run.bench
+    for turn in range(bench.options.rounds):
+        if bench.out_of_time():
+            bench.results.cut(entry, turn)
+            return
+        try:
+            figures = one(turn)
+        except Fail as error:
+            figures = {"error": str(error)}
+        bench.results.add(entry, name, turn, figures)
+        run.tell(turn, name, figures)
 
 
 # ---- a large tree ----------------------------------------------------------------------------------------------------
@@ -251,15 +260,7 @@ def bulk(run, _scenario, entry):
         pair.follow()
         pair.await_writing()
         entry["data"], entry["files"], entry["bytes"] = "small files", files, files * BYTES
-        for turn in range(bench.options.rounds):
-            if bench.out_of_time():
-                return bench.results.cut(entry, turn)
-            try:
-                figures = one_bulk(run, pair, program, files, turn)
-            except Fail as error:
-                figures = {"error": str(error)}
-            bench.results.add(entry, WRITER, turn, figures)
-            run.tell(turn, WRITER, figures)
+        rounds(run, entry, WRITER, lambda turn: one_bulk(run, pair, program, files, turn))
     finally:
         pair.close()
 
@@ -303,15 +304,7 @@ def joining(run, _scenario, entry):
         pair.home.restart()
         pair.await_that(lambda: pair.standing(pair.home).get("scan"), 600)
         scans.append(scan_seconds(pair))
-        for turn in range(bench.options.rounds):
-            if bench.out_of_time():
-                return bench.results.cut(entry, turn)
-            try:
-                figures = {"scan": scans, **one_joining(run, pair)}
-            except Fail as error:
-                figures = {"error": str(error)}
-            bench.results.add(entry, JOINER, turn, figures)
-            run.tell(turn, JOINER, figures)
+        rounds(run, entry, JOINER, lambda _turn: {"scan": scans, **one_joining(run, pair)})
     finally:
         pair.close()
 

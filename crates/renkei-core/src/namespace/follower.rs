@@ -348,7 +348,7 @@ impl Follower {
 /// What goes by a change is what is seen here: if it is something else at the home, or newer, it stays.
 fn with_seen(tree: &impl Tree, change: Change) -> Change {
     let look = |at: &Spot| {
-        let id = tree.child(&meant_spot(tree, at).unwrap_or_else(|| at.clone()))?;
+        let id = tree.child(&meant_spot(tree, at))?;
         Some((id, tree.node(id)?))
     };
     let not_dir = |(id, node): (NodeId, Node)| (!node.is_dir()).then(|| Known::of(id, &node));
@@ -382,7 +382,7 @@ fn missed(tree: &impl Tree, change: &Change, effects: Option<&Effects>) -> Optio
     if effects.is_some_and(|effects| is_of(effects, at)) {
         return None;
     }
-    let at = meant_spot(tree, at).unwrap_or_else(|| at.clone());
+    let at = meant_spot(tree, at);
     (!effects.is_some_and(|effects| is_of(effects, &at))).then_some(at)
 }
 

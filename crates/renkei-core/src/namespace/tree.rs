@@ -78,8 +78,8 @@ fn merged_into(tree: &impl Tree, dir: NodeId) -> Option<NodeId> {
 }
 
 /// A name in the directory that is meant.
-pub fn meant_spot(tree: &impl Tree, at: &Spot) -> Option<Spot> {
-    merged_into(tree, at.dir).map(|dir| Spot { dir, name: at.name.clone() })
+pub fn meant_spot(tree: &impl Tree, at: &Spot) -> Spot {
+    Spot { dir: merged_into(tree, at.dir).unwrap_or(at.dir), name: at.name.clone() }
 }
 
 /// Directories that changes make where there is one, as far as can be told before they are decided: those become part of it.
@@ -98,12 +98,10 @@ pub fn merging<'c>(tree: &impl Tree, changes: impl Iterator<Item = &'c Change>) 
 
 /// The change with the directories that are meant.
 fn meant<'c>(tree: &impl Tree, change: &'c Change) -> Cow<'c, Change> {
-    let moved: Vec<_> = change.spots().into_iter().map(|at| meant_spot(tree, at)).collect();
+    let is_moved = change.spots().into_iter().any(|at| merged_into(tree, at.dir).is_some());
     let mut change = Cow::Borrowed(change);
-    if moved.iter().any(Option::is_some) {
-        for (at, moved) in change.to_mut().spots_mut().into_iter().zip(moved) {
-            *at = moved.unwrap_or_else(|| at.clone());
-        }
+    if is_moved {
+        change.to_mut().spots_mut().into_iter().for_each(|at| *at = meant_spot(tree, at));
     }
     change
 }

@@ -42,7 +42,7 @@ impl<'a> Asked<'a> {
         let mut wanted = Wanted::default();
         changes.iter().for_each(|change| wanted.add(change));
         self.read_nodes(wanted.nodes)?;
-        let meant = |at: Spot| meant_spot(self, &at).unwrap_or(at);
+        let meant = |at: Spot| meant_spot(self, &at);
         let mut spots: Vec<Spot> = wanted.names.into_iter().map(meant).collect();
         self.read_names(&spots)?;
         let merging = merging(self, changes.into_iter());

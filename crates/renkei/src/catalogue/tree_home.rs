@@ -230,7 +230,7 @@ impl<'a> Reading<'a> {
         let mut wanted = Wanted::default();
         changes.iter().for_each(|numbered| wanted.add(&numbered.change));
         self.read_nodes(wanted.nodes)?;
-        let meant = |at: Spot| meant_spot(self, &at).unwrap_or(at);
+        let meant = |at: Spot| meant_spot(self, &at);
         let mut spots: BTreeSet<Spot> = wanted.names.into_iter().map(meant).collect();
         self.read_names(spots.clone())?;
         let merging = merging(self, changes.iter().map(|numbered| &numbered.change));

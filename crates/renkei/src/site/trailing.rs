@@ -5,7 +5,7 @@
 //! nothing. For others the names that they may change are looked up before and after, and the difference is done. The catalogue
 //! is written first; a kill in between leaves a plain file under an old name, and a journal that says so.
 
-use crate::catalogue::{Held, own_version};
+use crate::catalogue::Held;
 use crate::identity::account::Account;
 use crate::store::local::LocalStore;
 use crate::store::temp::temp_name;
@@ -52,7 +52,7 @@ fn store(
     let Some((plain, account)) = plain else { return turn.follow(records, &[]) };
     for run in runs(origin, records) {
         let is_expected = turn.expects(run);
-        let steps = follow(&mut turn, pending, origin, run)?;
+        let steps = follow(&mut turn, pending, origin, run, is_expected)?;
         let fates = turn.fates(run, !is_expected)?;
         if steps.is_empty() && fates.is_empty() {
             continue;
@@ -61,7 +61,7 @@ fn store(
         let plain = plain.clone();
         let work = move || {
             let moved = steps.take(&plain);
-            (moved, fates.take(&*plain, |number| own_version((origin, number))))
+            (moved, fates.take(&*plain, origin))
         };
         let (moved, back) = account.spawn("replicas", work)?.join().expect("a panic aborts the process");
         note_moved(pending, &moved)?;
@@ -107,8 +107,14 @@ fn renames(record: &Record) -> bool {
 }
 
 /// Stores a run; gives what it means for plain files.
-fn follow(turn: &mut Turn<'_>, pending: &Pending, origin: Origin, run: &[Record]) -> Result<Steps, Error> {
-    if turn.expects(run) {
+fn follow(
+    turn: &mut Turn<'_>,
+    pending: &Pending,
+    origin: Origin,
+    run: &[Record],
+    is_expected: bool,
+) -> Result<Steps, Error> {
+    if is_expected {
         turn.follow(run, &[])?;
         return Ok(Steps::default());
     }

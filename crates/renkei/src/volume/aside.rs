@@ -17,7 +17,8 @@ use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Change, Kind, Node, NodeId, Origin, Record};
 use renkei_core::path::RelPath;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The folder of what is put aside, in the top of the plain files: a temporary name, so that nobody sees it.
@@ -25,7 +26,7 @@ const ASIDE: &[u8] = b".rk~0000006173696465-0000000000000000";
 
 /// A content that was put aside: the file, the one where the home puts it if it lost its place, and the number of the change
 /// that wrote it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Parted {
     id: NodeId,
     beside: NodeId,
@@ -57,13 +58,8 @@ fn folder(top: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>, Error> {
 ///
 /// # Errors
 /// `CatalogueFailed`, and those of the file system.
-pub(super) fn part(
-    turn: &Turn<'_>,
-    writer: &Writer,
-    path: &RelPath,
-    of: (NodeId, NodeId, u64),
-) -> Result<(), Error> {
-    let (parted, origin) = (Parted { id: of.0, beside: of.1, number: of.2 }, turn.origin()?);
+pub(super) fn part(turn: &Turn<'_>, writer: &Writer, path: &RelPath, parted: Parted) -> Result<(), Error> {
+    let origin = turn.origin()?;
     let Some((id, to)) = place_of(turn.pending, parted, origin, &[])? else { return Ok(()) };
     let held = turn.pending.held(id)?.filter(|held| held.version == own_version((origin, parted.number)));
     let Some(held) = held.filter(|_| to != *path) else { return Ok(()) };
@@ -124,7 +120,7 @@ impl Fates {
     }
 
     /// Does it in the plain files; tells what has its place again.
-    pub fn take(self, plain: &dyn Store, version: impl Fn(u64) -> u64) -> Vec<Back> {
+    pub fn take(self, plain: &dyn Store, origin: Origin) -> Vec<Back> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -144,7 +140,8 @@ impl Fates {
             let placed = place(&top.0, &top.1, parted, &path);
             match placed {
                 Ok((dir, stamp)) => {
-                    let held = Held { version: version(parted.number), stamp, digest: None };
+                    let version = own_version((origin, parted.number));
+                    let held = Held { version, stamp, digest: None };
                     Some(Back { id, path, held, dir })
                 }
                 Err(error) => {
@@ -174,6 +171,11 @@ fn place(
 }
 
 impl Turn<'_> {
+    /// The content of a file that a change of this site wrote.
+    pub(super) fn parted(&self, id: NodeId, number: u64) -> Parted {
+        Parted { id, beside: self.state.beside.get(&id).copied().unwrap_or(id), number }
+    }
+
     /// What is to be put aside before the file of a name goes: content that was written here and is held as such.
     pub(super) fn leaving(
         &self,
@@ -191,8 +193,7 @@ impl Turn<'_> {
         if held.is_none_or(|held| held.version != own_version(content.by)) {
             return Ok(None);
         }
-        let beside = self.state.beside.get(id).copied().unwrap_or(*id);
-        let parted = Parted { id: *id, beside, number: content.by.1 };
+        let parted = self.parted(*id, content.by.1);
         Ok(Some(Leaving { parted, top: writer.plain.root()?, dir, name: name.to_vec() }))
     }
 
@@ -247,11 +248,13 @@ impl Turn<'_> {
         for (.., path) in &fates.back {
             self.state.unkept.note(&Did::Wrote(path.clone(), 0))?;
         }
-        let done = |parted: &Parted| {
-            fates.gone.contains(parted) || fates.back.iter().any(|(back, ..)| back == parted)
-        };
+        let back = fates.back.iter().map(|(parted, ..)| *parted);
+        let done: BTreeSet<Parted> = fates.gone.iter().copied().chain(back).collect();
+        if done.is_empty() {
+            return Ok(fates);
+        }
         if let Some(asides) = &mut self.state.asides {
-            asides.values_mut().for_each(|all| all.retain(|parted| !done(parted)));
+            asides.values_mut().for_each(|all| all.retain(|parted| !done.contains(parted)));
             asides.retain(|_, all| !all.is_empty());
         }
         Ok(fates)
@@ -298,11 +301,8 @@ impl Turn<'_> {
         }
         let last = lock(&self.pending.progress).made;
         self.state.asides = Some(Asides::from([(last, found)]));
-        let (fates, origin) = (self.fates(&[], true)?, self.origin()?);
-        if !fates.is_empty() {
-            let back = fates.take(&*writer.plain, |number| own_version((origin, number)));
-            self.hold_again(back);
-        }
+        let back = self.fates(&[], true)?.take(&*writer.plain, self.origin()?);
+        self.hold_again(back);
         Ok(())
     }
 }

@@ -34,9 +34,7 @@ pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), E
             Did::Wrote(path, ino) => recover_file(turn, writer, path, *ino),
             Did::Moved(from, to) => recover_move(turn, writer, from, to),
             Did::Gone(path) => recover_removal(turn, writer, path),
-            Did::At(path, Anchor::Own(id, beside, number)) => {
-                part(turn, writer, path, (*id, *beside, *number))
-            }
+            Did::At(path, Anchor::Own(parted)) => part(turn, writer, path, *parted),
             Did::At(path, Anchor::Dir(id)) => recover_dir(turn, writer, path, *id),
         };
         match recovered {

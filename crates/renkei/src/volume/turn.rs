@@ -148,8 +148,7 @@ impl Turn<'_> {
     /// Those of the file system.
     pub fn note_anchors(&mut self, anchors: Vec<(RelPath, NodeId, Option<u64>)>) -> Result<(), Error> {
         for (path, id, number) in anchors {
-            let beside = self.state.beside.get(&id).copied().unwrap_or(id);
-            let anchor = number.map_or(Anchor::Dir(id), |number| Anchor::Own(id, beside, number));
+            let anchor = number.map_or(Anchor::Dir(id), |number| Anchor::Own(self.parted(id, number)));
             self.state.unkept.note(&Did::At(path, anchor))?;
         }
         Ok(())

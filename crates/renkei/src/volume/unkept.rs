@@ -4,6 +4,7 @@
 //! A line is written before the plain file is touched, and all lines go when the database has everything. They are not
 //! synced: a kill leaves them, and a power cut may leave a plain file that nobody was told of.
 
+use super::aside::Parted;
 use crate::home::file_error;
 use renkei_core::error::Error;
 use renkei_core::namespace::NodeId;
@@ -32,12 +33,11 @@ pub(super) enum Did {
 
 /// What has to have a plain file or directory wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Anchor {
+pub(super) enum Anchor {
     /// A directory.
     Dir(NodeId),
-    /// Content that was written here: the file, the one where the home puts it if it lost its place, and the number of the
-    /// change that wrote it.
-    Own(NodeId, NodeId, u64),
+    /// Content that was written here.
+    Own(Parted),
 }
 
 /// The journal of one volume.

@@ -75,6 +75,16 @@ fn await_same(home: &Site, followers: &[&Site]) -> Vec<String> {
     }
 }
 
+/// Waits until the home has all content.
+fn await_content(home: &Site) {
+    let away = || home.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
+    let begun = Instant::now();
+    while !away().is_null() {
+        assert!(begun.elapsed() < WITHIN, "it does not come: {}", away());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// What files hold, by path, as a site gives them out.
 fn contents(site: &Site, to: &Path) -> BTreeMap<String, Vec<u8>> {
     let _ = fs::remove_dir_all(to);
@@ -258,12 +268,7 @@ fn a_directory_made_at_three_sites_is_one() {
     assert!(beside.len() == 2 && beside.iter().all(|name| name.starts_with("log.conflict-")), "{all:?}");
     assert!(all.iter().filter(|name| name.contains(".conflict-")).count() == 2, "{all:?}");
     let home = || contents(&federation.kek, &federation.scratch().join("k"));
-    let away = || federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
-    let begun = Instant::now();
-    while !away().is_null() {
-        assert!(begun.elapsed() < WITHIN, "it does not come: {}", away());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    await_content(&federation.kek);
     let expected = home();
     assert_eq!(expected["run/log"], b"by kek");
     for (site, to) in [(&federation.titech, "t"), (&osaka, "o")] {
@@ -456,7 +461,7 @@ fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
     let beside = at_top.find(|name| name.starts_with("e.conflict"));
     assert!(beside.is_some() && all.len() == expected.len() + 3, "{all:?}");
     federation.kek.ok(&["volume", "resume", "genome"]);
-    await_that(|| federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].is_null());
+    await_content(&federation.kek);
     let found = contents(&federation.kek, &federation.scratch().join("k"));
     let expected = [("a.new", "a"), ("b.new", "b"), ("c.new", "c"), ("b", "other"), ("e", "titech")];
     for (name, content) in expected.into_iter().chain(beside.map(|name| (name, "e"))) {
@@ -503,12 +508,7 @@ fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
     let all = await_same(&federation.kek, &[&federation.titech, &osaka]);
     assert!(all.len() > 5, "{all:?}");
     let home = || contents(&federation.kek, &federation.scratch().join("k"));
-    let away = || federation.kek.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
-    let begun = Instant::now();
-    while !away().is_null() {
-        assert!(begun.elapsed() < WITHIN, "it does not come: {}", away());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    await_content(&federation.kek);
     let expected = home();
     for (site, to) in [(&federation.titech, "t"), (&osaka, "o")] {
         await_that(|| contents(site, &federation.scratch().join(to)) == expected);
