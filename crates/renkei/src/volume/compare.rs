@@ -315,7 +315,11 @@ impl Compare {
 
     /// Whether a name is as it was when it was brought up to date last.
     pub(super) fn is_as_seen(&mut self, path: &RelPath) -> bool {
-        let Some(last) = self.seen.get(path).copied() else { return false };
+        self.seen.get(path).copied().is_some_and(|last| self.is_as(path, last))
+    }
+
+    /// Whether a name is in this state.
+    pub(super) fn is_as(&mut self, path: &RelPath, last: Option<Seen>) -> bool {
         let Some((parent, name)) = path.split() else { return false };
         let Ok(parent) = RelPath::parse(parent) else { return false };
         let Some(dir) = self.open(&parent) else { return last.is_none() };

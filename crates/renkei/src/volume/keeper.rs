@@ -195,10 +195,18 @@ impl Keeper {
         self.look_into_moved(taken)?;
         for path in &taken.foreign {
             if own.contains(path) {
-                self.call_back(path);
+                if !taken.left.contains_key(path) && !self.shared.notes.holds(path) {
+                    self.call_back(path);
+                }
             } else if !self.compare.is_as_seen(path) {
                 self.call_back(path);
                 self.todo.extend(self.compare.bring(path)?);
+            }
+        }
+        for (path, left) in taken.left.iter().filter(|_| self.shared.leases.is_held()) {
+            // Whoever changed it again has told that himself.
+            if !self.shared.notes.holds(path) && !self.compare.is_as(path, *left) {
+                self.call_back(path);
             }
         }
         self.compare.commit()

@@ -5,6 +5,7 @@
 //! ([`Notes::flush`]). A note says where to look, not what happened, so it does no harm to have one too many.
 
 use super::away::Ask;
+use super::plain::Seen;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -35,6 +36,9 @@ pub(super) struct Taken {
     pub(super) moved: Vec<(RelPath, RelPath)>,
     /// Names that were written by somebody who knew of the version that is away.
     pub(super) replaces: HashMap<RelPath, u64>,
+    /// How names were left that were changed through the volume, as far as somebody looked: if they are otherwise, somebody
+    /// else has changed them since.
+    pub(super) left: HashMap<RelPath, Option<Seen>>,
     /// Up to which question it answers.
     upto: u64,
 }
@@ -96,11 +100,20 @@ pub(super) struct Touch<'n> {
     notes: &'n Notes,
     paths: Vec<RelPath>,
     replaces: Option<(RelPath, u64)>,
+    left: Vec<(RelPath, Option<Seen>)>,
+}
+
+impl Touch<'_> {
+    /// Notes how a name is after the change.
+    pub(super) fn leave(&mut self, path: RelPath, left: Option<Seen>) {
+        self.left.push((path, left));
+    }
 }
 
 impl Drop for Touch<'_> {
     fn drop(&mut self) {
-        self.notes.add(std::mem::take(&mut self.paths), self.replaces.take());
+        let left = std::mem::take(&mut self.left);
+        self.notes.add(std::mem::take(&mut self.paths), self.replaces.take(), left);
     }
 }
 
@@ -116,13 +129,17 @@ impl Notes {
 
     /// The same of names of which one is of something that is away; tells which version of it is replaced.
     pub(super) fn touch_away(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) -> Touch<'_> {
-        self.add(paths.clone(), replaces.clone());
-        Touch { notes: self, paths, replaces }
+        self.add(paths.clone(), replaces.clone(), Vec::new());
+        Touch { notes: self, paths, replaces, left: Vec::new() }
     }
 
-    fn add(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) {
+    fn add(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>, left: Vec<(RelPath, Option<Seen>)>) {
         let mut state = self.state();
         let was_empty = state.is_empty();
+        for path in &paths {
+            state.taken.left.remove(path);
+        }
+        state.taken.left.extend(left);
         state.taken.own.extend(paths);
         state.taken.replaces.extend(replaces);
         self.wake(state, was_empty);
@@ -132,9 +149,7 @@ impl Notes {
     pub(super) fn add_foreign(&self, paths: Vec<RelPath>) {
         let mut state = self.state();
         let was_empty = state.is_empty();
-        // What is noted is looked at anyway.
-        let State { taken: Taken { own, foreign, .. }, .. } = &mut *state;
-        foreign.extend(paths.into_iter().filter(|path| !own.contains(path)));
+        state.taken.foreign.extend(paths);
         self.wake(state, was_empty);
     }
 
@@ -306,6 +321,8 @@ impl Notes {
         let later = std::mem::replace(&mut state.taken.moved, taken.moved);
         state.taken.moved.extend(later);
         state.taken.replaces.extend(taken.replaces);
+        let later = std::mem::replace(&mut state.taken.left, taken.left);
+        state.taken.left.extend(later);
         state.since = Some(Instant::now() + PAUSE);
         // Whoever waits is told; whoever asks from now on has it tried again.
         state.done = state.asked;

@@ -8,6 +8,7 @@ use crate::store::temp::temp_name;
 use crate::store::{Dir, Store, names};
 use proptest::prelude::*;
 use renkei_core::entry::{FileTime, Meta};
+use renkei_core::lease::telling::Told;
 use renkei_core::namespace::quota::{Limit, Quota};
 use renkei_core::namespace::{Kind, NodeId, ROOT};
 use renkei_core::path::RelPath;
@@ -15,7 +16,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 /// A volume and the folders it is in.
 pub(super) struct Place {
@@ -59,9 +62,13 @@ impl Place {
     }
 
     fn try_put(&self, path: &str, content: &[u8]) -> Result<(), renkei_core::error::Error> {
+        Self::put_by(&self.store, path, content)
+    }
+
+    fn put_by(store: &dyn Store, path: &str, content: &[u8]) -> Result<(), renkei_core::error::Error> {
         let path = rel(path);
         let (parent, name) = path.split().unwrap();
-        let dir = self.store.dir(&RelPath::parse(parent).unwrap()).unwrap();
+        let dir = store.dir(&RelPath::parse(parent).unwrap()).unwrap();
         let temp = temp_name(7, &path);
         let file = dir.create_temp(&temp, false).unwrap();
         file.write_at(content, 0).unwrap();
@@ -338,6 +345,48 @@ fn the_kernel_tells_what_others_change() {
         assert!(std::time::Instant::now() < until, "{:?}", known(&place.volume).keys());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+#[test]
+fn who_holds_a_lease_hears_of_what_others_do_right_after_him_and_not_of_what_he_does() {
+    let place = Place::new();
+    let holder = place.store.leases().unwrap().join().unwrap();
+    let store = place.store.held_by(holder.id()).unwrap();
+    let top = fs::metadata(&place.top).unwrap().ino();
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let holder = &holder;
+        scope.spawn(move || {
+            while let Some(next) = holder.next_told() {
+                let Told::Call { number, what } = next else { continue };
+                holder.answer(number);
+                what.names.into_iter().for_each(|(_, name)| tell.send(name).unwrap());
+            }
+        });
+        let heard = || told.recv_timeout(Duration::from_secs(20)).ok();
+        holder.note(top);
+        for number in 0..30 {
+            Place::put_by(&*store, &format!("own{number}"), b"one").unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+        fs::write(place.at("other"), "two").unwrap();
+        let first = heard();
+        let after = (0..5).map(|number| {
+            while told.try_recv().is_ok() {}
+            holder.note(top);
+            let name = format!("both{number}");
+            Place::put_by(&*store, &name, b"one").unwrap();
+            thread::sleep(Duration::from_millis(number * 30));
+            fs::set_permissions(place.at(&name), fs::Permissions::from_mode(0o600)).unwrap();
+            (heard(), name)
+        });
+        let after: Vec<_> = after.collect();
+        holder.end();
+        assert_eq!(first.as_deref(), Some(&b"other"[..]));
+        after.iter().for_each(|(heard, name)| assert_eq!(heard.as_deref(), Some(name.as_bytes())));
+    });
+    place.volume.flush().unwrap();
+    place.assert_same();
 }
 
 #[test]

@@ -6,6 +6,8 @@
 
 use super::Volume;
 use super::away::Elsewhere;
+use super::notes::Touch;
+use super::plain::{look, seen};
 use super::quota::{self, Parts};
 use super::view_away::shown_path;
 use crate::store::leases::LeaseTable;
@@ -184,8 +186,11 @@ impl VolumeDir {
         names: &[(&VolumeDir, &[u8])],
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let touch = (!paths.is_empty()).then(|| self.volume.shared.notes.touch(paths));
+        let mut touch = (!paths.is_empty()).then(|| self.volume.shared.notes.touch(paths));
         let done = work();
+        if let Some(touch) = &mut touch {
+            leave(touch, names);
+        }
         drop(touch);
         // Also if it failed: some of it may be done.
         self.call_back(names);
@@ -273,8 +278,9 @@ impl VolumeDir {
         let arrives = new.clone().filter(|_| old.is_none());
         let parts = || quota::of_rename((&*self.inner, from), (&*peer.inner, to));
         let is_away = replaces.is_some();
-        let _touch = self.volume.shared.notes.touch_away(both, replaces);
+        let mut touch = self.volume.shared.notes.touch_away(both, replaces);
         let done = self.add("publish", arrives, parts, || work(&*peer.inner));
+        leave(&mut touch, &[(self, from), (peer, to)]);
         // Also if it failed: some of it may be done.
         self.call_back(&[(self, from), (peer, to)]);
         done?;
@@ -447,6 +453,19 @@ impl Dir for VolumeDir {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// Notes how names are after they were changed, if somebody may have to be told that they are otherwise later. The time of
+/// a directory tells nothing: it changes with what is in it.
+fn leave(touch: &mut Touch<'_>, names: &[(&VolumeDir, &[u8])]) {
+    for (dir, name) in names.iter().filter(|(dir, _)| dir.volume.shared.leases.is_held()) {
+        if let Some(path) = dir.noted(name)
+            && let Ok(plain) = look(&*dir.inner, name)
+            && !plain.as_ref().is_some_and(|plain| plain.entry.kind == EntryKind::Dir)
+        {
+            touch.leave(path, seen(&plain));
+        }
     }
 }
 
