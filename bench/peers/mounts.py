@@ -123,29 +123,45 @@ class Renkei(Mount):
         return first_line(self.pop.stage.renkei, "--version")
 
     def serve(self, stage):
-        site, folder = (stage.src, stage.source) if self.reads else (stage.dst, stage.target)
-        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, folder)
-        self.pop.serve()
+        self.begin(stage, *((stage.src, stage.source) if self.reads else (stage.dst, stage.target)))
         # A directory of the client's own: from that of the PoP the mount would find the PoP's socket, which namespaces of
         # networks do not hide, and read the plain files.
         self.client_dir = os.path.join(stage.folder(self.name), "client")
         shutil.rmtree(self.client_dir, ignore_errors=True)
         shutil.copytree(self.pop.folder, self.client_dir, ignore=shutil.ignore_patterns("run"))
 
+    def begin(self, stage, site, folder):
+        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, folder)
+        self.pop.serve()
+
+    def mounted(self):
+        return f"{self.pop.name}:/data"
+
     def command(self, *flags):
-        return [self.pop.stage.renkei, "--dir", self.client_dir, "mount", "--foreground", *flags, f"{self.pop.name}:/data"]
+        return [self.pop.stage.renkei, "--dir", self.client_dir, "mount", "--foreground", *flags, self.mounted()]
 
     def mounts(self, stage, folder, point):
         return [*self.command(), point]
 
 
 class RenkeiWrite(Renkei):
-    """The same, written into."""
+    """A volume in place of the folder that is written into."""
 
     name = "renkei-mount-write"
     port = 17541
     reads = False
     durable = "always"
+    volume = "written"
+
+    def begin(self, stage, site, folder):
+        storage, name = os.path.split(folder)
+        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
+        self.pop.serve()
+        self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name)
+        self.pop.run("volume", "grant", self.volume, f"*@{self.pop.name}", "write")
+
+    def mounted(self):
+        return f"/{self.volume}"
 
 
 class Sshfs(Mount):

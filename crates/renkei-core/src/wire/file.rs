@@ -188,6 +188,14 @@ pub enum Op {
         /// How much, at most [`MAX_IO_BYTES`].
         bytes: u32,
     },
+    /// Waits until so many writes to a draft are done that were asked for in this session, on whatever streams: what
+    /// comes next on this stream finds them. Answer: `Done`.
+    Await {
+        /// The draft.
+        handle: Handle,
+        /// All that were asked for so far.
+        writes: u64,
+    },
 }
 
 impl Op {
@@ -488,6 +496,9 @@ pub trait Files: Send + Sync {
     fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
         None
     }
+
+    /// Ends it in order: whoever serves it hears that nothing more is asked, and that nothing is believed that he told.
+    fn end(&self) {}
 }
 
 #[cfg(test)]

@@ -44,7 +44,9 @@ impl Stop {
             // Somebody is in it: nobody else gets in, and what he wrote so far is published.
             let _ = unmount(&point, How::Lazy);
         }
-        mounted.publish_all()
+        let lost = mounted.publish_all();
+        mounted.files.end();
+        lost
     }
 }
 
@@ -69,10 +71,12 @@ pub fn run(
     let point = options.point.clone();
     // Beside the session: the kernel asks it where the mount point is.
     thread::spawn(move || read_ahead(&point));
-    let stopper = Stopper { mounted, point: options.point.clone() };
+    let stopper = Stopper { mounted: mounted.clone(), point: options.point.clone() };
     *stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
     on_ready()?;
-    session.run().map_err(failed)
+    let ended = session.run().map_err(failed);
+    mounted.files.end();
+    ended
 }
 
 /// Mounts. A mount before this one that died a moment ago is still looked at from the kernel's cache, and cannot be mounted over.

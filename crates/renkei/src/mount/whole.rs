@@ -256,6 +256,9 @@ impl Files for Whole {
             Op::Publish { handle, mtime } => {
                 self.on_handle(handle, content, |handle| Op::Publish { handle, mtime })
             }
+            Op::Await { handle, writes } => {
+                self.on_handle(handle, content, |handle| Op::Await { handle, writes })
+            }
             Op::Resume { path, .. } | Op::Peek { path, .. } => Err(fixed(&path)),
         }
     }
@@ -268,6 +271,11 @@ impl Files for Whole {
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
         let (number, inner) = self.held(handle).ok()?;
         self.files(number).ok()?.descriptor(inner)
+    }
+
+    fn end(&self) {
+        let parts = lock(&self.parts).clone();
+        parts.iter().for_each(|(_, files)| files.end());
     }
 }
 

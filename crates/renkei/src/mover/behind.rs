@@ -9,7 +9,7 @@
 
 use super::ahead::most_under_way;
 use super::far::{FarFiles, Open, Opened, is_passing, lock, told, unknown};
-use super::lane::{Link, Pending, Piece};
+use super::lane::{BULK_BYTES, Link, Pending, Piece};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -73,11 +73,25 @@ struct Writing {
     gathered: Option<(u64, Piece)>,
     under_way: VecDeque<Sent>,
     bytes_under_way: u64,
+    /// The last session, and how many writes were asked for in it.
+    asked: (u64, u64),
+    /// Of the last extent that was sent.
+    number: u64,
     failed: Option<Error>,
+}
+
+/// Where a draft is.
+pub(super) struct At {
+    /// The session.
+    epoch: u64,
+    link: Arc<Link>,
+    /// Its handle there.
+    handle: Handle,
 }
 
 /// An extent that is not acknowledged.
 struct Sent {
+    number: u64,
     range: Range<u64>,
     piece: Arc<Piece>,
     pending: Pending,
@@ -107,33 +121,51 @@ impl Behind {
         writing.check(files, open)
     }
 
-    /// Sends the only extent there is, and what is to be done after it right behind it; nothing if more is on its way.
+    /// Sends what is gathered, and what is to be done after all that was written right behind it. Tells the number of the last
+    /// extent, too.
     fn send_with(
         &self,
         files: &FarFiles,
         open: &Open,
         op: impl Fn(Handle) -> Op,
-    ) -> Result<Option<Pending>, Error> {
+    ) -> Result<(Pending, u64), Error> {
         let mut writing = self.lock();
         writing.check(files, open)?;
-        if !writing.under_way.is_empty() || writing.gathered.is_none() {
-            return Ok(None);
-        }
-        let (handle, link) = writing.link(files, open)?;
-        let Some((offset, piece)) = writing.gathered.take() else { return Ok(None) };
-        let (bytes, piece) = (piece.bytes().len() as u64, Arc::new(piece));
-        writing.bytes_under_way += bytes;
-        files.held.fetch_add(bytes, Ordering::Relaxed);
-        let (pending, after) = link.begin_both(&Op::Write { handle, offset }, piece.clone(), &op(handle));
-        writing.under_way.push_back(Sent { range: offset..offset + bytes, piece, pending });
-        Ok(Some(after))
+        let At { handle, link, .. } = writing.make_room(files, open)?;
+        let (is_alone, last) = (writing.under_way.is_empty(), writing.take());
+        let awaited = Op::Await { handle, writes: writing.asked.1 + u64::from(last.is_some()) };
+        let (op, nothing) = (op(handle), None);
+        let pending = match last {
+            Some((offset, piece)) => {
+                let (write, content) = (Op::Write { handle, offset }, Some(piece.clone()));
+                let weight = piece.bytes().len() as u64;
+                let (written, done) = match is_alone {
+                    true => link.begin_all(weight, [(&write, content), (&op, nothing)]).into(),
+                    false => {
+                        let ops = [(&write, content), (&awaited, None), (&op, nothing)];
+                        let [written, _, done] = link.begin_all(weight, ops);
+                        (written, done)
+                    }
+                };
+                writing.sent(files, offset, piece, written);
+                done
+            }
+            None if is_alone => link.begin(&op, nothing),
+            // Not where small operations would wait behind it.
+            None => {
+                let [_, done] = link.begin_all(BULK_BYTES, [(&awaited, None), (&op, nothing)]);
+                done
+            }
+        };
+        Ok((pending, writing.number))
     }
 
-    /// All that was sent has arrived, as is known otherwise.
-    fn forget(&self, files: &FarFiles) {
+    /// What was sent up to this extent has arrived, as is known otherwise; that it failed is told nevertheless.
+    fn forget(&self, files: &FarFiles, last: u64) {
         let mut writing = self.lock();
-        while !writing.under_way.is_empty() {
-            writing.finish(files, Ok(()));
+        while let Some(sent) = writing.under_way.front().filter(|sent| sent.number <= last) {
+            let outcome = sent.pending.replied().map_or(Ok(()), |replied| arrived(Ok(replied)));
+            writing.finish(files, outcome);
         }
     }
 
@@ -197,34 +229,61 @@ impl Writing {
     }
 
     /// The session; what a lost one has not acknowledged goes over it.
-    fn link(&mut self, files: &FarFiles, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
-        let (handle, link) = files.draft_link(open)?;
+    fn link(&mut self, files: &FarFiles, open: &Open) -> Result<At, Error> {
+        let at = files.draft_link(open)?;
+        if self.asked.0 != at.epoch {
+            self.asked = (at.epoch, 0);
+        }
         let is_anew = open.with_draft(|draft| std::mem::take(&mut draft.is_anew)).unwrap_or_default();
         for sent in self.under_way.iter_mut().filter(|sent| is_anew || sent.pending.is_lost()) {
-            let op = Op::Write { handle, offset: sent.range.start };
-            sent.pending = link.begin(&op, Some(sent.piece.clone()));
+            let op = Op::Write { handle: at.handle, offset: sent.range.start };
+            sent.pending = at.link.begin(&op, Some(sent.piece.clone()));
+            self.asked.1 += 1;
         }
-        Ok((handle, link))
+        Ok(at)
+    }
+
+    /// The session, when there is room on the way for what is gathered.
+    fn make_room(&mut self, files: &FarFiles, open: &Open) -> Result<At, Error> {
+        let (start, bytes) =
+            self.gathered.as_ref().map_or((0, 0), |(start, piece)| (*start, piece.bytes().len() as u64));
+        let overlaps = |other: &Range<u64>| other.start < start + bytes && start < other.end;
+        let mut at = self.link(files, open)?;
+        while self.under_way.iter().any(|sent| overlaps(&sent.range)) || self.is_full(files, &at.link, bytes)
+        {
+            self.finish_first(files, open);
+            at = self.link(files, open)?;
+        }
+        self.check(files, open)?;
+        Ok(at)
+    }
+
+    fn take(&mut self) -> Option<(u64, Arc<Piece>)> {
+        self.gathered.take().map(|(offset, piece)| (offset, Arc::new(piece)))
     }
 
     /// Sends what is gathered, when there is room for it on the way.
     fn send(&mut self, files: &FarFiles, open: &Open) -> Result<(), Error> {
         self.check(files, open)?;
-        let Some((offset, piece)) = self.gathered.take() else { return Ok(()) };
-        let bytes = piece.bytes().len() as u64;
-        let range = offset..offset + bytes;
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        let (mut handle, mut link) = self.link(files, open)?;
-        while self.under_way.iter().any(|sent| overlaps(&sent.range)) || self.is_full(files, &link, bytes) {
-            self.finish_first(files, open);
-            (handle, link) = self.link(files, open)?;
+        if self.gathered.is_none() {
+            return Ok(());
         }
+        let At { handle, link, .. } = self.make_room(files, open)?;
+        if let Some((offset, piece)) = self.take() {
+            let pending = link.begin(&Op::Write { handle, offset }, Some(piece.clone()));
+            self.sent(files, offset, piece, pending);
+        }
+        Ok(())
+    }
+
+    /// An extent is on its way.
+    fn sent(&mut self, files: &FarFiles, offset: u64, piece: Arc<Piece>, pending: Pending) {
+        let bytes = piece.bytes().len() as u64;
         self.bytes_under_way += bytes;
         files.held.fetch_add(bytes, Ordering::Relaxed);
-        let piece = Arc::new(piece);
-        let pending = link.begin(&Op::Write { handle, offset }, Some(piece.clone()));
-        self.under_way.push_back(Sent { range, piece, pending });
-        self.check(files, open)
+        self.asked.1 += 1;
+        self.number += 1;
+        self.under_way.push_back(Sent { number: self.number, range: offset..offset + bytes, piece, pending });
     }
 
     fn is_full(&self, files: &FarFiles, link: &Link, bytes: u64) -> bool {
@@ -268,77 +327,63 @@ impl FarFiles {
     }
 
     /// The session and handle for an operation on a draft.
-    pub(super) fn draft_link(&self, open: &Open) -> Result<(Handle, Arc<Link>), Error> {
+    fn draft_link(&self, open: &Open) -> Result<At, Error> {
         self.with_link(true, |epoch, link| {
-            Ok(self.far_handle(open, epoch, link)?.map(|handle| (handle, link.clone())))
+            let at = |handle| At { epoch, link: link.clone(), handle };
+            Ok(self.far_handle(open, epoch, link)?.map(at))
         })
     }
 
     /// Cuts or extends a draft, after all that was written.
     pub(super) fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
         let open = self.find(handle)?;
-        let done = self.after_writes(&open, |handle| Op::SetLen { handle, bytes }, || Ok(None))?;
+        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
+        let op = |handle| Op::SetLen { handle, bytes };
+        let (done, _) = self.after_writes(&open, behind, op, || Ok(None))?;
+        behind.settle(self, &open)?;
         open.with_draft(|draft| (draft.is_dirty, draft.is_there) = (true, true));
         Ok(done)
     }
 
-    /// Publishes a draft, after all that was written.
+    /// Publishes a draft, after all that was written: in one round trip, for the site waits for what comes on other
+    /// streams. It does not publish what it could not write all of.
     pub(super) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.find(handle)?;
-        let answer = match self.publish_with_last(&open, mtime)? {
-            Some(answer) => answer,
-            None => {
-                let op = |handle| Op::Publish { handle, mtime };
-                self.after_writes(&open, op, || self.was_published(&open, mtime))?
-            }
-        };
+        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
+        let op = |handle| Op::Publish { handle, mtime };
+        let (answer, last) = self.after_writes(&open, behind, op, || self.was_published(&open, mtime))?;
+        behind.forget(self, last);
         if let Answer::Item(item) = answer.plain() {
             open.with_draft(|draft| draft.on_published(item));
         }
         Ok(answer)
     }
 
-    /// Publishes a small file in one round trip with what was written to it. The site does not publish what it could not write
-    /// all of.
-    fn publish_with_last(&self, open: &Open, mtime: Option<FileTime>) -> Result<Option<Answer>, Error> {
-        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(0)) };
-        let sent = behind.send_with(self, open, |handle| Op::Publish { handle, mtime })?;
-        let Some(published) = sent else { return Ok(None) };
-        match published.take() {
-            Ok(replied) => {
-                behind.settle(self, open)?;
-                told(replied.answer).map(Some)
-            }
-            Err(lost) if is_passing(&lost) => {
-                let answer = self.was_published(open, mtime)?;
-                if answer.is_some() {
-                    behind.forget(self);
-                }
-                Ok(answer)
-            }
-            Err(lost) => Err(lost),
-        }
-    }
-
-    /// Asks something that may be asked twice, after all that was written. `was_done` looks whether it was done when the
-    /// session was lost before the answer.
+    /// Asks something that may be asked twice, after all that was written; tells the last extent of that, too. `was_done` looks
+    /// whether it was done when the session was lost before the answer.
     fn after_writes(
         &self,
         open: &Open,
+        behind: &Behind,
         op: impl Fn(Handle) -> Op,
         was_done: impl Fn() -> Result<Option<Answer>, Error>,
-    ) -> Result<Answer, Error> {
-        let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(0)) };
+    ) -> Result<(Answer, u64), Error> {
         loop {
-            behind.settle(self, open)?;
-            let (far, link) = self.draft_link(open)?;
-            match link.ask(&op(far), None) {
-                Ok(replied) => return told(replied.answer),
+            let (pending, last) = behind.send_with(self, open, &op)?;
+            match pending.take() {
+                Ok(replied) => match told(replied.answer) {
+                    Ok(answer) => return Ok((answer, last)),
+                    Err(error) => {
+                        // An extent that failed is the reason.
+                        behind.settle(self, open)?;
+                        return Err(error);
+                    }
+                },
                 Err(lost) if is_passing(&lost) => {}
                 Err(lost) => return Err(lost),
             }
             if let Some(answer) = was_done()? {
-                return Ok(answer);
+                return Ok((answer, last));
             }
         }
     }

@@ -20,13 +20,14 @@ use renkei_core::lease::telling::Told;
 use renkei_core::link::controller::{is_far, is_long};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
-    Answer, Files, LENGTH_BYTES, MAX_IO_BYTES, MAX_OP_BYTES, Op, begin_frame, divide, parse_op,
+    Answer, Files, Handle, LENGTH_BYTES, MAX_IO_BYTES, MAX_OP_BYTES, Op, begin_frame, divide, parse_op,
 };
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{Control, Progress};
 use renkei_core::wire::violation;
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How often it is told how far it is.
@@ -57,6 +58,56 @@ struct Done {
     bytes: AtomicU64,
     /// Streams that wait for an operation.
     idle: AtomicUsize,
+    arrivals: Arrivals,
+}
+
+/// How much was written to each draft, over all streams.
+#[derive(Default)]
+struct Arrivals {
+    state: Mutex<Arrived>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Arrived {
+    writes: HashMap<Handle, u64>,
+    is_over: bool,
+}
+
+impl Arrivals {
+    fn state(&self) -> MutexGuard<'_, Arrived> {
+        self.state.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// A write was done, or failed: then the draft is broken, and is not published.
+    fn add(&self, handle: Handle) {
+        *self.state().writes.entry(handle).or_default() += 1;
+        self.more.notify_all();
+    }
+
+    fn forget(&self, handle: Handle) {
+        self.state().writes.remove(&handle);
+    }
+
+    /// Returns when so many were done.
+    ///
+    /// # Errors
+    /// `ConnectionLost`, when the session ends before.
+    fn wait(&self, handle: Handle, writes: u64) -> Result<(), Error> {
+        let is_missing = |state: &mut Arrived| {
+            !state.is_over && writes > state.writes.get(&handle).copied().unwrap_or_default()
+        };
+        let state = self.more.wait_while(self.state(), is_missing);
+        match state.expect("no thread panics while it holds the lock").is_over {
+            true => Err(Error::new(Code::ConnectionLost, "await", "file session", "it ended")),
+            false => Ok(()),
+        }
+    }
+
+    fn end(&self) {
+        self.state().is_over = true;
+        self.more.notify_all();
+    }
 }
 
 /// Serves until the client leaves, and tells what was done: operations, and bytes read and written.
@@ -95,6 +146,7 @@ pub fn attend(
         failure.set_now(error.clone());
     }
     failure.finish(false);
+    done.arrivals.end();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     let ended = ended.map_err(|error| failure.first().unwrap_or(error));
     (done.operations.load(Ordering::Relaxed), done.bytes.load(Ordering::Relaxed), ended)
@@ -119,7 +171,11 @@ fn wait_for_end(
                 None => control.sender().send(&no_term(number, locker))?,
             },
             Ok(Control::Settled(number)) => match holder {
-                Some(holder) if number == u64::MAX => holder.leave(),
+                Some(holder) if number == u64::MAX => {
+                    holder.leave();
+                    // Who leaves waits for the end.
+                    return Ok(());
+                }
                 Some(holder) => holder.answer(number),
                 None => {}
             },
@@ -276,11 +332,31 @@ impl<'a> Clerk<'a> {
         match op {
             Op::Read { handle, offset, bytes } => self.read(handle, offset, bytes),
             Op::Peek { path, offset, bytes } => self.peek(path, offset, bytes),
+            Op::Await { handle, writes } => {
+                // If the session ends nothing more is read here: what comes next must not be done without them.
+                self.done.arrivals.wait(handle, writes)?;
+                self.answer(Ok(Answer::Done), 0)
+            }
             op => {
-                let answer = self.job.files.operate(op, &self.content[..content_bytes]);
+                let answer = self.operate(op, content_bytes);
                 self.answer(answer, 0)
             }
         }
+    }
+
+    fn operate(&self, op: Op, content_bytes: usize) -> Result<Answer, Error> {
+        let arrivals = &self.done.arrivals;
+        let written = match op {
+            Op::Write { handle, .. } => Some(handle),
+            Op::Close(handle) => {
+                arrivals.forget(handle);
+                None
+            }
+            _ => None,
+        };
+        let answer = self.job.files.operate(op, &self.content[..content_bytes]);
+        written.into_iter().for_each(|handle| arrivals.add(handle));
+        answer
     }
 
     fn read(&mut self, handle: u64, offset: u64, bytes: u32) -> Result<(), Error> {
@@ -332,5 +408,29 @@ impl<'a> Clerk<'a> {
                 self.stream.write_all(&self.data[..data_bytes])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn what_was_written_on_other_streams_is_waited_for_until_the_session_ends() {
+        let arrivals = Arrivals::default();
+        arrivals.wait(7, 0).unwrap();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| arrivals.wait(7, 2));
+            let never = scope.spawn(|| arrivals.wait(8, 1));
+            arrivals.add(7);
+            assert!(!first.is_finished());
+            arrivals.add(7);
+            first.join().unwrap().unwrap();
+            arrivals.end();
+            assert_eq!(never.join().unwrap().unwrap_err().code, Code::ConnectionLost);
+        });
+        arrivals.forget(7);
+        assert!(arrivals.wait(7, 1).is_err(), "nothing is done any more");
     }
 }

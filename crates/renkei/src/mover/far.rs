@@ -519,8 +519,7 @@ impl FarFiles {
 
 impl Drop for FarFiles {
     fn drop(&mut self) {
-        self.give_up_drafts();
-        lock(&self.state).link.close();
+        self.end();
     }
 }
 
@@ -585,6 +584,13 @@ impl Files for FarFiles {
         let (_, far) = *lock(&open.far);
         let lent = socket::borrow(&socket, &json!({"op": socket::LEND, "key": self.key, "handle": far}));
         lent.inspect_err(|error| self.on_refusal(error)).ok()
+    }
+
+    fn end(&self) {
+        self.give_up_drafts();
+        let link = lock(&self.state).link.clone();
+        let is_leasing = self.leasing.is_leasing() == Some(true);
+        link.close(if is_leasing { GIVE_UP_WITHIN } else { Duration::ZERO });
     }
 }
 

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const ENOUGH_STREAMS: usize = 4;
 /// What moves more than this is bulk data.
 const SMALL_BYTES: u64 = 128 << 10;
+/// What weighs so much does not go where small operations have a stream for themselves.
+pub(super) const BULK_BYTES: u64 = SMALL_BYTES + 1;
 /// What an operation weighs that moves nothing.
 const PLAIN_BYTES: u64 = 512;
 /// What listing a part of a directory may bring.
@@ -283,11 +285,6 @@ impl Link {
         Ok(())
     }
 
-    /// Says that nothing is believed any more that was told here.
-    fn give_leases_back(&self) {
-        let _ = self.control.send(&Control::Settled(u64::MAX));
-    }
-
     fn spawn(
         self: &Arc<Self>,
         name: &str,
@@ -371,11 +368,14 @@ impl Link {
         pending
     }
 
-    /// Asks two things, the second right behind the first, and leaves.
-    pub(super) fn begin_both(&self, first: &Op, content: Arc<Piece>, second: &Op) -> (Pending, Pending) {
-        let weight = content.len as u64 + PLAIN_BYTES;
+    /// Asks for things one right behind the other, on a stream for so much, and leaves.
+    pub(super) fn begin_all<const N: usize>(
+        &self,
+        weight: u64,
+        ops: [(&Op, Option<Arc<Piece>>); N],
+    ) -> [Pending; N] {
         let lane = self.lane_for(weight);
-        (self.begin_on(lane, first, Some(content)), self.begin_on(lane, second, None))
+        ops.map(|(op, content)| self.begin_on(lane, op, content))
     }
 
     /// The stream with the least under way, of those for operations of such a weight.
@@ -501,9 +501,12 @@ impl Link {
         }
     }
 
-    /// Ends it in order; what is under way fails.
-    pub(super) fn close(&self) {
-        self.give_leases_back();
+    /// Ends it in order; what is under way fails. The site hears that nothing is believed any more that it told, and hangs up, for
+    /// which is waited so long.
+    pub(super) fn close(&self, patience: Duration) {
+        let _ = self.control.send(&Control::Settled(u64::MAX));
+        let hung_up = self.ended.wait_timeout_while(lock(&self.lost), patience, |lost| lost.is_none());
+        drop(hung_up);
         self.fail(Error::new(Code::ConnectionLost, "close", "file session", "closed here"));
     }
 }

@@ -565,6 +565,8 @@ impl Desk {
             Op::Lock { path, owner, span } => self.lock(&path, owner, &span)?,
             Op::FindLock { path, owner, span } => self.find_lock(&path, owner, &span)?,
             Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
+            // Who has several streams waits before he asks.
+            Op::Await { handle, .. } => self.draft(handle).map(|_| Answer::Done)?,
         })
     }
 }

@@ -203,6 +203,25 @@ fn a_mount_that_is_gone_holds_nobody_up_longer_than_its_term() {
 }
 
 #[test]
+fn a_mount_that_ends_in_order_says_that_it_believes_nothing_any_more() {
+    let Some((_dir, kek, [first, second])) = two() else { return };
+    fs::write(first.path("f"), "one").unwrap();
+    assert_eq!(second.len("f"), Some(3));
+    let believes = || {
+        let notes = fs::read_dir(kek.dir().join("state/volumes")).unwrap();
+        notes.flatten().any(|note| note.path().extension().is_some_and(|end| end == "leased"))
+    };
+    assert!(believes());
+    first.kill(libc::SIGTERM);
+    kek.ok(&["umount", second.path("").to_str().unwrap()]);
+    let begun = Instant::now();
+    while believes() {
+        assert!(begun.elapsed() < PATIENCE, "the site still waits for one of them");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_pop_that_was_killed_acknowledges_nothing_that_a_mount_may_not_have_heard_of() {
     let Some((_dir, mut kek, [maker, other])) = two() else { return };
     fs::write(maker.path("f"), "1").unwrap();
