@@ -468,17 +468,17 @@ pub trait Lessor: Send + Sync {
 
     /// The round in which the site's locks are; 0 until that is known. Another one than before says that all are lost.
     fn lock_round(&self) -> u64;
-
-    /// Says who is to be told of changes: he believes nothing of them any more when he returns.
-    fn listen(&self, listener: Listener);
 }
 
 /// Whoever does operations: a store here, or a file session with another site.
 pub trait Files: Send + Sync {
-    /// Who tells of changes, if anybody does.
-    fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+    /// Who tells of changes below a name of the root, or of the root itself, if anybody does.
+    fn lessor(&self, _name: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
         None
     }
+
+    /// Says who is to be told of changes: he believes nothing of them any more when he returns.
+    fn listen(&self, _listener: Listener) {}
 
     /// Does one; `content` is what `Write` writes.
     ///

@@ -196,12 +196,12 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         };
         let open = move |name: &str| {
             let place = Place { storage: name.into(), path: RelPath::root() };
-            opening.open(place, false).map(|(files, _)| files)
+            opening.open(place).map(|(files, _)| files)
         };
         let whole = Whole::new(Box::new(names), Box::new(open));
         return Ok((Arc::new(whole), path.to_string(), args.read_only));
     };
-    let (files, is_read_only) = opening.open(place.clone(), true)?;
+    let (files, is_read_only) = opening.open(place.clone())?;
     Ok((files, path.to_string(), is_read_only))
 }
 
@@ -219,14 +219,14 @@ struct Opening {
 
 impl Opening {
     /// Opens a place, to be read alone where nothing may be changed; tells that.
-    fn open(&self, place: Place, leases: bool) -> Result<(Arc<dyn Files>, bool), Error> {
+    fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
         let open = |write: bool| {
             let (dialler, site) = (self.dialler.clone(), self.site.clone());
             let far = Far { dialler, site, place: place.clone(), write };
             let lender = self.lender.clone();
             // The kernel believes it for some time after that; what is leased is never old.
             let look_ttl = self.attr_ttl / 2;
-            let config = Config { when_lost: self.when_lost, look_ttl, leases, ..Config::default() };
+            let config = Config { when_lost: self.when_lost, look_ttl, leases: true, ..Config::default() };
             FarFiles::open(far, config).map(|files| Arc::new(files.with_lender(lender)) as Arc<dyn Files>)
         };
         match open(self.write) {

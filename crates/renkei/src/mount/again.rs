@@ -3,6 +3,7 @@
 //! Who does the operations repeats by himself what only looks. Of a change nobody knows; so the mount looks what there is. Where
 //! that does not tell (a file that is there may be ours, or another's lock) the error stands.
 
+use super::beliefs::top_name;
 use super::{Mounted, item};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind, Retry};
@@ -37,7 +38,7 @@ impl Mounted {
         op: Op,
         changed: Vec<RelPath>,
     ) -> Result<(Answer, Option<Vec<Item>>), Error> {
-        let mark = self.beliefs.mark();
+        let mark = self.beliefs.mark(changed.first().and_then(top_name));
         let parted = self.ask_until_told(op).map(Answer::parted);
         if !changed.is_empty() {
             self.on_done(&changed, parted.as_ref().ok().and_then(|(_, dirs)| dirs.clone()), mark);

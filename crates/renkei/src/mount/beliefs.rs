@@ -12,13 +12,13 @@ use renkei_core::error::Error;
 pub(super) use renkei_core::lease::holder::Mark;
 use renkei_core::lease::holder::Recent;
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Changed, Item, Lessor, Op};
+use renkei_core::wire::file::{Changed, Files, Item, Op};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Leases of a mount.
 pub(super) struct Beliefs {
-    lessor: Option<Arc<dyn Lessor>>,
+    files: Arc<dyn Files>,
     /// How long the kernel believes what is told of a place without leases.
     ttl: Duration,
     recent: Mutex<Recent>,
@@ -26,58 +26,71 @@ pub(super) struct Beliefs {
 
 impl Beliefs {
     /// Nothing is believed yet.
-    pub(super) fn new(lessor: Option<Arc<dyn Lessor>>, ttl: Duration) -> Self {
-        Beliefs { lessor, ttl, recent: Mutex::default() }
+    pub(super) fn new(files: Arc<dyn Files>, ttl: Duration) -> Self {
+        Beliefs { files, ttl, recent: Mutex::default() }
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The moment before a question.
-    pub(super) fn mark(&self) -> Mark {
-        let age = self.lessor.as_ref().map_or(0, |lessor| lessor.age());
+    /// The moment before a question about what is below a name of the root.
+    pub(super) fn mark(&self, name: Option<&[u8]>) -> Mark {
+        let age = self.files.lessor(name).map_or(0, |lessor| lessor.age());
         Mark { age, count: self.recent().count(), is_held: false }
     }
 
-    /// Whether there are leases here, or it is not known yet.
-    pub(super) fn may_lease(&self) -> bool {
-        self.lessor.as_ref().is_some_and(|lessor| lessor.is_leasing() != Some(false))
+    /// Whether there are leases there, or it is not known yet.
+    fn may_lease(&self, name: Option<&[u8]>) -> bool {
+        self.files.lessor(name).is_some_and(|lessor| lessor.is_leasing() != Some(false))
     }
 
-    /// The round of the site's locks; 0 while it is not known.
-    pub(super) fn lock_round(&self) -> u64 {
-        self.lessor.as_ref().map_or(1, |lessor| lessor.lock_round())
+    /// The round of the locks there; 0 while it is not known.
+    pub(super) fn lock_round(&self, name: Option<&[u8]>) -> u64 {
+        self.files.lessor(name).map_or(1, |lessor| lessor.lock_round())
     }
 
     /// How much longer what was learnt in this age may be believed.
-    fn left(&self, age: u64) -> Option<Duration> {
-        let until = self.lessor.as_ref()?.until(age)?;
+    fn left(&self, name: Option<&[u8]>, age: u64) -> Option<Duration> {
+        let until = self.files.lessor(name)?.until(age)?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
+}
+
+/// The name of the root below which a path leads.
+pub(super) fn top_name(path: &RelPath) -> Option<&[u8]> {
+    path.components().next()
 }
 
 impl Mounted {
     /// Hears of changes from now on.
     pub(super) fn listen(self: &Arc<Self>) {
-        if let Some(lessor) = &self.beliefs.lessor {
-            let mounted = Arc::downgrade(self);
-            lessor.listen(Box::new(move |changed| {
-                if let Some(mounted) = mounted.upgrade() {
-                    mounted.on_changed(changed);
-                }
-            }));
-        }
+        let mounted = Arc::downgrade(self);
+        self.files.listen(Box::new(move |changed| {
+            if let Some(mounted) = mounted.upgrade() {
+                mounted.on_changed(changed);
+            }
+        }));
+    }
+
+    /// Whether there are leases where a file is, or it is not known yet.
+    pub(super) fn may_lease(&self, id: u64) -> bool {
+        self.beliefs.may_lease(self.table().top(id))
+    }
+
+    /// The moment before a question about a file, or names in it.
+    pub(super) fn mark(&self, id: u64) -> Mark {
+        self.beliefs.mark(self.table().top(id))
     }
 
     /// How long the kernel may believe what it is told of a file now.
     pub(super) fn ttl(&self, id: u64) -> Duration {
-        if !self.beliefs.may_lease() {
+        let mut table = self.table();
+        if !self.beliefs.may_lease(table.top(id)) {
             return self.beliefs.ttl;
         }
-        let learnt =
-            self.table().node(id).ok().and_then(|node| node.learnt.filter(|_| may_cache(&node.known)));
-        learnt.and_then(|age| self.beliefs.left(age)).unwrap_or_default()
+        let learnt = table.node(id).ok().and_then(|node| node.learnt.filter(|_| may_cache(&node.known)));
+        learnt.and_then(|age| self.beliefs.left(table.top(id), age)).unwrap_or_default()
     }
 
     /// The same of a name that it is told of.
@@ -89,14 +102,14 @@ impl Mounted {
 
     /// How long the kernel may believe what a change of its own told: that may come after news of another one.
     pub(super) fn ttl_of_change(&self, id: u64) -> Duration {
-        let ttl = self.ttl_of_attributes();
+        let ttl = self.ttl_of_attributes(id);
         self.set_looked_up(id, ttl);
         ttl
     }
 
     /// The same of attributes alone.
-    pub(super) fn ttl_of_attributes(&self) -> Duration {
-        if self.beliefs.may_lease() { Duration::ZERO } else { self.beliefs.ttl }
+    pub(super) fn ttl_of_attributes(&self, id: u64) -> Duration {
+        if self.may_lease(id) { Duration::ZERO } else { self.beliefs.ttl }
     }
 
     fn set_looked_up(&self, id: u64, ttl: Duration) {
@@ -107,8 +120,9 @@ impl Mounted {
 
     /// Whether what is known of a file need not be asked again.
     pub(super) fn is_believed(&self, id: u64) -> Result<bool, Error> {
-        let learnt = self.table().node(id)?.learnt;
-        Ok(learnt.is_some_and(|age| self.beliefs.left(age).is_some()))
+        let mut table = self.table();
+        let learnt = table.node(id)?.learnt;
+        Ok(learnt.is_some_and(|age| self.beliefs.left(table.top(id), age).is_some()))
     }
 
     /// A name of which it is known what it leads to; the kernel is told of that.
@@ -116,35 +130,35 @@ impl Mounted {
         // At once: else the kernel may forget the file before it is told of it again.
         let mut table = self.table();
         let id = table.child(dir, name)?;
-        self.beliefs.left(table.node(id).ok()?.learnt?)?;
+        let age = table.node(id).ok()?.learnt?;
+        self.beliefs.left(table.top(id), age)?;
         table.count(id);
         Some(id)
     }
 
     /// Whether it is known that a directory has no such name.
     pub(super) fn is_known_absent(&self, dir: u64, name: &[u8]) -> bool {
-        let whole = {
-            let mut table = self.table();
-            if table.child(dir, name).is_some() {
-                return false;
-            }
-            table.node(dir).ok().and_then(|node| node.whole)
-        };
-        whole.is_some_and(|age| self.beliefs.left(age).is_some())
+        let mut table = self.table();
+        table.child(dir, name).is_none() && self.is_whole(&mut table, dir)
     }
 
     /// Whether a directory's names are all known, and what they lead to.
     pub(super) fn is_known_whole(&self, dir: u64) -> bool {
-        let whole = self.table().node(dir).ok().and_then(|node| node.whole);
-        whole.is_some_and(|age| self.beliefs.left(age).is_some())
+        self.is_whole(&mut self.table(), dir)
     }
 
-    /// Looks at a path, and tells when that was asked.
+    fn is_whole(&self, table: &mut Table, dir: u64) -> bool {
+        let whole = table.node(dir).ok().and_then(|node| node.whole);
+        whole.is_some_and(|age| self.beliefs.left(table.top(dir), age).is_some())
+    }
+
+    /// Looks at a path, of a file or of a name in it, and tells when that was asked.
     pub(super) fn look(
         &self,
+        id: u64,
         path: impl Fn(&Table) -> Result<RelPath, Error>,
     ) -> (Mark, Result<Item, Error>) {
-        let mark = self.beliefs.mark();
+        let mark = self.mark(id);
         let mut is_held = false;
         let found = self.at(path, |path| {
             let (answer, held) = self.ask_parted(Op::Look(path.clone()))?;
@@ -207,7 +221,7 @@ impl Mounted {
 
     /// Something was done here: what it changed has to be asked again, but for the directories that the answer tells of.
     pub(super) fn on_done(&self, paths: &[RelPath], dirs: Option<Vec<Item>>, mark: Mark) {
-        if !self.beliefs.may_lease() {
+        if !paths.iter().any(|path| self.beliefs.may_lease(top_name(path))) {
             return;
         }
         let mut touched = Vec::new();
@@ -260,7 +274,7 @@ mod tests {
     use crate::store::desk::Desk;
     use crate::store::leases::{LeaseTable, Lessee};
     use crate::store::local::{Access, LocalStore};
-    use renkei_core::wire::file::{Answer, Files, Handle, Listener};
+    use renkei_core::wire::file::{Answer, Handle, Lessor, Listener};
     use std::path::Path;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -293,15 +307,15 @@ mod tests {
         fn lock_round(&self) -> u64 {
             1
         }
-
-        fn listen(&self, listener: Listener) {
-            assert!(self.0.set(listener).is_ok());
-        }
     }
 
     impl Files for Near {
-        fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+        fn lessor(&self, _: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
             Some(self.lease.clone())
+        }
+
+        fn listen(&self, listener: Listener) {
+            assert!(self.lease.0.set(listener).is_ok());
         }
 
         fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {

@@ -257,7 +257,7 @@ impl Filesystem for Kernel {
         let mtime = mtime.filter(|_| size.is_none());
         let wanted = Wanted { mode, uid, gid, size, mtime };
         match self.mounted.alter(id.0, wanted, fh.map(|fh| fh.0)) {
-            Ok(known) => reply.attr(&self.mounted.ttl_of_attributes(), &known.attributes(id.0)),
+            Ok(known) => reply.attr(&self.mounted.ttl_of_attributes(id.0), &known.attributes(id.0)),
             Err(refusal) => reply.error(self.number(&refusal)),
         }
     }

@@ -64,7 +64,7 @@ impl Mounted {
     }
 
     fn begin(&self, id: u64) -> Result<Part, Error> {
-        let (begun, losses) = (self.beliefs.mark(), self.table().node(id)?.losses);
+        let (begun, losses) = (self.mark(id), self.table().node(id)?.losses);
         let (handle, _) = self.at(|table| table.path(id), |path| self.ask_open(Op::OpenDir(path.clone())))?;
         let begun = begun.held(true);
         let (items, number) = (Vec::new(), self.next());
@@ -211,7 +211,7 @@ impl Mounted {
                 return Ok(None);
             }
             part.before += part.items.len() as u64;
-            let asked = self.beliefs.mark();
+            let asked = self.mark(dir);
             let (items, more, is_held) = self.next_items(part.handle)?;
             (part.items, part.more) = (items, more);
             part.asked = asked.held(is_held);

@@ -82,7 +82,7 @@ impl Mounted {
             self.publish_if_open(asked.id)?;
         }
         self.ask(Op::Lock { path: path.clone(), owner, span })?;
-        let round = self.lock_round();
+        let round = self.lock_round(asked.id);
         let mut locks = self.locked();
         let locked = locks.entry(asked.id).or_insert(Locked { owners: HashSet::new(), round, path });
         if span.hold != Hold::Nothing {
@@ -124,7 +124,7 @@ impl Mounted {
     /// `LockLost`.
     pub(super) fn check_locks(&self, id: u64) -> Result<(), Error> {
         let Some(round) = self.locked().get(&id).map(|locked| locked.round) else { return Ok(()) };
-        if self.lock_round() == round {
+        if self.lock_round(id) == round {
             return Ok(());
         }
         let cause = "the connection was lost for longer than locks are kept, or the PoP was started anew";
@@ -140,12 +140,13 @@ impl Mounted {
     }
 
     /// The round of the locks, as soon as the site has told it.
-    fn lock_round(&self) -> u64 {
+    fn lock_round(&self, id: u64) -> u64 {
         let begun = Instant::now();
-        while self.beliefs.lock_round() == 0 && begun.elapsed() < PATIENCE {
+        let round = || self.beliefs.lock_round(self.table().top(id));
+        while round() == 0 && begun.elapsed() < PATIENCE {
             thread::sleep(PAUSES.0);
         }
-        self.beliefs.lock_round()
+        round()
     }
 
     /// Locks when that can be done, and answers then.

@@ -91,7 +91,7 @@ impl Mounted {
     fn new(files: Arc<dyn Files>, ttl: Duration) -> Result<Self, Error> {
         let owners = Owners::of_process();
         let root = owners.known(&item(files.operate(Op::Look(RelPath::root()), &[])?.parted().0)?);
-        let beliefs = Beliefs::new(files.lessor(), ttl);
+        let beliefs = Beliefs::new(files.clone(), ttl);
         Ok(Mounted {
             files,
             table: Mutex::new(Table::new(root)),
@@ -194,7 +194,7 @@ impl Mounted {
         if self.is_believed(id)? {
             return Ok(self.shown(id)?);
         }
-        let (mark, found) = self.look(|table| table.path(id));
+        let (mark, found) = self.look(id, |table| table.path(id));
         let (is_open, is_looked_up) = {
             let mut table = self.table();
             let node = table.node(id)?;

@@ -64,9 +64,9 @@ impl Mounted {
         if self.is_known_absent(dir, name) || self.absent().has(dir, name) {
             return Err(Refusal::plain(libc::ENOENT));
         }
-        let (mark, item) = self.look(|table| table.path_below(dir, name));
+        let (mark, item) = self.look(dir, |table| table.path_below(dir, name));
         let item = item.inspect_err(|error| {
-            if error.code == Code::PathNotFound && !self.beliefs.may_lease() {
+            if error.code == Code::PathNotFound && !self.may_lease(dir) {
                 self.absent().note(dir, name);
             }
         });
@@ -98,7 +98,7 @@ impl Mounted {
     }
 
     pub(super) fn make_dir(&self, dir: u64, name: &[u8], mode: u32) -> Result<(u64, Known), Refusal> {
-        let mark = self.beliefs.mark();
+        let mark = self.mark(dir);
         let mut is_held = false;
         let item = self.at(
             |table| table.path_below(dir, name),

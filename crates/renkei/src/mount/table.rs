@@ -105,6 +105,16 @@ impl Table {
         RelPath::parse(&names.join(&b'/'))
     }
 
+    /// The name of the root below which a file lies.
+    pub(super) fn top(&self, id: u64) -> Option<&[u8]> {
+        let (mut at, mut top) = (id, None);
+        while at != ROOT {
+            let (parent, name) = self.nodes.get(&at)?.names.first()?;
+            (at, top) = (*parent, Some(&**name));
+        }
+        top
+    }
+
     /// The path of a name in a directory.
     pub(super) fn path_below(&self, dir: u64, name: &[u8]) -> Result<RelPath, Error> {
         self.path(dir)?.child(name)

@@ -6,12 +6,12 @@
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
+use renkei_core::wire::file::{Answer, Changed, Files, Handle, Item, Lessor, Listener, Op};
 use renkei_core::wire::message::Space;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Bits of the numbers that entries get.
 const INO_BITS: u32 = 62;
@@ -27,6 +27,8 @@ pub struct Whole {
     names: Names,
     open: OpenPart,
     parts: Mutex<Vec<(String, Arc<dyn Files>)>>,
+    /// Who is told of changes, whatever part they are of.
+    listener: OnceLock<Arc<Listener>>,
     open_ones: Mutex<HashMap<Handle, Open>>,
     next: AtomicU64,
 }
@@ -53,7 +55,7 @@ impl Whole {
     /// The tree of what `names` tells.
     pub fn new(names: Names, open: OpenPart) -> Self {
         let (parts, open_ones, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
-        Whole { names, open, parts, open_ones, next }
+        Whole { names, open, parts, listener: OnceLock::new(), open_ones, next }
     }
 
     fn at(&self, path: &RelPath) -> Result<At, Error> {
@@ -66,17 +68,28 @@ impl Whole {
 
     /// The number of a part, which is opened if it is not.
     fn part(&self, name: &str) -> Result<usize, Error> {
-        let known = |parts: &[(String, Arc<dyn Files>)]| parts.iter().position(|(known, _)| known == name);
-        if let Some(number) = known(&lock(&self.parts)) {
+        if let Some(number) = number_of(&lock(&self.parts), name) {
             return Ok(number);
         }
         // Nobody else waits meanwhile.
         let files = (self.open)(name)?;
         let mut parts = lock(&self.parts);
-        Ok(known(&parts).unwrap_or_else(|| {
+        Ok(number_of(&parts, name).unwrap_or_else(|| {
+            self.tell_of(parts.len(), &*files);
             parts.push((name.to_owned(), files));
             parts.len() - 1
         }))
+    }
+
+    /// Has changes of a part told to whoever listens.
+    fn tell_of(&self, number: usize, files: &dyn Files) {
+        let Some(listener) = self.listener.get().cloned() else { return };
+        let own = move |ino: u64| own_ino(number, ino);
+        files.listen(Box::new(move |changed| {
+            let names = changed.names.iter().map(|(dir, name)| (own(*dir), name.clone())).collect();
+            let nodes = changed.nodes.iter().map(|node| own(*node)).collect();
+            listener(&Changed { names, nodes, all: changed.all });
+        }));
     }
 
     fn files(&self, number: usize) -> Result<Arc<dyn Files>, Error> {
@@ -138,8 +151,13 @@ impl Whole {
     }
 
     fn in_part(&self, number: usize, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        Ok(self.own(number, self.files(number)?.operate(op, content)?))
+    }
+
+    /// The answer of a part, as one of the whole.
+    fn own(&self, number: usize, answer: Answer) -> Answer {
         let own = |item: Item| Item { ino: own_ino(number, item.ino), ..item };
-        Ok(match self.files(number)?.operate(op, content)? {
+        match answer {
             Answer::Item(item) => Answer::Item(own(item)),
             Answer::Opened { handle, item } => {
                 Answer::Opened { handle: self.keep(Open::Part(number, handle)), item: own(item) }
@@ -147,8 +165,12 @@ impl Whole {
             Answer::Items { items, more } => {
                 Answer::Items { items: items.into_iter().map(own).collect(), more }
             }
+            Answer::Held { answer, dirs } => Answer::Held {
+                answer: Box::new(self.own(number, *answer)),
+                dirs: dirs.into_iter().map(own).collect(),
+            },
             other => other,
-        })
+        }
     }
 
     fn open_top(&self) -> Result<Answer, Error> {
@@ -173,6 +195,10 @@ impl Whole {
             None => Err(Error::new(Code::NotOpen, "close", "handle", "")),
         }
     }
+}
+
+fn number_of(parts: &[(String, Arc<dyn Files>)], name: &str) -> Option<usize> {
+    parts.iter().position(|(known, _)| known == name)
 }
 
 /// A storage that somebody may not use is not there for him.
@@ -212,6 +238,19 @@ fn folder(path: RelPath) -> Item {
 }
 
 impl Files for Whole {
+    fn lessor(&self, name: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
+        let parts = lock(&self.parts);
+        let number = number_of(&parts, std::str::from_utf8(name?).ok()?)?;
+        parts[number].1.lessor(None)
+    }
+
+    fn listen(&self, listener: Listener) {
+        let parts = lock(&self.parts);
+        if self.listener.set(Arc::new(listener)).is_ok() {
+            parts.iter().enumerate().for_each(|(number, (_, files))| self.tell_of(number, &**files));
+        }
+    }
+
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         match op {
             Op::Look(path) => match self.at(&path)? {

@@ -16,7 +16,7 @@ use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::{
-    Answer, Files, Handle, Item, Lessor, MAX_IO_BYTES, Op, OpenFiles, SessionKey, Start,
+    Answer, Files, Handle, Item, Lessor, Listener, MAX_IO_BYTES, Op, OpenFiles, SessionKey, Start,
 };
 use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
@@ -524,8 +524,12 @@ impl Drop for FarFiles {
 }
 
 impl Files for FarFiles {
-    fn lessor(&self) -> Option<Arc<dyn Lessor>> {
+    fn lessor(&self, _: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
         self.config.leases.then(|| self.leasing.clone() as Arc<dyn Lessor>)
+    }
+
+    fn listen(&self, listener: Listener) {
+        self.leasing.listen(listener);
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {

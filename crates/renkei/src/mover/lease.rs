@@ -66,6 +66,12 @@ impl Leasing {
         if length.is_zero() { FIRST_PAUSE } else { length / ASKED_IN_ONE }
     }
 
+    /// Says who is told of changes.
+    pub(super) fn listen(&self, listener: Listener) {
+        // Whoever comes second is not told, and so believes nothing.
+        let _ = self.listener.set(listener);
+    }
+
     pub(super) fn on_given(&self, number: u64, round: u64, length: Duration, locks: u64) {
         let mut state = self.state();
         state.lock_round = locks;
@@ -101,10 +107,5 @@ impl Lessor for Leasing {
 
     fn lock_round(&self) -> u64 {
         self.state().lock_round
-    }
-
-    fn listen(&self, listener: Listener) {
-        // Whoever comes second is not told, and so believes nothing.
-        let _ = self.listener.set(listener);
     }
 }

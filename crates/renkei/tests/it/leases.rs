@@ -20,6 +20,8 @@ pub const SLACK: Duration = Duration::from_secs(3);
 /// A mount of a place of a site that is there already.
 pub struct Point {
     point: PathBuf,
+    /// The folder in it that the tests work in.
+    below: &'static str,
     process: i32,
 }
 
@@ -29,11 +31,11 @@ impl Point {
         fs::create_dir_all(&point).unwrap();
         let (status, report) = site.json(&["mount", place, point.to_str().unwrap()]);
         assert_eq!(status, 0, "{report}");
-        Point { process: i32::try_from(report["process"].as_u64().unwrap()).unwrap(), point }
+        Point { process: i32::try_from(report["process"].as_u64().unwrap()).unwrap(), point, below: "" }
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
-        self.point.join(path)
+        self.point.join(self.below).join(path)
     }
 
     /// A file's length, if it is there.
@@ -69,6 +71,14 @@ pub fn two() -> Option<(TempDir, Site, [Point; 2])> {
     Some((dir, kek, points))
 }
 
+/// The same, of which one is of all that the site has.
+fn two_of_which_one_is_of_all() -> Option<(TempDir, Site, [Point; 2])> {
+    let (dir, kek, [first, _]) = two()?;
+    let mut all = Point::new(&kek, "kek:/", dir.path(), "all");
+    all.below = "genome";
+    Some((dir, kek, [first, all]))
+}
+
 /// Numbers that follow from a seed.
 struct Numbers(u64);
 
@@ -82,6 +92,22 @@ impl Numbers {
 #[test]
 fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
     let Some((_dir, kek, points)) = two() else { return };
+    change_and_look(&kek, &points);
+}
+
+#[test]
+fn what_one_mount_changed_a_mount_of_all_that_a_site_has_does_not_show_as_it_was() {
+    let Some((_dir, kek, points)) = two_of_which_one_is_of_all() else { return };
+    // A storage beside it, of which nobody tells.
+    fs::write(kek.root().join("plain"), "1").unwrap();
+    let plain = points[1].point.join("data/plain");
+    assert_eq!(fs::metadata(&plain).unwrap().len(), 1);
+    change_and_look(&kek, &points);
+    fs::write(kek.root().join("plain"), "three").unwrap();
+    assert_eq!(fs::read(&plain).unwrap(), b"three");
+}
+
+fn change_and_look(kek: &Site, points: &[Point; 2]) {
     let (mut numbers, mut model) = (Numbers(7), BTreeMap::<String, u64>::new());
     fs::create_dir(points[0].path("d")).unwrap();
     let (begun, mut rounds) = (Instant::now(), 0);
@@ -138,8 +164,6 @@ fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
     assert_eq!(points[1].len("verb"), Some(1));
     kek.ok(&["mv", "/genome/verb", "/genome/moved"]);
     assert_eq!((points[1].len("verb"), points[0].len("moved")), (None, Some(1)));
-    // The rename is in the catalogue by then.
-    thread::sleep(Duration::from_millis(300));
     fs::write(kek.root().join("genome/moved"), "behind").unwrap();
     let begun = Instant::now();
     while points[0].len("moved") != Some(6) {
@@ -153,7 +177,7 @@ fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
 
 #[test]
 fn nothing_is_shown_that_is_older_than_what_was_done_before() {
-    let Some((_dir, _kek, [writer, reader])) = two() else { return };
+    let Some((_dir, _kek, [writer, reader])) = two_of_which_one_is_of_all() else { return };
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     fs::write(writer.path("f"), "").unwrap();
     thread::scope(|scope| {
