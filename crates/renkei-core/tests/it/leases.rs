@@ -403,16 +403,18 @@ impl World {
 
     /// Sends over the connection of a session; on the control stream after what was sent before.
     fn send(&mut self, mount: usize, session: u64, body: Body) {
-        let (mut at, is_cut) = (self.now + self.delay(), self.cut.contains(&(mount, session)));
+        let at = self.now + self.delay();
+        // A PoP that has not noticed yet sends over the last session, too, while the mount has another one.
+        if self.cut.contains(&(mount, session)) {
+            return;
+        }
         let ways = &mut self.mounts[mount].ways;
-        match body {
-            Body::Renew(_) | Body::Settled(_) => at = ways.up(session, at),
-            Body::Told(_) => at = ways.down(session, at),
-            _ => {}
-        }
-        if !is_cut {
-            self.fly(mount, session, at, body);
-        }
+        let at = match body {
+            Body::Renew(_) | Body::Settled(_) => ways.up(at),
+            Body::Told(_) => ways.down(at),
+            _ => at,
+        };
+        self.fly(mount, session, at, body);
     }
 
     // ---- what happens ------------------------------------------------------------------------------------------------
