@@ -239,8 +239,8 @@ impl Pop {
     ) -> Option<(News, Change)> {
         match &mut self.follower {
             Some(follower) => {
-                let id = self.origin.id(follower.number() + 1);
-                let change = change(step, &follower.seen(&self.tree), ids, id, &self.wrote);
+                let (id, seen) = (self.origin.id(follower.number() + 1), follower.seen(&self.tree));
+                let change = change(step, &seen, &ids.found_in(&seen), id, &self.wrote);
                 let weighed = follower.weigh(&self.tree, vec![change]).ok()?;
                 let made = weighed.made.clone();
                 follower.make(weighed);
@@ -250,8 +250,8 @@ impl Pop {
                 Some((News::of_made(&made), made[0].0.change.clone()))
             }
             None => {
-                let number = home.taken(self.origin) + 1;
-                let change = change(step, &self.tree, ids, self.origin.id(number), &Wrote::new());
+                let (number, ids) = (home.taken(self.origin) + 1, ids.found_in(&self.tree));
+                let change = change(step, &self.tree, &ids, self.origin.id(number), &Wrote::new());
                 let made = Numbered { origin: self.origin, number, change };
                 // Its own programs work on plain files, which refuse as any do.
                 let effects = decide(&self.tree, home.seq() + 1, &made, Clash::Refuse).ok()?;
