@@ -725,10 +725,11 @@ impl World {
                     keys.iter().for_each(|key| self.mounts[mount].note_done(key, event));
                 }
                 let Some((mount, session, mut answer, asked)) = by else { continue };
-                if let Answer::Done { names, dirs, .. } = &mut *answer
+                let pop = &self.pops[at];
+                if let Answer::Done { names, change, dirs, .. } = &mut *answer
                     && asked[1] == 1
+                    && !pop.is_left(names, change)
                 {
-                    let pop = &self.pops[at];
                     *dirs = names.iter().map(|(dir, _)| Some((*dir, pop.node(*dir)?))).collect();
                 }
                 self.send(mount, session, Body::Answer(*answer, asked[0]));
@@ -787,6 +788,12 @@ impl Pop {
             }
             Question::Do(_) => unreachable!("it is no question"),
         }
+    }
+
+    /// Whether what was renamed has its old name: the new one was another name of it, or that name was given again.
+    fn is_left(&self, names: &[(u64, Name)], change: &Change) -> bool {
+        let is_there = |(dir, name): &(u64, Name)| self.find(*dir, name).is_some();
+        matches!(change, Change::Rename { .. }) && names.first().is_some_and(is_there)
     }
 
     /// A directory that is looked at is held by its own number; it is looked at again at once if it was not before.

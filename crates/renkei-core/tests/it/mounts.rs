@@ -325,7 +325,12 @@ impl Mount {
             }
             (Change::Rename { .. }, [from, to]) => match self.entries.remove(from) {
                 Some(Entry { child, .. }) => put(&mut self.entries, to, child),
-                None => self.whole.clear(),
+                None => {
+                    self.entries.remove(to);
+                    for (dir, _) in [from, to] {
+                        self.whole.remove(dir);
+                    }
+                }
             },
             _ => {}
         }

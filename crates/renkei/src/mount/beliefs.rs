@@ -474,6 +474,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rename_onto_a_name_of_the_same_file_that_is_not_known_yet_takes_none_away() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        // The call is on its way.
+        std::fs::hard_link(bench.top.path().join("d/f"), bench.top.path().join("g")).unwrap();
+        bench.mounted.rename((d, b"f"), (ROOT, b"g"), true).unwrap();
+        let (found, asked) = bench.asks(|mounted| mounted.lookup(d, b"f").is_ok());
+        assert_eq!((found, asked), (true, 1));
+        bench.mounted.remove(ROOT, b"g").unwrap();
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        bench.mounted.rename((d, b"f"), (d, b"g"), true).unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").is_err()), (true, 0), "it is gone");
+    }
+
+    #[test]
     fn another_directory_of_the_same_name_is_not_taken_for_the_one_in_which_something_is_made() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
