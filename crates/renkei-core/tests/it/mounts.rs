@@ -238,8 +238,10 @@ impl Mount {
             }
             Answer::Done { names, files, change, made, dirs, places, .. } => {
                 // The file is known, also if it is by another name.
-                self.unlearn(&Changed { nodes: files, ..Changed::default() });
+                let changed = Changed { nodes: files, ..Changed::default() };
+                self.unlearn(&changed);
                 self.on_done(mark, &names, dirs.as_deref(), &places);
+                self.recent.add(changed);
                 self.rename_here(&names, &change);
                 if let Some(made) = made {
                     self.believe_whole(mark.held(dirs.is_some()), made);

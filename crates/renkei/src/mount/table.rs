@@ -358,6 +358,8 @@ impl Table {
             }
         }
         concerned.extend(changed.nodes.iter().flat_map(|ino| self.ids(*ino)));
+        concerned.sort_unstable();
+        concerned.dedup();
         for id in &concerned {
             if let Some(node) = self.nodes.get_mut(id) {
                 node.learnt = None;
