@@ -31,7 +31,7 @@ const MOST: usize = 40;
 const POPS: usize = 3;
 const MOUNTS: usize = 7;
 const STEPS: usize = 900;
-const SEEDS: u64 = 70;
+const SEEDS: u64 = 250;
 
 fn ms(count: u64) -> Moment {
     Duration::from_millis(count)
