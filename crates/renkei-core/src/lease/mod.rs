@@ -174,9 +174,9 @@ impl Leases {
         }
     }
 
-    /// Whether the term of a holder is not over.
-    pub fn has_terms(&self, now: Moment) -> bool {
-        self.holders.values().any(|standing| standing.until > now)
+    /// Whether the term of a holder is not over, or he may be heard of again and have another one.
+    pub fn may_have_terms(&self, now: Moment) -> bool {
+        self.holders.values().any(|standing| standing.until > now || !standing.has_ended)
     }
 
     /// Has holders hold nothing that were not heard of for a term, and forgets those that have ended.

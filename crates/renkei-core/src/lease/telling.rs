@@ -74,9 +74,9 @@ impl Telling {
         now < self.quiet
     }
 
-    /// Whether nobody believes anything, of this table or of one before it: what comes after it need not wait.
+    /// Whether nobody believes anything, of this table or of one before it, nor will: what comes after it need not wait.
     pub fn is_forgotten(&self, now: Moment) -> bool {
-        !self.is_quiet(now) && !self.leases.has_terms(now)
+        !self.is_quiet(now) && !self.leases.may_have_terms(now)
     }
 
     /// How long a term is.

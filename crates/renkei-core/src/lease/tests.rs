@@ -2,6 +2,7 @@
 //! older than an acknowledged change.
 
 use super::holder::{Recent, Term};
+use super::telling::{Telling, Told};
 use super::*;
 use crate::sim::chance::Chance;
 use crate::wire::file::Changed;
@@ -41,6 +42,18 @@ fn a_holder_that_is_gone_costs_its_term_once() {
     assert!(leases.change(None, &[7], ms(1000)).is_empty());
     assert_eq!(leases.renew(gone, ms(1001)), Some(2), "it holds nothing any more, and hears so");
     assert!(leases.is_empty());
+}
+
+#[test]
+fn who_is_connected_and_was_not_heard_of_for_a_term_is_not_forgotten() {
+    let mut telling = Telling::new(TERM, 10);
+    let (gone, silent) = (telling.join(ms(0)), telling.join(ms(0)));
+    telling.end(gone);
+    assert!(!telling.is_forgotten(ms(2000)));
+    telling.ask_term(silent, 1, 0);
+    assert!(matches!(telling.next_told(silent, ms(2000)), Some(Told::Term { length: TERM, .. })));
+    telling.end(silent);
+    assert!(!telling.is_forgotten(ms(2999)) && telling.is_forgotten(ms(3000)));
 }
 
 #[test]

@@ -48,26 +48,28 @@ pub enum Answer {
     },
 }
 
-/// When something on a stream arrives that was sent last.
+/// When what was sent last on the control stream of the last session arrives.
 #[derive(Clone, Copy, Default)]
 pub struct Ways {
-    up: (u64, Moment),
-    down: (u64, Moment),
-}
-
-fn after((known, last): &mut (u64, Moment), session: u64, at: Moment) -> Moment {
-    let at = if *known == session { at.max(*last) } else { at };
-    (*known, *last) = (session, at);
-    at
+    session: u64,
+    up: Moment,
+    down: Moment,
 }
 
 impl Ways {
-    pub fn up(&mut self, session: u64, at: Moment) -> Moment {
-        after(&mut self.up, session, at)
+    /// Those of another session, which has a number that no other has.
+    fn anew(self) -> Ways {
+        Ways { session: self.session + 1, ..Ways::default() }
     }
 
-    pub fn down(&mut self, session: u64, at: Moment) -> Moment {
-        after(&mut self.down, session, at)
+    pub fn up(&mut self, at: Moment) -> Moment {
+        self.up = self.up.max(at);
+        self.up
+    }
+
+    pub fn down(&mut self, at: Moment) -> Moment {
+        self.down = self.down.max(at);
+        self.down
     }
 }
 
@@ -144,11 +146,9 @@ impl Mount {
         self.term.begin_again();
         self.marks.clear();
         self.asked += 1;
-        // The streams know it by that, and no other has it.
-        let session = self.ways.up.0.max(self.ways.down.0) + 1;
-        (self.ways.up.0, self.ways.down.0) = (session, session);
-        self.session = Some(session);
-        session
+        self.ways = self.ways.anew();
+        self.session = Some(self.ways.session);
+        self.ways.session
     }
 
     pub fn note_done(&mut self, key: &Key, event: u64) {
@@ -238,8 +238,10 @@ impl Mount {
             }
             Answer::Done { names, files, change, made, dirs, places, .. } => {
                 // The file is known, also if it is by another name.
-                self.unlearn(&Changed { nodes: files, ..Changed::default() });
+                let changed = Changed { nodes: files, ..Changed::default() };
+                self.unlearn(&changed);
                 self.on_done(mark, &names, dirs.as_deref(), &places);
+                self.recent.add(changed);
                 self.rename_here(&names, &change);
                 if let Some(made) = made {
                     self.believe_whole(mark.held(dirs.is_some()), made);
@@ -325,7 +327,12 @@ impl Mount {
             }
             (Change::Rename { .. }, [from, to]) => match self.entries.remove(from) {
                 Some(Entry { child, .. }) => put(&mut self.entries, to, child),
-                None => self.whole.clear(),
+                None => {
+                    self.entries.remove(to);
+                    for (dir, _) in [from, to] {
+                        self.whole.remove(dir);
+                    }
+                }
             },
             _ => {}
         }

@@ -117,6 +117,13 @@ impl Ids {
         Ids { dirs: vec![ROOT], nodes: vec![ROOT] }
     }
 
+    /// As programs find them in a tree: in place of a directory that became part of another one, that one.
+    pub fn found_in(&self, tree: &impl Tree) -> Self {
+        let meant = |id: &NodeId| tree.node(*id).and_then(|node| node.merged_into()).unwrap_or(*id);
+        let all_meant = |ids: &[NodeId]| ids.iter().map(meant).collect();
+        Ids { dirs: all_meant(&self.dirs), nodes: all_meant(&self.nodes) }
+    }
+
     pub fn note(&mut self, change: &Change) {
         if let Change::Make { id, kind, .. } = change {
             self.nodes.push(*id);

@@ -237,7 +237,9 @@ impl Mounted {
                         changed.dirs().contains(&ino) || table.concerns_name_of(dir, changed)
                     })
                 });
-                let changed = Changed::name(table.ino(dir), &name);
+                // The file may have another name, of which the one that is known is the old one.
+                let nodes = table.child(dir, &name).map(|id| table.ino(id)).into_iter().collect();
+                let changed = Changed { nodes, ..Changed::name(table.ino(dir), &name) };
                 let is_same =
                     |changed: &Changed, ino, _: &Table| changed.concerns_name(ino, |other| other == name);
                 let is_last = self.learnable(&table, dir, mark.held(true), is_same).is_some();
@@ -270,6 +272,7 @@ fn may_cache(known: &Known) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::Wanted;
     use super::*;
     use crate::store::desk::Desk;
     use crate::store::leases::{LeaseTable, Lessee};
@@ -485,6 +488,35 @@ mod tests {
         bench.mounted.make_dir(d, b"made", 0o755).unwrap();
         assert_eq!(bench.asks(|mounted| mounted.lookup(ROOT, b"d").is_err()), (true, 1));
         assert!(bench.mounted.lookup(ROOT, b"e").is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_changed_by_its_new_name_is_not_believed_by_its_old_one() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        bench.mounted.lookup(d, b"f").unwrap();
+        // The call is on its way.
+        std::fs::rename(bench.top.path().join("d/f"), bench.top.path().join("d/g")).unwrap();
+        let (g, _) = bench.mounted.lookup(d, b"g").unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").is_ok()), (true, 0));
+        bench.mounted.alter(g, Wanted { mode: Some(0o600), ..Wanted::default() }, None).unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").is_err()), (true, 1));
+    }
+
+    #[test]
+    fn a_rename_onto_a_name_of_the_same_file_that_is_not_known_yet_takes_none_away() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        // The call is on its way.
+        std::fs::hard_link(bench.top.path().join("d/f"), bench.top.path().join("g")).unwrap();
+        bench.mounted.rename((d, b"f"), (ROOT, b"g"), true).unwrap();
+        let (found, asked) = bench.asks(|mounted| mounted.lookup(d, b"f").is_ok());
+        assert_eq!((found, asked), (true, 1));
+        bench.mounted.remove(ROOT, b"g").unwrap();
+        assert_eq!(bench.list(d), [b"f".to_vec()]);
+        bench.mounted.rename((d, b"f"), (d, b"g"), true).unwrap();
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").is_err()), (true, 0), "it is gone");
     }
 
     #[test]

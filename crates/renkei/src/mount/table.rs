@@ -223,10 +223,14 @@ impl Table {
     pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
         let moved = self.child(from.0, from.1);
         // Two names of one file: nothing happened, unless they were two by then.
-        if from == to || (moved.is_some() && moved == self.child(to.0, to.1)) {
+        let is_one = from == to || moved == self.child(to.0, to.1);
+        if is_one || moved.is_none() {
+            // It is not known which names are there now.
             for dir in [from.0, to.0] {
                 self.nodes.entry(dir).and_modify(|node| node.whole = None);
             }
+        }
+        if is_one {
             return;
         }
         self.remove(to.0, to.1);
@@ -364,6 +368,8 @@ impl Table {
             }
         }
         concerned.extend(changed.nodes.iter().flat_map(|ino| self.ids(*ino)));
+        concerned.sort_unstable();
+        concerned.dedup();
         for id in &concerned {
             if let Some(node) = self.nodes.get_mut(id) {
                 node.learnt = None;
@@ -555,5 +561,16 @@ mod tests {
         assert_eq!(table.enter(ROOT, b"d", two), c);
         table.rename((ROOT, b"c"), (ROOT, b"d"));
         assert_eq!((table.child(ROOT, b"c"), table.child(ROOT, b"d")), (Some(c), Some(c)));
+    }
+
+    #[test]
+    fn a_rename_of_what_is_not_known_leaves_no_directory_known_whole() {
+        let mut table = Table::new(dir(2));
+        let a = told(&mut table, ROOT, b"a", dir(10));
+        for dir in [ROOT, a] {
+            table.node(dir).unwrap().whole = Some(1);
+        }
+        table.rename((a, b"f"), (ROOT, b"f"));
+        assert!([ROOT, a].iter().all(|dir| table.node(*dir).unwrap().whole.is_none()));
     }
 }

@@ -512,10 +512,18 @@ impl Files for Desk {
         }
         let parents = self.parents_of(&op);
         let is_held = !parents.is_empty() && parents.iter().all(|dir| self.note(&**dir));
+        let from = match &op {
+            Op::Rename { from, .. } => from.name().map(<[u8]>::to_vec),
+            _ => None,
+        };
         let done = self.do_one(op, content);
         // Also if it failed: some of it may be done.
         self.store.settle();
-        if !is_held {
+        // A rename onto another name of the same file does nothing; who does not know that name would miss the old one.
+        let is_gone = |name: Vec<u8>| {
+            parents[0].entry(&name, Detail::Basic).is_err_and(|error| error.code == Code::PathNotFound)
+        };
+        if !is_held || !from.is_none_or(is_gone) {
             return done;
         }
         let dirs = parents.iter().map(|dir| Ok(item(dir.self_entry(Detail::Basic)?, dir.path().clone())));
