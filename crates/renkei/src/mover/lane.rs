@@ -12,7 +12,7 @@ use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::{TlsStream, TlsWriter};
 use renkei_core::error::{Code, Error};
-use renkei_core::link::controller::is_far;
+use renkei_core::link::controller::{is_far, is_long};
 use renkei_core::wire::file::{
     Answer, LENGTH_BYTES, Lessor as _, MAX_IO_BYTES, Op, begin_frame, divide, parse_answer,
 };
@@ -31,6 +31,8 @@ const ENOUGH_STREAMS: usize = 4;
 const SMALL_BYTES: u64 = 128 << 10;
 /// What weighs so much does not go where small operations have a stream for themselves.
 pub(super) const BULK_BYTES: u64 = SMALL_BYTES + 1;
+/// As much is under way before what is sent goes over another stream.
+const BYTES_FOR_A_STREAM: u64 = 8 << 20;
 /// What an operation weighs that moves nothing.
 const PLAIN_BYTES: u64 = 512;
 /// What listing a part of a directory may bring.
@@ -344,7 +346,7 @@ impl Link {
     /// Asks, and leaves.
     pub(super) fn begin(&self, op: &Op, content: Option<Arc<Piece>>) -> Pending {
         let content_bytes = content.as_ref().map_or(0, |piece| piece.len);
-        self.begin_on(self.lane_for(weight_of(op, content_bytes)), op, content)
+        self.begin_on(self.lane_for(weight_of(op, content_bytes), content_bytes > 0), op, content)
     }
 
     fn begin_on(&self, lane: &Lane, op: &Op, content: Option<Arc<Piece>>) -> Pending {
@@ -374,15 +376,22 @@ impl Link {
         weight: u64,
         ops: [(&Op, Option<Arc<Piece>>); N],
     ) -> [Pending; N] {
-        let lane = self.lane_for(weight);
+        let lane = self.lane_for(weight, true);
         ops.map(|(op, content)| self.begin_on(lane, op, content))
     }
 
-    /// The stream with the least under way, of those for operations of such a weight.
-    fn lane_for(&self, weight: u64) -> &Lane {
+    /// The stream with the least under way, of those for operations of such a weight; what is `sent` goes over no more streams
+    /// than so much needs. For each of them may have learnt that the path is its own: several that send a short file at the
+    /// same time send more than it carries, and what is lost at the end of a file is noticed late.
+    fn lane_for(&self, weight: u64, sent: bool) -> &Lane {
         let reserved = usize::from(self.lanes.len() >= ENOUGH_STREAMS && weight > SMALL_BYTES);
-        let lanes = self.lanes[reserved..].iter();
-        lanes.min_by_key(|lane| lane.weight.load(Ordering::Relaxed)).expect("a session has a stream")
+        let mut lanes = &self.lanes[reserved..];
+        if sent && weight > SMALL_BYTES && !is_long(self.round_trip) {
+            let under_way: u64 = lanes.iter().map(|lane| lane.weight.load(Ordering::Relaxed)).sum();
+            let enough = 1 + (under_way / BYTES_FOR_A_STREAM) as usize;
+            lanes = &lanes[..enough.min(lanes.len())];
+        }
+        lanes.iter().min_by_key(|lane| lane.weight.load(Ordering::Relaxed)).expect("a session has a stream")
     }
 
     /// Sends a small operation from here, if nothing is before it; else gives it back.
