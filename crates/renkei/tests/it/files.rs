@@ -189,6 +189,8 @@ fn a_writer_survives_a_connection_that_is_cut() {
         let offset = 100_000 * number as u64;
         files.operate(Op::Write { handle: file, offset }, part).unwrap();
     }
+    // The last cut has been noticed by then: a rename that was under way is an error.
+    files.operate(Op::Look(rel("f")), b"").unwrap();
     files.operate(Op::Rename { from: rel("f"), to: rel("g"), replace: false }, b"").unwrap();
     proxy.cut();
     publish(&files, file).unwrap();
