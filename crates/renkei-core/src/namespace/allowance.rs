@@ -42,6 +42,14 @@ pub struct Claim {
     pub wants: Vec<(String, Use)>,
 }
 
+impl Limit {
+    /// The lesser of each number that there is.
+    fn least(self, other: Limit) -> Limit {
+        let less = |one: Option<u64>, other: Option<u64>| one.map(|one| one.min(other.unwrap_or(one)));
+        Limit { files: less(self.files, other.files), bytes: less(self.bytes, other.bytes) }
+    }
+}
+
 /// What a change adds, and for whom.
 pub type Charge = (String, Use);
 
@@ -174,15 +182,23 @@ impl Allowed {
     }
 
     /// The home tells what may be added. What counts from an earlier change than is known cannot be used any more; that the
-    /// home gave more is heard all the same.
-    pub fn hear(&mut self, told: Allowance) {
+    /// home gave more is heard all the same. Until it gives more the site keeps to the least that it was told: it may have said so,
+    /// and an answer to an earlier claim may come after that.
+    pub fn hear(&mut self, mut told: Allowance) {
         if let Some(known) =
             self.told.as_mut().filter(|known| (told.after, told.raised) < (known.after, known.raised))
         {
             known.raised = known.raised.max(told.raised);
             return;
         }
+        self.settle(told.after);
         self.forget(told.after);
+        for Room { owner, most } in &mut told.rooms {
+            let known = self.told.iter().filter(|known| known.raised == told.raised);
+            if let Some(kept) = known.flat_map(|known| &known.rooms).find(|room| room.owner == *owner) {
+                *most = most.least(kept.most);
+            }
+        }
         self.told = Some(told);
     }
 
@@ -307,9 +323,7 @@ impl Share {
         let Some(keeps) = keeps.filter(|keeps| keeps.raised == self.raised) else { return };
         for Room { owner, most } in &mut self.rooms {
             let Some(kept) = keeps.rooms.iter().find(|room| room.owner == *owner) else { continue };
-            let less = |has: Option<u64>, keeps: Option<u64>| has.map(|has| has.min(keeps.unwrap_or(has)));
-            *most =
-                Limit { files: less(most.files, kept.most.files), bytes: less(most.bytes, kept.most.bytes) };
+            *most = most.least(kept.most);
         }
     }
 }
@@ -358,6 +372,23 @@ mod tests {
         assert_eq!((is_more, handed.out(None).bytes, site.left()[0].most.bytes), (false, 49, Some(49)));
         handed.keep_only(&[]);
         assert_eq!(handed.out(None), Use::default());
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_claim_gives_nothing_back_that_was_given_up() {
+        let limits = [(quota(), Use { files: 0, bytes: 600 })];
+        let (mut handed, mut site) = (Handed::default(), Allowed::default());
+        let mut hand = |claim: &Claim| handed.hand((Origin(1), 0, 2), claim, &limits).0;
+        let [large, middle, small] = [220, 190, 0].map(|more| site.claim(&[charge_of(more)]));
+        // The first answer is lost.
+        hand(&large);
+        site.hear(hand(&small));
+        let given_up = site.claim(&[]);
+        site.hear(hand(&middle));
+        assert_eq!(site.left()[0].most.bytes, Some(100));
+        hand(&given_up);
+        site.hear(hand(&site.claim(&[charge_of(150)])));
+        assert_eq!((site.left()[0].most.bytes, handed.out(None).bytes), (Some(150), 150));
     }
 
     #[test]
