@@ -32,7 +32,7 @@ const SMALL_BYTES: u64 = 128 << 10;
 /// What weighs so much does not go where small operations have a stream for themselves.
 pub(super) const BULK_BYTES: u64 = SMALL_BYTES + 1;
 /// As much is under way before what is sent goes over another stream.
-const BYTES_FOR_A_STREAM: u64 = 8 << 20;
+const BYTES_FOR_A_STREAM: u64 = 4 << 20;
 /// What an operation weighs that moves nothing.
 const PLAIN_BYTES: u64 = 512;
 /// What listing a part of a directory may bring.
