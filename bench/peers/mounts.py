@@ -155,8 +155,7 @@ class RenkeiWrite(Renkei):
 
     def begin(self, stage, site, folder):
         storage, name = os.path.split(folder)
-        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
-        self.pop.serve()
+        super().begin(stage, site, storage)
         self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name)
         self.pop.run("volume", "grant", self.volume, f"*@{self.pop.name}", "write")
 

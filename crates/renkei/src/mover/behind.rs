@@ -81,7 +81,7 @@ struct Writing {
 }
 
 /// Where a draft is.
-pub(super) struct At {
+struct At {
     /// The session.
     epoch: u64,
     link: Arc<Link>,
