@@ -244,9 +244,29 @@ impl Follower {
             (Err(_), own) => own.is_none_or(|made| made.mark.is_none()),
             (Ok(effects), Some(made)) => made.mark == Some(mark(effects)) && self.settle(effects, record),
             (Ok(_), None) if self.pending.is_empty() => true,
-            (Ok(effects), None) if self.is_doomed || self.delicate > 0 || self.frees_a_way(effects) => false,
+            (Ok(effects), None) if self.may_decide_anew(effects) => false,
             (Ok(effects), None) => !self.layer.meets(effects) || self.add_up(effects),
         }
+    }
+
+    /// Whether what others did may decide own changes that do not touch the same.
+    fn may_decide_anew(&self, effects: &Effects) -> bool {
+        self.is_doomed || self.delicate > 0 || self.frees_a_way(effects)
+    }
+
+    /// Whether records are of others, and neither decide own changes anew nor touch what those touch, but for directories in which both
+    /// work.
+    pub fn is_apart_from(&self, records: &[Record]) -> bool {
+        let is_apart = |effects: &Effects| {
+            let is_dir = |node: &Option<Node>| node.as_ref().is_some_and(Node::is_dir);
+            !self.may_decide_anew(effects)
+                && effects.names.iter().all(|(at, _)| self.layer.own_name(at).is_none())
+                && effects.nodes.iter().all(|(id, node)| is_dir(node) || self.layer.own_node(*id).is_none())
+        };
+        records.iter().all(|record| record.origin != self.origin)
+            && (self.pending.is_empty()
+                || (!self.is_stale
+                    && records.iter().all(|record| record.outcome.as_ref().is_ok_and(is_apart))))
     }
 
     /// The home did what was seen here.

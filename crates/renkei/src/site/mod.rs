@@ -47,7 +47,6 @@ mod sourcing;
 mod spill;
 pub mod tickets;
 mod touched;
-mod trailing;
 pub mod transfer;
 mod trimming;
 pub mod verifying;

@@ -5,8 +5,7 @@
 //! that its file has. Guarantee: what was written here and is in the volume has a plain file, whatever is killed.
 
 use super::followed::Writer;
-use super::pending::{Item, Pending, lock};
-use super::plain::is_same_content;
+use super::pending::{Pending, lock};
 use super::turn::{Turn, Work};
 use super::unkept::Did;
 use super::writing::{HeldNow, if_there, stamp};
@@ -54,22 +53,12 @@ fn folder(top: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>, Error> {
     }
 }
 
-/// Puts aside what lies under a name from which records moved it before a kill; it gets its place with all that is aside.
+/// Puts a plain file aside.
 ///
 /// # Errors
-/// `CatalogueFailed`, and those of the file system.
-pub(super) fn part(turn: &Turn<'_>, writer: &Writer, path: &RelPath, parted: Parted) -> Result<(), Error> {
-    let origin = turn.origin()?;
-    let Some((id, to)) = place_of(turn.pending, parted, origin, &[])? else { return Ok(()) };
-    let held = turn.pending.held(id)?.filter(|held| held.version == own_version((origin, parted.number)));
-    let Some(held) = held.filter(|_| to != *path) else { return Ok(()) };
-    let Ok((dir, name)) = dir_of(&*writer.plain, path) else { return Ok(()) };
-    match dir.entry(name, Detail::Basic) {
-        Ok((entry, _)) if is_same_content(&held.stamp, &stamp(&entry)) => {}
-        _ => return Ok(()),
-    }
-    tracing::info!(%path, %to, "what records moved before a kill follows");
-    dir.rename(name, &*folder(&writer.plain.root()?)?, &parted.name())
+/// Those of the file system.
+pub(super) fn park(top: &Arc<dyn Dir>, parted: Parted, dir: &dyn Dir, name: &[u8]) -> Result<(), Error> {
+    dir.rename(name, &*folder(top)?, &parted.name())
 }
 
 /// A plain file that is about to go.
@@ -83,7 +72,7 @@ pub(super) struct Leaving {
 impl Leaving {
     /// Puts it aside; whether it was there.
     fn leave(&self) -> Result<bool, Error> {
-        match self.dir.rename(&self.name, &*folder(&self.top)?, &self.parted.name()) {
+        match park(&self.top, self.parted, &*self.dir, &self.name) {
             Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Ok(false),
             done => done.map(|()| true),
         }
@@ -99,9 +88,10 @@ impl Leaving {
 pub(super) type Asides = BTreeMap<u64, Vec<Parted>>;
 
 /// What becomes of what is aside.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Fates {
-    back: Vec<(Parted, NodeId, RelPath)>,
+    /// With all the names that it has.
+    back: Vec<(Parted, NodeId, Vec<RelPath>)>,
     gone: Vec<Parted>,
 }
 
@@ -136,8 +126,13 @@ impl Fates {
                 tracing::warn!(%error, "what was put aside stays there");
             }
         }
-        let placed = self.back.into_iter().filter_map(|(parted, id, path)| {
+        let placed = self.back.into_iter().filter_map(|(parted, id, mut paths)| {
+            let path = paths.remove(0);
             let placed = place(&top.0, &top.1, parted, &path);
+            for other in paths {
+                let linked = placed.as_ref().map_or(Ok(()), |(dir, _)| link(&top.1, dir, &path, &other));
+                linked.unwrap_or_else(|error| tracing::warn!(%other, %error, "one more name is missing"));
+            }
             match placed {
                 Ok((dir, stamp)) => {
                     let version = own_version((origin, parted.number));
@@ -166,8 +161,17 @@ fn place(
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "place", path, ""))?;
     let dir = make_dirs(top, &RelPath::parse(parent)?)?;
     aside.rename(&parted.name(), &*dir, name)?;
+    // It stays if it is another name of what is there.
+    if_there(aside.remove_file(&parted.name()))?;
     let (entry, _) = dir.entry(name, Detail::Basic)?;
     Ok((dir, stamp(&entry)))
+}
+
+fn link(top: &Arc<dyn Dir>, dir: &Arc<dyn Dir>, path: &RelPath, to: &RelPath) -> Result<(), Error> {
+    let (parent, to_name) = to.split().unwrap_or_default();
+    let to_dir = make_dirs(top, &RelPath::parse(parent)?)?;
+    if_there(to_dir.remove_file(to_name))?;
+    dir.hard_link(path.name().unwrap_or_default(), &*to_dir, to_name)
 }
 
 impl Turn<'_> {
@@ -206,23 +210,31 @@ impl Turn<'_> {
         leaving: Option<Leaving>,
         changes: Vec<Change>,
         work: Work,
-        plain: impl FnOnce() -> Result<HeldNow, Error>,
+        plain: impl FnOnce(&mut HeldNow) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Some(leaving) = leaving else { return self.make(changes, work, plain) };
         let mut is_aside = false;
-        self.make(changes, work, || {
+        self.make(changes, work, |held| {
             is_aside = leaving.leave()?;
-            plain().inspect_err(|_| {
+            plain(held).inspect_err(|_| {
                 if is_aside && let Err(error) = leaving.stay() {
                     tracing::warn!(%error, "a plain file that was put aside stays there");
                 }
             })
         })?;
         if is_aside {
-            let last = lock(&self.pending.progress).made;
-            self.state.asides.get_or_insert_default().entry(last).or_default().push(leaving.parted);
+            self.note_asides([leaving.parted].into_iter());
         }
         Ok(())
+    }
+
+    /// What was put aside now: it is looked for until the home has put in order what waits.
+    pub(super) fn note_asides(&mut self, parted: impl Iterator<Item = Parted>) {
+        // What was not looked for yet is found with the rest.
+        if let Some(asides) = &mut self.state.asides {
+            let last = lock(&self.pending.progress).made;
+            asides.entry(last).or_default().extend(parted);
+        }
     }
 
     /// What becomes of what is aside, after a run of records: of what the home has decided, or of `all`.
@@ -240,13 +252,13 @@ impl Turn<'_> {
             asides.range(..=upto).flat_map(|(number, all)| all.iter().map(move |one| (*number, *one)))
         {
             match place_of(self.pending, parted, self.origin()?, run)? {
-                Some((id, path)) => fates.back.push((parted, id, path)),
+                Some((id, paths)) => fates.back.push((parted, id, paths)),
                 None if number <= settled => fates.gone.push(parted),
                 None => {}
             }
         }
-        for (.., path) in &fates.back {
-            self.state.unkept.note(&Did::Wrote(path.clone(), 0))?;
+        for (parted, _, paths) in &fates.back {
+            self.state.unkept.note(&Did::Back(paths[0].clone(), *parted))?;
         }
         let back = fates.back.iter().map(|(parted, ..)| *parted);
         let done: BTreeSet<Parted> = fates.gone.iter().copied().chain(back).collect();
@@ -261,22 +273,20 @@ impl Turn<'_> {
     }
 
     /// Notes what has its place again.
-    pub fn hold_again(&mut self, back: Vec<Back>) {
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn hold_again(&mut self, back: Vec<Back>) -> Result<(), Error> {
         if back.is_empty() {
-            return;
+            return Ok(());
         }
-        let mut progress = lock(&self.pending.progress);
-        let made = progress.made;
-        self.pending.show(|seen| {
-            seen.held.extend(back.iter().map(|back| (back.id, (Some(back.held.clone()), made))));
-        });
-        for Back { id, path, held, dir } in back {
-            tracing::info!(%path, "content that was removed here is in the volume under another name");
-            let did = Some(Did::Wrote(path, 0));
-            let held = vec![(id, Some(held))];
-            progress.queue.push_back(Item { changes: Vec::new(), held, did, dirs: vec![dir] });
+        let (mut held, mut dirs) = (Vec::new(), Vec::new());
+        for Back { id, path, held: known, dir } in back {
+            tracing::info!(%path, "content that was put aside has a place again");
+            held.push((id, Some(known)));
+            dirs.push(dir);
         }
-        self.pending.moved.notify_all();
+        self.hold(held, dirs)
     }
 
     /// Finds what a PoP that ended had put aside.
@@ -302,18 +312,42 @@ impl Turn<'_> {
         let last = lock(&self.pending.progress).made;
         self.state.asides = Some(Asides::from([(last, found)]));
         let back = self.fates(&[], true)?.take(&*writer.plain, self.origin()?);
-        self.hold_again(back);
-        Ok(())
+        self.hold_again(back)
     }
 }
 
-/// The file that has a content which was put aside, and where it is, if there is one.
-fn place_of(
+/// Notes content that got its place again and was not noted before a kill.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub(super) fn hold_back(
+    turn: &mut Turn<'_>,
+    writer: &Writer,
+    path: &RelPath,
+    parted: Parted,
+    stamp: Stamp,
+) -> Result<(), Error> {
+    let origin = turn.origin()?;
+    let Some((id, at)) = place_of(turn.pending, parted, origin, &[])? else { return Ok(()) };
+    let size = match turn.pending.node(id)?.map(|node| node.kind) {
+        Some(Kind::File(content)) => content.size,
+        _ => return Ok(()),
+    };
+    if at.contains(path) && size == stamp.size {
+        let held = Held { version: own_version((origin, parted.number)), stamp, digest: None };
+        let (dir, _) = dir_of(&*writer.plain, path)?;
+        turn.hold_again(vec![Back { id, path: path.clone(), held, dir }])?;
+    }
+    Ok(())
+}
+
+/// The file that has a content which was put aside, and all the paths that it has, if it has one.
+pub(super) fn place_of(
     pending: &Pending,
     parted: Parted,
     origin: Origin,
     run: &[Record],
-) -> Result<Option<(NodeId, RelPath)>, Error> {
+) -> Result<Option<(NodeId, Vec<RelPath>)>, Error> {
     let by = (origin, parted.number);
     let has_it = |node: &Node| matches!(&node.kind, Kind::File(content) if content.by == by);
     let effects = run.iter().filter_map(|record| record.outcome.as_ref().ok());
@@ -323,9 +357,19 @@ fn place_of(
         if !pending.node(id)?.as_ref().is_some_and(has_it) {
             continue;
         }
-        let at = pending.spot_of(id)?;
-        let path = at.map_or(Ok(None), |at| pending.path_of(&at))?;
-        return Ok(path.map(|path| (id, path)));
+        return Ok(paths_of(pending, id)?.map(|paths| (id, paths)));
     }
     Ok(None)
+}
+
+/// All paths of a file, if it has one.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub(super) fn paths_of(pending: &Pending, id: NodeId) -> Result<Option<Vec<RelPath>>, Error> {
+    let mut paths = Vec::new();
+    for at in pending.spots_of(id)? {
+        paths.extend(pending.path_of(&at)?);
+    }
+    Ok(if paths.is_empty() { None } else { Some(paths) })
 }

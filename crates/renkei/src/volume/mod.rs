@@ -35,10 +35,14 @@ pub mod recovery;
 mod room;
 pub mod shown;
 mod spoiled;
+mod steps;
 mod submitted;
 mod tally;
 #[cfg(test)]
 mod tests;
+pub mod trailing;
+#[cfg(test)]
+mod trailing_tests;
 mod turn;
 mod unkept;
 mod view;

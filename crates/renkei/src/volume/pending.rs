@@ -10,7 +10,7 @@ use super::aside::Asides;
 use super::fellows::Fellows;
 use super::room::Rooms;
 pub use super::turn::Turn;
-use super::unkept::{Did, Unkept};
+use super::unkept::{Did, Sign, Unkept};
 use crate::catalogue::{Asked, Held, VolumeTree};
 use crate::store::Dir;
 use crate::store::leases::LeaseTable;
@@ -23,7 +23,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,9 +143,15 @@ pub(super) struct Progress {
 pub(super) struct Item {
     pub(super) changes: Vec<Numbered>,
     pub(super) held: Vec<(NodeId, Option<Held>)>,
-    pub(super) did: Option<Did>,
+    pub(super) sign: Option<Sign>,
     /// Directories of plain files whose names must be on the disk first.
     pub(super) dirs: Vec<Arc<dyn Dir>>,
+}
+
+impl Item {
+    fn did(&self) -> Did {
+        Did::Made(self.changes.clone(), self.held.clone(), self.sign.clone())
+    }
 }
 
 /// Names of a directory, some of them.
@@ -166,6 +172,20 @@ impl Pending {
     /// # Errors
     /// `CatalogueFailed`, and those of the file system.
     pub fn open(
+        name: &str,
+        tree: Arc<VolumeTree>,
+        journal: &Path,
+        leases: LeaseTable,
+    ) -> Result<Arc<Self>, Error> {
+        let pending = Self::load(name, tree, journal, leases)?;
+        let keeper = pending.clone();
+        let spawned = std::thread::Builder::new().name("keep".into()).spawn(move || keeper.keep());
+        spawned.map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))?;
+        Ok(pending)
+    }
+
+    /// The same, where nobody stores what is made.
+    pub(super) fn load(
         name: &str,
         tree: Arc<VolumeTree>,
         journal: &Path,
@@ -193,16 +213,18 @@ impl Pending {
             fellows,
         });
         if let Some(enlisted) = enlisted {
-            pending.resume(&mut lock(&pending.turn), enlisted.origin)?;
+            pending.resume(&mut lock(&pending.turn), enlisted.origin, Vec::new())?;
         }
-        let keeper = pending.clone();
-        let spawned = std::thread::Builder::new().name("keep".into()).spawn(move || keeper.keep());
-        spawned.map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))?;
         Ok(pending)
     }
 
-    /// Goes on with what the database has.
-    fn resume(&self, state: &mut State, origin: Origin) -> Result<(), Error> {
+    /// Goes on with what the database has, and what was made and is not stored.
+    pub(super) fn resume(
+        &self,
+        state: &mut State,
+        origin: Origin,
+        unstored: Vec<Numbered>,
+    ) -> Result<(), Error> {
         let (position, mut pending) = (self.tree.position()?, VecDeque::new());
         loop {
             let after = pending.back().map_or(0, |made: &Numbered| made.number);
@@ -213,18 +235,20 @@ impl Pending {
                 break;
             }
         }
+        let stored = pending.back().map_or(position.number, |made| made.number.max(position.number));
+        pending.extend(unstored.into_iter().filter(|made| made.number > stored));
         for made in &pending {
             if let Change::SetContent { id, beside: Some(beside), .. } = &made.change {
                 state.beside.insert(*id, beside.id);
             }
         }
-        let number = pending.back().map_or(position.number, |made| made.number.max(position.number));
+        let number = pending.back().map_or(stored, |made| made.number.max(stored));
         let merged = self.merged_before(pending.iter())?;
         self.resume_room(pending.iter())?;
         let mut follower = Follower::resume(origin, position.seq, number, pending);
         self.lay_anew(&mut follower)?;
         let mut progress = lock(&self.progress);
-        (progress.made, progress.kept) = (number, number);
+        (progress.made, progress.kept) = (number, stored);
         drop(progress);
         self.show(|seen| {
             seen.merged.settle(merged.into_iter());
@@ -396,20 +420,24 @@ impl Pending {
         Ok(self.child(&at)?.filter(|(of, _)| *of == id).map(|_| at.name))
     }
 
-    /// A name of a file.
+    /// All names of a file.
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub(super) fn spot_of(&self, id: NodeId) -> Result<Option<Spot>, Error> {
+    pub(super) fn spots_of(&self, id: NodeId) -> Result<Vec<Spot>, Error> {
+        let mut spots = Vec::new();
         for at in self.tree.names_of(&[id])?.remove(&id).unwrap_or_default() {
             if self.child(&at)?.is_some_and(|(of, _)| of == id) {
-                return Ok(Some(at));
+                spots.push(at);
             }
         }
         let seen = self.seen();
-        let Some(follower) = &seen.follower else { return Ok(None) };
+        let Some(follower) = &seen.follower else { return Ok(spots) };
         let is_own = |at: &&Spot| follower.layer().own_name(at) == Some(Some(id));
-        Ok(follower.layer().all_names().find(is_own).cloned())
+        let own = follower.layer().all_names().filter(is_own).filter(|at| !spots.contains(at)).cloned();
+        let own: Vec<Spot> = own.collect();
+        spots.extend(own);
+        Ok(spots)
     }
 
     /// The path of a name; none if it lies in nothing that is there.
@@ -515,7 +543,7 @@ impl Pending {
         let enlisted = Enlisted { origin, writes, is_ready: same.is_some_and(|before| before.is_ready) };
         self.note(before, enlisted)?;
         if same.is_none() {
-            self.resume(&mut turn.state, origin)?;
+            self.resume(&mut turn.state, origin, Vec::new())?;
         }
         Ok(())
     }
@@ -534,7 +562,8 @@ impl Pending {
             };
             if is_stored {
                 let enlisted = self.enlisted();
-                return enlisted.map_or(Ok(()), |enlisted| self.resume(&mut turn.state, enlisted.origin));
+                let anew = |enlisted: Enlisted| self.resume(&mut turn.state, enlisted.origin, Vec::new());
+                return enlisted.map_or(Ok(()), anew);
             }
         }
     }
@@ -606,6 +635,14 @@ impl Pending {
         }
     }
 
+    /// Stores what was made until now, where nobody else does.
+    #[cfg(test)]
+    pub(super) fn store_all(&self) {
+        let items = std::mem::take(&mut lock(&self.progress).queue);
+        let stored = self.store(&items);
+        self.on_stored(items, stored);
+    }
+
     fn next_items(&self) -> Option<VecDeque<Item>> {
         let mut progress = lock(&self.progress);
         while progress.queue.is_empty() {
@@ -640,8 +677,10 @@ impl Pending {
                 let last = items.iter().flat_map(|item| &item.changes).map(|made| made.number).max();
                 progress.kept = last.unwrap_or(0).max(progress.kept);
                 let kept = progress.kept;
-                self.show(|seen| seen.held.retain(|_, (_, since)| *since > kept));
-                let left = progress.queue.iter().filter_map(|item| item.did.as_ref());
+                let queued = progress.queue.iter().flat_map(|item| item.held.iter().map(|(id, _)| *id));
+                let queued: HashSet<NodeId> = queued.collect();
+                self.show(|seen| seen.held.retain(|id, (_, since)| *since > kept || queued.contains(id)));
+                let left = progress.queue.iter().map(Item::did);
                 if let Err(error) = state.unkept.keep_only(left) {
                     tracing::warn!(volume = self.name, %error, "the journal of plain files cannot be written");
                 }

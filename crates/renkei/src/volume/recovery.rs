@@ -1,21 +1,20 @@
-//! After a kill: what was done to plain files of a followed volume and not stored becomes a change, and what was stored and not
-//! done is done.
+//! After a kill: changes that were made and not stored are made again as they were, and plain files that records had not moved yet
+//! follow them.
 
-use super::aside::part;
+use super::aside::{hold_back, paths_of, place_of};
 use super::followed::Writer;
-use super::pending::{Pending, Turn};
-use super::plain::is_same_content;
-use super::turn::Work;
-use super::unkept::{Anchor, Did};
-use super::writing::{Fresh, now, stamp};
-use crate::store::tree::{dir_of, make_dirs};
-use crate::store::{Detail, Store};
-use renkei_core::entry::{Entry, EntryKind};
+use super::pending::{Item, Pending, Turn, lock};
+use super::steps::{Found, Item as Place, Of, dir_at, find_again, stat};
+use super::trailing::note_moved;
+use super::unkept::{Did, Sign};
+use crate::catalogue::Held;
+use crate::store::tree::dir_of;
+use crate::store::{Detail, Dir};
 use renkei_core::error::Error;
-use renkei_core::namespace::{Change, Kind, Name, NewKind, Node, NodeId, ROOT, Spot};
-use renkei_core::path::RelPath;
+use renkei_core::namespace::{Kind, Node, NodeId, Numbered};
+use std::sync::Arc;
 
-/// Brings into the volume what a PoP that was killed had written and not stored.
+/// Brings into the volume what a PoP that was killed had made and not stored.
 ///
 /// # Errors
 /// `CatalogueFailed`, and those of the file system.
@@ -23,139 +22,162 @@ pub fn recover(pending: &Pending, writer: &Writer) -> Result<(), Error> {
     recover_left(&mut pending.turn(), writer)
 }
 
-/// Makes changes of what a PoP that was killed had done to plain files and not stored, and does with plain files what it
-/// had stored and not done.
+/// The same, for who has the turn; nothing the second time.
 ///
 /// # Errors
-/// `CatalogueFailed`, and those of the file system.
+/// As [`recover`]; it is tried again.
 pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), Error> {
-    for did in turn.take_left() {
-        let recovered = match &did {
-            Did::Wrote(path, ino) => recover_file(turn, writer, path, *ino),
-            Did::Moved(from, to) => recover_move(turn, writer, from, to),
-            Did::Gone(path) => recover_removal(turn, writer, path),
-            Did::At(path, Anchor::Own(parted)) => part(turn, writer, path, *parted),
-            Did::At(path, Anchor::Dir(id)) => recover_dir(turn, writer, path, *id),
-        };
-        match recovered {
-            Ok(()) => tracing::debug!(?did, "looked at what was left"),
-            Err(error) => tracing::warn!(?did, %error, "what was done to a plain file is not in the volume"),
-        }
+    if !turn.state.left.is_empty() {
+        let left = std::mem::take(&mut turn.state.left);
+        make_again(turn, writer, &left)
+            .and_then(|()| follow_again(turn, writer, &left))
+            .inspect_err(|_| turn.state.left = left)?;
     }
     turn.find_asides(writer)
 }
 
-/// What is seen at a path.
-fn locate(turn: &Turn<'_>, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
-    let pending = turn.pending;
-    let mut at = pending.node(ROOT)?.map(|node| (ROOT, node));
-    for name in path.components() {
-        let Some((dir, _)) = at else { return Ok(None) };
-        at = pending.child(&Spot { dir, name: Name(name.to_vec()) })?;
-    }
-    Ok(at)
+/// Changes that were made at once and are not stored.
+struct Unstored {
+    changes: Vec<Numbered>,
+    held: Vec<(NodeId, Option<Held>)>,
+    sign: Option<Sign>,
 }
 
-fn look(writer: &Writer, path: &RelPath) -> Option<(Entry, u64)> {
-    let (dir, name) = dir_of(&*writer.plain, path).ok()?;
-    dir.entry(name, Detail::Basic).ok().map(|(entry, raw)| (entry, raw.ino))
-}
-
-/// Whether a plain file is what is known of a node here.
-fn is_held(turn: &Turn<'_>, id: NodeId, plain: &Entry) -> Result<bool, Error> {
-    let held = turn.pending.held(id)?;
-    Ok(held.is_some_and(|held| is_same_content(&held.stamp, &stamp(plain))))
-}
-
-fn recover_file(turn: &mut Turn<'_>, writer: &Writer, path: &RelPath, ino: u64) -> Result<(), Error> {
-    let Some((plain, found)) = look(writer, path) else { return Ok(()) };
-    let there = locate(turn, path)?;
-    let is_known = match &there {
-        Some((id, _)) => is_held(turn, *id, &plain)?,
-        None => false,
+/// What was made after change `stored`, and of which a plain file shows that it was done.
+fn unstored(writer: &Writer, left: &[Did], stored: u64) -> Vec<Unstored> {
+    let mut made: Vec<Unstored> = Vec::new();
+    let undo = |made: &mut Vec<Unstored>, from: u64| {
+        made.retain(|one| one.changes.first().is_none_or(|first| first.number < from));
     };
-    let is_same_link = match (&plain.kind, there.as_ref().map(|(_, node)| &node.kind)) {
-        (EntryKind::Symlink { target }, Some(Kind::Symlink { target: known })) => target == known,
-        _ => false,
-    };
-    if (ino != 0 && found != ino) || is_known || is_same_link {
-        return Ok(());
-    }
-    let (parent, name) = path.split().unwrap_or_default();
-    let dir = recover_dirs(turn, writer, &RelPath::parse(parent)?)?;
-    let at = Spot { dir, name: Name(name.to_vec()) };
-    let fresh = Fresh::of(turn, writer, at, &plain, there)?;
-    tracing::info!(%path, "a file that was written before a kill is in the volume");
-    let (plain_dir, _) = dir_of(&*writer.plain, path)?;
-    turn.make(fresh.changes, Work { did: None, dirs: vec![plain_dir] }, || Ok(fresh.held))
-}
-
-/// The directory at a path, made if it is missing.
-fn recover_dirs(turn: &mut Turn<'_>, writer: &Writer, path: &RelPath) -> Result<NodeId, Error> {
-    let mut dir = ROOT;
-    for name in path.components() {
-        let at = Spot { dir, name: Name(name.to_vec()) };
-        dir = match turn.pending.child(&at)? {
-            Some((id, _)) => id,
-            None => {
-                let (id, attributes) = (turn.draw()?, writer.attributes(0o755, now()));
-                let made = Change::Make { id, at, kind: NewKind::Dir, attributes, keep_both: true };
-                turn.make(vec![made], Work::default(), || Ok(Vec::new()))?;
-                id
+    for did in left {
+        match did {
+            Did::Made(changes, held, sign) => {
+                if let Some(first) = changes.first() {
+                    undo(&mut made, first.number);
+                }
+                let (changes, held, sign) = (changes.clone(), held.clone(), sign.clone());
+                made.push(Unstored { changes, held, sign });
             }
-        };
+            Did::Undone(from) => undo(&mut made, *from),
+            Did::Follows(_) | Did::Followed | Did::Back(..) => {}
+        }
     }
-    Ok(dir)
+    // One has the turn, so that the last thing alone may have been cut off.
+    if matches!(left.last(), Some(Did::Made(..))) {
+        made.pop_if(|last| last.sign.as_ref().is_some_and(|sign| !is_done(writer, sign)));
+    }
+    made.retain(|one| one.changes.first().is_none_or(|first| first.number > stored));
+    made
 }
 
-fn recover_move(turn: &mut Turn<'_>, writer: &Writer, from: &RelPath, to: &RelPath) -> Result<(), Error> {
-    let (old, new) = (locate(turn, from)?, locate(turn, to)?);
-    let (plain_old, plain_new) = (look(writer, from), look(writer, to));
-    let is_of = |node: &Option<(NodeId, Node)>, plain: &Option<(Entry, u64)>| match (node, plain) {
-        (Some((_, node)), Some((plain, _))) if node.is_dir() => Ok(plain.kind == EntryKind::Dir),
-        (Some((id, _)), Some((plain, _))) => is_held(turn, *id, plain),
-        _ => Ok(false),
+fn is_done(writer: &Writer, sign: &Sign) -> bool {
+    let look = |path| {
+        let (dir, name) = dir_of(&*writer.plain, path).ok()?;
+        dir.entry(name, Detail::Basic).ok()
     };
-    let (Some((from_dir, from_name)), Some((to_dir, to_name))) = (from.split(), to.split()) else {
+    match sign {
+        Sign::Wrote(path, ino) => look(path).is_some_and(|(_, raw)| *ino == 0 || raw.ino == *ino),
+        Sign::Gone(path) => look(path).is_none(),
+        Sign::Dated(path, time) => look(path).is_some_and(|(entry, _)| entry.meta.mtime == *time),
+    }
+}
+
+fn make_again(turn: &mut Turn<'_>, writer: &Writer, left: &[Did]) -> Result<(), Error> {
+    let Ok(origin) = turn.origin() else { return Ok(()) };
+    let mut all = unstored(writer, left, turn.next_number()? - 1);
+    if all.is_empty() {
         return Ok(());
-    };
-    if plain_old.is_none() && is_of(&old, &plain_new)? && !is_of(&new, &plain_new)? {
-        let dir = |path: &[u8]| Ok::<_, Error>(locate(turn, &RelPath::parse(path)?)?.map(|(id, _)| id));
-        let (Some(from_dir), Some(to_dir)) = (dir(from_dir)?, dir(to_dir)?) else { return Ok(()) };
-        let from = Spot { dir: from_dir, name: Name(from_name.to_vec()) };
-        let to = Spot { dir: to_dir, name: Name(to_name.to_vec()) };
-        let change = Change::Rename { from, to, replace: true, seen: None, time: now() };
-        return turn.make(vec![change], Work::default(), || Ok(Vec::new()));
     }
-    if is_of(&new, &plain_old)? && !is_of(&new, &plain_new)? {
-        let root = writer.plain.root()?;
-        let dir = make_dirs(&root, &RelPath::parse(to_dir)?)?;
-        return root.descend(&RelPath::parse(from_dir)?)?.rename(from_name, &*dir, to_name);
+    let changes: Vec<Numbered> = all.iter().flat_map(|one| one.changes.iter().cloned()).collect();
+    tracing::info!(
+        volume = turn.pending.name,
+        changes = changes.len(),
+        "changes made before a kill are made"
+    );
+    turn.pending.resume(&mut turn.state, origin, changes)?;
+    for one in all.iter_mut().filter(|one| one.changes.is_empty()) {
+        // What was stored since may know better.
+        one.held = one
+            .held
+            .iter()
+            .filter_map(|known| still_held(turn, known).transpose())
+            .collect::<Result<_, _>>()?;
     }
+    let mut progress = lock(&turn.pending.progress);
+    let made = progress.made;
+    turn.pending.show(|seen| {
+        let held = all.iter().flat_map(|one| one.held.iter());
+        seen.held.extend(held.map(|(id, held)| (*id, (held.clone(), made))));
+    });
+    for Unstored { changes, held, sign } in all {
+        let dirs = match &sign {
+            Some(Sign::Wrote(path, _)) => {
+                dir_of(&*writer.plain, path).map(|(dir, _)| dir).into_iter().collect()
+            }
+            _ => Vec::<Arc<dyn Dir>>::new(),
+        };
+        progress.queue.push_back(Item { changes, held, sign, dirs });
+    }
+    turn.pending.moved.notify_all();
     Ok(())
 }
 
-/// A directory that records renamed before a kill gets its plain one.
-fn recover_dir(turn: &Turn<'_>, writer: &Writer, path: &RelPath, id: NodeId) -> Result<(), Error> {
-    let Some(to) = turn.pending.path_of_dir(id)?.filter(|to| to != path) else { return Ok(()) };
-    let is_dir = |path| look(writer, path).is_some_and(|(entry, _)| entry.kind == EntryKind::Dir);
-    let (Some((from_dir, from)), Some((to_dir, name))) = (path.split(), to.split()) else { return Ok(()) };
-    if !is_dir(path) || look(writer, &to).is_some() || locate(turn, path)?.is_some() {
-        return Ok(());
-    }
-    let root = writer.plain.root()?;
-    let dir = make_dirs(&root, &RelPath::parse(to_dir)?)?;
-    root.descend(&RelPath::parse(from_dir)?)?.rename(from, &*dir, name)
+/// What is held, if it is of what the file is now.
+fn still_held(
+    turn: &Turn<'_>,
+    known: &(NodeId, Option<Held>),
+) -> Result<Option<(NodeId, Option<Held>)>, Error> {
+    let (id, held) = known;
+    let is_of = |held: &Held, node: Node| matches!(&node.kind, Kind::File(content) if held.is_of(content));
+    let node = turn.pending.node(*id)?;
+    Ok(node.zip(held.as_ref()).is_some_and(|(node, held)| is_of(held, node)).then(|| known.clone()))
 }
 
-fn recover_removal(turn: &mut Turn<'_>, writer: &Writer, path: &RelPath) -> Result<(), Error> {
-    let Some((id, node)) = locate(turn, path)? else { return Ok(()) };
-    let is_own = turn.pending.held(id)?.is_some_and(|held| held.is_own());
-    let Some((parent, name)) = path.split().filter(|_| is_own && !node.is_dir()) else { return Ok(()) };
-    if look(writer, path).is_some() {
-        return Ok(());
+/// Has plain files go where they belong after records that were being followed.
+fn follow_again(turn: &mut Turn<'_>, writer: &Writer, left: &[Did]) -> Result<(), Error> {
+    let done = left.iter().rposition(|did| *did == Did::Followed).map_or(0, |last| last + 1);
+    for did in &left[done..] {
+        if let Did::Follows(before) = did {
+            let after = places(turn, before)?;
+            let found = find_again(&writer.plain, before, &after);
+            let steps = turn.steps(&found, &after)?;
+            if !steps.is_empty() {
+                tracing::info!(volume = turn.pending.name, "plain files follow what was done before a kill");
+            }
+            note_moved(turn.pending, &steps.take(&writer.plain))?;
+        }
     }
-    let Some((dir, _)) = locate(turn, &RelPath::parse(parent)?)? else { return Ok(()) };
-    let change = Change::Remove { at: Spot { dir, name: Name(name.to_vec()) }, seen: None, time: now() };
-    turn.make(vec![change], Work::default(), || Ok(vec![(id, None)]))
+    for did in left {
+        if let Did::Back(path, parted) = did
+            && let Some((false, stamp)) = stat(&writer.plain, path)
+        {
+            hold_back(turn, writer, path, *parted, stamp)?;
+        }
+    }
+    turn.note_followed()
+}
+
+/// Where things belong that were somewhere before.
+fn places(turn: &Turn<'_>, before: &[Found]) -> Result<Vec<Place>, Error> {
+    let (pending, origin, mut places) = (turn.pending, turn.origin()?, Vec::new());
+    for Place { of, id, path } in before.iter().map(|found| &found.item) {
+        if let Of::Dir(_) = of {
+            let is_dir = pending.node(*id)?.as_ref().is_some_and(Node::is_dir);
+            let now = if is_dir { pending.path_of_dir(*id)? } else { None };
+            places.extend(now.map(|path| Place { of: *of, id: *id, path }));
+            // Another one may be here.
+            let there = dir_at(pending, path)?.filter(|there| there != id);
+            places.extend(there.map(|id| Place { of: Of::Dir(id), id, path: path.clone() }));
+            continue;
+        }
+        let now = match of {
+            Of::Own(number) => place_of(pending, turn.parted(*id, *number), origin, &[])?,
+            _ => paths_of(pending, *id)?.map(|paths| (*id, paths)),
+        };
+        let now = now.into_iter().flat_map(|(id, paths)| paths.into_iter().map(move |path| (id, path)));
+        places.extend(now.map(|(id, path)| Place { of: *of, id, path }));
+    }
+    places.sort_by(|a, b| a.path.cmp(&b.path));
+    places.dedup();
+    Ok(places)
 }

@@ -1,7 +1,9 @@
 //! The turn to change something in a followed volume: one at a time makes changes, or takes records from the home.
 
 use super::pending::{Item, Pending, State, lock};
-use super::unkept::{Anchor, Did};
+use super::steps::Found;
+use super::unkept::{Did, Sign};
+use super::writing::HeldNow;
 use crate::catalogue::{Asked, Held, own_version};
 use crate::store::Dir;
 use renkei_core::error::{Code, Error};
@@ -9,10 +11,8 @@ use renkei_core::lease::HolderId;
 use renkei_core::namespace::follower::{Follower, Refused};
 use renkei_core::namespace::news::News;
 use renkei_core::namespace::overlay::Layer;
-use renkei_core::namespace::{Change, Node, NodeId, Numbered, Origin, Record, Spot};
-use renkei_core::path::RelPath;
+use renkei_core::namespace::{Change, NodeId, Numbered, Origin, Record, Spot};
 use renkei_core::wire::file::Changed;
-use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
 
 /// Node numbers drawn at once.
@@ -21,8 +21,10 @@ const DRAW: u64 = 1024;
 /// What is to be done beside changing the tree.
 #[derive(Default)]
 pub(super) struct Work {
-    /// What happens to plain files.
-    pub(super) did: Option<Did>,
+    /// How one sees that it was done to plain files.
+    pub(super) sign: Option<Sign>,
+    /// What is known of plain files then.
+    pub(super) held: HeldNow,
     /// The directories in which it happens.
     pub(super) dirs: Vec<Arc<dyn Dir>>,
 }
@@ -66,8 +68,8 @@ impl Turn<'_> {
         Ok(beside)
     }
 
-    /// Makes changes, in this order, one right after the other: decides them, does with plain files what `plain` does, and
-    /// shows them. They are stored soon.
+    /// Makes changes, in this order, one right after the other: decides them, does with plain files what `plain` does, which may
+    /// know better what is held then, and shows them. They are stored soon.
     ///
     /// # Errors
     /// Why they cannot be made, or those of `plain`; nothing was changed then.
@@ -75,7 +77,7 @@ impl Turn<'_> {
         &mut self,
         changes: Vec<Change>,
         work: Work,
-        plain: impl FnOnce() -> Result<Vec<(NodeId, Option<Held>)>, Error>,
+        plain: impl FnOnce(&mut HeldNow) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let weighed = {
             let seen = self.pending.seen();
@@ -87,8 +89,13 @@ impl Turn<'_> {
         let changes: Vec<Numbered> = weighed.made.iter().map(|(made, _)| made.clone()).collect();
         let first = changes.first().map_or(0, |made| made.number);
         self.pending.take_room(first, changes.iter().map(|made| &made.change))?;
-        let noted = work.did.as_ref().map_or(Ok(()), |did| self.state.unkept.note(did));
-        let held = noted.and_then(|()| plain()).inspect_err(|_| self.pending.give_back_room(first))?;
+        let Work { sign, mut held, dirs } = work;
+        let noted = self.state.unkept.note(&Did::Made(changes.clone(), held.clone(), sign.clone()));
+        if let Err(error) = noted.and_then(|()| plain(&mut held)) {
+            self.pending.give_back_room(first);
+            self.state.unkept.note(&Did::Undone(first))?;
+            return Err(error);
+        }
         let last = changes.last().map_or(0, |made| made.number);
         let news = News::of_made(&weighed.made);
         self.pending.show(|seen| {
@@ -108,7 +115,23 @@ impl Turn<'_> {
         }
         let mut progress = lock(&self.pending.progress);
         progress.made = last;
-        progress.queue.push_back(Item { changes, held, did: work.did, dirs: work.dirs });
+        progress.queue.push_back(Item { changes, held, sign, dirs });
+        self.pending.moved.notify_all();
+        Ok(())
+    }
+
+    /// Notes what is held, without a change, once the names in some directories of plain files are on the disk.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn hold(&mut self, held: HeldNow, dirs: Vec<Arc<dyn Dir>>) -> Result<(), Error> {
+        self.state.unkept.note(&Did::Made(Vec::new(), held.clone(), None))?;
+        let mut progress = lock(&self.pending.progress);
+        let made = progress.made;
+        self.pending.show(|seen| {
+            seen.held.extend(held.iter().map(|(id, held)| (*id, (held.clone(), made))));
+        });
+        progress.queue.push_back(Item { changes: Vec::new(), held, sign: None, dirs });
         self.pending.moved.notify_all();
         Ok(())
     }
@@ -128,105 +151,60 @@ impl Turn<'_> {
         self.state.aliases.remove(temp)
     }
 
-    /// What a PoP that was killed was at, once.
-    pub(super) fn take_left(&mut self) -> Vec<Did> {
-        std::mem::take(&mut self.state.left)
-    }
-
-    /// Notes renames of plain files that are about to be done without a change of this site.
+    /// Notes what may get another place by records that are about to be stored.
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn note_moves(&mut self, moves: &[(RelPath, RelPath)]) -> Result<(), Error> {
-        let mut dids = moves.iter().map(|(from, to)| Did::Moved(from.clone(), to.clone()));
-        dids.try_for_each(|did| self.state.unkept.note(&did))
+    pub(super) fn note_found(&mut self, found: &[Found]) -> Result<(), Error> {
+        if found.is_empty() { Ok(()) } else { self.state.unkept.note(&Did::Follows(found.to_vec())) }
     }
 
-    /// Notes what may get another place by records that are about to be stored: after a kill it is looked for there.
+    /// It has it.
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn note_anchors(&mut self, anchors: Vec<(RelPath, NodeId, Option<u64>)>) -> Result<(), Error> {
-        for (path, id, number) in anchors {
-            let anchor = number.map_or(Anchor::Dir(id), |number| Anchor::Own(self.parted(id, number)));
-            self.state.unkept.note(&Did::At(path, anchor))?;
-        }
-        Ok(())
-    }
-
-    /// All that was noted is done.
-    pub fn forget_notes(&mut self) {
+    pub(super) fn note_followed(&mut self) -> Result<(), Error> {
+        self.state.unkept.note(&Did::Followed)?;
         let progress = lock(&self.pending.progress);
-        if !progress.is_storing && progress.queue.is_empty() {
-            // What is left does no harm.
-            let _ = self.state.unkept.keep_only(std::iter::empty());
+        match !progress.is_storing && progress.queue.is_empty() {
+            true => self.state.unkept.keep_only(std::iter::empty()),
+            false => Ok(()),
         }
     }
 
     // ---- records -----------------------------------------------------------------------------------------------------
 
     /// Whether records do here what is seen already.
-    pub fn expects(&self, records: &[Record]) -> bool {
+    pub(super) fn expects(&self, records: &[Record]) -> bool {
         self.pending.seen().follower.as_ref().is_some_and(|follower| follower.expects(records))
     }
 
-    /// Whether records touch nothing that own changes touch.
-    pub fn is_apart_from(&self, records: &[Record]) -> bool {
-        let seen = self.pending.seen();
-        seen.follower.as_ref().is_none_or(|follower| {
-            follower.layer().is_empty()
-                || records.iter().filter_map(|record| record.outcome.as_ref().ok()).all(|effects| {
-                    effects.names.iter().all(|(at, _)| follower.layer().own_name(at).is_none())
-                        && effects.nodes.iter().all(|(id, node)| {
-                            node.as_ref().is_some_and(Node::is_dir)
-                                || follower.layer().own_node(*id).is_none()
-                        })
-                })
-        })
+    /// Whether records of others leave own changes and what they do as they are.
+    pub(super) fn is_apart_from(&self, records: &[Record]) -> bool {
+        self.pending.seen().follower.as_ref().is_none_or(|follower| follower.is_apart_from(records))
     }
 
-    /// The names that own changes touch, and those by which pending content was written.
-    pub fn own_spots(&self) -> Vec<Spot> {
-        let seen = self.pending.seen();
-        let Some(follower) = &seen.follower else { return Vec::new() };
-        let written = follower.pending(0).filter_map(|made| match &made.change {
-            Change::SetContent { beside: Some(beside), .. } => Some(beside.at.clone()),
-            _ => None,
-        });
-        let meant = |at: Spot| Spot { dir: seen.merged.meant(at.dir), ..at };
-        follower.layer().all_names().cloned().chain(written.map(meant)).collect()
-    }
-
-    /// Files that own content may have to leave, and what is held of it then: noted before, so that a kill loses no trace.
+    /// The names that own changes touch, want or were written by, and all those of files that they write or link, or of which they
+    /// take a name.
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub fn displaced(&self, run: &[Record]) -> Result<Vec<(NodeId, Option<Held>)>, Error> {
-        let mut held = Vec::new();
-        for (from, to) in self.may_be_displaced(run, self.origin()?) {
-            let known = self.pending.held(from)?.filter(Held::is_own);
-            held.extend(known.map(|known| (to, Some(known))));
-        }
-        Ok(held)
-    }
-
-    /// Files with pending content that a run may touch, and where that would go.
-    fn may_be_displaced(&self, run: &[Record], origin: Origin) -> Vec<(NodeId, NodeId)> {
-        let effects = run.iter().filter_map(|record| record.outcome.as_ref().ok());
-        let touched: HashSet<NodeId> =
-            effects.flat_map(|effects| effects.nodes.iter().map(|(id, _)| *id)).collect();
-        let own = run.iter().filter(|record| record.origin == origin);
-        let numbers: HashSet<u64> = own.map(|record| record.number).collect();
-        let seen = self.pending.seen();
-        let pending = seen.follower.iter().flat_map(|follower| follower.pending(0));
-        let moved = pending.filter_map(|made| match &made.change {
-            Change::SetContent { id, beside: Some(beside), .. } => {
-                let is_touched = touched.contains(id) || touched.contains(&seen.merged.meant(beside.at.dir));
-                (is_touched || numbers.contains(&made.number)).then_some((*id, beside.id))
-            }
-            _ => None,
-        });
-        moved.collect()
+    pub(super) fn own_spots(&self) -> Result<Vec<Spot>, Error> {
+        let (mut spots, mut ids) = {
+            let seen = self.pending.seen();
+            let Some(follower) = &seen.follower else { return Ok(Vec::new()) };
+            let wanted = follower.pending(0).flat_map(|made| made.change.spots());
+            let spots: Vec<Spot> = follower.layer().all_names().chain(wanted).cloned().collect();
+            let written = follower.pending(0).filter_map(|made| match made.change {
+                Change::SetContent { id, .. } | Change::Link { id, .. } => Some(id),
+                _ => None,
+            });
+            (spots, written.collect::<Vec<_>>())
+        };
+        let there = self.pending.tree.children(&spots)?.into_values();
+        ids.extend(there.filter(|(_, node)| !node.is_dir() && node.links > 1).map(|(id, _)| id));
+        spots.extend(self.pending.tree.names_of(&ids)?.into_values().flatten());
+        Ok(spots)
     }
 
     /// Stores what records did, together with what becomes of plain files, and lays what is pending over it.

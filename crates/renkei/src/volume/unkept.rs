@@ -1,13 +1,15 @@
-//! What was done to plain files of a followed volume and is not in its database yet: a small journal, so that a PoP that was
-//! killed knows where to look.
+//! Changes of a followed volume that are not in its database yet: a small journal, so that a PoP that was killed goes on with them.
 //!
-//! A line is written before the plain file is touched, and all lines go when the database has everything. They are not
+//! A line is written before a plain file is touched, and all lines go when the database has everything. They are not
 //! synced: a kill leaves them, and a power cut may leave a plain file that nobody was told of.
 
 use super::aside::Parted;
+use super::steps::Found;
+use crate::catalogue::Held;
 use crate::home::file_error;
+use renkei_core::entry::FileTime;
 use renkei_core::error::Error;
-use renkei_core::namespace::NodeId;
+use renkei_core::namespace::{NodeId, Numbered};
 use renkei_core::path::RelPath;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
@@ -18,26 +20,30 @@ use std::path::{Path, PathBuf};
 /// Bytes after which it is written anew with what is left.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Something that was done to a plain file, or was about to be.
+/// Something that was done, or was about to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Did {
-    /// A file or link of this inode number got this name.
-    Wrote(RelPath, u64),
-    /// It got another name.
-    Moved(RelPath, RelPath),
-    /// It went.
-    Gone(RelPath),
-    /// What is here may get another place by records that are about to be stored.
-    At(RelPath, Anchor),
+    /// Changes were made, with what is known of plain files since, and how one sees that it was done.
+    Made(Vec<Numbered>, Vec<(NodeId, Option<Held>)>, Option<Sign>),
+    /// Those from a number on could not be done.
+    Undone(u64),
+    /// Records are about to be stored by which these may get other places.
+    Follows(Vec<Found>),
+    /// They have them.
+    Followed,
+    /// Content that was put aside is about to get a place again.
+    Back(RelPath, Parted),
 }
 
-/// What has to have a plain file or directory wherever it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Anchor {
-    /// A directory.
-    Dir(NodeId),
-    /// Content that was written here.
-    Own(Parted),
+/// How one sees that a plain file was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Sign {
+    /// Something of this inode number has this name; of any, if it is 0.
+    Wrote(RelPath, u64),
+    /// Nothing has this name.
+    Gone(RelPath),
+    /// It has this time.
+    Dated(RelPath, FileTime),
 }
 
 /// The journal of one volume.
@@ -78,11 +84,11 @@ impl Unkept {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn keep_only<'d>(&mut self, left: impl Iterator<Item = &'d Did>) -> Result<(), Error> {
-        let lines: Vec<u8> = left.flat_map(line).collect();
-        if self.bytes == 0 || (!lines.is_empty() && self.bytes < MOST_BYTES) {
+    pub(super) fn keep_only(&mut self, left: impl ExactSizeIterator<Item = Did>) -> Result<(), Error> {
+        if self.bytes == 0 || (left.len() > 0 && self.bytes < MOST_BYTES) {
             return Ok(());
         }
+        let lines: Vec<u8> = left.flat_map(|did| line(&did)).collect();
         let failed = |error| file_error("write", &self.path, &error);
         self.file.set_len(0).map_err(failed)?;
         self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
@@ -94,7 +100,7 @@ impl Unkept {
 
 fn line(did: &Did) -> Vec<u8> {
     let body = encode(did);
-    let length = u32::try_from(body.len()).expect("two paths are shorter than 4 GiB");
+    let length = u32::try_from(body.len()).expect("what is done at once is shorter than 4 GiB");
     [&length.to_be_bytes()[..], &body].concat()
 }
 
@@ -118,7 +124,8 @@ mod tests {
     fn a_kill_leaves_what_was_noted() {
         let dir = tempfile::tempdir().unwrap();
         let (path, at) = (dir.path().join("x.unkept"), |text: &str| RelPath::parse(text.as_bytes()).unwrap());
-        let dids = [Did::Wrote(at("a/b"), 7), Did::Moved(at("a"), at("c")), Did::Gone(at("c/b"))];
+        let made = |sign| Did::Made(Vec::new(), Vec::new(), Some(sign));
+        let dids = [made(Sign::Wrote(at("a/b"), 7)), Did::Undone(3), made(Sign::Gone(at("c/b")))];
         let (mut unkept, before) = Unkept::open(&path).unwrap();
         assert!(before.is_empty());
         dids.iter().for_each(|did| unkept.note(did).unwrap());

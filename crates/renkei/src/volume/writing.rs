@@ -7,7 +7,7 @@ use super::followed::{FollowedDir, Writer, shown};
 use super::pending::Turn;
 use super::recovery::recover_left;
 use super::turn::Work;
-use super::unkept::Did;
+use super::unkept::Sign;
 use crate::catalogue::Held;
 use crate::store::temp::is_temp_name;
 use crate::store::tree::make_dirs;
@@ -133,20 +133,20 @@ impl FollowedDir {
             None => Fresh::of(&mut turn, writer, at, &found?.0, there)?,
         };
         fresh.held.retain(|(id, _)| Some(*id) != alias);
-        let work = Work { did: Some(Did::Wrote(to.real.child(name)?, ino)), dirs: vec![to_plain.clone()] };
-        turn.make_without(leaving, fresh.changes, work, || {
+        let sign = Some(Sign::Wrote(to.real_now()?.child(name)?, ino));
+        let work = Work { sign, held: fresh.held, dirs: vec![to_plain.clone()] };
+        turn.make_without(leaving, fresh.changes, work, |_| {
             match plain.rename(temp, &*to_plain, name) {
                 Err(error) if error.code == Code::PathNotFound && alias.is_some() => {
-                    if_there(to_plain.remove_file(name))?;
+                    if_there(to_plain.remove_file(name))
                 }
                 // A directory of which the volume knows nothing.
                 Err(error) if error.code == Code::IsADirectory => {
                     to_plain.remove_dir(name)?;
-                    plain.rename(temp, &*to_plain, name)?;
+                    plain.rename(temp, &*to_plain, name)
                 }
-                done => done?,
+                done => done,
             }
-            Ok(fresh.held)
         })
     }
 
@@ -160,7 +160,7 @@ impl FollowedDir {
             // Before anybody can make something in it.
             self.volume.pending.leases().hold_made(holder, id.0, || true);
         }
-        let made = turn.make(vec![made], Work::default(), || Ok(Vec::new()));
+        let made = turn.make(vec![made], Work::default(), |_| Ok(()));
         made.map_err(|error| self.about("make directory", name, error))
     }
 
@@ -175,11 +175,11 @@ impl FollowedDir {
         let (id, attributes) = (turn.draw()?, writer.attributes(0o777, now()));
         let kind = NewKind::Symlink(target.to_vec());
         let made = Change::Make { id, at: self.spot(name), kind, attributes, keep_both: true };
-        let work = Work { did: Some(Did::Wrote(self.real.child(name)?, 0)), dirs: vec![plain.clone()] };
-        let made = turn.make(vec![made], work, || {
+        let work = Work { dirs: vec![plain.clone()], ..Work::default() };
+        let made = turn.make(vec![made], work, |_| {
             // What has the name is in no catalogue.
             if_there(plain.remove_file(name))?;
-            plain.symlink(target, name).map(|()| Vec::new())
+            plain.symlink(target, name)
         });
         made.map_err(|error| self.about("make link", name, error))
     }
@@ -204,9 +204,10 @@ impl FollowedDir {
             return Ok(());
         }
         let change = Change::Link { id, at: to.spot(to_name), time: now() };
-        let made = turn.make(vec![change], Work { did: None, dirs: vec![to_plain.clone()] }, || {
+        let work = Work { dirs: vec![to_plain.clone()], ..Work::default() };
+        let made = turn.make(vec![change], work, |_| {
             if_there(to_plain.remove_file(to_name))?;
-            link().map(|()| Vec::new())
+            link()
         });
         made.map_err(|error| self.about("make link", to_name, error))
     }
@@ -222,15 +223,12 @@ impl FollowedDir {
         let plain = self.plain_if_there(writer);
         let mut turn = self.turn(writer)?;
         let (id, node) = self.expect_node("remove", name)?;
-        let gone = if node.links <= 1 { vec![(id, None)] } else { Vec::new() };
+        let held = if node.links <= 1 { vec![(id, None)] } else { Vec::new() };
         let leaving = turn.leaving(writer, &Some((id, node)), plain.clone(), name)?;
         let change = Change::Remove { at: self.spot(name), seen: None, time: now() };
-        let work = Work { did: Some(Did::Gone(self.real.child(name)?)), dirs: Vec::new() };
-        let made = turn.make_without(leaving, vec![change], work, || {
-            if let Some(plain) = plain {
-                if_there(plain.remove_file(name))?;
-            }
-            Ok(gone)
+        let sign = Some(Sign::Gone(self.real_now()?.child(name)?));
+        let made = turn.make_without(leaving, vec![change], Work { sign, held, dirs: Vec::new() }, |_| {
+            plain.map_or(Ok(()), |plain| if_there(plain.remove_file(name)))
         });
         made.map_err(|error| self.about("remove", name, error))
     }
@@ -241,11 +239,11 @@ impl FollowedDir {
         let plain = self.plain_if_there(writer);
         let mut turn = self.turn(writer)?;
         let change = Change::RemoveDir { at: self.spot(name), time: now() };
-        let made = turn.make(vec![change], Work::default(), || {
+        let made = turn.make(vec![change], Work::default(), |_| {
             // What else is in the plain directory is not the volume's, and stays.
             let removed = plain.map_or(Ok(()), |plain| plain.remove_dir(name));
             removed.unwrap_or_else(|error| tracing::debug!(%error, "a plain directory stays"));
-            Ok(Vec::new())
+            Ok(())
         });
         made.map_err(|error| self.about("remove", name, error))
     }
@@ -272,14 +270,12 @@ impl FollowedDir {
         };
         let (from, at) = (self.spot(name), to.spot(to_name));
         let change = Change::Rename { from, to: at, replace, seen: None, time: now() };
-        let did = Did::Moved(self.real_now()?.child(name)?, to.real_now()?.child(to_name)?);
+        let sign = if same { None } else { Some(Sign::Gone(self.real_now()?.child(name)?)) };
         let plain_to = to.real_now()?;
         let made =
-            turn.make_without(leaving, vec![change], Work { did: Some(did), dirs: Vec::new() }, || {
-                if !same {
-                    move_plain(writer, plain.as_deref(), name, &plain_to, to_name)?;
-                }
-                Ok(held)
+            turn.make_without(leaving, vec![change], Work { sign, held, dirs: Vec::new() }, |_| match same {
+                true => Ok(()),
+                false => move_plain(writer, plain.as_deref(), name, &plain_to, to_name),
             });
         made.map_err(|error| self.about("rename", name, error))
     }
@@ -298,13 +294,19 @@ impl FollowedDir {
         if attributes == node.attributes {
             return Ok(Vec::new());
         }
-        let change = Change::SetAttributes { id, attributes };
-        turn.make(vec![change], Work::default(), || {
-            let (Some(plain), Kind::File(content)) = (plain, &node.kind) else { return Ok(Vec::new()) };
-            let Some(held) = held.filter(|held| held.is_of(content)) else { return Ok(Vec::new()) };
+        let held = held.filter(|held| matches!(&node.kind, Kind::File(content) if held.is_of(content)));
+        let (mut work, change) = (Work::default(), Change::SetAttributes { id, attributes });
+        if let (Some(_), Some(held)) = (&plain, &held) {
+            let stamp = Stamp { mtime: meta.mtime, ..held.stamp };
+            work.sign = Some(Sign::Dated(self.real_now()?.child(name)?, meta.mtime));
+            work.held = vec![(id, Some(Held { stamp, ..held.clone() }))];
+        }
+        turn.make(vec![change], work, |known| {
+            let Some((plain, held)) = plain.zip(held) else { return Ok(()) };
             if_there(plain.set_meta(name, &Meta { xattrs: Vec::new(), ..meta.clone() }).map(drop))?;
             let stamp = plain.entry(name, Detail::Basic).map(|(entry, _)| stamp(&entry));
-            Ok(vec![(id, stamp.ok().map(|stamp| Held { stamp, ..held }))])
+            *known = vec![(id, stamp.ok().map(|stamp| Held { stamp, ..held }))];
+            Ok(())
         })?;
         Ok(Vec::new())
     }
@@ -319,12 +321,9 @@ impl FollowedDir {
         if attributes == node.attributes {
             return Ok(Vec::new());
         }
-        turn.make(vec![Change::SetAttributes { id: self.id(), attributes }], Work::default(), || {
-            if let Some(plain) = plain {
-                let meta = Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() };
-                plain.set_own_meta(&meta)?;
-            }
-            Ok(Vec::new())
+        turn.make(vec![Change::SetAttributes { id: self.id(), attributes }], Work::default(), |_| {
+            let meta = Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() };
+            plain.map_or(Ok(()), |plain| plain.set_own_meta(&meta).map(drop))
         })?;
         Ok(Vec::new())
     }

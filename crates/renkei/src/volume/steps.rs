@@ -1,0 +1,510 @@
+//! How plain files of a followed volume get from where they are to where the volume has them.
+//!
+//! The names that something may change are looked up before and after; what differs becomes a list of steps. Directories are
+//! followed as a whole, by their numbers; files in them by what they are of. Each step names the inode that it is about, and
+//! passes over what is another one: so steps can be taken again after a kill, and nothing is moved or removed that is not
+//! known. Guarantee: content that was written here and has no place at the moment is put aside as long as it may get one.
+
+use super::aside::{Parted, park};
+use super::pending::Pending;
+use crate::store::local::LocalStore;
+use crate::store::temp::temp_name;
+use crate::store::tree::{dir_of, make_dirs, remove_tree};
+use crate::store::{Detail, Dir, Store};
+use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Kind, Name, NodeId, Origin, ROOT, Spot};
+use renkei_core::path::RelPath;
+use serde::{Deserialize, Serialize};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// The key in the names of plain files that make way for each other.
+const MAKING_WAY: u64 = 0x7261_696c;
+
+/// What a plain file or directory is of: content that was written here goes with its change, everything else with its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) enum Of {
+    Dir(NodeId),
+    Node(NodeId),
+    Own(u64),
+}
+
+/// What a path is of, as it is seen at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Item {
+    pub(super) of: Of,
+    pub(super) id: NodeId,
+    pub(super) path: RelPath,
+}
+
+/// A plain file or directory that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Found {
+    pub(super) item: Item,
+    /// Of what is no file, its number alone.
+    pub(super) stamp: Stamp,
+    /// What it is called in the top of the plain files while it makes way.
+    pub(super) way: Vec<u8>,
+}
+
+/// What names are of, as it is seen now, each path once.
+///
+/// # Errors
+/// `CatalogueFailed`, `BadPath`.
+pub(super) fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) -> Result<Vec<Item>, Error> {
+    let (mut found, mut dirs) = (BTreeMap::new(), HashMap::from([(ROOT, Some(RelPath::root()))]));
+    for at in spots {
+        let at = Spot { dir: pending.meant(at.dir), name: at.name.clone() };
+        let Some((id, node)) = pending.child(&at)? else { continue };
+        let of = match node.kind {
+            Kind::File(content) if content.by.0 == origin => Of::Own(content.by.1),
+            Kind::Dir { .. } => Of::Dir(id),
+            _ => Of::Node(id),
+        };
+        let dir = match dirs.entry(at.dir) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(pending.path_of_dir(at.dir)?),
+        };
+        if let Some(dir) = dir {
+            let path = dir.child(&at.name.0)?;
+            found.insert(path.clone(), Item { of, id, path });
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Those of which there is a plain file or directory.
+pub(super) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<Found> {
+    let found = items.into_iter().filter_map(|item| {
+        let (is_dir, stamp) = stat(plain, &item.path)?;
+        let way = temp_name(MAKING_WAY, &item.path);
+        (is_dir == matches!(item.of, Of::Dir(_))).then_some(Found { item, stamp, way })
+    });
+    found.collect()
+}
+
+/// Whether a path is a directory, and its state.
+pub(super) fn stat(plain: &LocalStore, path: &RelPath) -> Option<(bool, Stamp)> {
+    let (dir, name) = dir_of(plain, path).ok()?;
+    let (entry, raw) = dir.entry(name, Detail::Basic).ok()?;
+    Some(match entry.kind {
+        EntryKind::File { stamp, .. } => (false, stamp),
+        kind => (kind == EntryKind::Dir, Stamp { ino: raw.ino, ..Stamp::default() }),
+    })
+}
+
+fn is_there(plain: &LocalStore, path: &RelPath, ino: u64) -> bool {
+    stat(plain, path).is_some_and(|(_, stamp)| stamp.ino == ino)
+}
+
+/// Where things are that were found before a kill: under the name of who makes way, where they belong, or where they were,
+/// below what took them along.
+pub(super) fn find_again(plain: &LocalStore, before: &[Found], after: &[Item]) -> Vec<Found> {
+    let mut before: Vec<&Found> = before.iter().collect();
+    before.sort_by_key(|found| found.item.path.components().count());
+    let mut dirs: Vec<(RelPath, RelPath)> = Vec::new();
+    let mut now = Vec::new();
+    for found in before {
+        let above = dirs.iter().rev().find(|(was, _)| found.item.path.starts_with(was));
+        let along = above.map_or_else(
+            || found.item.path.clone(),
+            |(was, is)| {
+                let mut path = found.item.path.clone();
+                follow_path(&mut path, was, is);
+                path
+            },
+        );
+        let belongs = after.iter().filter(|item| item.of == found.item.of).map(|item| item.path.clone());
+        let way = RelPath::parse(&found.way).ok();
+        let mut places = way.into_iter().chain(belongs).chain([along, found.item.path.clone()]);
+        // Of several names of one file each is another one.
+        let is_free = |path: &RelPath| now.iter().all(|other: &Found| other.item.path != *path);
+        let place = places.find(|path| is_free(path) && is_there(plain, path, found.stamp.ino));
+        let Some(path) = place else { continue };
+        if matches!(found.item.of, Of::Dir(_)) {
+            dirs.push((found.item.path.clone(), path.clone()));
+        }
+        now.push(Found { item: Item { path, ..found.item.clone() }, ..found.clone() });
+    }
+    now
+}
+
+/// A plain file that was renamed: its time of change is another one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) id: NodeId,
+    pub(super) before: Stamp,
+    pub(super) after: Stamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Move { ino: u64, from: RelPath, to: RelPath },
+    Link { ino: u64, from: RelPath, to: RelPath },
+    Park { ino: u64, path: RelPath, parted: Parted },
+    Remove { ino: u64, path: RelPath },
+}
+
+/// What is to be done with plain files.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps {
+    steps: Vec<Step>,
+    /// Replicas that get other places.
+    replicas: Vec<(NodeId, Stamp, RelPath)>,
+}
+
+/// Steps on the way.
+struct Plan<'f> {
+    found: &'f [Found],
+    /// Where each is now; none once it went.
+    now: Vec<Option<RelPath>>,
+    steps: Vec<Step>,
+}
+
+impl Plan<'_> {
+    fn path(&self, index: usize) -> Option<&RelPath> {
+        self.now[index].as_ref()
+    }
+
+    /// Gives one another place; what lies there, or where a directory above it has to be, makes way.
+    fn rename(&mut self, index: usize, to: &RelPath) {
+        for other in 0..self.now.len() {
+            let is_dir = matches!(self.found[other].item.of, Of::Dir(_));
+            let is_above = |path: &RelPath| !is_dir && path != to && to.starts_with(path);
+            if self.path(other).is_some_and(is_above)
+                && let Some(way) = self.way(other)
+            {
+                self.put(other, way);
+            }
+        }
+        let there = (0..self.now.len()).find(|other| *other != index && self.path(*other) == Some(to));
+        if let Some((other, way)) = there.and_then(|other| Some((other, self.way(other)?))) {
+            self.put(other, way);
+        }
+        self.put(index, to.clone());
+    }
+
+    fn way(&self, index: usize) -> Option<RelPath> {
+        RelPath::parse(&self.found[index].way).ok()
+    }
+
+    fn put(&mut self, index: usize, to: RelPath) {
+        let Some(from) = self.now[index].replace(to.clone()) else { return };
+        if matches!(self.found[index].item.of, Of::Dir(_)) {
+            self.now.iter_mut().flatten().for_each(|path| follow_path(path, &from, &to));
+        }
+        self.steps.push(Step::Move { ino: self.found[index].stamp.ino, from, to });
+    }
+
+    fn drop(&mut self, index: usize, parted: Option<Parted>) {
+        let (Some(path), ino) = (self.now[index].take(), self.found[index].stamp.ino) else { return };
+        self.steps.push(match parted {
+            Some(parted) => Step::Park { ino, path, parted },
+            None => Step::Remove { ino, path },
+        });
+    }
+}
+
+impl Steps {
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// By what was found before, and what paths are of after. With `parted` content that was written here and has no place any
+    /// more is put aside.
+    pub(super) fn between(
+        found: &[Found],
+        after: &[Item],
+        parted: Option<&dyn Fn(NodeId, u64) -> Parted>,
+    ) -> Self {
+        let mut places: HashMap<Of, Vec<&RelPath>> = HashMap::new();
+        for item in after {
+            places.entry(item.of).or_default().push(&item.path);
+        }
+        let now = found.iter().map(|found| Some(found.item.path.clone())).collect();
+        let mut plan = Plan { found, now, steps: Vec::new() };
+        let of = |index: usize| found[index].item.of;
+        let (dirs, files): (Vec<usize>, Vec<usize>) =
+            (0..found.len()).partition(|index| matches!(of(*index), Of::Dir(_)));
+
+        // Those above first: they take along what is in them.
+        let (mut stay, gone): (Vec<usize>, Vec<usize>) =
+            dirs.into_iter().partition(|index| places.contains_key(&of(*index)));
+        stay.sort_by_key(|index| places[&of(*index)][0].components().count());
+        for index in stay {
+            let to = places[&of(index)][0];
+            if plan.path(index) != Some(to) {
+                plan.rename(index, to);
+            }
+        }
+
+        // Names that stay; then those that go, so that fewer have to make way.
+        let mut left = Vec::new();
+        for index in files {
+            let wanted = places.get_mut(&of(index)).filter(|wanted| !wanted.is_empty());
+            match wanted.as_ref().and_then(|all| all.iter().position(|path| plan.path(index) == Some(*path)))
+            {
+                Some(same) => drop(wanted.map(|wanted| wanted.swap_remove(same))),
+                None => left.push(index),
+            }
+        }
+        // Of several names one is put aside.
+        let mut kept: BTreeSet<Of> = after.iter().map(|item| item.of).collect();
+        let mut moving = Vec::new();
+        for index in left {
+            match places.get_mut(&of(index)).and_then(Vec::pop) {
+                Some(to) => moving.push((index, to)),
+                None => {
+                    let own = match (of(index), parted) {
+                        (Of::Own(number), Some(parted)) if kept.insert(of(index)) => {
+                            Some(parted(found[index].item.id, number))
+                        }
+                        _ => None,
+                    };
+                    plan.drop(index, own);
+                }
+            }
+        }
+        for (index, to) in moving {
+            plan.rename(index, to);
+        }
+        // In place of some there is another one now, which has what was in them.
+        let is_taken =
+            |path: &RelPath| after.iter().any(|item| matches!(item.of, Of::Dir(_)) && item.path == *path);
+        let mut gone: Vec<(usize, usize)> = gone
+            .into_iter()
+            .filter(|index| plan.path(*index).is_some_and(|path| !is_taken(path)))
+            .map(|index| (plan.path(index).map_or(0, |path| path.components().count()), index))
+            .collect();
+        gone.sort_unstable();
+        for (_, index) in gone.into_iter().rev() {
+            plan.drop(index, None);
+        }
+
+        // One more name of what is here.
+        for (index, stamp) in found.iter().map(|found| found.stamp).enumerate() {
+            let more = places.get_mut(&of(index)).filter(|_| !matches!(of(index), Of::Dir(_)));
+            for to in more.map(std::mem::take).unwrap_or_default() {
+                if let Some(from) = plan.path(index).cloned() {
+                    plan.steps.push(Step::Link { ino: stamp.ino, from, to: to.clone() });
+                }
+            }
+        }
+        let moved = (0..found.len()).filter(|index| plan.path(*index) != Some(&found[*index].item.path));
+        let replicas = moved.filter_map(|index| match found[index].item.of {
+            Of::Node(id) => Some((id, found[index].stamp, plan.path(index)?.clone())),
+            _ => None,
+        });
+        let replicas = replicas.collect();
+        Steps { steps: plan.steps, replicas }
+    }
+
+    /// Takes them; gives the replicas that have other places now.
+    pub(super) fn take(self, plain: &LocalStore) -> Vec<Moved> {
+        let known: HashSet<u64> = self.steps.iter().map(Step::ino).collect();
+        for step in &self.steps {
+            if let Err(error) = step.take(plain, &known) {
+                tracing::warn!(?step, %error, "a plain file of a volume could not follow");
+            }
+        }
+        let moved = self.replicas.into_iter().filter_map(|(id, before, path)| {
+            let (_, after) = stat(plain, &path).filter(|(_, after)| after.ino == before.ino)?;
+            Some(Moved { id, before, after })
+        });
+        moved.collect()
+    }
+
+    /// What is put aside by them.
+    pub(super) fn parted(&self) -> impl Iterator<Item = Parted> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Park { parted, .. } => Some(*parted),
+            _ => None,
+        })
+    }
+
+    /// The first of them alone, as a kill leaves it.
+    #[cfg(test)]
+    pub(super) fn cut(&mut self, count: usize) {
+        self.steps.truncate(count);
+    }
+}
+
+impl Step {
+    fn ino(&self) -> u64 {
+        match self {
+            Step::Move { ino, .. }
+            | Step::Link { ino, .. }
+            | Step::Park { ino, .. }
+            | Step::Remove { ino, .. } => *ino,
+        }
+    }
+
+    fn take(&self, plain: &LocalStore, known: &HashSet<u64>) -> Result<(), Error> {
+        match self {
+            // Another name of the same file, as which it would stay.
+            Step::Move { ino, from, to } if is_there(plain, from, *ino) && is_there(plain, to, *ino) => {
+                let (dir, name) = dir_of(plain, from)?;
+                dir.remove_file(name)
+            }
+            Step::Move { ino, from, to } if is_there(plain, from, *ino) => {
+                let ((from_dir, from_name), (to_dir, to_name)) =
+                    (dir_of(plain, from)?, room_at(plain, to, known)?);
+                from_dir.rename(from_name, &*to_dir, to_name)
+            }
+            Step::Link { ino, from, to } if is_there(plain, from, *ino) && !is_there(plain, to, *ino) => {
+                let ((from_dir, from_name), (to_dir, to_name)) =
+                    (dir_of(plain, from)?, room_at(plain, to, known)?);
+                from_dir.hard_link(from_name, &*to_dir, to_name)
+            }
+            Step::Park { ino, path, parted } if is_there(plain, path, *ino) => {
+                let (dir, name) = dir_of(plain, path)?;
+                park(&plain.root()?, *parted, &*dir, name)
+            }
+            Step::Remove { ino, path } if is_there(plain, path, *ino) => {
+                let (dir, name) = dir_of(plain, path)?;
+                remove_tree(&*dir, name).map(drop)
+            }
+            // Done before a kill.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A free name in a directory that is there; what has the name is in no catalogue.
+fn room_at<'p>(
+    plain: &LocalStore,
+    path: &'p RelPath,
+    known: &HashSet<u64>,
+) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
+    let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "rename", path, ""))?;
+    let dir = make_dirs(&plain.root()?, &RelPath::parse(parent)?)?;
+    if stat(plain, path).is_some_and(|(_, stamp)| known.contains(&stamp.ino)) {
+        return Err(Error::new(Code::PathExists, "rename", path, "what lies there could not make way"));
+    }
+    match remove_tree(&*dir, name) {
+        Err(error) if error.code != Code::PathNotFound => Err(error),
+        _ => Ok((dir, name)),
+    }
+}
+
+fn follow_path(path: &mut RelPath, from: &RelPath, to: &RelPath) {
+    if let Some(Ok(moved)) = path.below(from).filter(|below| !below.is_root()).map(|below| to.join(&below)) {
+        *path = moved;
+    }
+}
+
+/// A directory that is seen at a path, if there is one.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub(super) fn dir_at(pending: &Pending, path: &RelPath) -> Result<Option<NodeId>, Error> {
+    let mut dir = ROOT;
+    for name in path.components() {
+        match pending.child(&Spot { dir, name: Name(name.to_vec()) })? {
+            Some((id, node)) if node.is_dir() => dir = id,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::local::Access;
+    use std::fs;
+    use std::path::Path;
+
+    fn item(name: &str, of: Of) -> Item {
+        Item { of, id: NodeId(9), path: RelPath::parse(name.as_bytes()).unwrap() }
+    }
+
+    fn items(all: &[(&str, Of)]) -> Vec<Item> {
+        all.iter().map(|(name, of)| item(name, *of)).collect()
+    }
+
+    fn take(top: &Path, before: &[(&str, Of)], after: &[(&str, Of)], parted: Option<Parted>) -> Vec<Moved> {
+        let plain = LocalStore::open(top, Access::ReadWrite).unwrap();
+        let found = find(&plain, items(before));
+        let of = |_, _| parted.unwrap();
+        let steps = Steps::between(&found, &items(after), if parted.is_some() { Some(&of) } else { None });
+        steps.take(&plain)
+    }
+
+    fn write(top: &Path, names: &[&str]) {
+        for name in names {
+            fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+            fs::write(top.join(name), name).unwrap();
+        }
+    }
+
+    fn read<const N: usize>(top: &Path, names: [&str; N]) -> [Option<String>; N] {
+        names.map(|name| fs::read_to_string(top.join(name)).ok())
+    }
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.into())
+    }
+
+    #[test]
+    fn files_that_change_places_pass_each_other() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &["a", "b", "c", "gone"]);
+        let node = |id| Of::Node(NodeId(id));
+        let before = [("a", node(1)), ("b", node(2)), ("c", Of::Own(3)), ("gone", node(4))];
+        let after = [("a", node(2)), ("b", node(1)), ("c", node(5)), ("c.conflict", Of::Own(3))];
+        let moved = take(top.path(), &before, &after, None);
+        let mut ids: Vec<NodeId> = moved.iter().map(|moved| moved.id).collect();
+        ids.sort();
+        assert_eq!(ids, [NodeId(1), NodeId(2)]);
+        let found = read(top.path(), ["a", "b", "c", "c.conflict", "gone"]);
+        assert_eq!(found, [text("b"), text("a"), None, text("c"), None]);
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_directory_takes_along_what_is_in_it() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &["d/f", "d/sub/g", "d/not looked up"]);
+        let (dir, file) = (Of::Dir(NodeId(1)), Of::Node(NodeId(2)));
+        let before = [("d", dir), ("d/f", file), ("d/sub/g", Of::Node(NodeId(3)))];
+        take(top.path(), &before, &[("e", dir), ("e/sub/h", file)], None);
+        let found = read(top.path(), ["e/sub/h", "e/not looked up", "e/sub/g"]);
+        assert_eq!(found, [text("d/f"), text("d/not looked up"), None]);
+        assert!(!top.path().join("d").exists());
+    }
+
+    #[test]
+    fn directories_that_become_one_and_files_in_the_way_of_directories() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &["mine/own", "theirs/old", "x"]);
+        let (mine, theirs) = (Of::Dir(NodeId(1)), Of::Dir(NodeId(2)));
+        let before = [("mine", mine), ("mine/own", Of::Own(1)), ("theirs", theirs), ("x", Of::Own(2))];
+        let after = [("mine", theirs), ("mine/own", Of::Own(1)), ("x/y", Of::Own(2))];
+        take(top.path(), &before, &after, None);
+        let found = read(top.path(), ["mine/own", "mine/old", "x/y"]);
+        assert_eq!(found, [text("mine/own"), text("theirs/old"), text("x")]);
+        assert_eq!(fs::read_dir(top.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_is_another_file_stays_and_own_content_goes_aside() {
+        let top = tempfile::tempdir().unwrap();
+        write(top.path(), &["a", "b", "c"]);
+        let plain = LocalStore::open(top.path(), Access::ReadWrite).unwrap();
+        let (own, node) = (Of::Own(1), Of::Node(NodeId(2)));
+        let found = find(&plain, items(&[("a", own), ("b", node), ("c", Of::Own(4))]));
+        let parted: Parted = serde_json::from_str(r#"{"id": 9, "beside": 10, "number": 1}"#).unwrap();
+        let of = |_, _| parted;
+        let steps = Steps::between(&found, &items(&[("c", Of::Own(4)), ("d", Of::Own(4))]), Some(&of));
+        assert_eq!(steps.parted().collect::<Vec<_>>(), [parted]);
+        // Somebody put another file there meanwhile.
+        fs::write(top.path().join("new"), "new").unwrap();
+        fs::rename(top.path().join("new"), top.path().join("b")).unwrap();
+        steps.take(&plain);
+        assert_eq!(read(top.path(), ["a", "b", "c", "d"]), [None, text("new"), text("c"), text("c")]);
+        assert!(stat(&plain, &RelPath::parse(b".rk~0000006173696465-0000000000000000").unwrap()).is_some());
+    }
+}

@@ -1,0 +1,194 @@
+//! Keeps the plain files of a followed volume under the names that the volume gives them: what is removed there goes here,
+//! what is renamed there is renamed here, and what was written here and lost its place goes where the home put it.
+//!
+//! Plain files follow what is seen here: the copy with own changes over it. So records that do what is seen already move
+//! nothing. For others the names that they may change are looked up before and after, and the difference is done (`steps`). What
+//! was found is noted, then the catalogue is written, then plain files are moved; a kill in between is seen by the note.
+
+use super::aside::Fates;
+use super::pending::{Pending, Turn};
+use super::steps::{Found, Item, Moved, Of, Steps, find, look};
+use crate::catalogue::{Held, own_version};
+use crate::identity::account::Account;
+use crate::store::local::LocalStore;
+use renkei_core::entry::Stamp;
+use renkei_core::error::Error;
+use renkei_core::namespace::news::News;
+use renkei_core::namespace::{Effects, Node, NodeId, Origin, Record};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Stores what records did, follows it with the plain files, and tells those who hold leases.
+///
+/// # Errors
+/// `CatalogueFailed`, `ProtocolViolation`; what happens to plain files is logged.
+pub fn apply(
+    pending: &Pending,
+    origin: Origin,
+    records: &[Record],
+    plain: Option<(&Arc<LocalStore>, &Account)>,
+) -> Result<(), Error> {
+    let (stored, leases) = (store(pending, origin, records, plain), pending.leases());
+    if leases.is_held() {
+        leases.changed_anywhere(None, &pending.told(&News::of_records(records)));
+    }
+    stored
+}
+
+fn store(
+    pending: &Pending,
+    origin: Origin,
+    records: &[Record],
+    plain: Option<(&Arc<LocalStore>, &Account)>,
+) -> Result<(), Error> {
+    let mut turn = pending.turn();
+    let Some((plain, account)) = plain else { return turn.follow(records, &[]) };
+    for run in runs(origin, records) {
+        let todo = follow(&mut turn, origin, run, |items| {
+            let plain = plain.clone();
+            let found = account.spawn("replicas", move || find(&plain, items))?;
+            Ok(found.join().expect("a panic aborts the process"))
+        })?;
+        if !todo.is_empty() {
+            let plain = plain.clone();
+            let done = account.spawn("replicas", move || todo.take(&plain, origin))?;
+            let (moved, back) = done.join().expect("a panic aborts the process");
+            note_moved(pending, &moved)?;
+            turn.hold_again(back)?;
+            turn.note_followed()?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes how replicas are after they were renamed; those that were not as they were noted stay doubtful.
+pub(super) fn note_moved(pending: &Pending, moved: &[Moved]) -> Result<(), Error> {
+    for Moved { id, before, after } in moved {
+        let held = pending.tree().held(*id)?;
+        if let Some(held) = held.filter(|held| held.stamp == *before) {
+            pending.tree().replace_held(*id, &held, Some(&Held { stamp: *after, ..held.clone() }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Cuts records so that own ones are together, and a rename of others stands alone: the paths of all others can be told from
+/// the tree before their run.
+pub(super) fn runs(origin: Origin, records: &[Record]) -> impl Iterator<Item = &[Record]> {
+    records.chunk_by(move |a, b| match (a.origin == origin, b.origin == origin) {
+        (false, false) => !renames(a) && !renames(b),
+        (a, b) => a && b,
+    })
+}
+
+fn renames(record: &Record) -> bool {
+    record.outcome.as_ref().is_ok_and(|effects| {
+        let frees = effects.names.iter().any(|(_, id)| id.is_none());
+        frees && effects.names.iter().any(|(_, id)| id.is_some())
+    })
+}
+
+/// Whether a file to which a record gave a name has others.
+fn is_linked(pending: &Pending, effects: &Effects, id: NodeId) -> Result<bool, Error> {
+    let is_linked = |node: &Node| !node.is_dir() && node.links > 1;
+    match effects.nodes.iter().find(|(of, _)| *of == id) {
+        Some((_, node)) => Ok(node.as_ref().is_some_and(is_linked)),
+        // As the copy has it: own changes that are refused may hide some of them.
+        None => Ok(pending.tree().node(id)?.as_ref().is_some_and(is_linked)),
+    }
+}
+
+/// What a run of records means for plain files.
+#[derive(Default)]
+pub(super) struct Todo {
+    pub(super) steps: Steps,
+    pub(super) fates: Fates,
+}
+
+impl Todo {
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.fates.is_empty()
+    }
+
+    /// Does it.
+    fn take(self, plain: &LocalStore, origin: Origin) -> (Vec<Moved>, Vec<super::aside::Back>) {
+        (self.steps.take(plain), self.fates.take(plain, origin))
+    }
+}
+
+/// Stores a run; gives what it means for plain files, which `find` finds.
+pub(super) fn follow(
+    turn: &mut Turn<'_>,
+    origin: Origin,
+    run: &[Record],
+    find: impl FnOnce(Vec<Item>) -> Result<Vec<Found>, Error>,
+) -> Result<Todo, Error> {
+    if turn.expects(run) {
+        turn.follow(run, &[])?;
+        return Ok(Todo { steps: Steps::default(), fates: turn.fates(run, false)? });
+    }
+    let pending = turn.pending;
+    let effects = || run.iter().filter_map(|record| record.outcome.as_ref().ok());
+    let is_apart = turn.is_apart_from(run);
+    let frees = effects().any(|effects| effects.names.iter().any(|(_, id)| id.is_none()));
+    let mut spots = BTreeSet::new();
+    if frees || !is_apart {
+        spots.extend(effects().flat_map(|effects| effects.names.iter().map(|(at, _)| at.clone())));
+    }
+    if !is_apart {
+        spots.extend(turn.own_spots()?);
+    }
+    // One more name is one of the same plain file.
+    for effects in effects() {
+        for (at, id) in effects.names.iter().filter_map(|(at, id)| Some((at, (*id)?))) {
+            if is_linked(pending, effects, id)? {
+                spots.insert(at.clone());
+                spots.extend(pending.spots_of(id)?);
+            }
+        }
+    }
+    let gone = effects().flat_map(|effects| effects.nodes.iter().filter(|(_, node)| node.is_none()));
+    let held: Vec<(NodeId, Option<Held>)> = gone.map(|(id, _)| (*id, None)).collect();
+    let found = match spots.is_empty() {
+        true => Vec::new(),
+        false => find(look(pending, origin, &spots)?)?,
+    };
+    turn.note_found(&found)?;
+    turn.follow(run, &held)?;
+    if !is_apart {
+        spots.extend(turn.own_spots()?);
+    }
+    let after = if found.is_empty() { Vec::new() } else { look(pending, origin, &spots)? };
+    let steps = turn.steps(&found, &after)?;
+    Ok(Todo { steps, fates: turn.fates(run, true)? })
+}
+
+impl Turn<'_> {
+    /// How plain files get where they belong; what is held as which file is noted. Own content that has no place is put aside as long
+    /// as something waits.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(super) fn steps(&mut self, found: &[Found], after: &[Item]) -> Result<Steps, Error> {
+        self.hold_found(found, after)?;
+        let parted = |id, number| self.parted(id, number);
+        let waits = self.pending.count() > 0;
+        let steps = Steps::between(found, after, if waits { Some(&parted) } else { None });
+        self.note_asides(steps.parted());
+        Ok(steps)
+    }
+
+    /// Content that was written here may be another file's now.
+    fn hold_found(&mut self, found: &[Found], after: &[Item]) -> Result<(), Error> {
+        let (origin, mut held) = (self.origin()?, Vec::new());
+        let stamps: HashMap<Of, Stamp> = found.iter().map(|found| (found.item.of, found.stamp)).collect();
+        for Item { of, id, .. } in after {
+            let (Of::Own(number), Some(stamp)) = (*of, stamps.get(of)) else { continue };
+            let version = own_version((origin, number));
+            if self.pending.held(*id)?.is_none_or(|held| held.version != version) {
+                held.push((*id, Some(Held { version, stamp: *stamp, digest: None })));
+            }
+        }
+        if held.is_empty() { Ok(()) } else { self.hold(held, Vec::new()) }
+    }
+}
