@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a PoP may take to listen; generous, because machines that run tests are busy.
-const START_WITHIN: Duration = Duration::from_secs(30);
+/// How long a PoP may take to listen; generous, because machines that run tests are busy, and their disks stall.
+const START_WITHIN: Duration = Duration::from_secs(100);
 /// Ports tried: below those the kernel gives to outgoing connections (from 32768 on).
 const PORTS: std::ops::Range<u32> = 20_000..32_000;
 
@@ -228,7 +228,8 @@ impl Site {
         while TcpStream::connect(self.address).is_err() {
             let ended = process.try_wait().unwrap();
             assert!(ended.is_none(), "the PoP ended: {ended:?}\n{}", self.logged());
-            assert!(start.elapsed() < START_WITHIN, "the PoP does not listen\n{}", self.logged());
+            let at = if start.elapsed() < START_WITHIN { String::new() } else { threads(process.id()) };
+            assert!(at.is_empty(), "the PoP does not listen\n{}\nits threads:\n{at}", self.logged());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -241,6 +242,18 @@ impl Drop for Site {
             eprintln!("--- log of {}\n{}", self.name, self.logged());
         }
     }
+}
+
+/// What the threads of a process wait for.
+fn threads(process: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return "gone".into() };
+    let told = tasks.flatten().map(|task| {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let state =
+            read("status").lines().find(|line| line.starts_with("State")).unwrap_or_default().to_owned();
+        format!("{} {state} {} {}{}\n", read("comm").trim(), read("wchan"), read("syscall"), read("stack"))
+    });
+    told.collect()
 }
 
 /// The program under test: what cargo names when it runs the tests, else what it named when it built them.
