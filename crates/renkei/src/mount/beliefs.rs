@@ -183,7 +183,7 @@ impl Mounted {
             node.whole = None;
         }
         if let Ok(node) = table.node(id)
-            && !node.is_written()
+            && !node.is_ahead()
         {
             node.learnt = learnt.filter(|_| may_learn(&node.known));
         }
@@ -449,6 +449,35 @@ mod tests {
         assert!(bench.mounted.is_believed(f).unwrap());
         bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
         assert!(!bench.mounted.is_believed(f).unwrap());
+    }
+
+    #[test]
+    fn what_was_closed_here_and_changed_elsewhere_is_opened_as_it_is_there() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
+        let (fh, _) = bench.mounted.open(f, fuser::OpenFlags(libc::O_RDWR)).unwrap();
+        bench.mounted.write(fh, 0, b"ours", false).unwrap();
+        // The last `close`; the kernel tells later that nobody has it open any more.
+        bench.mounted.flush(fh).unwrap();
+        std::fs::write(bench.top.path().join("d/f"), "theirs").unwrap();
+        bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
+        let (found, known) = bench.mounted.lookup(d, b"f").unwrap();
+        assert_eq!((found, known.size), (f, 6));
+        let read = |fh| {
+            let mut buf = [0; 10];
+            let count = bench.mounted.read(fh, 0, &mut buf).unwrap();
+            String::from_utf8(buf[..count].to_vec()).unwrap()
+        };
+        let (reader, flags) = bench.mounted.open(f, fuser::OpenFlags(libc::O_RDONLY)).unwrap();
+        assert!(!flags.contains(fuser::FopenFlags::FOPEN_KEEP_CACHE));
+        assert_eq!(read(reader), "theirs");
+        let (writer, _) = bench.mounted.open(f, fuser::OpenFlags(libc::O_RDWR)).unwrap();
+        assert_eq!(read(writer), "theirs");
+        bench.mounted.write(writer, 6, b", too", false).unwrap();
+        bench.mounted.flush(writer).unwrap();
+        [fh, reader, writer].into_iter().for_each(|fh| bench.mounted.release(fh));
+        assert_eq!(std::fs::read_to_string(bench.top.path().join("d/f")).unwrap(), "theirs, too");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What all who have a file open share.
@@ -26,8 +26,10 @@ pub(super) struct Content {
     draft: RwLock<Option<Draft>>,
     /// How many have it open; counted under the table's lock.
     pub(super) users: AtomicUsize,
-    /// How many of them may write; counted under the draft's lock.
+    /// How many of them may write; counted under the draft's lock. The kernel tells late that one closed it.
     writers: AtomicUsize,
+    /// Whether something is written and not published.
+    is_ahead: Arc<AtomicBool>,
     /// How the kernel reads it, as long as anybody has it open.
     pub(super) way: Mutex<Way>,
 }
@@ -37,6 +39,9 @@ struct Draft {
     handle: Handle,
     size: AtomicU64,
     changed: Mutex<Changed>,
+    is_ahead: Arc<AtomicBool>,
+    /// Whether somebody else published a version after what is in it.
+    is_behind: AtomicBool,
 }
 
 /// What of a draft was not published.
@@ -68,9 +73,9 @@ impl Content {
         self.draft.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody has it open to write.
-    pub(super) fn is_written(&self) -> bool {
-        self.writers.load(Ordering::Acquire) > 0
+    /// Whether something is written here that nobody else knows of: then the file is what it is here.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Ordering::Acquire)
     }
 
     /// What is told of the file: what is known of it, and what was written since. What is known is asked for while nobody
@@ -84,8 +89,15 @@ impl Content {
 }
 
 impl Draft {
-    fn new(handle: Handle, size: u64, mtime: FileTime, is_dirty: bool) -> Self {
-        Draft { handle, size: AtomicU64::new(size), changed: Mutex::new(Changed { is_dirty, mtime }) }
+    fn new(content: &Content, handle: Handle, size: u64, mtime: FileTime, is_dirty: bool) -> Self {
+        content.is_ahead.store(is_dirty, Ordering::Release);
+        Draft {
+            handle,
+            size: AtomicU64::new(size),
+            changed: Mutex::new(Changed { is_dirty, mtime }),
+            is_ahead: content.is_ahead.clone(),
+            is_behind: AtomicBool::new(false),
+        }
     }
 
     fn changed(&self) -> MutexGuard<'_, Changed> {
@@ -98,6 +110,14 @@ impl Draft {
 
     fn touch(&self) {
         *self.changed() = Changed { is_dirty: true, mtime: now() };
+        self.is_ahead.store(true, Ordering::Release);
+    }
+
+    /// It is a version of the file now.
+    fn on_published(&self) {
+        self.changed().is_dirty = false;
+        self.is_ahead.store(false, Ordering::Release);
+        self.is_behind.store(false, Ordering::Release);
     }
 }
 
@@ -150,24 +170,28 @@ impl Mounted {
             table.drop_if_unused(id);
         }
         if let Some(draft) = content.draft_mut().take() {
+            content.is_ahead.store(false, Ordering::Release);
             self.close(draft.handle);
         }
     }
 
-    /// Opens the version that is there now, unless the file is written here.
+    /// Opens the version that is there now, unless the file is ahead of it here.
     fn open_version(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
-        if content.is_written() || (self.is_removed(id)? && content.draft().is_some()) {
+        if content.is_ahead() || (self.is_removed(id)? && content.draft().is_some()) {
             return Ok((None, true));
         }
         let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(Op::Open(path.clone())))?;
         let is_cached = self.take_version(id, handle, &item)?;
+        if let Some(draft) = content.draft().as_ref().filter(|_| !is_cached) {
+            draft.is_behind.store(true, Ordering::Release);
+        }
         Ok((Some(handle), is_cached))
     }
 
-    /// Begins a draft, or shares the one there is.
+    /// Begins a draft of the version that is there now, or shares one that is ahead of it.
     fn open_draft(&self, id: u64, content: &Content, truncates: bool) -> Result<bool, Refusal> {
         let mut draft = content.draft_mut();
-        if content.is_written() || (draft.is_some() && self.is_removed(id)?) {
+        if draft.is_some() && (content.is_ahead() || self.is_removed(id)?) {
             if let Some(draft) = draft.as_ref().filter(|_| truncates) {
                 self.resize(draft, 0)?;
             }
@@ -179,7 +203,7 @@ impl Mounted {
         let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(op(path)))?;
         let is_cached = self.take_version(id, handle, &item)?;
         let size = if truncates { 0 } else { item.entry.size() };
-        if let Some(old) = draft.replace(Draft::new(handle, size, now(), truncates)) {
+        if let Some(old) = draft.replace(Draft::new(content, handle, size, now(), truncates)) {
             self.close(old.handle);
         }
         content.writers.fetch_add(1, Ordering::Release);
@@ -244,7 +268,7 @@ impl Mounted {
         let content = self.join(id)?;
         // Also if it is opened for reading alone: it was made by a draft.
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        *content.draft_mut() = Some(Draft::new(handle, 0, made.mtime, false));
+        *content.draft_mut() = Some(Draft::new(&content, handle, 0, made.mtime, false));
         content.writers.fetch_add(usize::from(writes), Ordering::Release);
         let appends = flags & libc::O_APPEND != 0;
         let fh = self.hold(Open { id, content, version: None, plain: None, writes, appends });
@@ -257,10 +281,13 @@ impl Mounted {
         let open = self.find(fh)?;
         self.check_locks(open.id)?;
         let draft = open.content.draft();
-        if let (None, Some(plain)) = (&*draft, &open.plain) {
+        // Who opened a later version reads that.
+        let is_later = |draft: &&Draft| open.version.is_some() && draft.is_behind.load(Ordering::Acquire);
+        let draft = draft.as_ref().filter(|draft| !is_later(draft));
+        if let (None, Some(plain)) = (draft, &open.plain) {
             return read_plain(plain, offset, buf);
         }
-        let handle = draft.as_ref().map(|draft| draft.handle).or(open.version);
+        let handle = draft.map(|draft| draft.handle).or(open.version);
         let handle = handle.ok_or(Refusal::plain(libc::EBADF))?;
         Ok(self.files.read(handle, offset, buf)?)
     }
@@ -370,7 +397,7 @@ impl Mounted {
             let cause = format!("it has {} bytes of {}", now.size, draft.size());
             return Err(Error::new(Code::IoFailed, "publish", &item.entry.path, cause).into());
         }
-        draft.changed().is_dirty = false;
+        draft.on_published();
         self.table().publish(id, now);
         if now.mode != before.mode {
             // Set-id bits went with the old content.

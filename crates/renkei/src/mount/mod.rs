@@ -217,12 +217,12 @@ impl Mounted {
         }
     }
 
-    /// Whether a file is what this machine knows it to be: it is written here, or has no name any more.
+    /// Whether a file is what this machine knows it to be: it is ahead here, or has no name any more.
     fn is_settled_here(&self, id: u64) -> Result<bool, Error> {
         let mut table = self.table();
         let node = table.node(id)?;
         let is_removed = id != ROOT && node.is_removed();
-        Ok(is_removed || node.content.as_ref().is_some_and(|content| content.is_written()))
+        Ok(is_removed || node.is_ahead())
     }
 
     /// Whether what was found under the name of a file is that file.

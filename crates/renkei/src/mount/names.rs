@@ -53,8 +53,8 @@ pub(super) struct Wanted {
 impl Mounted {
     /// Finds a name; the kernel is told of it.
     pub(super) fn lookup(&self, dir: u64, name: &[u8]) -> Result<(u64, Known), Refusal> {
-        let written = self.table().written_child(dir, name);
-        if let Some(id) = written {
+        let ahead = self.table().child_ahead(dir, name);
+        if let Some(id) = ahead {
             self.table().count(id);
             return Ok((id, self.shown(id)?));
         }

@@ -130,10 +130,10 @@ impl Table {
         self.nodes.get(&dir)?.children.get(name).copied()
     }
 
-    /// What has a name, if it is written here.
-    pub(super) fn written_child(&self, dir: u64, name: &[u8]) -> Option<u64> {
+    /// What has a name, if it is ahead here of what it is at the other side.
+    pub(super) fn child_ahead(&self, dir: u64, name: &[u8]) -> Option<u64> {
         let id = self.child(dir, name)?;
-        self.nodes.get(&id)?.content.as_ref().filter(|content| content.is_written()).map(|_| id)
+        self.nodes.get(&id).filter(|node| node.is_ahead()).map(|_| id)
     }
 
     /// Takes in what was found under a name, and gives its number. What had that name before and is another
@@ -381,7 +381,7 @@ impl Table {
 
     /// Takes away the names of a directory that were in no line of a whole listing.
     pub(super) fn keep_listed(&mut self, dir: u64, listing: u64) {
-        let stays = |node: &Node| node.listed == listing || node.is_written();
+        let stays = |node: &Node| node.listed == listing || node.is_ahead();
         let was_listed = |id: &u64| self.nodes.get(id).is_some_and(stays);
         let children = self.nodes.get(&dir).map(|node| &node.children);
         let gone = children.into_iter().flatten().filter(|(_, id)| !was_listed(id));
@@ -418,10 +418,10 @@ impl Node {
         }
     }
 
-    /// Whether what was found is this file; then it is what is known of it now. A file that is written here stays what it
-    /// is, whoever else writes it.
+    /// Whether what was found is this file; then it is what is known of it now. A file that is ahead here stays what
+    /// it is, whoever else writes it.
     fn takes(&mut self, known: Known) -> bool {
-        if self.content.as_ref().is_some_and(|content| content.is_written()) {
+        if self.is_ahead() {
             return true;
         }
         let is_same = (self.known.ino, self.known.kind) == (known.ino, known.kind);
@@ -431,9 +431,9 @@ impl Node {
         is_same
     }
 
-    /// Whether somebody here has it open to write.
-    pub(super) fn is_written(&self) -> bool {
-        self.content.as_ref().is_some_and(|content| content.is_written())
+    /// Whether something is written to it here that nobody else knows of.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.content.as_ref().is_some_and(|content| content.is_ahead())
     }
 
     /// Whether it has no name any more.

@@ -35,6 +35,8 @@ struct State {
     allowed: Allowed,
     /// What somebody waits for.
     more: Vec<Charge>,
+    /// Whether the home was told of it: what it answers to an earlier claim is no answer to that.
+    is_said: bool,
     /// How often the home was heard.
     heard: u64,
 }
@@ -87,7 +89,8 @@ impl Pending {
     /// What to tell the home of it; nothing if this site does not write.
     pub fn claim(&self) -> Option<Claim> {
         self.enlisted().filter(|enlisted| enlisted.writes)?;
-        let state = lock(&self.rooms.state);
+        let mut state = lock(&self.rooms.state);
+        state.is_said = true;
         Some(state.allowed.claim(&state.more))
     }
 
@@ -107,8 +110,10 @@ impl Pending {
         }
         let kept = {
             let mut state = lock(&self.rooms.state);
-            state.more.clear();
-            state.heard += 1;
+            if state.is_said {
+                state.more.clear();
+                state.heard += 1;
+            }
             state.allowed.told().cloned()
         };
         let stored = kept.map_or(Ok(()), |kept| self.keep_allowance(&kept));
@@ -160,6 +165,7 @@ impl Pending {
         let mut state = lock(&self.rooms.state);
         state.allowed.take(number, &charges).map_err(|cause| {
             state.more = charges.into_iter().flatten().collect();
+            state.is_said = false;
             self.call();
             Error::new(Code::QuotaExceeded, "write", &self.name, cause)
         })
@@ -222,5 +228,46 @@ fn size(node: &Node) -> u64 {
     match &node.kind {
         Kind::File(content) => content.size,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use crate::store::leases::LeaseTable;
+    use renkei_core::entry::FileTime;
+    use renkei_core::namespace::quota::Limit;
+    use renkei_core::namespace::{Attributes, NewKind, Origin, ROOT, Spot};
+
+    fn make() -> Change {
+        let (owner, group, mtime) = ("alice".into(), "genomics".into(), FileTime::default());
+        let attributes = Attributes { mode: 0o644, owner, group, mtime };
+        let at = Spot { dir: ROOT, name: "f".into() };
+        Change::Make { id: Origin(1).id(1), at, kind: NewKind::File, attributes, keep_both: true }
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_claim_is_none_to_who_asked_after_it() {
+        let top = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(top.path())).unwrap();
+        let (tree, journal) = (trees.tree([7; 16]).unwrap(), top.path().join("journal"));
+        let pending = Pending::load("v", tree, &journal, LeaseTable::default()).unwrap();
+        pending.enlist(Origin(1), true).unwrap();
+        let told = |raised, files| {
+            let most = Limit { files: Some(files), bytes: None };
+            Allowance { raised, after: 0, rooms: vec![Room { owner: None, most }] }
+        };
+        pending.hear_allowance(told(1, 0)).unwrap();
+        // A claim is on its way when somebody finds no room.
+        assert!(pending.claim().is_some());
+        assert_eq!(pending.take_room(1, [make()].iter()).unwrap_err().code, Code::QuotaExceeded);
+        pending.hear_allowance(told(2, 0)).unwrap();
+        assert!(pending.wants_room(), "the home has not been asked for it");
+        assert!(pending.claim().is_some());
+        pending.hear_allowance(told(3, 1)).unwrap();
+        assert!(!pending.wants_room() && pending.await_room());
+        pending.take_room(1, [make()].iter()).unwrap();
     }
 }
