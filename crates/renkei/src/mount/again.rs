@@ -3,7 +3,7 @@
 //! Who does the operations repeats by himself what only looks. Of a change nobody knows; so the mount looks what there is. Where
 //! that does not tell (a file that is there may be ours, or another's lock) the error stands.
 
-use super::beliefs::top_name;
+use super::beliefs::{Mark, top_name};
 use super::{Mounted, item};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind, Retry};
@@ -12,6 +12,9 @@ use renkei_core::wire::file::{Answer, Item, Op, Start};
 
 /// How often an operation is done again; then its error stands.
 const MAX_LOSSES: usize = 8;
+
+/// An answer, and the directories that it tells of if it is under a lease.
+type Parted = (Answer, Option<Vec<Item>>);
 
 /// What became of an operation.
 enum Fate {
@@ -27,23 +30,27 @@ impl Mounted {
     }
 
     /// The same; tells also whether the answer is under a lease.
-    pub(super) fn ask_parted(&self, op: Op) -> Result<(Answer, Option<Vec<Item>>), Error> {
+    pub(super) fn ask_parted(&self, op: Op) -> Result<Parted, Error> {
         let changed = op.changed_paths().into_iter().cloned().collect();
         self.ask_changing(op, changed)
     }
 
     /// The same for what changes these names.
-    pub(super) fn ask_changing(
-        &self,
-        op: Op,
-        changed: Vec<RelPath>,
-    ) -> Result<(Answer, Option<Vec<Item>>), Error> {
+    pub(super) fn ask_changing(&self, op: Op, changed: Vec<RelPath>) -> Result<Parted, Error> {
+        self.ask_marked(op, changed).map(|(parted, _)| parted)
+    }
+
+    /// The same for what makes something under a name; gives since when what is told of that may be believed.
+    pub(super) fn ask_making(&self, op: Op, path: RelPath) -> Result<(Answer, Option<Mark>), Error> {
+        self.ask_marked(op, vec![path]).map(|((answer, _), since)| (answer, since))
+    }
+
+    fn ask_marked(&self, op: Op, changed: Vec<RelPath>) -> Result<(Parted, Option<Mark>), Error> {
         let mark = self.beliefs.mark(changed.first().and_then(top_name));
         let parted = self.ask_until_told(op).map(Answer::parted);
-        if !changed.is_empty() {
-            self.on_done(&changed, parted.as_ref().ok().and_then(|(_, dirs)| dirs.clone()), mark);
-        }
-        parted
+        let dirs = parted.as_ref().ok().and_then(|(_, dirs)| dirs.clone());
+        let since = if changed.is_empty() { None } else { self.on_done(&changed, dirs, mark) };
+        parted.map(|parted| (parted, since))
     }
 
     fn ask_until_told(&self, op: Op) -> Result<Answer, Error> {

@@ -219,12 +219,13 @@ impl Mounted {
         }
     }
 
-    /// Something was done here: what it changed has to be asked again, but for the directories that the answer tells of.
-    pub(super) fn on_done(&self, paths: &[RelPath], dirs: Option<Vec<Item>>, mark: Mark) {
+    /// Something was done here: what it changed has to be asked again, but for the directories that the answer tells of. What it
+    /// tells of the first name may be believed, if there is no news of that since the moment that this gives.
+    pub(super) fn on_done(&self, paths: &[RelPath], dirs: Option<Vec<Item>>, mark: Mark) -> Option<Mark> {
         if !paths.iter().any(|path| self.beliefs.may_lease(top_name(path))) {
-            return;
+            return None;
         }
-        let mut touched = Vec::new();
+        let (mut touched, mut since) = (Vec::new(), None);
         {
             let mut table = self.table();
             for (number, path) in paths.iter().enumerate() {
@@ -245,7 +246,14 @@ impl Mounted {
                 let is_last = self.learnable(&table, dir, mark.held(true), is_same).is_some();
                 let whole = table.node(dir).ok().and_then(|node| node.whole).filter(|_| is_last);
                 touched.extend(table.unlearn(&changed));
-                self.beliefs.recent().add(changed);
+                let count = {
+                    let mut recent = self.beliefs.recent();
+                    recent.add(changed);
+                    recent.count()
+                };
+                if number == 0 && is_last && known.is_some() {
+                    since = Some(Mark { count, ..mark.held(true) });
+                }
                 if let (Ok(node), Some(item)) = (table.node(dir), known) {
                     (node.known, node.learnt, node.whole) = (self.owners.known(item), learnt, whole);
                 }
@@ -256,6 +264,7 @@ impl Mounted {
                 cache.forget(id);
             });
         }
+        since
     }
 }
 
@@ -449,6 +458,25 @@ mod tests {
         assert!(bench.mounted.is_believed(f).unwrap());
         bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
         assert!(!bench.mounted.is_believed(f).unwrap());
+    }
+
+    #[test]
+    fn a_file_that_was_made_is_believed_unless_there_is_news_of_it() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let make = |name: &[u8]| bench.mounted.create(d, name, 0o600, libc::O_WRONLY).unwrap();
+        let ((id, known, fh, _), asked) = bench.asks(|_| make(b"new"));
+        assert_eq!((known.size, known.mode, asked), (0, 0o600, 1));
+        assert_eq!(bench.asks(|mounted| mounted.look_at(id).unwrap()).1, 0);
+        assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"new").unwrap()).1, 0);
+        bench.mounted.release(fh);
+        // Somebody changes it after it was made and before that is known here.
+        let (near, dir) = (bench.near.clone(), bench.ino("d"));
+        *bench.near.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            near.lease.0.get().unwrap()(&Changed::name(dir, b"other"));
+        }));
+        let (id, ..) = make(b"other");
+        assert_eq!(bench.asks(|mounted| mounted.look_at(id).unwrap()).1, 1);
     }
 
     #[test]

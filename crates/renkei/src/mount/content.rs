@@ -8,8 +8,10 @@
 
 use super::Mounted;
 use super::attributes::Known;
+use super::beliefs::Mark;
 use super::errno::Refusal;
 use super::names::now;
+use super::opened;
 use super::passing::{Way, read_plain};
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
@@ -241,9 +243,16 @@ impl Mounted {
         flags: i32,
     ) -> Result<(u64, Known, u64, FopenFlags), Refusal> {
         let op = |path: &RelPath| Op::Draft { path: path.clone(), start: Start::New, mode: mode & 0o7777 };
-        let made = self.at(|table| table.path_below(dir, name), |path| self.ask_open(op(path)));
+        let made = self.at(
+            |table| table.path_below(dir, name),
+            |path| {
+                let (answer, since) = self.ask_making(op(path), path.clone())?;
+                let (handle, item) = opened(answer)?;
+                Ok((handle, item, since))
+            },
+        );
         match made {
-            Ok((handle, item)) => self.created(dir, name, handle, &item, flags),
+            Ok((handle, item, since)) => self.created(dir, name, handle, &item, since, flags),
             Err(error) if error.code == Code::PathExists && flags & libc::O_EXCL == 0 => {
                 let (id, known) = self.lookup(dir, name)?;
                 let opened = self.open(id, OpenFlags(flags));
@@ -260,11 +269,18 @@ impl Mounted {
         name: &[u8],
         handle: Handle,
         item: &Item,
+        since: Option<Mark>,
         flags: i32,
     ) -> Result<(u64, Known, u64, FopenFlags), Refusal> {
         let made = self.owners.known(item);
         let (id, known) = self.found(dir, name, made)?;
-        self.table().node(id)?.cached = Some(made);
+        {
+            let mut table = self.table();
+            table.node(id)?.cached = Some(made);
+            if let Some(since) = since {
+                self.believe(&mut table, id, dir, since);
+            }
+        }
         let content = self.join(id)?;
         // Also if it is opened for reading alone: it was made by a draft.
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;

@@ -125,10 +125,7 @@ impl Mounted {
     }
 
     fn ask_open(&self, op: Op) -> Result<(Handle, Item), Error> {
-        match self.ask(op)? {
-            Answer::Opened { handle, item } => Ok((handle, item)),
-            other => Err(unexpected(&other)),
-        }
+        opened(self.ask(op)?)
     }
 
     /// Closes what is open at the other side; that it cannot be closed is nobody's concern.
@@ -252,6 +249,13 @@ impl Mounted {
 fn item(answer: Answer) -> Result<Item, Error> {
     match answer {
         Answer::Item(item) => Ok(item),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn opened(answer: Answer) -> Result<(Handle, Item), Error> {
+    match answer {
+        Answer::Opened { handle, item } => Ok((handle, item)),
         other => Err(unexpected(&other)),
     }
 }
