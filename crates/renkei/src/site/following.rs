@@ -21,7 +21,7 @@ use crate::volume::followed::Writer;
 use crate::volume::grant::{Grant, folders};
 use crate::volume::pending::Pending;
 use crate::volume::recovery::recover;
-use crate::volume::trailing::apply;
+use crate::volume::trailing::{RunAs, apply};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::namespace::page::{MOST_ROWS, Page, Reached};
@@ -185,6 +185,10 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
     let contents = site.snapshot().contents(name, facts)?;
     let account = Account::lookup(&facts.account)?;
     let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
+    let run_as = |work: Box<dyn FnOnce() + Send>| {
+        account.spawn("replicas", work)?.join().expect("a panic aborts the process");
+        Ok(())
+    };
     let pending = &contents.pending;
     let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
     let origin = enlist(&mut session, name, facts, pending)?;
@@ -216,6 +220,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
             let follows = records.first().is_none_or(|first| first.seq == seq + 1);
             if broken.is_none() && follows {
                 seq += records.len() as u64;
+                let plain = plain.map(|(plain, _)| (plain, &run_as as &RunAs<'_>));
                 broken = apply(pending, origin, &records, plain).err();
                 site.holding.touch(&facts.id, &records);
             }

@@ -9,7 +9,6 @@ use super::aside::Fates;
 use super::pending::{Pending, Turn};
 use super::steps::{Found, Item, Moved, Of, Steps, find, look};
 use crate::catalogue::{Held, own_version};
-use crate::identity::account::Account;
 use crate::store::local::LocalStore;
 use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
@@ -17,6 +16,18 @@ use renkei_core::namespace::news::News;
 use renkei_core::namespace::{Effects, Node, NodeId, Origin, Record};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// Runs something to its end as the account whose plain files these are.
+pub type RunAs<'a> = dyn Fn(Box<dyn FnOnce() + Send>) -> Result<(), Error> + 'a;
+
+fn run_one<T: Send + 'static>(
+    run_as: &RunAs<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let (done, result) = std::sync::mpsc::channel();
+    run_as(Box::new(move || drop(done.send(work()))))?;
+    Ok(result.recv().expect("it ran to its end"))
+}
 
 /// Stores what records did, follows it with the plain files, and tells those who hold leases.
 ///
@@ -26,7 +37,7 @@ pub fn apply(
     pending: &Pending,
     origin: Origin,
     records: &[Record],
-    plain: Option<(&Arc<LocalStore>, &Account)>,
+    plain: Option<(&Arc<LocalStore>, &RunAs<'_>)>,
 ) -> Result<(), Error> {
     let (stored, leases) = (store(pending, origin, records, plain), pending.leases());
     if leases.is_held() {
@@ -39,20 +50,18 @@ fn store(
     pending: &Pending,
     origin: Origin,
     records: &[Record],
-    plain: Option<(&Arc<LocalStore>, &Account)>,
+    plain: Option<(&Arc<LocalStore>, &RunAs<'_>)>,
 ) -> Result<(), Error> {
     let mut turn = pending.turn();
-    let Some((plain, account)) = plain else { return turn.follow(records, &[]) };
+    let Some((plain, run_as)) = plain else { return turn.follow(records, &[]) };
     for run in runs(origin, records) {
         let todo = follow(&mut turn, origin, run, |items| {
             let plain = plain.clone();
-            let found = account.spawn("replicas", move || find(&plain, items))?;
-            Ok(found.join().expect("a panic aborts the process"))
+            run_one(run_as, move || find(&plain, items))
         })?;
         if !todo.is_empty() {
             let plain = plain.clone();
-            let done = account.spawn("replicas", move || todo.take(&plain, origin))?;
-            let (moved, back) = done.join().expect("a panic aborts the process");
+            let (moved, back) = run_one(run_as, move || todo.take(&plain, origin))?;
             note_moved(pending, &moved)?;
             turn.hold_again(back)?;
             turn.note_followed()?;
