@@ -234,11 +234,13 @@ impl<'a> Run<'a> {
         let notes = display.finish();
         cleanup::clean_up_own(&self.context.home()?, self.context.now());
         let summary = ended?;
+        let reported = self.report(&summary, notes, started.elapsed());
+        // After it was told: who was killed before has not heard that it is done, and gives the same command again.
         // A directory that was not made yet cannot be mistaken for another the next time.
         if summary.failed == 0 || summary.dirs == 0 {
             self.intent()?.forget();
         }
-        self.report(&summary, notes, started.elapsed())
+        reported
     }
 
     /// Prints what was done and gives the exit status.

@@ -261,11 +261,13 @@ fn one_copy(stage: &mut Stage, direction: Direction, round: u32, random: &mut Ra
     (struck, finish(stage, direction, &at, &arguments))
 }
 
-/// Kills a client; true if it had come to a good end before.
+/// Kills a client; true if it had come to a good end before, and said so.
 fn put_down(child: Option<Child>) -> bool {
     let Some(mut child) = child else { return false };
     let _ = child.kill();
-    child.wait().unwrap().success()
+    let (status, report) = report(child);
+    // What it said counts also if it was killed before it could end.
+    status.is_none_or(|status| status == 0) && report["failed"] == 0
 }
 
 /// Waits for a random moment of the run: a number of bytes or a time; false if it ended before.
