@@ -110,11 +110,12 @@ class Mount(Peer):
 
 
 class Renkei(Mount):
-    """A PoP at the other site, `renkei mount` without flags."""
+    """A PoP at the other site with a volume in place of the folder, `renkei mount` without flags."""
 
     name = "renkei-mount-read"
     port = 17540
     checks = "AEAD"
+    volume, grants = "read", "read"
 
     def missing(self):
         return None
@@ -131,11 +132,14 @@ class Renkei(Mount):
         shutil.copytree(self.pop.folder, self.client_dir, ignore=shutil.ignore_patterns("run"))
 
     def begin(self, stage, site, folder):
-        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, folder)
+        storage, name = os.path.split(folder)
+        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
         self.pop.serve()
+        self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name)
+        self.pop.run("volume", "grant", self.volume, f"*@{self.pop.name}", self.grants)
 
     def mounted(self):
-        return f"{self.pop.name}:/data"
+        return f"/{self.volume}"
 
     def command(self, *flags):
         return [self.pop.stage.renkei, "--dir", self.client_dir, "mount", "--foreground", *flags, self.mounted()]
@@ -145,22 +149,13 @@ class Renkei(Mount):
 
 
 class RenkeiWrite(Renkei):
-    """A volume in place of the folder that is written into."""
+    """The same, written into."""
 
     name = "renkei-mount-write"
     port = 17541
     reads = False
     durable = "always"
-    volume = "written"
-
-    def begin(self, stage, site, folder):
-        storage, name = os.path.split(folder)
-        super().begin(stage, site, storage)
-        self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name)
-        self.pop.run("volume", "grant", self.volume, f"*@{self.pop.name}", "write")
-
-    def mounted(self):
-        return f"/{self.volume}"
+    volume, grants = "written", "write"
 
 
 class Sshfs(Mount):
@@ -239,7 +234,7 @@ class RenkeiLocal(Renkei):
         return stage.src, stage.source
 
     def mounts(self, stage, folder, point):
-        return self.pop.command("mount", "--foreground", "--read-only", f"{self.pop.name}:/data", point)
+        return self.pop.command("mount", "--foreground", "--read-only", self.mounted(), point)
 
 
 class GfarmWrite(Mount):

@@ -492,6 +492,12 @@ pub trait Files: Send + Sync {
     /// As `operate`.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error>;
 
+    /// Opens a file to read without asking for it, if all of its content was brought before and `is_known` says that this is
+    /// the version.
+    fn open_brought(&self, _path: &RelPath, _is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
+        None
+    }
+
     /// The plain file behind a file that is open for reading, if it is on this machine and may be read directly.
     fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
         None

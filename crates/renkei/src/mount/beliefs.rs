@@ -341,6 +341,14 @@ mod tests {
         fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
             self.desk.read(handle, offset, buf)
         }
+
+        /// All content is here always.
+        fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
+            match self.desk.operate(Op::Open(path.clone()), b"").ok()?.parted().0 {
+                Answer::Opened { handle, item } if is_known(&item) => Some(handle),
+                _ => None,
+            }
+        }
     }
 
     struct Bench {
@@ -414,6 +422,30 @@ mod tests {
         assert_eq!(bench.asks(|mounted| mounted.look_at(f).unwrap()).1, 1);
         bench.tell(&Changed { all: true, ..Changed::default() });
         assert_eq!(bench.asks(|mounted| mounted.look_at(f).unwrap()).1, 1);
+    }
+
+    #[test]
+    fn a_version_that_is_held_and_was_brought_is_opened_without_a_question() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
+        let read = || {
+            bench.asks(|mounted| {
+                let (fh, flags) = mounted.open(f, fuser::OpenFlags(libc::O_RDONLY)).unwrap();
+                let mut buf = [0; 10];
+                let count = mounted.read(fh, 0, &mut buf).unwrap();
+                let is_cached = flags.contains(fuser::FopenFlags::FOPEN_KEEP_CACHE);
+                (String::from_utf8(buf[..count].to_vec()).unwrap(), is_cached)
+            })
+        };
+        assert_eq!((read(), read()), ((("one".into(), false), 0), (("one".into(), true), 0)));
+        // The call is on its way: what was brought is of another version than the one that is known.
+        std::fs::write(bench.top.path().join("d/f"), "three").unwrap();
+        assert_eq!(read(), (("three".into(), false), 1));
+        bench.tell(&Changed::name(bench.ino("d"), b"f"));
+        assert_eq!(read(), (("three".into(), true), 1));
+        bench.mounted.look_at(f).unwrap();
+        assert_eq!(read(), (("three".into(), true), 0));
     }
 
     #[test]

@@ -182,12 +182,34 @@ impl Mounted {
         if content.is_ahead() || (self.is_removed(id)? && content.draft().is_some()) {
             return Ok((None, true));
         }
-        let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(Op::Open(path.clone())))?;
-        let is_cached = self.take_version(id, handle, &item)?;
+        let (handle, is_cached) = match self.open_known(id)? {
+            Some(opened) => opened,
+            None => {
+                let open = |path: &RelPath| self.ask_open(Op::Open(path.clone()));
+                let (handle, item) = self.at(|table| table.path(id), open)?;
+                (handle, self.take_version(id, handle, &item)?)
+            }
+        };
         if let Some(draft) = content.draft().as_ref().filter(|_| !is_cached) {
             draft.is_behind.store(true, Ordering::Release);
         }
         Ok((Some(handle), is_cached))
+    }
+
+    /// Opens the version that is known without asking, if that is believed and its content was brought; tells whether the
+    /// kernel's cache is of it.
+    fn open_known(&self, id: u64) -> Result<Option<(Handle, bool)>, Error> {
+        if !self.is_believed(id)? {
+            return Ok(None);
+        }
+        let (path, known) = {
+            let mut table = self.table();
+            (table.path(id)?, table.node(id)?.known)
+        };
+        let is_known = |item: &Item| self.owners.known(item).same_content(&known);
+        let Some(handle) = self.files.open_brought(&path, &is_known) else { return Ok(None) };
+        let cached = self.table().node(id)?.cached.replace(known);
+        Ok(Some((handle, cached.is_some_and(|cached| cached.same_content(&known)))))
     }
 
     /// Begins a draft of the version that is there now, or shares one that is ahead of it.

@@ -307,6 +307,13 @@ impl Files for Whole {
         self.files(number)?.read(inner, offset, buf)
     }
 
+    fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
+        let At::Part(number, rest) = self.at(path).ok()? else { return None };
+        let is_own = |item: &Item| is_known(&Item { ino: own_ino(number, item.ino), ..item.clone() });
+        let inner = self.files(number).ok()?.open_brought(&rest, &is_own)?;
+        Some(self.keep(Open::Part(number, inner)))
+    }
+
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
         let (number, inner) = self.held(handle).ok()?;
         self.files(number).ok()?.descriptor(inner)

@@ -5,13 +5,13 @@
 //! here and there gets exactly what he asks for. What was read stays for a moment, for kernels ask a little out of order.
 
 use super::far::{FarFiles, stamp_of};
-use super::lane::{Link, Pending, Piece};
+use super::lane::{Link, Pending, Piece, Replied};
 use renkei_core::entry::Stamp;
-use renkei_core::wire::file::{Answer, Handle, MAX_IO_BYTES, Op};
+use renkei_core::wire::file::{Answer, Handle, Item, MAX_IO_BYTES, Op};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An extent.
 const EXTENT_BYTES: u64 = MAX_IO_BYTES as u64;
@@ -155,6 +155,57 @@ impl Ahead {
     /// Forgets what was read ahead.
     pub(super) fn drop_all(&self, files: &FarFiles) {
         self.lock().drop_all(files);
+    }
+}
+
+/// All of a file, which came before it was opened.
+pub(super) struct Brought(Vec<(Range<u64>, Arc<Replied>)>);
+
+impl Brought {
+    /// Waits for what was asked for of a file; `None` if that is not all of one version, which `is_known`.
+    pub(super) fn wait(extents: &VecDeque<Extent>, is_known: &dyn Fn(&Item) -> bool) -> Option<Self> {
+        let mut parts = Vec::with_capacity(extents.len());
+        for Extent { range, pending, .. } in extents {
+            let replied = pending.wait().ok()?;
+            let Answer::Peeked { item, .. } = &replied.answer else { return None };
+            let is_whole =
+                replied.data.as_ref().map_or(0, |data| data.bytes().len() as u64) == range.end - range.start;
+            if !is_whole || item.entry.size() != extents.back()?.range.end || !is_known(item) {
+                return None;
+            }
+            parts.push((range.clone(), replied));
+        }
+        Some(Brought(parts))
+    }
+
+    fn size(&self) -> u64 {
+        self.0.last().map_or(0, |(range, _)| range.end)
+    }
+
+    /// Reads what is there.
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let mut done = 0;
+        for (range, replied) in &self.0 {
+            let at = offset + done as u64;
+            if range.contains(&at) {
+                let data = replied.data.as_ref().map_or(&[][..], Piece::bytes);
+                let from = &data[(at - range.start) as usize..];
+                let count = from.len().min(buf.len() - done);
+                buf[done..done + count].copy_from_slice(&from[..count]);
+                done += count;
+            }
+        }
+        done
+    }
+
+    /// Whether a read that ends there comes to the end of the file.
+    pub(super) fn ends_at(&self, end: u64) -> bool {
+        end >= self.size()
+    }
+
+    /// Lets it go.
+    pub(super) fn drop_all(&self, files: &FarFiles) {
+        files.held.fetch_sub(self.size(), Ordering::Relaxed);
     }
 }
 

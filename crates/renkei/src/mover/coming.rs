@@ -2,8 +2,8 @@
 //!
 //! A program that copies a tree opens a file, reads it, closes it and opens the next; over a long path it would wait for each.
 //! So when files of a directory were read to their ends one after the other, those that follow are asked for before they are
-//! opened, as far as the path holds. `open` itself is asked as always: what was brought counts if it is of the version
-//! that `open` found.
+//! opened, as far as the path holds. What was brought counts if it is of the version that `open` finds; who knows the
+//! version, because he holds a lease, need not ask for it.
 //!
 //! What follows depends on the program. `cp` sorts what it listed by number, which spares a disk's head; `tar` takes it as
 //! listed; shells and `rsync` go by name. So all three orders are watched, and the one is followed in which files are read.
@@ -205,6 +205,13 @@ impl Coming {
         let extents = self.peeked.remove(path).unwrap_or_default();
         self.foreseen += u64::from(!extents.is_empty());
         extents
+    }
+
+    /// Takes back what turned out not to be all of the file that is opened.
+    pub(super) fn give_back(&mut self, files: &FarFiles, path: &RelPath, extents: VecDeque<Extent>) {
+        self.foreseen -= 1;
+        let asked_again = self.peeked.insert(path.clone(), extents);
+        asked_again.into_iter().flatten().for_each(|extent| let_go(files, &extent));
     }
 
     /// How many files were on their way when they were opened.

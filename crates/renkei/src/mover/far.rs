@@ -4,7 +4,7 @@
 //! version or an error; drafts are taken up as they were (`behind.rs`); what only looks is asked again. An operation that
 //! changes names and was under way is an error, for nobody knows whether it was done.
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Brought};
 use super::behind::{Behind, Draft};
 use super::coming::{Coming, MAX_NAMES};
 use super::dial::{Ahead as Wanted, Dialler};
@@ -46,6 +46,9 @@ pub enum WhenLost {
     /// Wait so long, then fail.
     Fail(Duration),
 }
+
+/// The session and handle of what is open in none.
+const OPEN_HERE_ALONE: (u64, Handle) = (0, 0);
 
 /// How files at another site are used.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +135,8 @@ pub(super) struct Open {
 
 pub(super) enum Opened {
     File(Ahead),
+    /// A file that is open here alone.
+    Brought(Brought),
     /// What of its list has come.
     Dir(Mutex<Vec<Item>>),
     Draft {
@@ -404,6 +409,7 @@ impl FarFiles {
         }
         let again = match &open.kind {
             Opened::Dir(_) => return Ok(Err(broken(open, Code::NotOpen, "the list was cut off"))),
+            Opened::Brought(_) => return Ok(Err(broken(open, Code::NotOpen, "it is open here alone"))),
             Opened::File(_) => Op::Open(lock(&open.path).clone()),
             Opened::Draft { draft, .. } => lock(draft).again(&lock(&open.path), far.1),
         };
@@ -471,6 +477,15 @@ impl FarFiles {
         Ok(count)
     }
 
+    fn read_brought(&self, open: &Open, brought: &Brought, offset: u64, buf: &mut [u8]) -> usize {
+        let count = brought.read(offset, buf);
+        let link = lock(&self.state).link.clone();
+        if brought.ends_at(offset + count as u64) && link.lost().is_none() {
+            lock(&self.coming).on_read(self, &link, &lock(&open.path));
+        }
+        count
+    }
+
     fn look(&self, path: RelPath) -> Result<Answer, Error> {
         let may_be_old = self.leasing.is_leasing() == Some(false);
         let known = lock(&self.coming).item(&path, self.config.look_ttl).filter(|_| may_be_old);
@@ -501,6 +516,10 @@ impl FarFiles {
             Opened::Draft { behind, .. } => behind.close(self),
             Opened::File(ahead) => {
                 ahead.drop_all(self);
+                None
+            }
+            Opened::Brought(brought) => {
+                brought.drop_all(self);
                 None
             }
             Opened::Dir(_) => None,
@@ -565,6 +584,7 @@ impl Files for FarFiles {
             let (part, at) = (&mut buf[done..done + most], offset + done as u64);
             let count = match &open.kind {
                 Opened::File(ahead) => self.read_file(&open, ahead, at, part)?,
+                Opened::Brought(brought) => self.read_brought(&open, brought, at, part),
                 Opened::Draft { behind, .. } => {
                     behind.settle(self, &open)?;
                     self.read_one(&open, at, part)?
@@ -577,6 +597,19 @@ impl Files for FarFiles {
             }
         }
         Ok(done)
+    }
+
+    fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
+        let extents = lock(&self.coming).take(path);
+        if extents.is_empty() {
+            return None;
+        }
+        let Some(brought) = Brought::wait(&extents, is_known) else {
+            lock(&self.coming).give_back(self, path, extents);
+            return None;
+        };
+        let far = Mutex::new(OPEN_HERE_ALONE);
+        Some(self.keep(Open { path: Mutex::new(path.clone()), far, kind: Opened::Brought(brought) }))
     }
 
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {

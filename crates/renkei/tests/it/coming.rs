@@ -4,7 +4,7 @@
 use crate::federation::Federation;
 use crate::mount::can_mount;
 use crate::raw::{self, PATIENCE};
-use crate::tree::{self, noise};
+use crate::tree::{self, MIB, noise};
 use renkei::mount::Options;
 use renkei::mount::point::{self, Stop};
 use renkei::mover::far::{Config, Far, FarFiles, WhenLost};
@@ -118,6 +118,53 @@ fn what_was_on_its_way_is_not_shown_if_it_changed_before_it_was_opened() {
     assert!(files.operate(Op::Open(rel("d/f12")), b"").is_err());
     assert_eq!(read(&files, &rel("d/f13")), fs::read(dir.join("f13")).unwrap());
     assert_eq!(files.foreseen(), before + 3);
+}
+
+#[test]
+fn a_version_that_was_brought_and_is_known_is_opened_as_it_is_wherever_the_site_goes() {
+    let mut federation = Federation::two();
+    let dir = federation.kek.root().join("d");
+    make_files(&dir);
+    // Of more than one part.
+    let long = noise(1, 3 * MIB + 17);
+    ["f10", "f12"].iter().for_each(|name| fs::write(dir.join(name), &long).unwrap());
+    let files = open(&federation, "/data");
+    let items = list(&files, "d");
+    for name in 0..10 {
+        read(&files, &rel(&format!("d/f{name:02}")));
+    }
+    let opens = |name: &str| {
+        let (path, name) = (rel("d").join(&rel(name)).unwrap(), rel(name));
+        let known = items.iter().find(|item| item.entry.path == name).unwrap();
+        files.open_brought(&path, &|item| (item.ino, item.ctime) == (known.ino, known.ctime))
+    };
+    let content = |handle| {
+        let mut content = vec![0; 4 * MIB];
+        let count = files.read(handle, 0, &mut content).unwrap();
+        content.truncate(count);
+        content
+    };
+    assert_eq!(opens("f09"), None, "it was read, and nothing of it is left");
+    let kept = opens("f10").unwrap();
+    let mut piece = [0; 100];
+    assert_eq!(files.read(kept, (2 * MIB - 50) as u64, &mut piece).unwrap(), 100);
+    assert_eq!(piece, long[2 * MIB - 50..2 * MIB + 50]);
+    assert_eq!(files.read(kept, long.len() as u64 - 3, &mut piece).unwrap(), 3);
+    assert_eq!(files.read(kept, long.len() as u64, &mut piece).unwrap(), 0);
+    // Another version than the one that is known is no use, but it is what a question finds.
+    assert_eq!(files.open_brought(&rel("d/f11"), &|_| false), None);
+    let before = files.foreseen();
+    assert_eq!(read(&files, &rel("d/f11")), fs::read(dir.join("f11")).unwrap());
+    assert_eq!(files.foreseen(), before + 1);
+    // What is open stays what it was.
+    fs::write(dir.join("new"), "another").unwrap();
+    fs::rename(dir.join("new"), dir.join("f10")).unwrap();
+    let lost = opens("f12").unwrap();
+    federation.kek.stop();
+    assert!(content(kept) == long && content(lost) == long);
+    for handle in [kept, lost] {
+        files.operate(Op::Close(handle), b"").unwrap();
+    }
 }
 
 #[test]
