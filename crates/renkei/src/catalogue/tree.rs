@@ -5,7 +5,9 @@
 
 use super::transfers::{count, moment, pack, unpack};
 use super::tree_home::{FIND_NAMES, FIND_NODES};
-use super::tree_rows::{Bound, Many, Scope, Value, count_at, id_at, name_at, node_at, number, signed, store};
+use super::tree_rows::{
+    Bound, Many, Scope, Script, Value, count_at, id_at, name_at, node_at, number, signed, store,
+};
 use super::trees::{Base, Readers, VolumeId};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
@@ -13,7 +15,7 @@ use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::{Content, Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, AnyPool, Connection as _, Row as _, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -154,7 +156,9 @@ impl VolumeTree {
         let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
-            store(&mut work, self.shown(), Effects { nodes, names: Vec::new() }).await?;
+            let mut script = self.script();
+            store(&mut script, self.shown(), Effects { nodes, names: Vec::new() });
+            script.execute(&mut work).await?;
         }
         work.commit().await
     }
@@ -184,6 +188,11 @@ impl VolumeTree {
     /// The same, with the number under which its nodes and names are.
     pub(super) fn ask_shown(&self, sql: &'static str) -> Bound<'static> {
         sqlx::query(sql).bind(self.shown().volume)
+    }
+
+    /// An empty script.
+    pub(super) fn script(&self) -> Script {
+        Script::new(self.scope)
     }
 
     /// What statements for many nodes or names begin with.
@@ -292,39 +301,20 @@ impl VolumeTree {
 
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
-        self.read("read", async |connection| {
-            let mut work = connection.begin().await?;
-            let sql = "SELECT seq, made, whole FROM tree_volumes WHERE number = $1 AND id IS NOT NULL";
-            let row = self.ask(sql).fetch_optional(&mut *work).await?;
-            let position = self.rest_of_position(&mut work, row).await?;
-            work.commit().await?;
-            Ok(position)
-        })
+        self.read("read", async |connection| position_at(&self.ask(POSITION).fetch_all(connection).await?))
     }
 
     /// How far the tree is; nobody else changes it until the transaction ends.
     pub(super) async fn lock(&self, work: &mut AnyConnection) -> Result<Position, sqlx::Error> {
-        let sql = "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL RETURNING seq, made, whole";
-        let row = self.ask(sql).fetch_optional(&mut *work).await?;
-        self.rest_of_position(work, row).await
-    }
-
-    async fn rest_of_position(
-        &self,
-        work: &mut AnyConnection,
-        row: Option<AnyRow>,
-    ) -> Result<Position, sqlx::Error> {
-        let row = row.ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
-        let (seq, number, whole) = (count_at(&row, 0)?, count_at(&row, 1)?, count_at(&row, 2)?);
-        let mut position = Position { seq, number, whole, ..Position::default() };
-        let sql = "SELECT origin, taken, given FROM tree_origins WHERE volume = $1";
-        for row in self.ask(sql).fetch_all(work).await? {
-            let origin = u16::try_from(row.try_get::<i64, _>(0)?);
-            let origin = Origin(origin.map_err(|error| sqlx::Error::Decode(error.into()))?);
-            position.taken.insert(origin, count_at(&row, 1)?);
-            position.given.insert(origin, count_at(&row, 2)?);
-        }
-        Ok(position)
+        let lock = "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL";
+        let rows = if self.scope.lite {
+            let both = AssertSqlSafe(format!("{lock}; {POSITION}"));
+            sqlx::query(both).bind(self.scope.volume).fetch_all(work).await?
+        } else {
+            self.ask(lock).execute(&mut *work).await?;
+            self.ask(POSITION).fetch_all(work).await?
+        };
+        position_at(&rows)
     }
 
     /// Records after `after`, at most `most`.
@@ -421,17 +411,15 @@ impl VolumeTree {
     pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
         self.base.run("write", async {
             let mut work = self.writer.begin().await?;
-            self.put_held(&mut work, held).await?;
+            let mut script = self.script();
+            self.put_held(&mut script, held);
+            script.execute(&mut work).await?;
             work.commit().await
         })
     }
 
-    /// The same, within a transaction.
-    pub(super) async fn put_held(
-        &self,
-        work: &mut AnyConnection,
-        held: &[(NodeId, Option<Held>)],
-    ) -> Result<(), sqlx::Error> {
+    /// The same, as a part of more.
+    pub(super) fn put_held(&self, script: &mut Script, held: &[(NodeId, Option<Held>)]) {
         let last: BTreeMap<NodeId, &Option<Held>> = held.iter().map(|(id, held)| (*id, held)).collect();
         let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, held) in last {
@@ -440,8 +428,8 @@ impl VolumeTree {
                 None => gone.push([number(id)]),
             }
         }
-        PUT_HELD.execute(work, self.scope, put).await?;
-        DROP_HELD.execute(work, self.scope, gone).await
+        script.add(&PUT_HELD, self.scope, put);
+        script.add(&DROP_HELD, self.scope, gone);
     }
 
     /// Notes something else of a plain file if what is known of it is still `known`; whether it was.
@@ -468,24 +456,41 @@ impl VolumeTree {
     /// Notes something under a key.
     pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         self.base.run("write", async {
-            let mut connection = self.writer.acquire().await?;
-            self.put_note(&mut connection, key, value.to_vec()).await
+            let mut script = self.script();
+            self.put_note(&mut script, key, value.to_vec());
+            script.execute(&mut *self.writer.acquire().await?).await
         })
     }
 
-    /// The same within a transaction.
-    pub(super) async fn put_note(
-        &self,
-        work: &mut AnyConnection,
-        key: &str,
-        value: Vec<u8>,
-    ) -> Result<(), sqlx::Error> {
-        let sql = "INSERT INTO tree_notes (volume, key, value) VALUES ($1, $2, $3) \
-            ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value";
-        self.ask(sql).bind(key.to_owned()).bind(value).execute(work).await.map(drop)
+    /// The same, as a part of more.
+    pub(super) fn put_note(&self, script: &mut Script, key: &str, value: Vec<u8>) {
+        script.add(&PUT_NOTE, self.scope, vec![[Value::Text(key.to_owned()), Value::Bytes(value)]]);
     }
 }
 
+/// How far a tree is, a row for each site that has changed it, or one without a site.
+const POSITION: &str = "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
+    LEFT JOIN tree_origins o ON o.volume = v.number WHERE v.number = $1 AND v.id IS NOT NULL";
+
+fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
+    let first = rows.first().ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
+    let (seq, number, whole) = (count_at(first, 0)?, count_at(first, 1)?, count_at(first, 2)?);
+    let mut position = Position { seq, number, whole, ..Position::default() };
+    for row in rows {
+        let Some(origin) = row.try_get::<Option<i64>, _>(3)? else { continue };
+        let origin = Origin(u16::try_from(origin).map_err(|error| sqlx::Error::Decode(error.into()))?);
+        position.taken.insert(origin, count_at(row, 4)?);
+        position.given.insert(origin, count_at(row, 5)?);
+    }
+    Ok(position)
+}
+
+const PUT_NOTE: Many = Many {
+    before: "INSERT INTO tree_notes (volume, key, value) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
+    after: " ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value",
+};
 const FIND_HELD: Many = Many {
     before: "SELECT node, held FROM tree_held WHERE volume = $1 AND node IN (",
     row: "?",

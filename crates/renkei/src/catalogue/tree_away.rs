@@ -5,10 +5,10 @@
 
 use super::tree::{Held, VolumeTree};
 use super::tree_home::stored;
-use super::tree_rows::{Many, Value, count_at, id_at, name_at, number};
+use super::tree_rows::{Many, Script, Value, count_at, id_at, name_at, number};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Effects, Kind, Node, NodeId, Origin, Record, Spot};
-use sqlx::{AnyConnection, Row as _};
+use sqlx::Row as _;
 use std::collections::{BTreeMap, HashMap};
 
 /// The home's own changes: what they tell of is in the plain tree.
@@ -72,16 +72,7 @@ fn is_new(seq: u64, id: NodeId, node: &Node, effects: &Effects) -> bool {
 
 impl VolumeTree {
     /// Notes what records did to the list.
-    pub(super) async fn note_away(
-        &self,
-        work: &mut AnyConnection,
-        records: &[Record],
-    ) -> Result<(), sqlx::Error> {
-        let sql = "SELECT node FROM tree_away WHERE volume = $1 LIMIT 1";
-        let is_own = records.iter().all(|record| record.origin == OWN);
-        if is_own && self.ask(sql).fetch_optional(&mut *work).await?.is_none() {
-            return Ok(());
-        }
+    pub(super) fn note_away(&self, script: &mut Script, records: &[Record]) {
         let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, away) in changed(records) {
             match away {
@@ -89,8 +80,8 @@ impl VolumeTree {
                 None => gone.push([number(id)]),
             }
         }
-        PUT_AWAY.execute(work, self.scope, put).await?;
-        DROP_AWAY.execute(work, self.scope, gone).await
+        script.add(&PUT_AWAY, self.scope, put);
+        script.add(&DROP_AWAY, self.scope, gone);
     }
 
     /// Those after a version, in the order in which they were written, at most `most`.

@@ -1,13 +1,12 @@
 //! A tree at a site that follows: records as they come, and own changes until the log has them.
 
-use super::transfers::{moment, pack};
+use super::transfers::pack;
 use super::tree::{Held, Position, VolumeTree};
 use super::tree_home::stored;
-use super::tree_rows::{Many, Value, store};
+use super::tree_rows::{Many, Script, Value, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Effects, NodeId, Numbered, Origin, Record};
 use renkei_core::wire::violation;
-use sqlx::AnyConnection;
 use std::collections::BTreeMap;
 
 impl VolumeTree {
@@ -47,23 +46,20 @@ impl VolumeTree {
         // A site that begins anew numbers on after what the log has of it.
         position.number = position.number.max(own);
         self.base.run("follow", async {
-            store(&mut work, self.shown(), effects).await?;
-            self.forget_pending(&mut work, own).await?;
-            self.put_held(&mut work, held).await?;
-            self.store_position(&mut work, &position).await?;
+            let mut script = self.script();
+            store(&mut script, self.shown(), effects);
+            self.forget_pending(&mut script, own);
+            self.put_held(&mut script, held);
+            self.store_position(&mut script, &position);
+            script.execute(&mut work).await?;
             work.commit().await
         })?;
         self.count_again(before, position.seq)
     }
 
     /// Forgets own changes up to `number`: the log has them.
-    pub(super) async fn forget_pending(
-        &self,
-        work: &mut AnyConnection,
-        number: u64,
-    ) -> Result<(), sqlx::Error> {
-        let sql = "DELETE FROM tree_pending WHERE volume = $1 AND number <= $2";
-        self.ask(sql).bind(moment(number)).execute(work).await.map(drop)
+    pub(super) fn forget_pending(&self, script: &mut Script, number: u64) {
+        script.add(&FORGET_PENDING, self.scope, vec![[stored(number)]]);
     }
 
     /// Keeps own changes until the log has them; those that are kept already stay as they are.
@@ -78,15 +74,23 @@ impl VolumeTree {
         self.base.run("keep", async {
             let mut work = self.writer.begin().await?;
             let mut position = self.lock(&mut work).await?;
-            KEEP.execute(&mut work, self.scope, rows).await?;
-            self.put_held(&mut work, held).await?;
             position.number = position.number.max(last);
-            self.store_position(&mut work, &position).await?;
+            let mut script = self.script();
+            script.add(&KEEP, self.scope, rows);
+            self.put_held(&mut script, held);
+            self.store_position(&mut script, &position);
+            script.execute(&mut work).await?;
             work.commit().await
         })
     }
 }
 
+const FORGET_PENDING: Many = Many {
+    before: "DELETE FROM tree_pending WHERE ",
+    row: "(volume = $1 AND number <= ?)",
+    between: " OR ",
+    after: "",
+};
 const KEEP: Many = Many {
     before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
     row: "($1, ?, ?)",

@@ -7,14 +7,13 @@
 
 use super::transfers::{moment, pack};
 use super::tree::{Held, Position, VolumeTree, Work};
-use super::tree_rows::{Many, Value, id_at, name_at, node_at, number, store};
+use super::tree_rows::{Many, Script, Value, id_at, name_at, node_at, number, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::home::Home;
 use renkei_core::namespace::overlay::Overlay;
 use renkei_core::namespace::quota::{Difference, differences};
 use renkei_core::namespace::tree::{Tree, meant_spot, merging};
 use renkei_core::namespace::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
-use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -95,37 +94,33 @@ impl VolumeTree {
         held: &[(NodeId, Option<Held>)],
     ) -> Result<(), sqlx::Error> {
         position.note(records);
-        store(&mut work, self.shown(), effects).await?;
-        self.add_usage(&mut work, differences).await?;
+        let mut script = self.script();
+        store(&mut script, self.shown(), effects);
+        self.add_usage(&mut script, differences);
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
-        PUT_RECORDS.execute(&mut work, self.scope, rows).await?;
-        self.note_away(&mut work, records).await?;
-        self.put_held(&mut work, held).await?;
+        script.add(&PUT_RECORDS, self.scope, rows);
+        self.note_away(&mut script, records);
+        self.put_held(&mut script, held);
         if let Some((key, value)) = note {
-            self.put_note(&mut work, key, value).await?;
+            self.put_note(&mut script, key, value);
         }
-        self.store_position(&mut work, &position).await?;
+        self.store_position(&mut script, &position);
+        script.execute(&mut work).await?;
         work.commit().await?;
         self.tail.grow(position.seq);
         Ok(())
     }
 
     /// Stores how far the tree is.
-    pub(super) async fn store_position(
-        &self,
-        work: &mut AnyConnection,
-        position: &Position,
-    ) -> Result<(), sqlx::Error> {
-        let sql = "UPDATE tree_volumes SET seq = $2, made = $3 WHERE number = $1";
-        let query = self.ask(sql).bind(moment(position.seq));
-        query.bind(moment(position.number)).execute(&mut *work).await?;
+    pub(super) fn store_position(&self, script: &mut Script, position: &Position) {
+        script.add(&PUT_POSITION, self.scope, vec![[stored(position.seq), stored(position.number)]]);
         let origins: BTreeSet<&Origin> = position.taken.keys().chain(position.given.keys()).collect();
         let row = |origin: &Origin| {
             let (taken, given) = (position.taken.get(origin), position.given.get(origin));
             let [taken, given] = [taken, given].map(|count| stored(count.copied().unwrap_or(0)));
             [Value::Number(origin.0.into()), taken, given]
         };
-        PUT_ORIGINS.execute(work, self.scope, origins.into_iter().map(row).collect()).await
+        script.add(&PUT_ORIGINS, self.scope, origins.into_iter().map(row).collect());
     }
 }
 
@@ -144,6 +139,13 @@ impl Position {
     }
 }
 
+/// Of one row.
+const PUT_POSITION: Many = Many {
+    before: "UPDATE tree_volumes SET ",
+    row: "seq = ?, made = ?",
+    between: ", ",
+    after: " WHERE number = $1",
+};
 const PUT_RECORDS: Many = Many {
     before: "INSERT INTO tree_log (volume, seq, record) VALUES ",
     row: "($1, ?, ?)",

@@ -69,8 +69,10 @@ impl VolumeTree {
         self.base.run("show", async {
             let sql = "UPDATE tree_volumes SET shown = $2, whole = $3, coming = NULL WHERE number = $1";
             self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut *work).await?;
-            self.forget_pending(&mut work, position.taken.get(&origin).copied().unwrap_or(0)).await?;
-            self.store_position(&mut work, &position).await?;
+            let mut script = self.script();
+            self.forget_pending(&mut script, position.taken.get(&origin).copied().unwrap_or(0));
+            self.store_position(&mut script, &position);
+            script.execute(&mut work).await?;
             late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut *work).await?;
             late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut *work).await?;
             work.commit().await

@@ -148,7 +148,9 @@ impl VolumeTree {
         let nodes = page.nodes.iter().map(|(id, node)| (*id, Some(node.clone()))).collect();
         let spot = |dir: &NodeId, name: &Name| Spot { dir: *dir, name: name.clone() };
         let names = page.names.iter().map(|(dir, name, id)| (spot(dir, name), Some(*id))).collect();
-        store(work, self.shown(), Effects { nodes, names }).await
+        let mut script = self.script();
+        store(&mut script, self.shown(), Effects { nodes, names });
+        script.execute(work).await
     }
 
     /// Notes how far pages are; after the last one, how far the tree is.
@@ -160,6 +162,7 @@ impl VolumeTree {
         page: &Page,
         coming: Coming,
     ) -> Result<(), sqlx::Error> {
+        let mut script = self.script();
         let (position, noted) = match &page.next {
             Some(next) => {
                 let noted = pack(&Coming { next: next.clone(), ..coming });
@@ -167,11 +170,12 @@ impl VolumeTree {
             }
             None => {
                 let position = arrived(position, origin, coming);
-                self.forget_pending(work, position.taken.get(&origin).copied().unwrap_or(0)).await?;
+                self.forget_pending(&mut script, position.taken.get(&origin).copied().unwrap_or(0));
                 (position, None)
             }
         };
-        self.store_position(work, &position).await?;
+        self.store_position(&mut script, &position);
+        script.execute(&mut *work).await?;
         let sql = "UPDATE tree_volumes SET whole = $2, coming = $3 WHERE number = $1";
         let query = self.ask(sql).bind(moment(position.whole)).bind(noted);
         query.execute(work).await.map(drop)

@@ -11,12 +11,10 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 /// Beginnings of statements that read all of a volume, or have only as many rows to read as there are volumes or sites.
 const MAY_READ_ALL: &[(&str, &str)] = &[
-    ("SELECT origin, taken, given FROM tree_origins", "as many rows as sites"),
     ("DELETE FROM tree_origins WHERE volume = $1", "as many rows as sites"),
     ("SELECT owner, files, bytes FROM tree_usage", "as many rows as owners"),
     ("DELETE FROM tree_usage WHERE volume = $1", "as many rows as owners"),
     ("SELECT number FROM tree_volumes WHERE (id", "as many rows as volumes"),
-    ("SELECT node FROM tree_away WHERE volume = $1 LIMIT 1", "one row"),
     ("SELECT node FROM tree_held WHERE volume = $1 LIMIT 1", "one row"),
     ("DELETE FROM tree_log WHERE volume = $1 AND seq <= $2", "the first row, for its number"),
     ("SELECT origin, COUNT(*), CAST(SUM(size) AS BIGINT) FROM tree_away", "counts all"),

@@ -13,9 +13,14 @@ use std::fmt::Write as _;
 /// Rows in one statement, from the largest part to the smallest.
 const PARTS: [usize; 5] = [256, 64, 16, 4, 1];
 
+/// Values of statements that SQLite gets together.
+const MOST_TOGETHER: usize = 64;
+
 /// A value of a row.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
+    /// A text.
+    Text(String),
     /// A number.
     Number(i64),
     /// Bytes.
@@ -27,6 +32,7 @@ pub(super) type Bound<'q> = Query<'q, Any, AnyArguments>;
 
 fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
     match value {
+        Value::Text(text) => query.bind(text),
         Value::Number(number) => query.bind(number),
         Value::Bytes(bytes) => query.bind(bytes),
     }
@@ -76,12 +82,6 @@ impl Many {
         if scope.lite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
     }
 
-    fn query<const N: usize>(&self, scope: Scope, rows: Vec<[Value; N]>) -> Bound<'static> {
-        let query = sqlx::query(AssertSqlSafe(self.sql(rows.len(), scope)));
-        let query = if scope.lite { query } else { query.bind(scope.volume) };
-        rows.into_iter().flatten().fold(query, bind)
-    }
-
     /// Executes it for all rows.
     pub(super) async fn execute<const N: usize>(
         &self,
@@ -89,10 +89,9 @@ impl Many {
         scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<(), sqlx::Error> {
-        for part in parts(rows) {
-            self.query(scope, part).execute(&mut *work).await?;
-        }
-        Ok(())
+        let mut script = Script::new(scope);
+        script.add(self, scope, rows);
+        script.execute(work).await
     }
 
     /// Fetches what it finds for all rows.
@@ -102,9 +101,66 @@ impl Many {
         scope: Scope,
         rows: Vec<[Value; N]>,
     ) -> Result<Vec<AnyRow>, sqlx::Error> {
-        let mut found = Vec::new();
+        let mut script = Script::new(scope);
+        script.add(self, scope, rows);
+        script.fetch(work).await
+    }
+}
+
+/// Statements that are executed one after the other.
+///
+/// SQLite is asked on a thread of its own, and to wake that costs more than a short statement; so it gets short ones together.
+/// A server takes one at a time if it is to keep them prepared.
+pub(super) struct Script {
+    lite: bool,
+    steps: Vec<(String, Vec<Value>)>,
+}
+
+impl Script {
+    /// An empty one for the database that has this volume.
+    pub(super) fn new(scope: Scope) -> Self {
+        Script { lite: scope.lite, steps: Vec::new() }
+    }
+
+    /// Adds a statement for all rows.
+    pub(super) fn add<const N: usize>(&mut self, many: &Many, scope: Scope, rows: Vec<[Value; N]>) {
         for part in parts(rows) {
-            found.extend(self.query(scope, part).fetch_all(&mut *work).await?);
+            let sql = many.sql(part.len(), scope);
+            let volume = (!scope.lite).then_some(Value::Number(scope.volume));
+            self.steps.push((sql, volume.into_iter().chain(part.into_iter().flatten()).collect()));
+        }
+    }
+
+    fn queries(mut self) -> impl Iterator<Item = Bound<'static>> {
+        let values: usize = self.steps.iter().map(|(_, values)| values.len()).sum();
+        if self.lite && values <= MOST_TOGETHER {
+            let together = |mut all: (String, Vec<Value>), (sql, values): (String, Vec<Value>)| {
+                all.0 += "; ";
+                all.0 += &sql;
+                all.1.extend(values);
+                all
+            };
+            self.steps = self.steps.into_iter().reduce(together).into_iter().collect();
+        }
+        let query = |(sql, values): (String, Vec<Value>)| {
+            values.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), bind)
+        };
+        self.steps.into_iter().map(query)
+    }
+
+    /// Executes them all.
+    pub(super) async fn execute(self, work: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        for query in self.queries() {
+            query.execute(&mut *work).await?;
+        }
+        Ok(())
+    }
+
+    /// Fetches what they find.
+    async fn fetch(self, work: &mut AnyConnection) -> Result<Vec<AnyRow>, sqlx::Error> {
+        let mut found = Vec::new();
+        for query in self.queries() {
+            found.extend(query.fetch_all(&mut *work).await?);
         }
         Ok(found)
     }
@@ -149,11 +205,7 @@ const DROP_NAMES: Many = Many {
 };
 
 /// Stores what changes did; each node and name at most once.
-pub(super) async fn store(
-    work: &mut AnyConnection,
-    scope: Scope,
-    effects: Effects,
-) -> Result<(), sqlx::Error> {
+pub(super) fn store(script: &mut Script, scope: Scope, effects: Effects) {
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (id, node) in effects.nodes {
         match node {
@@ -161,8 +213,8 @@ pub(super) async fn store(
             None => gone.push([number(id)]),
         }
     }
-    PUT_NODES.execute(work, scope, put).await?;
-    DROP_NODES.execute(work, scope, gone).await?;
+    script.add(&PUT_NODES, scope, put);
+    script.add(&DROP_NODES, scope, gone);
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (at, id) in effects.names {
         let (dir, name) = (number(at.dir), Value::Bytes(at.name.0));
@@ -171,8 +223,8 @@ pub(super) async fn store(
             None => gone.push([dir, name]),
         }
     }
-    PUT_NAMES.execute(work, scope, put).await?;
-    DROP_NAMES.execute(work, scope, gone).await
+    script.add(&PUT_NAMES, scope, put);
+    script.add(&DROP_NAMES, scope, gone);
 }
 
 /// A node's number as the database has it: the bits of one with a sign.

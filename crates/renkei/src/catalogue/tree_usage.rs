@@ -4,7 +4,7 @@
 
 use super::transfers::count;
 use super::tree::VolumeTree;
-use super::tree_rows::{Many, Value, count_at, id_at, node_at, signed};
+use super::tree_rows::{Many, Script, Value, count_at, id_at, node_at, signed};
 use renkei_core::error::Error;
 use renkei_core::namespace::quota::{ByOwner, Difference, Use, weight};
 use sqlx::any::AnyRow;
@@ -44,15 +44,11 @@ impl VolumeTree {
     }
 
     /// Adds what changes did.
-    pub(super) async fn add_usage(
-        &self,
-        work: &mut AnyConnection,
-        differences: BTreeMap<String, Difference>,
-    ) -> Result<(), sqlx::Error> {
+    pub(super) fn add_usage(&self, script: &mut Script, differences: BTreeMap<String, Difference>) {
         let rows = differences.into_iter().map(|(owner, by)| {
             [Value::Bytes(owner.into_bytes()), Value::Number(by.files), Value::Number(by.bytes)]
         });
-        ADD_USAGE.execute(work, self.scope, rows.collect()).await
+        script.add(&ADD_USAGE, self.scope, rows.collect());
     }
 
     /// Counts all nodes anew, while no change can come; whether what was counted before was wrong.
@@ -71,7 +67,9 @@ impl VolumeTree {
             }
             self.ask("DELETE FROM tree_usage WHERE volume = $1").execute(&mut *work).await?;
             let all = counted.into_iter().map(|(owner, of)| (owner, Difference::from(of))).collect();
-            self.add_usage(&mut work, all).await?;
+            let mut script = self.script();
+            self.add_usage(&mut script, all);
+            script.execute(&mut work).await?;
             work.commit().await?;
             Ok(true)
         })
