@@ -105,24 +105,26 @@ impl Telling {
         }
     }
 
-    /// Something has changed, by a holder or somebody else: those are called who looked into the directories in question.
-    pub fn changed(&mut self, by: Option<HolderId>, what: &Changed, now: Moment) {
+    /// Something has changed, by a holder or somebody else: those are called who looked into the directories in question. Tells
+    /// whether there are any.
+    pub fn changed(&mut self, by: Option<HolderId>, what: &Changed, now: Moment) -> bool {
         match what.all {
             true => self.changed_anywhere(by, what, now),
             false => {
                 let calls = self.leases.change(by, &what.dirs(), now);
-                self.call(calls, what);
+                self.call(calls, what)
             }
         }
     }
 
     /// The same where it is not known in which directories: all are called.
-    pub fn changed_anywhere(&mut self, by: Option<HolderId>, what: &Changed, now: Moment) {
+    pub fn changed_anywhere(&mut self, by: Option<HolderId>, what: &Changed, now: Moment) -> bool {
         let calls = self.leases.change_anywhere(by, now);
-        self.call(calls, what);
+        self.call(calls, what)
     }
 
-    fn call(&mut self, calls: Vec<Call>, what: &Changed) {
+    fn call(&mut self, calls: Vec<Call>, what: &Changed) -> bool {
+        let is_any = !calls.is_empty();
         for call in &calls {
             // Who has gone is not told, but waited for.
             if let Some(waiting) = self.waiting.get_mut(&call.holder) {
@@ -131,6 +133,7 @@ impl Telling {
             }
         }
         self.open.extend(calls);
+        is_any
     }
 
     /// What a holder is told next, if there is something; a term is that of this moment.

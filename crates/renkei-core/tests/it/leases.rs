@@ -691,7 +691,7 @@ impl World {
         match news.is_anywhere {
             true => pop.telling.changed_anywhere(Some(holder), &told, clock),
             false => pop.telling.changed(Some(holder), &told, clock),
-        }
+        };
         let made = pop.made_dir(&change, holder, clock);
         let places = dirs.iter().map(|dir| pop.place(*dir)).collect();
         let files = names.iter().filter_map(|(dir, name)| match before.get(&Key::Name(*dir, name.clone())) {

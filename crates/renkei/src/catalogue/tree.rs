@@ -6,7 +6,8 @@
 use super::transfers::{count, moment, pack, unpack};
 use super::tree_home::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{
-    Bound, Many, Scope, Script, Value, count_at, id_at, name_at, node_at, number, signed, store,
+    Bound, Many, Scope, Script, Value, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at,
+    store,
 };
 use super::trees::{Base, Readers, VolumeId};
 use renkei_core::entry::Stamp;
@@ -226,13 +227,12 @@ impl VolumeTree {
 
     /// The same of many names; those that are of nothing are left out.
     pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
-        let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
+        let rows = names.iter().map(by_name).collect();
         self.read("read", async |connection| {
             let mut found = HashMap::new();
             for row in FIND_NAMES.fetch(connection, self.shown(), rows).await? {
-                let at = Spot { dir: id_at(&row, 0)?, name: name_at(&row, 1)? };
-                if let Some(node) = node_at(&row, 3)? {
-                    found.insert(at, (id_at(&row, 2)?, node));
+                if let Some(node) = node_at(&row, 1)? {
+                    found.insert(spot_at(&row, 2)?, (id_at(&row, 0)?, node));
                 }
             }
             Ok(found)

@@ -7,13 +7,14 @@
 
 use super::transfers::{moment, pack};
 use super::tree::{Held, Position, VolumeTree, Work};
-use super::tree_rows::{Many, Script, Value, id_at, name_at, node_at, number, store};
+use super::tree_rows::{Many, Script, Value, by_name, id_at, node_at, number, spot_at, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::home::Home;
 use renkei_core::namespace::overlay::Overlay;
 use renkei_core::namespace::quota::{Difference, differences};
 use renkei_core::namespace::tree::{Tree, meant_spot, merging};
 use renkei_core::namespace::{Change, Effects, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -165,7 +166,7 @@ pub(super) const FIND_NAMES: Many = Many {
     before: "WITH wanted (dir, name) AS (VALUES ",
     row: "(?, ?)",
     between: ", ",
-    after: ") SELECT n.dir, n.name, n.node, d.node FROM wanted w CROSS JOIN tree_names n \
+    after: ") SELECT n.node, d.node, n.dir, n.name FROM wanted w CROSS JOIN tree_names n \
         LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
         WHERE n.volume = $1 AND n.dir = w.dir AND n.name = w.name",
 };
@@ -231,42 +232,36 @@ impl<'a> Reading<'a> {
     fn read_ahead(&self, changes: &[Numbered]) -> Result<(), Error> {
         let mut wanted = Wanted::default();
         changes.iter().for_each(|numbered| wanted.add(&numbered.change));
-        self.read_nodes(wanted.nodes)?;
+        self.read(wanted.nodes, wanted.names.clone())?;
         let meant = |at: Spot| meant_spot(self, &at);
         let mut spots: BTreeSet<Spot> = wanted.names.into_iter().map(meant).collect();
-        self.read_names(spots.clone())?;
+        self.read(BTreeSet::new(), spots.clone())?;
         let merging = merging(self, changes.iter().map(|numbered| &numbered.change));
         if merging.is_empty() {
             return Ok(());
         }
         let into = |at: Spot| Some(Spot { dir: *merging.get(&at.dir)?, ..at });
         spots = spots.into_iter().filter_map(into).collect();
-        self.read_names(spots)
+        self.read(BTreeSet::new(), spots)
     }
 
-    /// Reads names, and the nodes they are of.
-    fn read_names(&self, names: BTreeSet<Spot>) -> Result<(), Error> {
-        let rows = names.iter().map(|at| [number(at.dir), Value::Bytes(at.name.0.clone())]).collect();
-        let found = self.fetch(&FIND_NAMES, rows)?;
+    /// Reads nodes, and names with the nodes they are of, as far as they are not known.
+    fn read(&self, mut nodes: BTreeSet<NodeId>, mut names: BTreeSet<Spot>) -> Result<(), Error> {
         let mut known = self.known.borrow_mut();
+        nodes.retain(|id| !known.nodes.contains_key(id));
+        names.retain(|at| !known.names.contains_key(at));
+        let (shown, mut script) = (self.tree.shown(), self.tree.script());
+        script.add(&FIND_NODES, shown, nodes.iter().map(|id| [number(*id)]).collect());
+        script.add(&FIND_NAMES, shown, names.iter().map(by_name).collect());
+        let found = self.tree.base.run("decide", script.fetch(&mut self.work.borrow_mut()))?;
+        known.nodes.extend(nodes.into_iter().map(|id| (id, None)));
         known.names.extend(names.into_iter().map(|at| (at, None)));
         let mut note = |row: &AnyRow| {
-            let (dir, name, id) = (id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?);
-            known.names.insert(Spot { dir, name }, Some(id));
-            known.nodes.insert(id, node_at(row, 3)?);
-            Ok(())
-        };
-        found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
-    }
-
-    fn read_nodes(&self, mut nodes: BTreeSet<NodeId>) -> Result<(), Error> {
-        nodes.retain(|id| !self.known.borrow().nodes.contains_key(id));
-        let rows = nodes.iter().map(|id| [number(*id)]).collect();
-        let found = self.fetch(&FIND_NODES, rows)?;
-        let mut known = self.known.borrow_mut();
-        known.nodes.extend(nodes.into_iter().map(|id| (id, None)));
-        let mut note = |row: &AnyRow| {
-            known.nodes.insert(id_at(row, 0)?, node_at(row, 1)?);
+            let id = id_at(row, 0)?;
+            known.nodes.insert(id, node_at(row, 1)?);
+            if row.len() > 2 {
+                known.names.insert(spot_at(row, 2)?, Some(id));
+            }
             Ok(())
         };
         found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
@@ -278,12 +273,6 @@ impl<'a> Reading<'a> {
         self.check()?;
         let changes = effects.nodes.iter().zip(&before);
         Ok(differences(changes.map(|((id, after), before)| (*id, before.as_ref(), after.as_ref()))))
-    }
-
-    /// The rows that are there of those asked for.
-    fn fetch<const N: usize>(&self, many: &Many, rows: Vec<[Value; N]>) -> Result<Vec<AnyRow>, Error> {
-        let mut work = self.work.borrow_mut();
-        self.tree.base.run("decide", many.fetch(&mut work, self.tree.shown(), rows))
     }
 
     /// Remembers the first failure.
@@ -303,14 +292,14 @@ impl<'a> Reading<'a> {
 impl Tree for Reading<'_> {
     fn node(&self, id: NodeId) -> Option<Node> {
         if !self.known.borrow().nodes.contains_key(&id) {
-            self.note(self.read_nodes(BTreeSet::from([id])))?;
+            self.note(self.read(BTreeSet::from([id]), BTreeSet::new()))?;
         }
         self.known.borrow().nodes.get(&id)?.clone()
     }
 
     fn child(&self, at: &Spot) -> Option<NodeId> {
         if !self.known.borrow().names.contains_key(at) {
-            self.note(self.read_names(BTreeSet::from([at.clone()])))?;
+            self.note(self.read(BTreeSet::new(), BTreeSet::from([at.clone()])))?;
         }
         let id = (*self.known.borrow().names.get(at)?)?;
         match self.known.borrow().nodes.get(&id) {

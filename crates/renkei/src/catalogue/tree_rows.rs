@@ -4,7 +4,7 @@
 //! them prepared.
 
 use super::transfers::{pack, unpack};
-use renkei_core::namespace::{Effects, Name, Node, NodeId};
+use renkei_core::namespace::{Effects, Name, Node, NodeId, Spot};
 use sqlx::any::{Any, AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
@@ -157,7 +157,7 @@ impl Script {
     }
 
     /// Fetches what they find.
-    async fn fetch(self, work: &mut AnyConnection) -> Result<Vec<AnyRow>, sqlx::Error> {
+    pub(super) async fn fetch(self, work: &mut AnyConnection) -> Result<Vec<AnyRow>, sqlx::Error> {
         let mut found = Vec::new();
         for query in self.queries() {
             found.extend(query.fetch_all(&mut *work).await?);
@@ -245,6 +245,16 @@ pub(super) fn id_at(row: &AnyRow, column: usize) -> Result<NodeId, sqlx::Error> 
 /// A name in a row.
 pub(super) fn name_at(row: &AnyRow, column: usize) -> Result<Name, sqlx::Error> {
     Ok(Name(row.try_get(column)?))
+}
+
+/// A name in a directory, to be bound.
+pub(super) fn by_name(at: &Spot) -> [Value; 2] {
+    [number(at.dir), Value::Bytes(at.name.0.clone())]
+}
+
+/// The same in a row.
+pub(super) fn spot_at(row: &AnyRow, column: usize) -> Result<Spot, sqlx::Error> {
+    Ok(Spot { dir: id_at(row, column)?, name: name_at(row, column + 1)? })
 }
 
 /// A node in a row, where there is one.

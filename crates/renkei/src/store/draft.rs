@@ -32,6 +32,8 @@ pub(super) struct Draft {
     body: RwLock<Body>,
     /// Whether something could not be written: what it holds is not what it should be.
     is_broken: AtomicBool,
+    /// Whether its file was made with it, and nothing was published since: then nothing is lost with what is there.
+    is_new: AtomicBool,
     /// Whether what it holds is of no use any more.
     is_given_up: AtomicBool,
     /// Counts those that were dropped and not given up, and are left as they are; else they leave nothing.
@@ -78,7 +80,9 @@ impl Draft {
                 Body::Fresh(target.dir.create_temp(&temp, false)?.into(), target.dir.clone())
             }
         };
-        Ok(Self::new(target, temp, mode, body, left))
+        let draft = Self::new(target, temp, mode, body, left);
+        draft.is_new.store(start == Start::New, Ordering::Relaxed);
+        Ok(draft)
     }
 
     /// Goes on with one that was left under the name `temp`.
@@ -93,8 +97,9 @@ impl Draft {
     }
 
     fn new(target: Target, temp: Vec<u8>, mode: u32, body: Body, left: Option<Arc<AtomicUsize>>) -> Self {
-        let (target, body, is_given_up) = (Mutex::new(target), RwLock::new(body), AtomicBool::new(false));
-        Draft { temp, mode, target, body, is_broken: AtomicBool::new(false), is_given_up, left }
+        let (target, body) = (Mutex::new(target), RwLock::new(body));
+        let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
+        Draft { temp, mode, target, body, is_broken, is_new, is_given_up, left }
     }
 
     /// Lets what it holds go when it is dropped.
@@ -170,19 +175,21 @@ impl Draft {
             let cause = "a part of it could not be written";
             return Err(Error::new(Code::IoFailed, "publish", &target.path, cause));
         }
-        if !matches!(*body, Body::Fresh(..)) {
-            return settle(&target, mtime);
-        }
-        if let Body::Fresh(file, _) = &*body {
-            file.set_meta(&self.meta(&target, &**file, mtime)?)?;
+        let Body::Fresh(file, _) = &*body else { return settle(&target, mtime) };
+        let file = file.clone();
+        file.set_meta(&self.meta(&target, &*file, mtime)?)?;
+        let names_first = self.is_new.load(Ordering::Relaxed) && target.dir.names_first();
+        if !names_first {
             file.sync_all()?;
         }
         let target = self.rename(&body, names)?;
-        if let Body::Fresh(file, _) = &*body {
-            let file = file.clone();
-            *body = Body::Published(file);
+        *body = Body::Published(file.clone());
+        self.is_new.store(false, Ordering::Relaxed);
+        if !names_first {
+            return target.dir.sync();
         }
-        target.dir.sync()
+        // What a sync could not write it does not tell twice.
+        target.dir.sync_with(&*file).inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
     }
 
     /// Gives the temporary file its name, wherever that is now; no rename or removal comes in between.

@@ -138,15 +138,17 @@ impl LeaseTable {
         self.tell(|telling, now| telling.changed_anywhere(by, what, now));
     }
 
-    fn tell(&self, call: impl FnOnce(&mut Telling, Moment)) {
+    fn tell(&self, call: impl FnOnce(&mut Telling, Moment) -> bool) {
         if !self.is_held() {
             return;
         }
         let (mut telling, now) = (self.telling(), self.now());
-        call(&mut telling, now);
+        let is_any_called = call(&mut telling, now);
         self.is_held.store(!telling.is_empty(), Ordering::SeqCst);
         drop(telling);
-        self.changed.notify_all();
+        if is_any_called {
+            self.changed.notify_all();
+        }
     }
 
     /// Returns when all who were called so far have answered or their terms are over; a holder does not wait for himself.

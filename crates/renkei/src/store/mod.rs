@@ -164,6 +164,18 @@ pub trait Dir: Any + Send + Sync {
     /// Returns when this directory's names are on stable storage.
     fn sync(&self) -> Result<(), Error>;
 
+    /// Returns when a file's content and this directory's names are on stable storage.
+    fn sync_with(&self, file: &dyn WriteFile) -> Result<(), Error> {
+        file.sync_all()?;
+        self.sync()
+    }
+
+    /// Whether a new file may get its name before its content is on stable storage: whoever believes what names say compares
+    /// them with the files after a crash.
+    fn names_first(&self) -> bool {
+        false
+    }
+
     /// Returns when everything written so far to this directory's file system is on stable storage.
     fn sync_fs(&self) -> Result<(), Error>;
 

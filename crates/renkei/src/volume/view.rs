@@ -447,6 +447,14 @@ impl Dir for VolumeDir {
         self.flush_and_settle(|| self.inner.sync())
     }
 
+    fn sync_with(&self, file: &dyn WriteFile) -> Result<(), Error> {
+        self.flush_and_settle(|| self.inner.sync_with(file))
+    }
+
+    fn names_first(&self) -> bool {
+        true
+    }
+
     fn sync_fs(&self) -> Result<(), Error> {
         self.flush_and_settle(|| self.inner.sync_fs())
     }
