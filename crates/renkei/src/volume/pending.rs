@@ -149,7 +149,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    fn did(&self) -> Did {
+    pub(super) fn did(&self) -> Did {
         Did::Made(self.changes.clone(), self.held.clone(), self.sign.clone())
     }
 }

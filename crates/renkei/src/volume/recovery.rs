@@ -3,16 +3,15 @@
 
 use super::aside::{hold_back, paths_of, place_of};
 use super::followed::Writer;
-use super::pending::{Item, Pending, Turn, lock};
+use super::pending::{Item, Pending, Turn};
 use super::steps::{Found, Item as Place, Of, dir_at, find_again, stat};
 use super::trailing::note_moved;
 use super::unkept::{Did, Sign};
 use crate::catalogue::Held;
 use crate::store::tree::dir_of;
-use crate::store::{Detail, Dir};
+use crate::store::Detail;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId, Numbered};
-use std::sync::Arc;
 
 /// Brings into the volume what a PoP that was killed had made and not stored.
 ///
@@ -36,17 +35,10 @@ pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), E
     turn.find_asides(writer)
 }
 
-/// Changes that were made at once and are not stored.
-struct Unstored {
-    changes: Vec<Numbered>,
-    held: Vec<(NodeId, Option<Held>)>,
-    sign: Option<Sign>,
-}
-
 /// What was made after change `stored`, and of which a plain file shows that it was done.
-fn unstored(writer: &Writer, left: &[Did], stored: u64) -> Vec<Unstored> {
-    let mut made: Vec<Unstored> = Vec::new();
-    let undo = |made: &mut Vec<Unstored>, from: u64| {
+fn unstored(writer: &Writer, left: &[Did], stored: u64) -> Vec<Item> {
+    let mut made: Vec<Item> = Vec::new();
+    let undo = |made: &mut Vec<Item>, from: u64| {
         made.retain(|one| one.changes.first().is_none_or(|first| first.number < from));
     };
     for did in left {
@@ -56,7 +48,7 @@ fn unstored(writer: &Writer, left: &[Did], stored: u64) -> Vec<Unstored> {
                     undo(&mut made, first.number);
                 }
                 let (changes, held, sign) = (changes.clone(), held.clone(), sign.clone());
-                made.push(Unstored { changes, held, sign });
+                made.push(Item { changes, held, sign, dirs: Vec::new() });
             }
             Did::Undone(from) => undo(&mut made, *from),
             Did::Follows(_) | Did::Followed | Did::Back(..) => {}
@@ -103,22 +95,12 @@ fn make_again(turn: &mut Turn<'_>, writer: &Writer, left: &[Did]) -> Result<(), 
             .filter_map(|known| still_held(turn, known).transpose())
             .collect::<Result<_, _>>()?;
     }
-    let mut progress = lock(&turn.pending.progress);
-    let made = progress.made;
-    turn.pending.show(|seen| {
-        let held = all.iter().flat_map(|one| one.held.iter());
-        seen.held.extend(held.map(|(id, held)| (*id, (held.clone(), made))));
-    });
-    for Unstored { changes, held, sign } in all {
-        let dirs = match &sign {
-            Some(Sign::Wrote(path, _)) => {
-                dir_of(&*writer.plain, path).map(|(dir, _)| dir).into_iter().collect()
-            }
-            _ => Vec::<Arc<dyn Dir>>::new(),
-        };
-        progress.queue.push_back(Item { changes, held, sign, dirs });
+    for one in &mut all {
+        if let Some(Sign::Wrote(path, _)) = &one.sign {
+            one.dirs.extend(dir_of(&*writer.plain, path).map(|(dir, _)| dir));
+        }
     }
-    turn.pending.moved.notify_all();
+    turn.store_soon(all);
     Ok(())
 }
 

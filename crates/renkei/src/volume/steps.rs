@@ -45,8 +45,8 @@ pub(super) struct Found {
     pub(super) item: Item,
     /// Of what is no file, its number alone.
     pub(super) stamp: Stamp,
-    /// What it is called in the top of the plain files while it makes way.
-    pub(super) way: Vec<u8>,
+    /// Where it is while it makes way.
+    pub(super) way: RelPath,
 }
 
 /// What names are of, as it is seen now, each path once.
@@ -79,7 +79,7 @@ pub(super) fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) ->
 pub(super) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<Found> {
     let found = items.into_iter().filter_map(|item| {
         let (is_dir, stamp) = stat(plain, &item.path)?;
-        let way = temp_name(MAKING_WAY, &item.path);
+        let way = RelPath::parse(&temp_name(MAKING_WAY, &item.path)).ok()?;
         (is_dir == matches!(item.of, Of::Dir(_))).then_some(Found { item, stamp, way })
     });
     found.collect()
@@ -117,8 +117,8 @@ pub(super) fn find_again(plain: &LocalStore, before: &[Found], after: &[Item]) -
             },
         );
         let belongs = after.iter().filter(|item| item.of == found.item.of).map(|item| item.path.clone());
-        let way = RelPath::parse(&found.way).ok();
-        let mut places = way.into_iter().chain(belongs).chain([along, found.item.path.clone()]);
+        let way = std::iter::once(found.way.clone());
+        let mut places = way.chain(belongs).chain([along, found.item.path.clone()]);
         // Of several names of one file each is another one.
         let is_free = |path: &RelPath| now.iter().all(|other: &Found| other.item.path != *path);
         let place = places.find(|path| is_free(path) && is_there(plain, path, found.stamp.ino));
@@ -139,12 +139,20 @@ pub(super) struct Moved {
     pub(super) after: Stamp,
 }
 
+/// Something that is done with the file or directory of this inode number, if it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Move { ino: u64, from: RelPath, to: RelPath },
-    Link { ino: u64, from: RelPath, to: RelPath },
-    Park { ino: u64, path: RelPath, parted: Parted },
-    Remove { ino: u64, path: RelPath },
+struct Step {
+    path: RelPath,
+    ino: u64,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Move(RelPath),
+    Link(RelPath),
+    Park(Parted),
+    Remove,
 }
 
 /// What is to be done with plain files.
@@ -173,21 +181,17 @@ impl Plan<'_> {
         for other in 0..self.now.len() {
             let is_dir = matches!(self.found[other].item.of, Of::Dir(_));
             let is_above = |path: &RelPath| !is_dir && path != to && to.starts_with(path);
-            if self.path(other).is_some_and(is_above)
-                && let Some(way) = self.way(other)
-            {
-                self.put(other, way);
+            if self.path(other).is_some_and(is_above) {
+                self.make_way(other);
             }
         }
         let there = (0..self.now.len()).find(|other| *other != index && self.path(*other) == Some(to));
-        if let Some((other, way)) = there.and_then(|other| Some((other, self.way(other)?))) {
-            self.put(other, way);
-        }
+        there.into_iter().for_each(|other| self.make_way(other));
         self.put(index, to.clone());
     }
 
-    fn way(&self, index: usize) -> Option<RelPath> {
-        RelPath::parse(&self.found[index].way).ok()
+    fn make_way(&mut self, index: usize) {
+        self.put(index, self.found[index].way.clone());
     }
 
     fn put(&mut self, index: usize, to: RelPath) {
@@ -195,15 +199,17 @@ impl Plan<'_> {
         if matches!(self.found[index].item.of, Of::Dir(_)) {
             self.now.iter_mut().flatten().for_each(|path| follow_path(path, &from, &to));
         }
-        self.steps.push(Step::Move { ino: self.found[index].stamp.ino, from, to });
+        self.push(index, from, What::Move(to));
     }
 
     fn drop(&mut self, index: usize, parted: Option<Parted>) {
-        let (Some(path), ino) = (self.now[index].take(), self.found[index].stamp.ino) else { return };
-        self.steps.push(match parted {
-            Some(parted) => Step::Park { ino, path, parted },
-            None => Step::Remove { ino, path },
-        });
+        if let Some(path) = self.now[index].take() {
+            self.push(index, path, parted.map_or(What::Remove, What::Park));
+        }
+    }
+
+    fn push(&mut self, index: usize, path: RelPath, what: What) {
+        self.steps.push(Step { path, ino: self.found[index].stamp.ino, what });
     }
 }
 
@@ -284,11 +290,11 @@ impl Steps {
         }
 
         // One more name of what is here.
-        for (index, stamp) in found.iter().map(|found| found.stamp).enumerate() {
+        for index in 0..found.len() {
             let more = places.get_mut(&of(index)).filter(|_| !matches!(of(index), Of::Dir(_)));
             for to in more.map(std::mem::take).unwrap_or_default() {
                 if let Some(from) = plan.path(index).cloned() {
-                    plan.steps.push(Step::Link { ino: stamp.ino, from, to: to.clone() });
+                    plan.push(index, from, What::Link(to.clone()));
                 }
             }
         }
@@ -303,7 +309,7 @@ impl Steps {
 
     /// Takes them; gives the replicas that have other places now.
     pub(super) fn take(self, plain: &LocalStore) -> Vec<Moved> {
-        let known: HashSet<u64> = self.steps.iter().map(Step::ino).collect();
+        let known: HashSet<u64> = self.steps.iter().map(|step| step.ino).collect();
         for step in &self.steps {
             if let Err(error) = step.take(plain, &known) {
                 tracing::warn!(?step, %error, "a plain file of a volume could not follow");
@@ -318,8 +324,8 @@ impl Steps {
 
     /// What is put aside by them.
     pub(super) fn parted(&self) -> impl Iterator<Item = Parted> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::Park { parted, .. } => Some(*parted),
+        self.steps.iter().filter_map(|step| match step.what {
+            What::Park(parted) => Some(parted),
             _ => None,
         })
     }
@@ -332,42 +338,27 @@ impl Steps {
 }
 
 impl Step {
-    fn ino(&self) -> u64 {
-        match self {
-            Step::Move { ino, .. }
-            | Step::Link { ino, .. }
-            | Step::Park { ino, .. }
-            | Step::Remove { ino, .. } => *ino,
-        }
-    }
-
     fn take(&self, plain: &LocalStore, known: &HashSet<u64>) -> Result<(), Error> {
-        match self {
-            // Another name of the same file, as which it would stay.
-            Step::Move { ino, from, to } if is_there(plain, from, *ino) && is_there(plain, to, *ino) => {
-                let (dir, name) = dir_of(plain, from)?;
-                dir.remove_file(name)
-            }
-            Step::Move { ino, from, to } if is_there(plain, from, *ino) => {
-                let ((from_dir, from_name), (to_dir, to_name)) =
-                    (dir_of(plain, from)?, room_at(plain, to, known)?);
-                from_dir.rename(from_name, &*to_dir, to_name)
-            }
-            Step::Link { ino, from, to } if is_there(plain, from, *ino) && !is_there(plain, to, *ino) => {
-                let ((from_dir, from_name), (to_dir, to_name)) =
-                    (dir_of(plain, from)?, room_at(plain, to, known)?);
-                from_dir.hard_link(from_name, &*to_dir, to_name)
-            }
-            Step::Park { ino, path, parted } if is_there(plain, path, *ino) => {
-                let (dir, name) = dir_of(plain, path)?;
-                park(&plain.root()?, *parted, &*dir, name)
-            }
-            Step::Remove { ino, path } if is_there(plain, path, *ino) => {
-                let (dir, name) = dir_of(plain, path)?;
-                remove_tree(&*dir, name).map(drop)
-            }
+        let Step { path, ino, what } = self;
+        if !is_there(plain, path, *ino) {
             // Done before a kill.
-            _ => Ok(()),
+            return Ok(());
+        }
+        let (dir, name) = dir_of(plain, path)?;
+        match what {
+            // Another name of the same file, as which it would stay.
+            What::Move(to) if is_there(plain, to, *ino) => dir.remove_file(name),
+            What::Move(to) => {
+                let (to_dir, to_name) = room_at(plain, to, known)?;
+                dir.rename(name, &*to_dir, to_name)
+            }
+            What::Link(to) if is_there(plain, to, *ino) => Ok(()),
+            What::Link(to) => {
+                let (to_dir, to_name) = room_at(plain, to, known)?;
+                dir.hard_link(name, &*to_dir, to_name)
+            }
+            What::Park(parted) => park(&plain.root()?, *parted, &*dir, name),
+            What::Remove => remove_tree(&*dir, name).map(drop),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! nothing. For others the names that they may change are looked up before and after, and the difference is done (`steps`). What
 //! was found is noted, then the catalogue is written, then plain files are moved; a kill in between is seen by the note.
 
-use super::aside::Fates;
+use super::aside::{Back, Fates};
 use super::pending::{Pending, Turn};
 use super::steps::{Found, Item, Moved, Of, Steps, find, look};
 use crate::catalogue::{Held, own_version};
@@ -120,7 +120,7 @@ impl Todo {
     }
 
     /// Does it.
-    fn take(self, plain: &LocalStore, origin: Origin) -> (Vec<Moved>, Vec<super::aside::Back>) {
+    fn take(self, plain: &LocalStore, origin: Origin) -> (Vec<Moved>, Vec<Back>) {
         (self.steps.take(plain), self.fates.take(plain, origin))
     }
 }

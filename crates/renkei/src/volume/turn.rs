@@ -125,15 +125,22 @@ impl Turn<'_> {
     /// # Errors
     /// Those of the file system.
     pub(super) fn hold(&mut self, held: HeldNow, dirs: Vec<Arc<dyn Dir>>) -> Result<(), Error> {
-        self.state.unkept.note(&Did::Made(Vec::new(), held.clone(), None))?;
+        let item = Item { changes: Vec::new(), held, sign: None, dirs };
+        self.state.unkept.note(&item.did())?;
+        self.store_soon(vec![item]);
+        Ok(())
+    }
+
+    /// Shows what is held since something was done, and has all of it stored.
+    pub(super) fn store_soon(&self, items: Vec<Item>) {
         let mut progress = lock(&self.pending.progress);
         let made = progress.made;
         self.pending.show(|seen| {
-            seen.held.extend(held.iter().map(|(id, held)| (*id, (held.clone(), made))));
+            let held = items.iter().flat_map(|item| &item.held);
+            seen.held.extend(held.map(|(id, held)| (*id, (held.clone(), made))));
         });
-        progress.queue.push_back(Item { changes: Vec::new(), held, sign: None, dirs });
+        progress.queue.extend(items);
         self.pending.moved.notify_all();
-        Ok(())
     }
 
     /// What is held of a version that a change of this site made.
