@@ -448,6 +448,10 @@ impl Dir for FaultDir {
         self.own(Op::SyncDir, |dir| dir.sync())
     }
 
+    fn names_first(&self) -> bool {
+        self.inner.names_first()
+    }
+
     fn sync_fs(&self) -> Result<(), Error> {
         self.own(Op::SyncFs, |dir| dir.sync_fs())
     }

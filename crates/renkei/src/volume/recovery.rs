@@ -8,8 +8,8 @@ use super::steps::{Found, Item as Place, Of, dir_at, find_again, stat};
 use super::trailing::note_moved;
 use super::unkept::{Did, Sign};
 use crate::catalogue::Held;
-use crate::store::tree::dir_of;
 use crate::store::Detail;
+use crate::store::tree::dir_of;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId, Numbered};
 

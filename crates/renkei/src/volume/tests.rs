@@ -3,15 +3,19 @@
 use super::facts::tests::{Here, facts};
 use super::{Site as At, Volume, VolumeStore, Volumes};
 use crate::home::Home;
+use crate::store::desk::Desk;
+use crate::store::fault::{Fault, FaultStore, Op as Call};
 use crate::store::local::Access;
 use crate::store::temp::temp_name;
 use crate::store::{Dir, Store, names};
 use proptest::prelude::*;
 use renkei_core::entry::{FileTime, Meta};
+use renkei_core::error::Code;
 use renkei_core::lease::telling::Told;
 use renkei_core::namespace::quota::{Limit, Quota};
 use renkei_core::namespace::{Kind, NodeId, ROOT};
 use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Answer, Files, Op, Start};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -250,6 +254,45 @@ fn what_is_written_is_in_the_catalogue_when_it_is_synced() {
     let before = place.volume.standing().unwrap().records;
     assert_eq!((place.check().new, place.volume.standing().unwrap().records), (0, before));
     assert_log(&place.volume);
+}
+
+#[test]
+fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_has_not() {
+    let place = Place::new();
+    place.check();
+    let store = Arc::new(FaultStore::new(place.store.clone()));
+    let desk = Desk::new(store.clone(), RelPath::root(), true).unwrap();
+    let write = |name: &str, start| {
+        let draft = Op::Draft { path: rel(name), start, mode: 0o644 };
+        let opened = desk.operate(draft, b"").unwrap().parted().0;
+        let Answer::Opened { handle, .. } = opened else { panic!("{opened:?}") };
+        desk.operate(Op::Write { handle, offset: 0 }, format!("{start:?}").as_bytes()).unwrap();
+        handle
+    };
+    let publish = |handle| desk.operate(Op::Publish { handle, mtime: None }, b"").map(drop);
+    let is_named_first = || {
+        let of = |op| store.events().into_iter().rfind(|event| event.op == op).unwrap();
+        of(Call::Rename).precedes(&of(Call::SyncAll))
+    };
+    let new = write("f", Start::New);
+    publish(new).unwrap();
+    assert!(is_named_first());
+    place.assert_same();
+    // The next version of the same file is no new file.
+    desk.operate(Op::Write { handle: new, offset: 0 }, b"Old").unwrap();
+    publish(new).unwrap();
+    assert!(!is_named_first());
+    store.inject(Fault::nth(Call::SyncAll, 1, Code::IoFailed));
+    let (other, empty) = (write("g", Start::New), write("f", Start::Empty));
+    assert_eq!(publish(other).unwrap_err().code, Code::IoFailed);
+    assert_eq!(publish(other).unwrap_err().code, Code::IoFailed, "what was lost is not told once alone");
+    store.inject(Fault::nth(Call::SyncAll, 1, Code::IoFailed));
+    assert_eq!(publish(empty).unwrap_err().code, Code::IoFailed);
+    assert_eq!(fs::read_to_string(place.at("f")).unwrap(), "Old");
+    publish(empty).unwrap();
+    assert_eq!(fs::read_to_string(place.at("f")).unwrap(), "Empty");
+    place.root().sync().unwrap();
+    place.assert_same();
 }
 
 #[test]
