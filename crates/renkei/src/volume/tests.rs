@@ -172,15 +172,28 @@ fn number_files(lines: BTreeMap<String, Line>) -> BTreeMap<String, Line> {
     lines.into_iter().map(numbered).collect()
 }
 
-/// The catalogue by path.
+/// The catalogue by path, as it was at a moment.
 fn known(volume: &Volume) -> BTreeMap<String, Line> {
-    let (mut lines, mut files) = (BTreeMap::new(), Vec::new());
+    let position = || volume.tree().position().unwrap().seq;
+    loop {
+        let before = position();
+        let (lines, miscounted) = walk(volume);
+        if position() == before {
+            assert!(miscounted.is_empty(), "these have another number of names: {miscounted:?}");
+            return lines;
+        }
+    }
+}
+
+/// The same by many looks, and directories that do not have as many names as they say.
+fn walk(volume: &Volume) -> (BTreeMap<String, Line>, Vec<String>) {
+    let (mut lines, mut files, mut miscounted) = (BTreeMap::new(), Vec::new(), Vec::new());
     let root = volume.tree().node(ROOT).unwrap().unwrap();
     lines.insert(String::new(), known_line(ROOT, &root, &mut files));
     let mut todo = vec![(String::new(), ROOT)];
     while let Some((dir, id)) = todo.pop() {
         let listed = volume.tree().list(id, None, usize::MAX >> 8).unwrap();
-        let names = listed.len() as u64;
+        let count = listed.len() as u64;
         for (name, id, node) in listed {
             let name = String::from_utf8(name.0).unwrap();
             let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
@@ -189,12 +202,12 @@ fn known(volume: &Volume) -> BTreeMap<String, Line> {
                 todo.push((path, id));
             }
         }
-        let Kind::Dir { names: counted, .. } = volume.tree().node(id).unwrap().unwrap().kind else {
-            panic!()
-        };
-        assert_eq!(counted, names);
+        let kind = volume.tree().node(id).unwrap().map(|node| node.kind);
+        if !matches!(kind, Some(Kind::Dir { names, .. }) if names == count) {
+            miscounted.push(dir);
+        }
     }
-    number_files(lines)
+    (number_files(lines), miscounted)
 }
 
 fn known_line(id: NodeId, node: &renkei_core::namespace::Node, files: &mut Vec<u64>) -> Line {
