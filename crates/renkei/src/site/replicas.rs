@@ -27,6 +27,7 @@ use renkei_core::wire::message::{Algorithm, EntryFailure};
 use renkei_core::wire::volume::{Holding, Tally};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Names read from the catalogue, and files noted in it, at once.
 const PAGE: usize = 1000;
@@ -34,6 +35,9 @@ const PAGE: usize = 1000;
 const MAX_NAMED: usize = 1000;
 /// How often what changed meanwhile is brought within one request.
 const ROUNDS: u32 = 3;
+/// How long what was made here may be on its way to the home, and how often that is looked at.
+const SENT_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Failures that are listed.
 const MAX_LISTED: usize = 100;
 
@@ -279,6 +283,7 @@ impl Site {
         let account = Account::lookup(&facts.account)?;
         account.check_servable()?;
         let contents = snapshot.contents(&place.storage, facts)?;
+        await_sent(&contents, &place.path)?;
         let (name, facts) = (place.storage.clone(), facts.clone());
         Ok(Copy { name, facts, contents, account })
     }
@@ -507,14 +512,44 @@ impl Counts for Tally {
     }
 }
 
-/// The node at a path.
+/// The node at a path, as the home knows it.
 pub(super) fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
-    let missing = || Error::new(Code::PathNotFound, "look up", path, "");
-    let mut at = (ROOT, tree.node(ROOT)?.ok_or_else(missing)?);
+    let found = find_by(tree.node(ROOT)?, path, |at| tree.child(at))?;
+    found.ok_or_else(|| Error::new(Code::PathNotFound, "look up", path, ""))
+}
+
+type Entry = (NodeId, Node);
+
+fn find_by(
+    root: Option<Node>,
+    path: &RelPath,
+    child: impl Fn(&Spot) -> Result<Option<Entry>, Error>,
+) -> Result<Option<Entry>, Error> {
+    let mut at = root.map(|root| (ROOT, root));
     for name in path.components() {
-        at = tree.child(&Spot { dir: at.0, name: Name(name.to_vec()) })?.ok_or_else(missing)?;
+        let Some((dir, _)) = at else { return Ok(None) };
+        at = child(&Spot { dir, name: Name(name.to_vec()) })?;
     }
     Ok(at)
+}
+
+/// Waits for what was made here to come to the home: before, no other site can know of it.
+///
+/// # Errors
+/// `Stalled` if it does not; `CatalogueFailed`.
+pub(super) fn await_sent(contents: &Contents, path: &RelPath) -> Result<(), Error> {
+    let Contents { tree, pending, .. } = contents;
+    let until = Instant::now() + SENT_WITHIN;
+    while find_by(tree.node(ROOT)?, path, |at| tree.child(at))?.is_none()
+        && find_by(pending.node(ROOT)?, path, |at| pending.child(at))?.is_some()
+    {
+        if Instant::now() > until {
+            let cause = "it was made here, and the home has not heard of it yet";
+            return Err(Error::new(Code::Stalled, "look up", path, cause));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Hands on all files at a path and below it.

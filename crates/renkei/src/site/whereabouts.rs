@@ -6,7 +6,7 @@
 use super::Site;
 use super::access::{Access, Proof};
 use super::following::{ask, followers};
-use super::replicas::{count, no_volume};
+use super::replicas::{await_sent, count, no_volume};
 use super::snapshot::Snapshot;
 use super::volumes::is_sister;
 use crate::catalogue::{VolumeId, VolumeTree};
@@ -34,6 +34,9 @@ impl Site {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         let tree = snapshot.volume_tree(facts.id)?;
+        if snapshot.follows(facts) {
+            await_sent(&snapshot.contents(&place.storage, facts)?, &place.path)?;
+        }
         let (all, held) = count(&tree, &place.path)?;
         let (held, others) = match snapshot.follows(facts) {
             true => (held, self.other_holders(facts, &place.path)),

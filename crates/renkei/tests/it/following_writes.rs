@@ -106,6 +106,27 @@ fn contents(site: &Site, to: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
+fn who_asks_where_a_file_is_that_he_just_made_waits_for_the_home() {
+    let mut federation = with_writer();
+    let source = federation.scratch().join("source");
+    fs::write(&source, "made").unwrap();
+    let make = |federation: &Federation, name: &str| {
+        federation.titech.ok(&["cp", source.to_str().unwrap(), &format!("/genome/2026/{name}")]);
+    };
+    for number in 0..5 {
+        make(&federation, &number.to_string());
+        let (status, told) = federation.titech.json(&["where", &format!("/genome/2026/{number}")]);
+        assert_eq!(status, 0, "{told}");
+        federation.titech.ok(&["verify", &format!("/genome/2026/{number}")]);
+    }
+    assert_eq!(federation.titech.json(&["where", "/genome/none"]).0, 3);
+    federation.kek.stop();
+    make(&federation, "waits");
+    let (_, told) = federation.titech.json(&["where", "/genome/2026/waits"]);
+    assert_eq!(told["error"]["code"], Code::Stalled.to_string(), "{told}");
+}
+
+#[test]
 fn what_a_follower_writes_is_there_at_once_and_everywhere_soon() {
     let federation = with_writer();
     let Federation { titech, kek, .. } = &federation;
