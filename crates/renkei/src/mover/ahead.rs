@@ -5,7 +5,7 @@
 //! here and there gets exactly what he asks for. What was read stays for a moment, for kernels ask a little out of order.
 
 use super::far::{FarFiles, stamp_of};
-use super::lane::{Link, Pending, Piece, Replied};
+use super::lane::{Link, Pending, Replied};
 use renkei_core::entry::Stamp;
 use renkei_core::wire::file::{Answer, Handle, Item, MAX_IO_BYTES, Op};
 use std::collections::VecDeque;
@@ -129,8 +129,7 @@ impl Ahead {
                 return None;
             }
             let at = offset + done as u64;
-            let data = replied.data.as_ref().map_or(&[][..], Piece::bytes);
-            let from = data.get((at - range.start) as usize..).unwrap_or_default();
+            let from = replied.bytes().get((at - range.start) as usize..).unwrap_or_default();
             let count = from.len().min(buf.len() - done);
             buf[done..done + count].copy_from_slice(&from[..count]);
             done += count;
@@ -168,8 +167,7 @@ impl Brought {
         for Extent { range, pending, .. } in extents {
             let replied = pending.wait().ok()?;
             let Answer::Peeked { item, .. } = &replied.answer else { return None };
-            let is_whole =
-                replied.data.as_ref().map_or(0, |data| data.bytes().len() as u64) == range.end - range.start;
+            let is_whole = replied.bytes().len() as u64 == range.end - range.start;
             if !is_whole || item.entry.size() != extents.back()?.range.end || !is_known(item) {
                 return None;
             }
@@ -188,8 +186,7 @@ impl Brought {
         for (range, replied) in &self.0 {
             let at = offset + done as u64;
             if range.contains(&at) {
-                let data = replied.data.as_ref().map_or(&[][..], Piece::bytes);
-                let from = &data[(at - range.start) as usize..];
+                let from = &replied.bytes()[(at - range.start) as usize..];
                 let count = from.len().min(buf.len() - done);
                 buf[done..done + count].copy_from_slice(&from[..count]);
                 done += count;

@@ -103,6 +103,13 @@ pub(super) struct Replied {
     pub(super) at: Instant,
 }
 
+impl Replied {
+    /// The content that came with it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.data.as_ref().map_or(&[], Piece::bytes)
+    }
+}
+
 /// An operation under way; clones wait for the same answer.
 #[derive(Clone)]
 pub(super) struct Pending(Arc<Call>);
