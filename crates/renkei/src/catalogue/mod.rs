@@ -22,6 +22,7 @@ mod trees;
 
 pub use notices::Notice;
 pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
+pub(crate) use tree::follow_names;
 pub use tree::{Held, Position, VolumeTree, own_version};
 pub use tree_asked::Asked;
 pub use tree_away::{Away, AwayAt, OWN};

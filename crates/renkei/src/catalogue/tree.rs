@@ -14,9 +14,10 @@ use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::{Content, Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
+use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Row as _, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -225,6 +226,11 @@ impl VolumeTree {
         })
     }
 
+    /// What a path leads to.
+    pub fn at(&self, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
+        follow_names(path, || self.node(ROOT), |at| self.child(at))
+    }
+
     /// The same of many names; those that are of nothing are left out.
     pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
         let rows = names.iter().map(by_name).collect();
@@ -301,20 +307,18 @@ impl VolumeTree {
 
     /// How far the tree is.
     pub fn position(&self) -> Result<Position, Error> {
-        self.read("read", async |connection| position_at(&self.ask(POSITION).fetch_all(connection).await?))
+        let rows = async |connection: &mut AnyConnection| {
+            position_at(&POSITION.fetch(connection, self.scope, vec![[]]).await?)
+        };
+        self.read("read", rows)
     }
 
     /// How far the tree is; nobody else changes it until the transaction ends.
     pub(super) async fn lock(&self, work: &mut AnyConnection) -> Result<Position, sqlx::Error> {
-        let lock = "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL";
-        let rows = if self.scope.lite {
-            let both = AssertSqlSafe(format!("{lock}; {POSITION}"));
-            sqlx::query(both).bind(self.scope.volume).fetch_all(work).await?
-        } else {
-            self.ask(lock).execute(&mut *work).await?;
-            self.ask(POSITION).fetch_all(work).await?
-        };
-        position_at(&rows)
+        let mut script = self.script();
+        script.add(&LOCK, self.scope, vec![[]]);
+        script.add(&POSITION, self.scope, vec![[]]);
+        position_at(&script.fetch(work).await?)
     }
 
     /// Records after `after`, at most `most`.
@@ -468,9 +472,35 @@ impl VolumeTree {
     }
 }
 
+/// What a path leads to, by what the root is and what each name in a directory is of.
+pub(crate) fn follow_names(
+    path: &RelPath,
+    root: impl FnOnce() -> Result<Option<Node>, Error>,
+    child: impl Fn(&Spot) -> Result<Option<(NodeId, Node)>, Error>,
+) -> Result<Option<(NodeId, Node)>, Error> {
+    let (mut dir, mut found) = (ROOT, None);
+    for name in path.components() {
+        let Some((id, node)) = child(&Spot { dir, name: Name(name.to_vec()) })? else { return Ok(None) };
+        (dir, found) = (id, Some(node));
+    }
+    let node = if path.is_root() { root()? } else { found };
+    Ok(node.map(|node| (dir, node)))
+}
+
 /// How far a tree is, a row for each site that has changed it, or one without a site.
-const POSITION: &str = "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
-    LEFT JOIN tree_origins o ON o.volume = v.number WHERE v.number = $1 AND v.id IS NOT NULL";
+const POSITION: Many = Many {
+    before: "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
+        LEFT JOIN tree_origins o ON o.volume = v.number WHERE v.number = $1 AND v.id IS NOT NULL",
+    row: "",
+    between: "",
+    after: "",
+};
+const LOCK: Many = Many {
+    before: "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL",
+    row: "",
+    between: "",
+    after: "",
+};
 
 fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
     let first = rows.first().ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;

@@ -21,7 +21,7 @@ use crate::volume::Facts;
 use crate::volume::pending::Pending;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
+use renkei_core::namespace::{Content, Kind, Node, NodeId};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{Algorithm, EntryFailure};
 use renkei_core::wire::volume::{Holding, Tally};
@@ -514,23 +514,7 @@ impl Counts for Tally {
 
 /// The node at a path, as the home knows it.
 pub(super) fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
-    let found = find_by(tree.node(ROOT)?, path, |at| tree.child(at))?;
-    found.ok_or_else(|| Error::new(Code::PathNotFound, "look up", path, ""))
-}
-
-type Entry = (NodeId, Node);
-
-fn find_by(
-    root: Option<Node>,
-    path: &RelPath,
-    child: impl Fn(&Spot) -> Result<Option<Entry>, Error>,
-) -> Result<Option<Entry>, Error> {
-    let mut at = root.map(|root| (ROOT, root));
-    for name in path.components() {
-        let Some((dir, _)) = at else { return Ok(None) };
-        at = child(&Spot { dir, name: Name(name.to_vec()) })?;
-    }
-    Ok(at)
+    tree.at(path)?.ok_or_else(|| Error::new(Code::PathNotFound, "look up", path, ""))
 }
 
 /// Waits for what was made here to come to the home: before, no other site can know of it.
@@ -540,9 +524,7 @@ fn find_by(
 pub(super) fn await_sent(contents: &Contents, path: &RelPath) -> Result<(), Error> {
     let Contents { tree, pending, .. } = contents;
     let until = Instant::now() + SENT_WITHIN;
-    while find_by(tree.node(ROOT)?, path, |at| tree.child(at))?.is_none()
-        && find_by(pending.node(ROOT)?, path, |at| pending.child(at))?.is_some()
-    {
+    while tree.at(path)?.is_none() && pending.at(path)?.is_some() {
         if Instant::now() > until {
             let cause = "it was made here, and the home has not heard of it yet";
             return Err(Error::new(Code::Stalled, "look up", path, cause));

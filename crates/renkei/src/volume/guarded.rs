@@ -4,7 +4,7 @@ use super::pending::Pending;
 use crate::store::{Detail, Dir, Listing, Raw, ReadFile, WriteFile};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Kind, Name, ROOT, Spot};
+use renkei_core::namespace::Kind;
 use renkei_core::path::RelPath;
 use std::any::Any;
 use std::sync::Arc;
@@ -44,12 +44,7 @@ impl Guarded {
     }
 
     fn is_written_here(&self, path: &RelPath) -> Result<bool, Error> {
-        let mut at = self.pending.node(ROOT)?.map(|node| (ROOT, node));
-        for name in path.components() {
-            let Some((dir, _)) = at else { return Ok(false) };
-            at = self.pending.child(&Spot { dir, name: Name(name.to_vec()) })?;
-        }
-        let Some((id, node)) = at else { return Ok(false) };
+        let Some((id, node)) = self.pending.at(path)? else { return Ok(false) };
         let Kind::File(content) = &node.kind else { return Ok(false) };
         let held = self.pending.held(id)?;
         Ok(self.pending.is_unsent(id) || held.is_some_and(|held| held.is_own() && held.is_of(content)))

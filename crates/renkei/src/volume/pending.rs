@@ -11,7 +11,7 @@ use super::fellows::Fellows;
 use super::room::Rooms;
 pub use super::turn::Turn;
 use super::unkept::{Did, Sign, Unkept};
-use crate::catalogue::{Asked, Held, VolumeTree};
+use crate::catalogue::{Asked, Held, VolumeTree, follow_names};
 use crate::store::Dir;
 use crate::store::leases::LeaseTable;
 use renkei_core::error::{Code, Error};
@@ -357,6 +357,11 @@ impl Pending {
                 Ok(self.own_node(id).unwrap_or(Some(node)).map(|node| (id, node)))
             }
         }
+    }
+
+    /// What a path leads to.
+    pub fn at(&self, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
+        follow_names(path, || self.node(ROOT), |at| self.child(at))
     }
 
     /// Names of a directory after `after`, about `most` of them.

@@ -4,7 +4,7 @@
 use super::aside::{hold_back, paths_of, place_of};
 use super::followed::Writer;
 use super::pending::{Item, Pending, Turn};
-use super::steps::{Found, Item as Place, Of, dir_at, find_again, stat};
+use super::steps::{Found, Item as Place, Of, find_again, stat};
 use super::trailing::note_moved;
 use super::unkept::{Did, Sign};
 use crate::catalogue::Held;
@@ -148,8 +148,8 @@ fn places(turn: &Turn<'_>, before: &[Found]) -> Result<Vec<Place>, Error> {
             let now = if is_dir { pending.path_of_dir(*id)? } else { None };
             places.extend(now.map(|path| Place { of: *of, id: *id, path }));
             // Another one may be here.
-            let there = dir_at(pending, path)?.filter(|there| there != id);
-            places.extend(there.map(|id| Place { of: Of::Dir(id), id, path: path.clone() }));
+            let there = pending.at(path)?.filter(|(there, node)| node.is_dir() && there != id);
+            places.extend(there.map(|(id, _)| Place { of: Of::Dir(id), id, path: path.clone() }));
             continue;
         }
         let now = match of {

@@ -13,7 +13,7 @@ use crate::store::tree::{dir_of, make_dirs, remove_tree};
 use crate::store::{Detail, Dir, Store};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Kind, Name, NodeId, Origin, ROOT, Spot};
+use renkei_core::namespace::{Kind, NodeId, Origin, ROOT, Spot};
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
@@ -384,21 +384,6 @@ fn follow_path(path: &mut RelPath, from: &RelPath, to: &RelPath) {
     if let Some(Ok(moved)) = path.below(from).filter(|below| !below.is_root()).map(|below| to.join(&below)) {
         *path = moved;
     }
-}
-
-/// A directory that is seen at a path, if there is one.
-///
-/// # Errors
-/// `CatalogueFailed`.
-pub(super) fn dir_at(pending: &Pending, path: &RelPath) -> Result<Option<NodeId>, Error> {
-    let mut dir = ROOT;
-    for name in path.components() {
-        match pending.child(&Spot { dir, name: Name(name.to_vec()) })? {
-            Some((id, node)) if node.is_dir() => dir = id,
-            _ => return Ok(None),
-        }
-    }
-    Ok(Some(dir))
 }
 
 #[cfg(test)]

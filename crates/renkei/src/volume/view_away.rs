@@ -198,12 +198,8 @@ impl VolumeDir {
 
 /// The number of the directory at a path, which has no links.
 fn dir_at(volume: &Volume, path: &RelPath) -> Result<Option<NodeId>, Error> {
-    let mut at = ROOT;
-    for name in path.components() {
-        match volume.tree.child(&Spot { dir: at, name: Name(name.to_vec()) })? {
-            Some((id, node)) if node.is_dir() => at = id,
-            _ => return Ok(None),
-        }
+    if path.is_root() {
+        return Ok(Some(ROOT));
     }
-    Ok(Some(at))
+    Ok(volume.tree.at(path)?.filter(|(_, node)| node.is_dir()).map(|(id, _)| id))
 }
