@@ -503,6 +503,9 @@ pub trait Files: Send + Sync {
         None
     }
 
+    /// Says that whoever asked is gone: no name changes any more for what he asked, unless it is changing now.
+    fn fence(&self) {}
+
     /// Ends it in order: whoever serves it hears that nothing more is asked, and that nothing is believed that he told.
     fn end(&self) {}
 }

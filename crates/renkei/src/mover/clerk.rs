@@ -134,17 +134,21 @@ pub fn attend(
         move |error| failure.set_now(error)
     });
     let (mut threads, holder, locker) = (Vec::new(), job.holder.clone(), job.locker.clone());
+    let files = job.files.clone();
     let started = spawn_ticker(&failure, &done, watch, pacer, count)
         .map(|ticker| threads.push(ticker))
         .and_then(|()| spawn_caller(holder.as_ref(), &failure, control, &mut threads))
         .and_then(|()| spawn_clerks(job, streams, &failure, &done, &mut threads));
     let ended = started.and_then(|()| wait_for_end(control, &failure, holder.as_deref(), &*locker));
+    files.fence();
     if let Some(holder) = &holder {
         holder.end();
     }
     if let Err(error) = &ended {
         failure.set_now(error.clone());
     }
+    // What is open is closed by the account's threads.
+    drop(files);
     failure.finish(false);
     done.arrivals.end();
     threads.into_iter().for_each(|thread| drop(thread.join()));

@@ -8,7 +8,7 @@
 //! opened; a draft follows its file when that is renamed through the same desk, and has nowhere to go when it is removed.
 //! Non-goals: changing a file in place, locks.
 
-use super::draft::{Draft, Target, refuse_losses};
+use super::draft::{Draft, Names, Target, refuse_losses};
 use super::leases::Lessee;
 use super::locks::{LockAt, Locker};
 use super::temp::{is_temp_name, temp_name};
@@ -24,7 +24,7 @@ use renkei_core::wire::{encode, violation};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What one desk may have open.
 pub const MAX_OPEN: usize = 4096;
@@ -47,8 +47,7 @@ pub struct Desk {
     /// Drafts that were left for another session to take up; `None` if all go with the desk.
     left: Option<Arc<AtomicUsize>>,
     open: Mutex<Table>,
-    /// Held by those who give drafts their names, and alone by those who take names away.
-    names: RwLock<()>,
+    names: Names,
 }
 
 struct Table {
@@ -92,7 +91,7 @@ impl Desk {
             job,
             left: None,
             open: Mutex::new(table),
-            names: RwLock::new(()),
+            names: Names::default(),
         })
     }
 
@@ -442,7 +441,7 @@ impl Desk {
 
     fn remove(&self, path: &RelPath) -> Result<(), Error> {
         let (dir, name) = self.place(path)?;
-        let _names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let _names = self.names.take()?;
         dir.remove_file(&name)?;
         self.each_draft(|target| target.is_gone |= target.path == *path);
         Ok(())
@@ -458,7 +457,7 @@ impl Desk {
             return Err(Error::new(Code::RenamedIntoItself, "rename", from, to));
         }
         let ((dir, name), (to_dir, to_name)) = (self.place(from)?, self.place(to)?);
-        let _names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let _names = self.names.take()?;
         match replace {
             true => dir.rename(&name, &*to_dir, &to_name)?,
             false => dir.rename_no_replace(&name, &*to_dir, &to_name)?,
@@ -510,6 +509,7 @@ impl Files for Desk {
         if !op.changes() {
             return self.do_one(op, content);
         }
+        self.names.expect_more()?;
         let parents = self.parents_of(&op);
         let is_held = !parents.is_empty() && parents.iter().all(|dir| self.note(&**dir));
         let from = match &op {
@@ -544,6 +544,10 @@ impl Files for Desk {
             Open::File(file) => file.descriptor()?.try_clone_to_owned().ok(),
             _ => None,
         }
+    }
+
+    fn fence(&self) {
+        self.names.fence();
     }
 }
 

@@ -11,8 +11,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 struct Bench {
     keep: tempfile::TempDir,
@@ -281,6 +281,51 @@ fn drafts_of_a_lost_session_are_taken_up_by_the_next() {
     assert_eq!(bench.code(resume("f", kept)), Code::DraftLost, "another session's");
     bench.desk = desk(&top, true);
     assert_eq!(bench.code(resume("f", kept)), Code::DraftLost);
+}
+
+#[test]
+fn who_is_gone_changes_no_name_and_the_next_may_go_on_with_his_draft() {
+    let mut bench = Bench::new();
+    let (top, left) = (bench.keep.path().to_owned(), Arc::new(AtomicUsize::new(0)));
+    bench.desk = desk(&top, true).leaving(7, left.clone());
+    fs::write(bench.at("f"), "newer").unwrap();
+    let draft = bench.draft("f", Start::Empty);
+    bench.write(draft, 0, b"of the one who is gone");
+    bench.desk.fence();
+    let (from, to) = (rel("f"), rel("g"));
+    let alter = Op::Alter { path: rel("f"), change: Alteration { mode: Some(0), ..Alteration::default() } };
+    let publish = Op::Publish { handle: draft, mtime: None };
+    for op in [publish, Op::Rename { from, to, replace: true }, Op::Remove(rel("f")), alter] {
+        assert_eq!(bench.code(op), Code::ConnectionLost);
+    }
+    assert_eq!(bench.text("f"), "newer");
+    bench.desk = desk(&top, true).leaving(7, left);
+    assert_eq!(bench.open(Op::Resume { path: rel("f"), handle: draft, mode: 0 }), draft);
+    bench.publish(draft);
+    assert_eq!(bench.text("f"), "of the one who is gone");
+}
+
+#[test]
+fn a_publication_that_waits_for_the_disk_when_its_session_ends_comes_to_nothing() {
+    let keep = tempfile::tempdir().unwrap();
+    fs::create_dir(keep.path().join("base")).unwrap();
+    let at = keep.path().join("base/f");
+    fs::write(&at, "newer").unwrap();
+    let store = FaultStore::new(LocalStore::open(keep.path(), Access::ReadWrite).unwrap());
+    let (begun, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    store.pause(Call::SyncAll, [begun.clone(), end.clone()]);
+    let desk = Desk::new(Arc::new(store), rel("base"), true).unwrap();
+    let opened = desk.operate(Op::Draft { path: rel("f"), start: Start::Empty, mode: 0 }, b"").unwrap();
+    let Answer::Opened { handle, .. } = opened else { panic!() };
+    desk.operate(Op::Write { handle, offset: 0 }, b"older").unwrap();
+    std::thread::scope(|scope| {
+        let published = scope.spawn(|| desk.operate(Op::Publish { handle, mtime: None }, b""));
+        begun.wait();
+        desk.fence();
+        end.wait();
+        assert_eq!(published.join().unwrap().unwrap_err().code, Code::ConnectionLost);
+    });
+    assert_eq!(fs::read_to_string(&at).unwrap(), "newer");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Bytes copied at once where the file system does not copy by itself.
 const COPY_BYTES: usize = 1 << 20;
@@ -51,6 +51,41 @@ pub(super) struct Target {
     pub(super) path: RelPath,
     /// Whether the name was removed, so that there is nothing to publish to.
     pub(super) is_gone: bool,
+}
+
+/// Who may change names now, of those who use one desk; nobody when they are gone.
+#[derive(Default)]
+pub(super) struct Names {
+    lock: RwLock<()>,
+    are_fenced: AtomicBool,
+}
+
+impl Names {
+    /// For those who give drafts their names.
+    pub(super) fn give(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+        let held = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        self.expect_more().map(|()| held)
+    }
+
+    /// For one alone, who takes names away.
+    pub(super) fn take(&self) -> Result<RwLockWriteGuard<'_, ()>, Error> {
+        let held = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        self.expect_more().map(|()| held)
+    }
+
+    /// Refuses whatever has not begun: who asked for it does not hear of it any more, and whoever comes after him may have
+    /// changed the same names.
+    pub(super) fn fence(&self) {
+        self.are_fenced.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes as long as nobody is fenced.
+    pub(super) fn expect_more(&self) -> Result<(), Error> {
+        match self.are_fenced.load(Ordering::SeqCst) {
+            true => Err(Error::new(Code::ConnectionLost, "change", "file session", "it is over")),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Where a draft's bytes are.
@@ -165,7 +200,7 @@ impl Draft {
     }
 
     /// Makes what it holds durable under the file's name; `names` is held while it is renamed.
-    pub(super) fn publish(&self, mtime: Option<FileTime>, names: &RwLock<()>) -> Result<(), Error> {
+    pub(super) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<(), Error> {
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         let target = self.target().clone();
         if target.is_gone {
@@ -193,8 +228,8 @@ impl Draft {
     }
 
     /// Gives the temporary file its name, wherever that is now; no rename or removal comes in between.
-    fn rename(&self, body: &Body, names: &RwLock<()>) -> Result<Target, Error> {
-        let _names = names.read().unwrap_or_else(PoisonError::into_inner);
+    fn rename(&self, body: &Body, names: &Names) -> Result<Target, Error> {
+        let _names = names.give()?;
         let target = self.target().clone();
         if target.is_gone {
             return Err(gone(&target));

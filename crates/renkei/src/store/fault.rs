@@ -10,7 +10,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
 /// The operations of a store that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +162,11 @@ impl<S: Store> FaultStore<S> {
         self.plan.state().faults.push(Armed { fault, calls: 0, bytes: 0 });
     }
 
+    /// Lets the next call of `op` wait at both barriers before it is made.
+    pub fn pause(&self, op: Op, at: [Arc<Barrier>; 2]) {
+        self.plan.state().pause = Some((op, at));
+    }
+
     /// Removes all faults.
     pub fn clear_faults(&self) {
         self.plan.state().faults.clear();
@@ -186,6 +191,7 @@ struct State {
     faults: Vec<Armed>,
     events: Vec<Event>,
     clock: u64,
+    pause: Option<(Op, [Arc<Barrier>; 2])>,
 }
 
 struct Armed {
@@ -265,6 +271,7 @@ impl Plan {
             let len = call.range.end.saturating_sub(call.range.start);
             (state.tick(), state.strike(call.op, call.path, len))
         };
+        self.wait_if_paused(call.op);
         let done = work(struck.map(|(_, let_through)| let_through));
         let result = match (struck, done) {
             (None, Some(result)) => result,
@@ -272,6 +279,13 @@ impl Plan {
         };
         self.log(call, began, result.as_ref().err().map(|error| error.code));
         result
+    }
+
+    fn wait_if_paused(&self, op: Op) {
+        let pause = self.state().pause.take_if(|(paused, _)| *paused == op);
+        for barrier in pause.iter().flat_map(|(_, at)| at) {
+            barrier.wait();
+        }
     }
 
     fn log(&self, call: Call<'_>, began: u64, failed: Option<Code>) {
