@@ -4,6 +4,7 @@
 //! statements run on both. Callers block: they are threads, and each statement is short. Guarantee: what a call stored
 //! is durable when it returns. Non-goal: data of files.
 
+mod connections;
 mod notices;
 mod schema;
 mod transfers;

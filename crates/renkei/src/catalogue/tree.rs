@@ -3,13 +3,14 @@
 //! What a call stored is durable when it returns, all of it or nothing. Reads see whole transactions. A failed read
 //! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
 
+use super::connections::{Connections, Work};
 use super::transfers::{count, moment, pack, unpack};
 use super::tree_home::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{
     Bound, Many, Scope, Script, Value, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at,
     store,
 };
-use super::trees::{Base, Readers, VolumeId};
+use super::trees::{Base, VolumeId};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
@@ -17,7 +18,7 @@ use renkei_core::namespace::{Content, Effects, Name, Node, NodeId, Numbered, Ori
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, AnyPool, Row as _, Transaction};
+use sqlx::{AnyConnection, Row as _};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,9 +27,6 @@ use std::time::Duration;
 
 /// Records after which a server counts its tables for the first time.
 const COUNTED_FROM: u64 = 512;
-
-/// A transaction.
-pub(super) type Work = Transaction<'static, Any>;
 
 /// The tree of a volume.
 pub struct VolumeTree {
@@ -39,8 +37,8 @@ pub struct VolumeTree {
     pub(super) shown: AtomicI64,
     /// Whether its connections are those of the tree beside which it is.
     pub(super) is_beside: bool,
-    pub(super) writer: AnyPool,
-    pub(super) readers: Arc<Readers>,
+    pub(super) writers: Arc<Connections>,
+    pub(super) readers: Arc<Connections>,
     pub(super) tail: Tail,
 }
 
@@ -151,25 +149,23 @@ impl VolumeTree {
     }
 
     async fn make_root(&self) -> Result<(), sqlx::Error> {
-        let mut work = self.writer.begin().await?;
-        let position = self.lock(&mut work).await?;
+        let (mut work, position) = self.begin().await?;
         let sql = "SELECT COUNT(*) FROM tree_nodes WHERE volume = $1 AND id = $2";
         let root = self.ask_shown(sql).bind(signed(ROOT));
         let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
+        let mut script = self.script();
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
-            let mut script = self.script();
             store(&mut script, self.shown(), Effects { nodes, names: Vec::new() });
-            script.execute(&mut work).await?;
         }
-        work.commit().await
+        work.commit_with(script).await
     }
 
     /// Closes its connections; whoever has it finds nothing any more.
     pub(super) fn close(&self) {
         self.base.run_to_end(async {
             self.readers.close().await;
-            self.writer.close().await;
+            self.writers.close().await;
         });
     }
 
@@ -180,6 +176,15 @@ impl VolumeTree {
         read: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, Error> {
         self.base.run(op, self.readers.lend(read))
+    }
+
+    /// Changes something with one statement; the same connection does whatever else changes.
+    pub(super) fn write<T>(
+        &self,
+        op: &str,
+        write: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Error> {
+        self.base.run(op, self.writers.lend(write))
     }
 
     /// A statement whose first value is the volume's number.
@@ -288,9 +293,9 @@ impl VolumeTree {
         if self.scope.lite || magnitude(before) == magnitude(after) {
             return Ok(());
         }
-        self.base.run("count", async {
+        self.write("count", async |connection| {
             for sql in ["ANALYZE tree_nodes", "ANALYZE tree_names"] {
-                sqlx::query(sql).execute(&self.writer).await?;
+                sqlx::query(sql).execute(&mut *connection).await?;
             }
             Ok(())
         })
@@ -313,12 +318,18 @@ impl VolumeTree {
         self.read("read", rows)
     }
 
-    /// How far the tree is; nobody else changes it until the transaction ends.
-    pub(super) async fn lock(&self, work: &mut AnyConnection) -> Result<Position, sqlx::Error> {
+    /// Begins a transaction, and says how far the tree is; nobody else changes it until that ends.
+    pub(super) async fn begin(&self) -> Result<(Work, Position), sqlx::Error> {
+        let (work, found) = self.writers.begin(self.lock()).await?;
+        Ok((work, position_at(&found)?))
+    }
+
+    /// What a transaction on the tree begins with: rows of a [`Position`].
+    pub(super) fn lock(&self) -> Script {
         let mut script = self.script();
         script.add(&LOCK, self.scope, vec![[]]);
         script.add(&POSITION, self.scope, vec![[]]);
-        position_at(&script.fetch(work).await?)
+        script
     }
 
     /// Records after `after`, at most `most`.
@@ -378,9 +389,9 @@ impl VolumeTree {
         let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
             ON CONFLICT (volume, origin) DO UPDATE SET given = tree_origins.given + excluded.given \
             RETURNING given";
-        self.base.run("write", async {
+        self.write("write", async |connection| {
             let query = self.ask(sql).bind(i64::from(origin.0));
-            let row = query.bind(moment(count)).fetch_one(&self.writer).await?;
+            let row = query.bind(moment(count)).fetch_one(connection).await?;
             let last = count_at(&row, 0)?;
             Ok(last + 1 - count..last + 1)
         })
@@ -413,13 +424,9 @@ impl VolumeTree {
 
     /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
     pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
-        self.base.run("write", async {
-            let mut work = self.writer.begin().await?;
-            let mut script = self.script();
-            self.put_held(&mut script, held);
-            script.execute(&mut work).await?;
-            work.commit().await
-        })
+        let mut script = self.script();
+        self.put_held(&mut script, held);
+        self.base.run("write", self.writers.execute(script))
     }
 
     /// The same, as a part of more.
@@ -440,11 +447,11 @@ impl VolumeTree {
     pub fn replace_held(&self, id: NodeId, known: &Held, by: Option<&Held>) -> Result<bool, Error> {
         let changed = "UPDATE tree_held SET held = $4 WHERE volume = $1 AND node = $2 AND held = $3";
         let gone = "DELETE FROM tree_held WHERE volume = $1 AND node = $2 AND held = $3";
-        self.base.run("write", async {
+        self.write("write", async |connection| {
             let query = self.ask(if by.is_some() { changed } else { gone });
             let query = query.bind(signed(id)).bind(pack(known));
             let query = if let Some(by) = by { query.bind(pack(by)) } else { query };
-            Ok(query.execute(&self.writer).await?.rows_affected() > 0)
+            Ok(query.execute(connection).await?.rows_affected() > 0)
         })
     }
 
@@ -459,11 +466,9 @@ impl VolumeTree {
 
     /// Notes something under a key.
     pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
-        self.base.run("write", async {
-            let mut script = self.script();
-            self.put_note(&mut script, key, value.to_vec());
-            script.execute(&mut *self.writer.acquire().await?).await
-        })
+        let mut script = self.script();
+        self.put_note(&mut script, key, value.to_vec());
+        self.base.run("write", self.writers.execute(script))
     }
 
     /// The same, as a part of more.
@@ -487,6 +492,8 @@ pub(crate) fn follow_names(
     Ok(node.map(|node| (dir, node)))
 }
 
+/// Columns of the rows that [`POSITION`] finds.
+pub(super) const POSITION_COLUMNS: usize = 6;
 /// How far a tree is, a row for each site that has changed it, or one without a site.
 const POSITION: Many = Many {
     before: "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
@@ -502,7 +509,8 @@ const LOCK: Many = Many {
     after: "",
 };
 
-fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
+/// How far a tree is, of the rows that [`POSITION`] finds.
+pub(super) fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
     let first = rows.first().ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
     let (seq, number, whole) = (count_at(first, 0)?, count_at(first, 1)?, count_at(first, 2)?);
     let mut position = Position { seq, number, whole, ..Position::default() };

@@ -122,11 +122,9 @@ impl VolumeTree {
 
     /// Adds directories to the list that the plain tree lost while something in them was away.
     pub fn set_away(&self, away: &[Away]) -> Result<(), Error> {
-        self.base.run("write", async {
-            let mut work = self.writer.begin().await?;
-            PUT_AWAY.execute(&mut work, self.scope, away.iter().map(row).collect()).await?;
-            work.commit().await
-        })
+        let mut script = self.script();
+        script.add(&PUT_AWAY, self.scope, away.iter().map(row).collect());
+        self.base.run("write", self.writers.execute(script))
     }
 
     /// The plain tree has these now; of files is told what it has.
@@ -135,11 +133,9 @@ impl VolumeTree {
         self.set_held(&held)?;
         let upto = |held: &Option<Held>| stored(held.as_ref().map_or(i64::MAX as u64, |held| held.version));
         let rows = here.iter().map(|(id, held)| [number(*id), upto(held)]).collect();
-        self.base.run("write", async {
-            let mut work = self.writer.begin().await?;
-            DROP_OLDER.execute(&mut work, self.scope, rows).await?;
-            work.commit().await
-        })
+        let mut script = self.script();
+        script.add(&DROP_OLDER, self.scope, rows);
+        self.base.run("write", self.writers.execute(script))
     }
 
     /// All names of some nodes.

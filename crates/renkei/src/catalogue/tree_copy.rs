@@ -29,13 +29,7 @@ impl VolumeTree {
         records: &[Record],
         held: &[(NodeId, Option<Held>)],
     ) -> Result<(), Error> {
-        let _within = self.base.enter();
-        let begun = self.base.run("follow", async {
-            let mut work = self.writer.begin().await?;
-            let position = self.lock(&mut work).await?;
-            Ok((work, position))
-        });
-        let (mut work, mut position) = begun?;
+        let (work, mut position) = self.base.run("follow", self.begin())?;
         if position.is_coming() {
             return Err(violation("volume", "a record before the last page"));
         }
@@ -45,15 +39,12 @@ impl VolumeTree {
         let own = position.taken.get(&origin).copied().unwrap_or(0);
         // A site that begins anew numbers on after what the log has of it.
         position.number = position.number.max(own);
-        self.base.run("follow", async {
-            let mut script = self.script();
-            store(&mut script, self.shown(), effects);
-            self.forget_pending(&mut script, own);
-            self.put_held(&mut script, held);
-            self.store_position(&mut script, &position);
-            script.execute(&mut work).await?;
-            work.commit().await
-        })?;
+        let mut script = self.script();
+        store(&mut script, self.shown(), effects);
+        self.forget_pending(&mut script, own);
+        self.put_held(&mut script, held);
+        self.store_position(&mut script, &position);
+        self.base.run("follow", work.commit_with(script))?;
         self.count_again(before, position.seq)
     }
 
@@ -72,15 +63,13 @@ impl VolumeTree {
         let last = changes.iter().map(|made| made.number).max().unwrap_or(0);
         let rows = changes.iter().map(|made| [stored(made.number), Value::Bytes(pack(made))]).collect();
         self.base.run("keep", async {
-            let mut work = self.writer.begin().await?;
-            let mut position = self.lock(&mut work).await?;
+            let (work, mut position) = self.begin().await?;
             position.number = position.number.max(last);
             let mut script = self.script();
             script.add(&KEEP, self.scope, rows);
             self.put_held(&mut script, held);
             self.store_position(&mut script, &position);
-            script.execute(&mut work).await?;
-            work.commit().await
+            work.commit_with(script).await
         })
     }
 }

@@ -5,8 +5,9 @@
 //! which a batch makes a thousand files is written once. The volume's row is locked first, so batches of several
 //! daemons follow each other.
 
+use super::connections::Work;
 use super::transfers::{moment, pack};
-use super::tree::{Held, Position, VolumeTree, Work};
+use super::tree::{Held, POSITION_COLUMNS, Position, VolumeTree, position_at};
 use super::tree_rows::{Many, Script, Value, by_name, id_at, node_at, number, spot_at, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::home::Home;
@@ -68,14 +69,7 @@ impl VolumeTree {
         held: impl FnOnce(&[Record]) -> Vec<(NodeId, Option<Held>)>,
         note: impl FnOnce(&[Record], &ByDifference) -> Option<Note>,
     ) -> Result<Vec<Record>, Error> {
-        let _within = self.base.enter();
-        let (work, position) = self.base.run("decide", async {
-            let mut work = self.writer.begin().await?;
-            let position = self.lock(&mut work).await?;
-            Ok((work, position))
-        })?;
-        let reading = Reading::new(self, work);
-        reading.read_ahead(changes)?;
+        let (reading, position) = Reading::begin(self, changes)?;
         let (records, effects) = decide_all(&reading, position.clone(), changes)?;
         let differences = reading.differences(&effects)?;
         let (work, before, held) = (reading.work.into_inner(), position.seq, held(&records));
@@ -88,7 +82,7 @@ impl VolumeTree {
 
     async fn store_records(
         &self,
-        mut work: Work,
+        work: Work,
         mut position: Position,
         records: &[Record],
         (effects, differences, note): (Effects, ByDifference, Option<Note>),
@@ -106,8 +100,7 @@ impl VolumeTree {
             self.put_note(&mut script, key, value);
         }
         self.store_position(&mut script, &position);
-        script.execute(&mut work).await?;
-        work.commit().await?;
+        work.commit_with(script).await?;
         self.tail.grow(position.seq);
         Ok(())
     }
@@ -161,6 +154,8 @@ const PUT_ORIGINS: Many = Many {
     after: " ON CONFLICT (volume, origin) DO UPDATE SET taken = excluded.taken, given = \
         CASE WHEN excluded.given > tree_origins.given THEN excluded.given ELSE tree_origins.given END",
 };
+/// Columns of the rows that [`FIND_NODES`] finds; those of [`FIND_NAMES`] begin with the same.
+const NODE_COLUMNS: usize = 2;
 /// A cross join is what makes SQLite take each wanted row and look it up, and not the other way round.
 pub(super) const FIND_NAMES: Many = Many {
     before: "WITH wanted (dir, name) AS (VALUES ",
@@ -220,51 +215,58 @@ struct Known {
 }
 
 impl<'a> Reading<'a> {
-    fn new(tree: &'a VolumeTree, work: Work) -> Self {
-        Reading { tree, work: RefCell::new(work), known: RefCell::default(), failed: RefCell::default() }
+    /// Begins a batch of changes; what they name is read.
+    fn begin(tree: &'a VolumeTree, changes: &[Numbered]) -> Result<(Self, Position), Error> {
+        let mut wanted = Wanted::default();
+        changes.iter().for_each(|numbered| wanted.add(&numbered.change));
+        let names = wanted.names.clone();
+        let script = wanted.asked(tree, tree.lock());
+        let begun = tree.base.run("decide", async {
+            let (work, found) = tree.writers.begin(script).await?;
+            let (position, found): (Vec<AnyRow>, _) =
+                found.into_iter().partition(|row| row.len() == POSITION_COLUMNS);
+            Ok((work, position_at(&position)?, wanted.known(&found)?))
+        });
+        let (work, position, known) = begun?;
+        let reading = Reading {
+            tree,
+            work: RefCell::new(work),
+            known: RefCell::new(known),
+            failed: RefCell::default(),
+        };
+        reading.read_meant(names, changes)?;
+        Ok((reading, position))
     }
 
     fn check(&self) -> Result<(), Error> {
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Reads what changes name.
-    fn read_ahead(&self, changes: &[Numbered]) -> Result<(), Error> {
-        let mut wanted = Wanted::default();
-        changes.iter().for_each(|numbered| wanted.add(&numbered.change));
-        self.read(wanted.nodes, wanted.names.clone())?;
+    /// Reads what changes mean with the names that they say.
+    fn read_meant(&self, names: BTreeSet<Spot>, changes: &[Numbered]) -> Result<(), Error> {
         let meant = |at: Spot| meant_spot(self, &at);
-        let mut spots: BTreeSet<Spot> = wanted.names.into_iter().map(meant).collect();
-        self.read(BTreeSet::new(), spots.clone())?;
+        let mut spots: BTreeSet<Spot> = names.into_iter().map(meant).collect();
+        self.read(Wanted::of_names(spots.clone()))?;
         let merging = merging(self, changes.iter().map(|numbered| &numbered.change));
         if merging.is_empty() {
             return Ok(());
         }
         let into = |at: Spot| Some(Spot { dir: *merging.get(&at.dir)?, ..at });
         spots = spots.into_iter().filter_map(into).collect();
-        self.read(BTreeSet::new(), spots)
+        self.read(Wanted::of_names(spots))
     }
 
-    /// Reads nodes, and names with the nodes they are of, as far as they are not known.
-    fn read(&self, mut nodes: BTreeSet<NodeId>, mut names: BTreeSet<Spot>) -> Result<(), Error> {
+    /// Reads what is not known.
+    fn read(&self, mut wanted: Wanted) -> Result<(), Error> {
         let mut known = self.known.borrow_mut();
-        nodes.retain(|id| !known.nodes.contains_key(id));
-        names.retain(|at| !known.names.contains_key(at));
-        let (shown, mut script) = (self.tree.shown(), self.tree.script());
-        script.add(&FIND_NODES, shown, nodes.iter().map(|id| [number(*id)]).collect());
-        script.add(&FIND_NAMES, shown, names.iter().map(by_name).collect());
+        wanted.nodes.retain(|id| !known.nodes.contains_key(id));
+        wanted.names.retain(|at| !known.names.contains_key(at));
+        let script = wanted.asked(self.tree, self.tree.script());
         let found = self.tree.base.run("decide", script.fetch(&mut self.work.borrow_mut()))?;
-        known.nodes.extend(nodes.into_iter().map(|id| (id, None)));
-        known.names.extend(names.into_iter().map(|at| (at, None)));
-        let mut note = |row: &AnyRow| {
-            let id = id_at(row, 0)?;
-            known.nodes.insert(id, node_at(row, 1)?);
-            if row.len() > 2 {
-                known.names.insert(spot_at(row, 2)?, Some(id));
-            }
-            Ok(())
-        };
-        found.iter().try_for_each(&mut note).map_err(|error| self.tree.base.failed("decide", &error))
+        let read = wanted.known(&found).map_err(|error| self.tree.base.failed("decide", &error))?;
+        known.nodes.extend(read.nodes);
+        known.names.extend(read.names);
+        Ok(())
     }
 
     /// What a batch did to the use of owners.
@@ -292,14 +294,14 @@ impl<'a> Reading<'a> {
 impl Tree for Reading<'_> {
     fn node(&self, id: NodeId) -> Option<Node> {
         if !self.known.borrow().nodes.contains_key(&id) {
-            self.note(self.read(BTreeSet::from([id]), BTreeSet::new()))?;
+            self.note(self.read(Wanted { nodes: BTreeSet::from([id]), ..Wanted::default() }))?;
         }
         self.known.borrow().nodes.get(&id)?.clone()
     }
 
     fn child(&self, at: &Spot) -> Option<NodeId> {
         if !self.known.borrow().names.contains_key(at) {
-            self.note(self.read(BTreeSet::new(), BTreeSet::from([at.clone()])))?;
+            self.note(self.read(Wanted::of_names(BTreeSet::from([at.clone()]))))?;
         }
         let id = (*self.known.borrow().names.get(at)?)?;
         match self.known.borrow().nodes.get(&id) {
@@ -325,6 +327,32 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
+    fn of_names(names: BTreeSet<Spot>) -> Self {
+        Wanted { names, ..Wanted::default() }
+    }
+
+    /// A script that finds nodes, and names with the nodes they are of, after what it does before.
+    fn asked(&self, tree: &VolumeTree, mut script: Script) -> Script {
+        script.add(&FIND_NODES, tree.shown(), self.nodes.iter().map(|id| [number(*id)]).collect());
+        script.add(&FIND_NAMES, tree.shown(), self.names.iter().map(by_name).collect());
+        script
+    }
+
+    /// What is known by the rows that were found.
+    fn known(self, found: &[AnyRow]) -> Result<Known, sqlx::Error> {
+        let mut known = Known::default();
+        known.nodes.extend(self.nodes.into_iter().map(|id| (id, None)));
+        known.names.extend(self.names.into_iter().map(|at| (at, None)));
+        for row in found {
+            let id = id_at(row, 0)?;
+            known.nodes.insert(id, node_at(row, 1)?);
+            if row.len() > NODE_COLUMNS {
+                known.names.insert(spot_at(row, NODE_COLUMNS)?, Some(id));
+            }
+        }
+        Ok(known)
+    }
+
     pub(super) fn add(&mut self, change: &Change) {
         match change {
             Change::Make { id, at, .. } | Change::Link { id, at, .. } => {

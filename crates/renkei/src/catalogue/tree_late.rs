@@ -5,7 +5,7 @@
 //! beside the tree, as what it holds, stays where it is: nodes have the same numbers in both.
 
 use super::transfers::moment;
-use super::tree::{Position, Tail, VolumeTree};
+use super::tree::{Position, Tail, VolumeTree, position_at};
 use super::tree_rows::Scope;
 use super::trees::{beside, number};
 use renkei_core::error::Error;
@@ -24,14 +24,14 @@ impl VolumeTree {
     /// `CatalogueFailed`.
     pub fn late_copy(&self) -> Result<VolumeTree, Error> {
         let id = beside(self.id);
-        let (volume, shown) = self.base.run("open", number(&self.writer, id))?;
+        let (volume, shown) = self.base.run("open", number(&self.writers, id))?;
         let late = VolumeTree {
             base: self.base.clone(),
             id,
             scope: Scope { volume, ..self.scope },
             shown: AtomicI64::new(shown),
             is_beside: true,
-            writer: self.writer.clone(),
+            writers: self.writers.clone(),
             readers: self.readers.clone(),
             tail: Tail::default(),
         };
@@ -55,10 +55,9 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
     pub fn show_late(&self, origin: Origin, late: &VolumeTree) -> Result<(), Error> {
-        let _within = self.base.enter();
         let begun = self.base.run("show", async {
-            let mut work = self.writer.begin().await?;
-            let (before, new) = (self.lock(&mut work).await?, late.lock(&mut work).await?);
+            let (mut work, before) = self.begin().await?;
+            let new = position_at(&late.lock().fetch(&mut work).await?)?;
             Ok((work, before, new))
         });
         let (mut work, before, new) = begun?;
@@ -113,13 +112,16 @@ impl VolumeTree {
              (SELECT {key} FROM tree_{table} WHERE volume = $1 ORDER BY {key} LIMIT 1 OFFSET {REMOVED_AT_ONCE})"
         );
         let rest = format!("DELETE FROM tree_{table} WHERE volume = $1");
-        self.base.run("remove", async {
-            let some =
-                sqlx::query(AssertSqlSafe(some)).bind(number).execute(&self.writer).await?.rows_affected();
+        self.write("remove", async |connection| {
+            let some = sqlx::query(AssertSqlSafe(some))
+                .bind(number)
+                .execute(&mut *connection)
+                .await?
+                .rows_affected();
             if some > 0 {
                 return Ok(some);
             }
-            sqlx::query(AssertSqlSafe(rest)).bind(number).execute(&self.writer).await?;
+            sqlx::query(AssertSqlSafe(rest)).bind(number).execute(connection).await?;
             Ok(0)
         })
     }

@@ -100,10 +100,8 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` for a page that does not follow.
     pub fn load(&self, origin: Origin, page: &Page) -> Result<(), Error> {
-        let _within = self.base.enter();
         let begun = self.base.run("load", async {
-            let mut work = self.writer.begin().await?;
-            let position = self.lock(&mut work).await?;
+            let (mut work, position) = self.begin().await?;
             let coming = self.coming(&mut work).await?;
             Ok((work, position, coming))
         });
@@ -188,9 +186,9 @@ impl VolumeTree {
         let mut forgotten = 0;
         loop {
             // In parts, so that changes come between them.
-            let part = self.base.run("trim", async {
+            let part = self.write("trim", async |connection| {
                 let query = self.ask(sql).bind(moment(upto)).bind(FORGOTTEN_AT_ONCE);
-                Ok(query.execute(&self.writer).await?.rows_affected())
+                Ok(query.execute(connection).await?.rows_affected())
             })?;
             forgotten += part;
             if part == 0 {

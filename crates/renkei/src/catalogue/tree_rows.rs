@@ -82,18 +82,6 @@ impl Many {
         if scope.lite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
     }
 
-    /// Executes it for all rows.
-    pub(super) async fn execute<const N: usize>(
-        &self,
-        work: &mut AnyConnection,
-        scope: Scope,
-        rows: Vec<[Value; N]>,
-    ) -> Result<(), sqlx::Error> {
-        let mut script = Script::new(scope);
-        script.add(self, scope, rows);
-        script.execute(work).await
-    }
-
     /// Fetches what it finds for all rows.
     pub(super) async fn fetch<const N: usize>(
         &self,
@@ -111,6 +99,7 @@ impl Many {
 ///
 /// SQLite is asked on a thread of its own, and to wake that costs more than a short statement; so it gets short ones together.
 /// A server takes one at a time if it is to keep them prepared.
+#[derive(Default)]
 pub(super) struct Script {
     lite: bool,
     steps: Vec<(String, Vec<Value>)>,
@@ -129,6 +118,18 @@ impl Script {
             let volume = (!scope.lite).then_some(Value::Number(scope.volume));
             self.steps.push((sql, volume.into_iter().chain(part.into_iter().flatten()).collect()));
         }
+    }
+
+    /// The same after a statement without values.
+    pub(super) fn after(mut self, sql: &str) -> Self {
+        self.steps.insert(0, (sql.into(), Vec::new()));
+        self
+    }
+
+    /// The same before a statement without values.
+    pub(super) fn before(mut self, sql: &str) -> Self {
+        self.steps.push((sql.into(), Vec::new()));
+        self
     }
 
     fn queries(mut self) -> impl Iterator<Item = Bound<'static>> {

@@ -56,10 +56,8 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn recount(&self) -> Result<bool, Error> {
-        let _within = self.base.enter();
         self.base.run("count", async {
-            let mut work = self.writer.begin().await?;
-            self.lock(&mut work).await?;
+            let (mut work, _) = self.begin().await?;
             let known = self.usage_in(&mut work).await?;
             let counted = self.count_nodes(&mut work).await?;
             if counted == known {
@@ -69,8 +67,7 @@ impl VolumeTree {
             let all = counted.into_iter().map(|(owner, of)| (owner, Difference::from(of))).collect();
             let mut script = self.script();
             self.add_usage(&mut script, all);
-            script.execute(&mut work).await?;
-            work.commit().await?;
+            work.commit_with(script).await?;
             Ok(true)
         })
     }

@@ -5,6 +5,7 @@
 //! number in front of each key. The statements are the same. In an SQLite file one connection writes and others read
 //! beside it; each reads the state after the last commit.
 
+use super::connections::Connections;
 use super::schema::{TREES, bring_up_to_date};
 use super::tree::{Tail, VolumeTree};
 use super::tree_rows::Scope;
@@ -14,15 +15,13 @@ use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
 pub use renkei_core::wire::volume::VolumeId;
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::pool::PoolConnection;
-use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
+use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
-use tokio::sync::Semaphore;
 
 /// Connections that read an SQLite file at a time, or a server.
 const READERS: u32 = 4;
@@ -44,69 +43,7 @@ pub struct Trees {
 
 enum Place {
     Folder(PathBuf),
-    Server(AnyPool, Arc<Readers>),
-}
-
-/// Connections that read. Those that are free wait here and not in their pool, which asks each whether it still works when
-/// it goes and when it comes.
-pub(super) struct Readers {
-    base: Arc<Base>,
-    pool: AnyPool,
-    /// One for each connection that is lent.
-    lent: Semaphore,
-    free: Mutex<Vec<PoolConnection<Any>>>,
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        let _within = self.base.enter();
-        self.free().clear();
-    }
-}
-
-impl Readers {
-    fn of(base: &Arc<Base>, pool: AnyPool) -> Arc<Self> {
-        let (lent, free) = (Semaphore::new(READERS as usize), Mutex::default());
-        Arc::new(Readers { base: base.clone(), pool, lent, free })
-    }
-
-    /// Reads with one of them. One with which a read failed goes back to the pool, which finds out whether it works.
-    pub(super) async fn lend<T>(
-        &self,
-        read: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, sqlx::Error> {
-        let _one = self.lent.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        let free = self.free().pop();
-        let mut connection = match free {
-            Some(connection) => connection,
-            None => self.connect().await?,
-        };
-        let result = read(&mut connection).await;
-        let mut free = self.free();
-        if result.is_ok() && !self.lent.is_closed() {
-            free.push(connection);
-        }
-        result
-    }
-
-    /// Connects on a thread of the runtime: the asker's may have the rights of another account, and the thread that works for
-    /// a connection to a file has those of the thread that made it.
-    async fn connect(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
-        let pool = self.pool.clone();
-        let connecting = self.base.runtime().spawn(async move { pool.acquire().await });
-        connecting.await.map_err(|_| sqlx::Error::PoolClosed)?
-    }
-
-    /// Ends all of them; no more can be lent.
-    pub(super) async fn close(&self) {
-        self.lent.close();
-        self.free().clear();
-        self.pool.close().await;
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<PoolConnection<Any>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    Server { writers: Arc<Connections>, readers: Arc<Connections> },
 }
 
 /// What all trees of a PoP work with.
@@ -126,7 +63,7 @@ impl Drop for Base {
 }
 
 impl Base {
-    fn runtime(&self) -> &Runtime {
+    pub(super) fn runtime(&self) -> &Runtime {
         self.runtime.as_ref().expect("it is there until the base is dropped")
     }
 
@@ -139,7 +76,7 @@ impl Base {
         self.runtime().block_on(work).map_err(|error| self.failed(op, &error))
     }
 
-    /// Lets the caller drop a transaction, which goes back to its pool.
+    /// Lets the caller drop a connection, which goes back to its pool.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.runtime().enter()
     }
@@ -168,7 +105,9 @@ impl Trees {
             Engine::Sqlite(_) => Place::Folder(home.state_dir().join("volumes")),
             Engine::Server(url) => {
                 let pool = base.run("open", open_server(url))?;
-                Place::Server(pool.clone(), Readers::of(&base, pool))
+                // The server may be started anew: the pool finds out before something is to be written.
+                let writers = Connections::of(&base, pool.clone(), SERVER_CONNECTIONS - READERS, false);
+                Place::Server { writers, readers: Connections::of(&base, pool, READERS, true) }
             }
         };
         Ok(Trees { place, base, open: Mutex::default() })
@@ -202,25 +141,26 @@ impl Trees {
                 }
                 self.remove_files(volume)
             }
-            Place::Server(pool, _) => self.base.run("remove", remove_rows(pool, volume)),
+            Place::Server { writers, .. } => self.base.run("remove", remove_rows(writers.pool(), volume)),
         }
     }
 
     fn open_tree(&self, volume: VolumeId) -> Result<VolumeTree, Error> {
-        let (writer, readers) = match &self.place {
-            Place::Server(pool, readers) => (pool.clone(), readers.clone()),
+        let (writers, readers) = match &self.place {
+            Place::Server { writers, readers } => (writers.clone(), readers.clone()),
             Place::Folder(folder) => {
                 let engine = Engine::in_file(&folder.join(format!("{}.sqlite", hex(&volume))))?;
                 let Engine::Sqlite(url) = engine else { unreachable!("a file is one of SQLite") };
                 let (writer, reader) = self.base.run("open", open_file(&url))?;
-                (writer, Readers::of(&self.base, reader))
+                let writers = Connections::of(&self.base, writer, 1, true);
+                (writers, Connections::of(&self.base, reader, READERS, true))
             }
         };
-        let (number, shown) = self.base.run("open", number(&writer, volume))?;
+        let (number, shown) = self.base.run("open", number(&writers, volume))?;
         let scope = Scope { volume: number, lite: matches!(self.place, Place::Folder(_)) };
         let (base, tail, shown) = (self.base.clone(), Tail::default(), AtomicI64::new(shown));
         let is_beside = false;
-        VolumeTree { base, id: volume, scope, shown, is_beside, writer, readers, tail }.with_root()
+        VolumeTree { base, id: volume, scope, shown, is_beside, writers, readers, tail }.with_root()
     }
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {
@@ -300,18 +240,23 @@ async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
 }
 
 /// The number that stands for a volume in the tables, a new one if it has none; and that of its nodes and names.
-pub(super) async fn number(pool: &AnyPool, volume: VolumeId) -> Result<(i64, i64), sqlx::Error> {
+pub(super) async fn number(writers: &Connections, volume: VolumeId) -> Result<(i64, i64), sqlx::Error> {
     let known = "SELECT number, COALESCE(shown, number) FROM tree_volumes WHERE id = $1";
     // Without a condition SQLite takes ON for that of a join.
     let draw = "INSERT INTO tree_volumes (number, id, seq, made, whole) \
         SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
-    for _ in 0..DRAWS {
-        if let Some(row) = sqlx::query(known).bind(volume.to_vec()).fetch_optional(pool).await? {
-            return Ok((row.try_get(0)?, row.try_get(1)?));
+    let number = async |connection: &mut AnyConnection| {
+        for _ in 0..DRAWS {
+            if let Some(row) =
+                sqlx::query(known).bind(volume.to_vec()).fetch_optional(&mut *connection).await?
+            {
+                return Ok((row.try_get(0)?, row.try_get(1)?));
+            }
+            sqlx::query(draw).bind(volume.to_vec()).execute(&mut *connection).await?;
         }
-        sqlx::query(draw).bind(volume.to_vec()).execute(pool).await?;
-    }
-    Err(sqlx::Error::Protocol("no number could be drawn for the volume".into()))
+        Err(sqlx::Error::Protocol("no number could be drawn for the volume".into()))
+    };
+    writers.lend(number).await
 }
 
 async fn remove_rows(pool: &AnyPool, volume: VolumeId) -> Result<(), sqlx::Error> {

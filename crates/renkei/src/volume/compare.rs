@@ -17,7 +17,9 @@ use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir};
 use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
-use renkei_core::namespace::{Attributes, Change, Kind, Name, Node, NodeId, Numbered, ROOT, Record, Spot};
+use renkei_core::namespace::{
+    Attributes, Change, Kind, Name, NewKind, Node, NodeId, Numbered, ROOT, Record, Spot,
+};
 use renkei_core::path::RelPath;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -120,6 +122,21 @@ pub(super) struct Place {
     pub(super) dir: Arc<dyn Dir>,
     pub(super) path: RelPath,
     pub(super) id: NodeId,
+}
+
+impl Batch {
+    /// Which directories paths are of, as long as that is so after its changes.
+    fn take_lasting_ids(&mut self) -> HashMap<RelPath, NodeId> {
+        let is_of_files = |made: &Numbered| match &made.change {
+            Change::Make { kind, .. } => !matches!(kind, NewKind::Dir),
+            Change::SetContent { .. } | Change::SetAttributes { .. } | Change::Remove { .. } => true,
+            Change::Link { .. } => true,
+            Change::Rename { .. } | Change::RemoveDir { .. } => false,
+        };
+        let lasts =
+            self.ids.len() < MOST_DONE && self.lost.is_empty() && self.changes.iter().all(is_of_files);
+        if lasts { std::mem::take(&mut self.ids) } else { HashMap::new() }
+    }
 }
 
 impl Place {
@@ -516,8 +533,16 @@ impl Compare {
     /// Those of the database; what was gathered is forgotten.
     pub(super) fn commit(&mut self) -> Result<(), Error> {
         let settled = self.settle_dirs();
-        let batch = std::mem::take(&mut self.batch);
-        settled.and_then(|()| self.decide(batch)).inspect_err(|_| self.numbers.change = None)
+        let mut batch = std::mem::take(&mut self.batch);
+        let ids = batch.take_lasting_ids();
+        settled.and_then(|()| self.decide(batch)).inspect_err(|_| self.numbers.change = None)?;
+        self.batch.ids = ids;
+        Ok(())
+    }
+
+    /// Forgets which directories paths are of: they are others from now on, or may be.
+    pub(super) fn forget_dirs(&mut self) {
+        self.batch.ids.clear();
     }
 
     /// Forgets what was gathered.

@@ -27,12 +27,15 @@ const PAGE: usize = 1000;
 impl Keeper {
     /// Does what was asked, and says how it went.
     pub(super) fn on_ask(&mut self, asked: Asked) {
-        let done = self.compare.commit().and_then(|()| match asked.ask {
+        let committed = self.compare.commit();
+        self.compare.forget_dirs();
+        let done = committed.and_then(|()| match asked.ask {
             Ask::Submit(changes) => self.submit(&changes),
             Ask::Own(change) => self.change_away(change),
             Ask::Place(arrived) => self.place(arrived),
             Ask::Judge(judged) => self.judge(judged),
         });
+        self.compare.forget_dirs();
         let failed = done.as_ref().err().filter(|error| error.code == Code::CatalogueFailed).cloned();
         // What it comes to in the plain tree is not told name by name.
         self.shared.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
