@@ -233,7 +233,7 @@ def mounts():
     """(m) Through a mounted file system: one file and a tree beside a copy, SRFS's table, a replica here, small files."""
     found = [Scenario(f"m-{rtt}", "through a mount", Path(G, rtt), GIGA, MOUNTS) for rtt in (10, 100, 350)]
     found.append(Scenario("m-montage", "Montage out of and into a mount", Path(G, 10), MONTAGE,
-                          ["renkei", "renkei-mount-early", *THROUGH]))
+                          ["renkei", "renkei-mount-followed", "renkei-mount-early", *THROUGH]))
     found += [Scenario(f"m-srfs-{rtt:g}", "SRFS's table: I/O lengths", srfs_path(rtt), HALF, THROUGH, paper=[SRFS[rtt]],
                        kind="lengths") for rtt in SRFS]
     found.append(Scenario("m-local", "a replica of this machine", Path(), GIGA, ["renkei-mount-local", "native"],

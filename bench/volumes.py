@@ -5,8 +5,6 @@ the PoP of the own site, so that no cache of a client has what earlier ones read
 """
 
 import contextlib
-import getpass
-import json
 import os
 import shutil
 import statistics
@@ -15,8 +13,8 @@ import time
 
 from bench import inside
 from bench.measure import Fail, kill, output
+from bench.peers.followed import Followed
 from bench.peers.mounts import Mount
-from bench.peers.renkei import Pop
 from bench.streams import by_program
 
 VOLUME, PORT = "big", 17560
@@ -27,7 +25,6 @@ JOINER = "a new follower"
 LISTED, A_FOLDER, CHANGES = 100_000, 1000, 1000
 WRITTEN, BYTES = 10_000, 4096
 JOINED = 1_000_000
-WITHIN = 120  # seconds for a site to be up to date
 STAGES = {"closed": "last close", "named": "home has all names", "there": "home has all content"}
 
 
@@ -44,68 +41,18 @@ class At(Mount):
         return self.pop.command("mount", "--foreground", f"/{VOLUME}", point)
 
 
-class Pair:
-    """A home with a volume, and a site that follows it and may change it."""
+class Pair(Followed):
+    """The same with a tree of empty files in the volume."""
 
     def __init__(self, run, files):
-        self.run, self.stage = run, run.stage
-        self.folders = [os.path.join(run.bench.target, name) for name in ("home", "far")]
-        for folder in self.folders:
+        self.run = run
+        folders = [os.path.join(run.bench.target, name) for name in ("home", "far")]
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
             os.mkdir(folder)
-        make_empty(os.path.join(self.folders[0], VOLUME), files)
-        stage = self.stage
-        self.home = Pop(stage, stage.dst, "volumehome", PORT, self.folders[0])
-        self.far = Pop(stage, stage.src, "volumefar", PORT, self.folders[1])
-        self.home.trust(self.far)
-        self.far.trust(self.home)
-        self.home.serve()
-        self.far.serve()
-        self.home.run("volume", "create", VOLUME, "--storage", "data", "--in-place", VOLUME)
-        for who in (self.far.name, f"*@{self.home.name}"):
-            self.home.run("volume", "grant", VOLUME, who, "write")
-
-    def follow(self):
-        self.far.run("volume", "subscribe", VOLUME, "--from", self.home.name, "--storage", "data", "--account",
-                     getpass.getuser())
-        self.far.run("volume", "grant", VOLUME, f"*@{self.far.name}", "write")
-
-    def standing(self, pop):
-        """How the volume stands at a site; what the PoP does not tell is not there."""
-        done = subprocess.run(self.stage.network.argv(pop.site, pop.command("--json", "volume", "show", VOLUME)),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        return (json.loads(done.stdout or "{}").get("standing") or {}) if done.returncode == 0 else {}
-
-    def followed(self):
-        return self.standing(self.far).get("followed") or {}
-
-    def await_that(self, is_so, within=WITHIN):
-        """Waits until something is so; the time it was seen."""
-        end = time.monotonic() + within
-        while not is_so():
-            if time.monotonic() > end:
-                raise Fail(f"not so within {within} s: {self.standing(self.far)} {self.standing(self.home)}")
-            time.sleep(0.02)
-        return time.monotonic()
-
-    def is_same(self):
-        """Whether the follower has all records of the home, and the home all changes."""
-        here = self.standing(self.far)
-        followed, last = here.get("followed") or {}, self.standing(self.home).get("records")
-        return bool(followed.get("writes")) and here.get("records") == last and followed.get("pending") == 0
-
-    def await_writing(self):
-        """Waits until the follower is up to date and takes changes."""
-        self.await_that(self.is_same)
-
-        def is_made():
-            try:
-                self.far.run("mkdir", f"/{VOLUME}/ready")
-                return True
-            except Fail:
-                return False
-        self.await_that(is_made)
-        self.await_that(self.is_same)
+        tree = os.path.join(folders[0], VOLUME)
+        make_empty(tree, files)
+        super().__init__(run.stage, VOLUME, PORT, tree, folders[1])
 
     def end_home(self):
         kill(self.home.processes(), 15)

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import time
 
+from bench import arrive
 from bench.measure import Fail, first_line
 from bench.peers.base import Peer, find, tree
+from bench.peers.followed import Followed
 from bench.peers.gfarm import Gfarm
 from bench.peers.renkei import Pop
 from bench.peers.ssh import Ssh
@@ -224,6 +226,43 @@ class RenkeiEarly(RenkeiWrite):
         return super().found(stage, item, target)
 
 
+class RenkeiFollowed(Mount):
+    """A PoP at either site: that of the source follows a volume of the other one, and is mounted. A copy has ended when the
+    destination has all of it."""
+
+    name = "renkei-mount-followed"
+    port = 17544
+    reads = False
+    encrypted = True
+    checks = "AEAD"
+    durable = "always"
+
+    def missing(self):
+        return None
+
+    def version(self):
+        return first_line(self.sites.stage.renkei, "--version")
+
+    def serve(self, stage):
+        storage = os.path.join(stage.folder(self.name), "storage")
+        os.makedirs(storage, exist_ok=True)
+        self.sites = Followed(stage, "followed", self.port, stage.target, storage)
+        self.sites.follow()
+        self.sites.await_writing()
+
+    def mounts(self, stage, folder, point):
+        return self.sites.far.command("mount", "--foreground", f"/{self.sites.volume}", point)
+
+    def copy(self, stage, item, target):
+        # What was made for the copy at the home is seen here a moment later.
+        seen = self.inside(stage, ["test", "-d", self.ends(stage, item, target)[1]])
+        self.sites.await_that(lambda: subprocess.run(stage.argv(stage.src, seen), check=False).returncode == 0)
+        home, far = self.sites.home.folder, self.sites.far.folder
+        wait = ["python3", os.path.abspath(arrive.__file__), stage.renkei, home, far, self.sites.volume]
+        command = super().copy(stage, item, target)
+        return [*command[:2], *wait, *command[2:]]
+
+
 class RenkeiLocal(Renkei):
     """A PoP on the machine of the mount, which is for reading alone."""
 
@@ -272,4 +311,4 @@ class GfarmWrite(Mount):
         self.gfarm.end(stage)
 
 
-PEERS = [Renkei, RenkeiWrite, RenkeiEarly, RenkeiLocal, Sshfs, SshfsWrite, Rclone, GfarmWrite]
+PEERS = [Renkei, RenkeiWrite, RenkeiEarly, RenkeiFollowed, RenkeiLocal, Sshfs, SshfsWrite, Rclone, GfarmWrite]
