@@ -1,9 +1,10 @@
 """Runs a command that changes a volume where it is followed, and waits until the home has all of it, content too.
 
-python3 arrive.py RENKEI DIR_OF_HOME DIR_OF_FOLLOWER VOLUME COMMAND...
+A folder that was made at the home is waited for first. `python3 arrive.py RENKEI DIR_OF_HOME DIR_OF_FOLLOWER VOLUME FOLDER COMMAND...`
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,9 @@ def has_all(renkei, home, far, volume):
     return followed["records"] == there["records"] and not there.get("away")
 
 
-def main(renkei, home, far, volume, *command):
+def main(renkei, home, far, volume, folder, *command):
+    while not os.path.isdir(folder):
+        time.sleep(PAUSE)
     subprocess.run(command, check=True)
     while not has_all(renkei, home, far, volume):
         time.sleep(PAUSE)

@@ -254,11 +254,8 @@ class RenkeiFollowed(Mount):
         return self.sites.far.command("mount", "--foreground", f"/{self.sites.volume}", point)
 
     def copy(self, stage, item, target):
-        # What was made for the copy at the home is seen here a moment later.
-        seen = self.inside(stage, ["test", "-d", self.ends(stage, item, target)[1]])
-        self.sites.await_that(lambda: subprocess.run(stage.argv(stage.src, seen), check=False).returncode == 0)
-        home, far = self.sites.home.folder, self.sites.far.folder
-        wait = ["python3", os.path.abspath(arrive.__file__), stage.renkei, home, far, self.sites.volume]
+        home, far, folder = self.sites.home.folder, self.sites.far.folder, self.ends(stage, item, target)[1]
+        wait = ["python3", os.path.abspath(arrive.__file__), stage.renkei, home, far, self.sites.volume, folder]
         command = super().copy(stage, item, target)
         return [*command[:2], *wait, *command[2:]]
 
