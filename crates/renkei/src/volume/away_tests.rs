@@ -349,6 +349,25 @@ fn names_that_others_change_are_followed_in_the_plain_tree() {
 }
 
 #[test]
+fn what_is_changed_past_renkei_in_directories_that_others_made_and_renamed_is_heard() {
+    let (place, mut writer) = (Place::new(), Writer::new());
+    fs::create_dir_all(place.at("old/below")).unwrap();
+    place.check();
+    let time = FileTime { secs: 3_000, nanos: 1 };
+    let changes = vec![
+        writer.make(1, spot(ROOT, "made"), NewKind::Dir, 0o755),
+        writer.make(2, spot(TITECH.id(1), "sub"), NewKind::Dir, 0o755),
+        Change::Rename { from: spot(ROOT, "old"), to: spot(ROOT, "new"), replace: false, seen: None, time },
+    ];
+    writer.submit(&place, changes);
+    for path in ["made/a", "made/sub/b", "new/c", "new/below/d"] {
+        fs::write(place.at(path), path).unwrap();
+        place.await_known();
+    }
+    assert_log(&place.volume);
+}
+
+#[test]
 fn what_was_decided_before_a_kill_is_done_after_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.put("gone", b"gone");

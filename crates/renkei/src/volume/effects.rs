@@ -62,6 +62,10 @@ pub(super) struct Done {
     pub(super) here: Vec<(NodeId, Option<Held>)>,
     /// What else is known of plain files now.
     pub(super) held: Vec<(NodeId, Option<Held>)>,
+    /// Directories that were made.
+    pub(super) made: Vec<RelPath>,
+    /// Directories that have another path, and all below them.
+    pub(super) moved: Vec<(RelPath, RelPath)>,
     /// What could not be done.
     pub(super) failed: Vec<(RelPath, Error)>,
 }
@@ -341,6 +345,7 @@ impl Hand {
                 let at = self.open(path)?;
                 made(at.dir.mkdir(at.name, OPEN_MODE), || at.dir.child(at.name).map(drop))?;
                 self.note(*id, None);
+                self.done.made.push(path.clone());
                 Ok(())
             }
             Step::Symlink { id, path, target, attributes } => {
@@ -428,8 +433,9 @@ impl Hand {
         if !self.is_ours(&new, replaced)? {
             return Ok(());
         }
-        let there = old.dir.entry(old.name, Detail::Basic);
-        let is_it = match there.map(|(entry, _)| entry.kind) {
+        let there = old.dir.entry(old.name, Detail::Basic).map(|(entry, _)| entry.kind);
+        let is_dir = matches!(there, Ok(EntryKind::Dir));
+        let is_it = match there {
             Ok(EntryKind::File { stamp, .. }) => {
                 self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
             }
@@ -437,7 +443,11 @@ impl Hand {
             _ => false,
         };
         match replaced {
-            _ if is_it => old.dir.rename(old.name, &*new.dir, new.name),
+            _ if is_it => {
+                old.dir.rename(old.name, &*new.dir, new.name)?;
+                self.done.moved.extend(is_dir.then(|| (from.clone(), to.clone())));
+                Ok(())
+            }
             // What is away has another's name now: the plain file of that goes.
             Some(replaced) => self.remove(to, replaced),
             None => Ok(()),

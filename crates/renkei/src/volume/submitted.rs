@@ -284,6 +284,10 @@ impl Keeper {
         for (path, error) in done.failed.iter().take(PAGE) {
             tracing::warn!(volume = self.shared.name, %path, %error, "a change of another site is not in the plain files");
         }
+        if let Some(watch) = &self.shared.watch {
+            done.moved.iter().for_each(|(from, to)| watch.follow_move(from, to));
+            done.made.iter().for_each(|path| watch.add(path));
+        }
         for (id, _) in &done.here {
             self.compare.unplaced.remove(id);
         }

@@ -22,7 +22,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A volume and the folders it is in.
 pub(super) struct Place {
@@ -50,6 +50,15 @@ impl Place {
     pub(super) fn reopen(&mut self) {
         self.volume = open(&self.home, self._keep.path());
         self.store = VolumeStore::new(self.volume.clone());
+    }
+
+    /// Waits until the catalogue has what the kernel tells of the plain tree, without a scan.
+    pub(super) fn await_known(&self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while known(&self.volume) != plain(&self.top) {
+            assert!(Instant::now() < until, "{:?}", known(&self.volume).keys());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(super) fn at(&self, path: &str) -> PathBuf {
@@ -396,11 +405,7 @@ fn the_kernel_tells_what_others_change() {
     fs::create_dir_all(place.at("x/y")).unwrap();
     fs::write(place.at("x/y/z"), "z").unwrap();
     fs::rename(place.at("a"), place.at("c")).unwrap();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while known(&place.volume) != plain(&place.top) {
-        assert!(std::time::Instant::now() < until, "{:?}", known(&place.volume).keys());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    place.await_known();
 }
 
 #[test]

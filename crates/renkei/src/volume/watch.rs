@@ -75,6 +75,15 @@ impl Watch {
         }
     }
 
+    /// A directory has another path, and so have those below it.
+    pub(super) fn follow_move(&self, from: &RelPath, to: &RelPath) {
+        for path in self.dirs().values_mut() {
+            if let Some(moved) = path.below(from).and_then(|below| to.join(&below).ok()) {
+                *path = moved;
+            }
+        }
+    }
+
     /// Whether there are directories that are not watched because the kernel gives no more watches.
     pub(super) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
