@@ -37,16 +37,20 @@ pub(super) struct Rows {
 
 impl Far {
     /// The site to be asked, if one is: the one that was named, as `--at` or before the volume's name, else the user's own
-    /// where this is not the directory of a PoP.
+    /// where this is not the directory of a PoP. In that the PoP's own site need not be asked.
     pub(super) fn wanted(
         at: Option<&str>,
         name: Option<&str>,
         context: &Context,
     ) -> Result<Option<Self>, Error> {
         let (before, name) = divided(name.unwrap_or_default());
+        let here = Config::load(&context.home()?)?.site;
         let site = match at.or(before) {
+            Some(site) if before.is_none() && here.as_ref().is_some_and(|here| here.as_str() == site) => {
+                return Ok(None);
+            }
             Some(site) => SiteName::parse(site)?,
-            None if Config::load(&context.home()?)?.site.is_some() => return Ok(None),
+            None if here.is_some() => return Ok(None),
             None => own_site(context)?,
         };
         Ok(Some(Far { session: session(context, &site)?, name: name.into() }))

@@ -43,6 +43,10 @@ fn a_user_makes_a_volume_and_manages_it() {
     let federation = federation();
     let Federation { titech, kek, .. } = &federation;
     refused(titech, &CREATE, Code::NotAllowed);
+    // Who keeps the PoP names its own site, too.
+    let policy = ["--replicas", "2", "--at", "kek,titech"];
+    kek.ok(&[&["volume", "create", "own", "--home", "kek", "--storage", "data"][..], &policy].concat());
+    assert_eq!(kek.json(&["volume", "show", "own"]).1["care"]["replicas"], 2);
     allow(kek);
     titech.ok(&CREATE);
     let plain = kek.root().join("genome");
