@@ -503,6 +503,14 @@ pub trait Files: Send + Sync {
         None
     }
 
+    /// Room below a name of the root, or of the root itself.
+    ///
+    /// # Errors
+    /// As `operate`.
+    fn space(&self, _name: Option<&[u8]>) -> Result<Answer, Error> {
+        self.operate(Op::Space, &[])
+    }
+
     /// Says that whoever asked is gone: no name changes any more for what he asked, unless it is changing now.
     fn fence(&self) {}
 

@@ -274,8 +274,8 @@ impl Filesystem for Kernel {
         }
     }
 
-    fn statfs(&self, _: &Request, _id: INodeNo, reply: ReplyStatfs) {
-        match self.mounted.space() {
+    fn statfs(&self, _: &Request, id: INodeNo, reply: ReplyStatfs) {
+        match self.mounted.space(id.0) {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BYTES);
                 let available = blocks(space.available_bytes);

@@ -135,8 +135,10 @@ impl Mounted {
         }
     }
 
-    fn space(&self) -> Result<Space, Error> {
-        match self.ask(Op::Space)? {
+    /// Room where a file is.
+    fn space(&self, id: u64) -> Result<Space, Error> {
+        let name = self.table().top(id).map(<[u8]>::to_vec);
+        match self.files.space(name.as_deref())? {
             Answer::Space(space) => Ok(space),
             other => Err(unexpected(&other)),
         }

@@ -238,6 +238,14 @@ fn folder(path: RelPath) -> Item {
 }
 
 impl Files for Whole {
+    fn space(&self, name: Option<&[u8]>) -> Result<Answer, Error> {
+        match name.map(RelPath::parse).transpose()?.map(|path| self.at(&path)).transpose()? {
+            Some(At::Part(number, _)) => self.in_part(number, Op::Space, &[]),
+            // Each part has room of its own.
+            _ => Ok(Answer::Space(Space::default())),
+        }
+    }
+
     fn lessor(&self, name: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
         let parts = lock(&self.parts);
         let number = number_of(&parts, std::str::from_utf8(name?).ok()?)?;
@@ -263,7 +271,7 @@ impl Files for Whole {
             },
             Op::ReadDir(handle) => self.read_dir(handle),
             Op::Close(handle) => self.close(handle),
-            Op::Space => Ok(Answer::Space(Space::default())),
+            Op::Space => self.space(None),
             Op::Open(path) => self.on_path(&path, content, Op::Open),
             Op::Draft { path, start, mode } => {
                 self.on_path(&path, content, |path| Op::Draft { path, start, mode })
@@ -380,6 +388,11 @@ mod tests {
         };
         let mut buf = [0; 9];
         assert_eq!(whole.read(handle, 1, &mut buf), Ok(4));
+        let room = |name: Option<&[u8]>| match whole.space(name).unwrap() {
+            Answer::Space(space) => space.total_bytes,
+            other => panic!("{other:?}"),
+        };
+        assert!(room(Some(b"a")) > 0 && room(None) == 0);
     }
 
     #[test]
