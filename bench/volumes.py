@@ -4,6 +4,7 @@ The home is at one end of the path, the site that follows it at the other. Whoev
 the PoP of the own site, so that no cache of a client has what earlier ones read.
 """
 
+import concurrent.futures
 import contextlib
 import os
 import shutil
@@ -264,16 +265,17 @@ def one_joining(run, pair):
     memory = [Peak(pop) for pop in (pair.home, pair.far)]
     before = [asked(run, pair) for _ in range(20)]
     begin, during = time.monotonic(), []
-    pair.follow()
-    while not pair.is_same():
-        during.append(asked(run, pair))
-        for one in memory:
-            one.look()
-        if time.monotonic() > begin + 600:
-            raise Fail("the follower is not up to date after 600 s")
+    # To subscribe waits until the tree is here.
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        following = other.submit(pair.follow)
+        while not (following.done() and pair.is_same()):
+            during.append(asked(run, pair))
+            for one in memory:
+                one.look()
+            if time.monotonic() > begin + 600:
+                raise Fail("the follower is not up to date after 600 s")
+        following.result()
     seconds = time.monotonic() - begin
-    for one in memory:
-        one.look()
     find, show = (used(run, pair.far, *words) for words in (("find", f"/{VOLUME}"), ("volume", "show", VOLUME)))
     pair.far.run("volume", "unsubscribe", VOLUME)
     return {"seconds": round(seconds, 1), "home_mb": memory[0].mb(), "far_mb": memory[1].mb(), "find": find, "show": show,
