@@ -451,7 +451,7 @@ impl Mounted {
             let outcome = self.publish(*id, content);
             let failed = outcome.is_err();
             if let Err(Refusal { error: Some(error), .. }) = outcome {
-                self.troubles.note(&error);
+                self.troubles.keep(&error);
             }
             failed
         });
@@ -463,8 +463,11 @@ impl Mounted {
     fn stop_writing(&self, id: u64, content: &Content) {
         if content.writers.load(Ordering::Acquire) == 1
             && let Err(Refusal { error: Some(error), .. }) = self.publish(id, content)
+            // Whoever removed it while it was open wants nothing of it.
+            && error.code != Code::PathNotFound
         {
-            self.troubles.note(&error);
+            // No program hears of it, or it did at the close.
+            self.troubles.keep(&error);
         }
         let _draft = content.draft_mut();
         content.writers.fetch_sub(1, Ordering::Release);

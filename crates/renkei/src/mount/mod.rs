@@ -208,7 +208,7 @@ impl Mounted {
             Ok(_) => Err(Refusal::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
             // The root stays reachable, for it has the reasons.
-            Err(error) if id == ROOT && error.kind() == Kind::Unavailable => {
+            Err(error) if id == ROOT && error.kind() != Kind::NotFound => {
                 self.troubles.note(&error);
                 Ok(self.shown(id)?)
             }

@@ -15,9 +15,13 @@ pub(super) struct Troubles(Mutex<VecDeque<String>>);
 impl Troubles {
     /// Logs and remembers an error, unless it is an everyday answer.
     pub(super) fn note(&self, error: &Error) {
-        if is_everyday(error.kind()) {
-            return;
+        if !is_everyday(error.kind()) {
+            self.keep(error);
         }
+    }
+
+    /// The same of any error.
+    pub(super) fn keep(&self, error: &Error) {
         tracing::warn!(code = %error.code, "{error}");
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() == MAX_REMEMBERED {

@@ -388,17 +388,17 @@ fn calls_fail_with_a_reason_where_that_is_wanted() {
     assert_eq!(number(fs::read(mount.path("f"))), libc::EIO);
     assert!(begin.elapsed() < Duration::from_secs(30));
     mount.site.restart();
-    let reason = errors(&mount);
+    let reason = errors(&mount.path(""));
     assert!(reason.contains("RK-NET-"), "{reason}");
     while fs::read_to_string(mount.path("f")).is_err() {
-        assert!(begin.elapsed() < PATIENCE, "it does not come back: {}", errors(&mount));
+        assert!(begin.elapsed() < PATIENCE, "it does not come back: {}", errors(&mount.path("")));
         thread::sleep(Duration::from_millis(50));
     }
 }
 
 /// The last errors of a mount, as an attribute of its root.
-fn errors(mount: &Mount) -> String {
-    let point = CString::new(mount.path("").as_os_str().as_bytes()).unwrap();
+pub fn errors(point: &Path) -> String {
+    let point = CString::new(point.as_os_str().as_bytes()).unwrap();
     let mut text = vec![0; 16 << 10];
     // SAFETY: strings end with NUL, and the buffer has the length given.
     let count = unsafe {

@@ -1,7 +1,7 @@
 //! One volume through two mounts at two sites: random calls against a model, and kills at random moments.
 
-use crate::federation::{Federation, Site};
-use crate::mount::{can_mount, end};
+use crate::federation::{Federation, Site, account};
+use crate::mount::{can_mount, end, errors};
 use crate::mount_io::Chance;
 use crate::tree::noise;
 use std::fs::{self, File};
@@ -27,12 +27,14 @@ struct Two {
 
 struct Point {
     at: PathBuf,
+    words: &'static [&'static str],
     process: AtomicI32,
 }
 
 impl Point {
     fn mount(&self, site: &Site) {
-        let (status, told) = site.json(&["mount", "kek:/genome", self.at.to_str().unwrap()]);
+        let (status, told) =
+            site.json(&[&["mount", "kek:/genome", self.at.to_str().unwrap()], self.words].concat());
         assert_eq!(status, 0, "{told}");
         self.process.store(i32::try_from(told["process"].as_u64().unwrap()).unwrap(), Ordering::Relaxed);
     }
@@ -50,6 +52,11 @@ impl Drop for Two {
 
 impl Two {
     fn new() -> Option<Two> {
+        Self::with(&[])
+    }
+
+    /// The same with more words for the verb.
+    fn with(words: &'static [&'static str]) -> Option<Two> {
         if !can_mount() {
             return None;
         }
@@ -58,7 +65,7 @@ impl Two {
         let point = |site: &Site| {
             let at = federation.scratch().join(&site.name);
             fs::create_dir(&at).unwrap();
-            let point = Arc::new(Point { at, process: AtomicI32::new(0) });
+            let point = Arc::new(Point { at, words, process: AtomicI32::new(0) });
             point.mount(site);
             point
         };
@@ -257,4 +264,50 @@ fn kills_at_random_moments_lose_nothing_that_was_closed() {
         file.check(&two.path(1 - number % 2, &number.to_string()));
     }
     two.federation.kek.ok(&["volume", "check", "genome"]);
+}
+
+/// Files that are closed without waiting for the home.
+const EARLY: u64 = 120;
+
+#[test]
+fn what_was_closed_early_is_seen_here_at_once_and_is_at_the_home_when_the_mount_has_ended() {
+    let Some(mut two) = Two::with(&["--close", "early"]) else { return };
+    let content = |number: u64| noise(number, usize::try_from(number * 3001 % 300_000).unwrap());
+    let name = |number: u64| format!("{}/{number}", number % 3);
+    (0..3).for_each(|dir| fs::create_dir(two.path(1, &dir.to_string())).unwrap());
+    for number in 0..EARLY {
+        if number == EARLY / 2 {
+            two.federation.kek.restart();
+        }
+        let path = two.path(1, &name(number));
+        fs::write(&path, content(number)).unwrap();
+        assert!(fs::read(&path).unwrap() == content(number), "{number} is not here");
+    }
+    fs::rename(two.path(1, "0/0"), two.path(1, "renamed")).unwrap();
+    fs::remove_file(two.path(1, "1/1")).unwrap();
+    two.federation.titech.ok(&["umount", two.path(1, "").to_str().unwrap()]);
+    let there = two.federation.kek.root().join("genome");
+    for number in 2..EARLY {
+        assert!(fs::read(there.join(name(number))).unwrap() == content(number), "{number} is not there");
+    }
+    assert!(fs::read(there.join("renamed")).unwrap() == content(0) && !there.join("1/1").exists());
+    two.federation.kek.ok(&["volume", "check", "genome"]);
+}
+
+#[test]
+fn what_cannot_be_published_after_an_early_close_is_told() {
+    let Some(two) = Two::with(&["--close", "early"]) else { return };
+    let (path, user) = (two.path(1, "f"), format!("{}@titech", account()));
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"not to be", 0).unwrap();
+    two.federation.kek.ok(&["map", "remove", &user]);
+    // The session ends when its rights are judged again.
+    thread::sleep(Duration::from_secs(2));
+    drop(file);
+    let begun = Instant::now();
+    while !errors(&two.path(1, "")).contains("RK-AUTH-") {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is told: {}", errors(&two.path(1, "")));
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read(two.federation.kek.root().join("genome/f")).unwrap(), b"");
 }
