@@ -46,7 +46,7 @@ fn a_user_makes_a_volume_and_manages_it() {
     // Who keeps the PoP names its own site, too.
     let policy = ["--replicas", "2", "--at", "kek,titech"];
     kek.ok(&[&["volume", "create", "own", "--home", "kek", "--storage", "data"][..], &policy].concat());
-    assert_eq!(kek.json(&["volume", "show", "own"]).1["care"]["replicas"], 2);
+    assert_eq!(kek.json(&["volume", "show", "own"]).1["care"]["policy"][0]["replicas"], 2);
     allow(kek);
     titech.ok(&CREATE);
     let plain = kek.root().join("genome");
