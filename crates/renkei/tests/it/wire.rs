@@ -174,16 +174,24 @@ fn number(report: &serde_json::Value, path: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {path} in {report}"))
 }
 
+/// How often it is looked again for a moment in which the machine has no other work.
+const MOMENTS: u32 = 20;
+
 /// The least round trip is what the wire makes of it; the others also wait for a machine that has other work.
 #[test]
 fn a_round_trip_takes_what_was_set() {
     for delay in [Duration::from_micros(100), ms(5), ms(50), ms(175)] {
         let Some(net) = Net::new(2, &LinkParams { delay, ..LinkParams::default() }) else { return };
         net.ping(2, 0.2);
-        let (least, share) = net.ping(20, 0.05);
         let set = delay.as_secs_f64() * 2e3;
-        assert_eq!(share, 1.0);
-        assert!(least >= set && least < set * 1.02 + OVERHEAD_MS, "{least} ms instead of {set}");
+        let (mut least, mut moments) = (f64::INFINITY, 0);
+        while least >= set * 1.02 + OVERHEAD_MS {
+            assert!(moments < MOMENTS, "{least} ms instead of {set}");
+            let (found, share) = net.ping(20, 0.05);
+            assert_eq!(share, 1.0);
+            (least, moments) = (least.min(found), moments + 1);
+        }
+        assert!(least >= set, "{least} ms instead of {set}");
     }
 }
 
