@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a notice may take; generous, because machines that run tests are busy.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -50,6 +50,11 @@ fn allowed(titech: &mut Site) -> (TcpListener, SocketAddr) {
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("notify = [\"http://{address}/hook\"]\n{text}")).unwrap();
     titech.restart();
+    let begun = Instant::now();
+    while titech.json(&["transfers"]).0 != 0 {
+        assert!(begun.elapsed() < WITHIN, "the queue does not open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     (listener, address)
 }
 
