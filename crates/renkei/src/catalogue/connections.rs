@@ -67,8 +67,11 @@ impl Connections {
         Ok((work, found))
     }
 
-    /// Executes a script in a transaction of its own.
+    /// Executes a script in a transaction of its own, if it does anything.
     pub(super) async fn execute(self: &Arc<Self>, script: Script) -> Result<(), sqlx::Error> {
+        if script.is_empty() {
+            return Ok(());
+        }
         self.work().await?.commit_with(script.after(BEGIN)).await
     }
 

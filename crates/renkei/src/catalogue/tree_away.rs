@@ -130,10 +130,10 @@ impl VolumeTree {
     /// The plain tree has these now; of files is told what it has.
     pub fn set_here(&self, here: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
         let held: Vec<_> = here.iter().filter(|(_, held)| held.is_some()).cloned().collect();
-        self.set_held(&held)?;
         let upto = |held: &Option<Held>| stored(held.as_ref().map_or(i64::MAX as u64, |held| held.version));
         let rows = here.iter().map(|(id, held)| [number(*id), upto(held)]).collect();
         let mut script = self.script();
+        self.put_held(&mut script, &held);
         script.add(&DROP_OLDER, self.scope, rows);
         self.base.run("write", self.writers.execute(script))
     }

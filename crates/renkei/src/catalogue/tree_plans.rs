@@ -7,7 +7,7 @@ use super::Trees;
 use super::tree::VolumeTree;
 use super::tree_rows::{Many, Scope};
 use crate::home::Home;
-use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Row as _};
 
 /// Beginnings of statements that read all of a volume, or have only as many rows to read as there are volumes or sites.
 const MAY_READ_ALL: &[(&str, &str)] = &[
@@ -71,12 +71,9 @@ fn statements(code: &str, scope: Scope) -> Vec<String> {
 
 /// What SQLite would do.
 fn plan(tree: &VolumeTree, statement: &str) -> Vec<String> {
-    let explained = tree.base.run("explain", async {
+    let explained = tree.write("explain", async |connection| {
         let sql = format!("EXPLAIN QUERY PLAN {statement}");
-        let fetch = async |connection: &mut AnyConnection| {
-            sqlx::query(AssertSqlSafe(sql)).fetch_all(connection).await
-        };
-        let rows = tree.writers.lend(fetch).await?;
+        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(connection).await?;
         rows.iter().map(|row| row.try_get::<String, _>(3)).collect::<Result<Vec<_>, _>>()
     });
     explained.unwrap_or_else(|error| panic!("{statement}: {error}"))

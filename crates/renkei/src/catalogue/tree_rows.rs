@@ -111,6 +111,11 @@ impl Script {
         Script { lite: scope.lite, steps: Vec::new() }
     }
 
+    /// Whether it does nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Adds a statement for all rows.
     pub(super) fn add<const N: usize>(&mut self, many: &Many, scope: Scope, rows: Vec<[Value; N]>) {
         for part in parts(rows) {

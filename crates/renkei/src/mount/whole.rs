@@ -239,10 +239,10 @@ fn folder(path: RelPath) -> Item {
 
 impl Files for Whole {
     fn space(&self, name: Option<&[u8]>) -> Result<Answer, Error> {
-        match name.map(RelPath::parse).transpose()?.map(|path| self.at(&path)).transpose()? {
-            Some(At::Part(number, _)) => self.in_part(number, Op::Space, &[]),
+        match self.at(&RelPath::parse(name.unwrap_or_default())?)? {
+            At::Part(number, _) => self.in_part(number, Op::Space, &[]),
             // Each part has room of its own.
-            _ => Ok(Answer::Space(Space::default())),
+            At::Top => Ok(Answer::Space(Space::default())),
         }
     }
 

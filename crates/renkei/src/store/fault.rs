@@ -266,12 +266,15 @@ impl Plan {
         call: Call<'_>,
         work: impl FnOnce(Option<u64>) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let (began, struck) = {
+        let (began, struck, pause) = {
             let mut state = self.state();
             let len = call.range.end.saturating_sub(call.range.start);
-            (state.tick(), state.strike(call.op, call.path, len))
+            let pause = state.pause.take_if(|(paused, _)| *paused == call.op);
+            (state.tick(), state.strike(call.op, call.path, len), pause)
         };
-        self.wait_if_paused(call.op);
+        for barrier in pause.iter().flat_map(|(_, at)| at) {
+            barrier.wait();
+        }
         let done = work(struck.map(|(_, let_through)| let_through));
         let result = match (struck, done) {
             (None, Some(result)) => result,
@@ -279,13 +282,6 @@ impl Plan {
         };
         self.log(call, began, result.as_ref().err().map(|error| error.code));
         result
-    }
-
-    fn wait_if_paused(&self, op: Op) {
-        let pause = self.state().pause.take_if(|(paused, _)| *paused == op);
-        for barrier in pause.iter().flat_map(|(_, at)| at) {
-            barrier.wait();
-        }
     }
 
     fn log(&self, call: Call<'_>, began: u64, failed: Option<Code>) {

@@ -27,9 +27,7 @@ const PAGE: usize = 1000;
 impl Keeper {
     /// Does what was asked, and says how it went.
     pub(super) fn on_ask(&mut self, asked: Asked) {
-        let committed = self.compare.commit();
-        self.compare.forget_dirs();
-        let done = committed.and_then(|()| match asked.ask {
+        let done = self.compare.commit().and_then(|()| match asked.ask {
             Ask::Submit(changes) => self.submit(&changes),
             Ask::Own(change) => self.change_away(change),
             Ask::Place(arrived) => self.place(arrived),
