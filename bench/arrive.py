@@ -12,24 +12,30 @@ import time
 PAUSE = 0.05
 
 
-def standing(renkei, folder, volume):
-    done = subprocess.run([renkei, "--dir", folder, "--json", "volume", "show", volume], stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)["standing"]
+def standing(show):
+    """What `renkei --json volume show` tells of how a volume stands; what it does not tell is not there."""
+    done = subprocess.run(show, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return (json.loads(done.stdout or "{}").get("standing") or {}) if done.returncode == 0 else {}
 
 
-def has_all(renkei, home, far, volume):
-    followed = standing(renkei, far, volume)
-    if followed["followed"]["pending"]:
-        return False
-    there = standing(renkei, home, volume)
-    return followed["records"] == there["records"] and not there.get("away")
+def is_same(here, there):
+    """Whether a follower, which stands so here, has all records of the home, and the home all changes."""
+    followed, last = here.get("followed") or {}, there.get("records")
+    return bool(followed.get("writes")) and here.get("records") == last and followed.get("pending") == 0
 
 
 def main(renkei, home, far, volume, folder, *command):
+    def look(folder):
+        return standing([renkei, "--dir", folder, "--json", "volume", "show", volume])
+
+    def has_all():
+        here, there = look(far), look(home)
+        return is_same(here, there) and not there.get("away")
+
     while not os.path.isdir(folder):
         time.sleep(PAUSE)
     subprocess.run(command, check=True)
-    while not has_all(renkei, home, far, volume):
+    while not has_all():
         time.sleep(PAUSE)
 
 

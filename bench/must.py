@@ -225,17 +225,14 @@ def mounts(entries):
 def trees(entries):
     """The Montage set by `cp -r`, beside `renkei cp`."""
     found = good_rows(entries.get("m-montage"))
-
-    def line(what, **names):
-        copy, figures = found.get("renkei"), []
-        for label, name in names.items():
+    copy = found.get("renkei")
+    for what, mounts_of in (("", {"out of it": "read", "into it until the home has all": "followed"}),
+                            (", without a PoP of one's own", {"into it": "write", "closed early": "early"})):
+        figures = []
+        for label, name in mounts_of.items():
             mount = found.get(f"renkei-mount-{name}")
-            rate = ratio(copy.median(), mount.median()) if copy and mount else None
-            figures.append(figure(label.replace("_", " "), rate, 0.80))
-        return Line(f"mount, Montage by `cp -r` at 10 ms{what}", ">= 0.80 of the rate of a copy", figures, ["m-montage"])
-
-    yield line("", out_of_it="read", into_it_until_the_home_has_all="followed")
-    yield line(", without a PoP of one's own", into_it="write", closed_early="early")
+            figures.append(figure(label, ratio(copy.median(), mount.median()) if copy and mount else None, 0.80))
+        yield Line(f"mount, Montage by `cp -r` at 10 ms{what}", ">= 0.80 of the rate of a copy", figures, ["m-montage"])
 
 
 def inside_mounts(entries):

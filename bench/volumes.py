@@ -276,6 +276,8 @@ def one_joining(run, pair):
                 raise Fail("the follower is not up to date after 600 s")
         following.result()
     seconds = time.monotonic() - begin
+    for one in memory:
+        one.look()
     find, show = (used(run, pair.far, *words) for words in (("find", f"/{VOLUME}"), ("volume", "show", VOLUME)))
     pair.far.run("volume", "unsubscribe", VOLUME)
     return {"seconds": round(seconds, 1), "home_mb": memory[0].mb(), "far_mb": memory[1].mb(), "find": find, "show": show,

@@ -1,11 +1,10 @@
 """A volume at one end of the path, and a site at the other that follows it and may change it."""
 
 import getpass
-import json
 import os
-import subprocess
 import time
 
+from bench import arrive
 from bench.measure import Fail
 from bench.peers.renkei import Pop
 
@@ -35,9 +34,8 @@ class Followed:
 
     def standing(self, pop):
         """How the volume stands at a site; what the PoP does not tell is not there."""
-        done = subprocess.run(self.stage.network.argv(pop.site, pop.command("--json", "volume", "show", self.volume)),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        return (json.loads(done.stdout or "{}").get("standing") or {}) if done.returncode == 0 else {}
+        show = pop.command("--json", "volume", "show", self.volume)
+        return arrive.standing(self.stage.network.argv(pop.site, show))
 
     def followed(self):
         return self.standing(self.far).get("followed") or {}
@@ -53,9 +51,7 @@ class Followed:
 
     def is_same(self):
         """Whether the follower has all records of the home, and the home all changes."""
-        here = self.standing(self.far)
-        followed, last = here.get("followed") or {}, self.standing(self.home).get("records")
-        return bool(followed.get("writes")) and here.get("records") == last and followed.get("pending") == 0
+        return arrive.is_same(self.standing(self.far), self.standing(self.home))
 
     def await_writing(self):
         """Waits until the follower is up to date and takes changes."""

@@ -226,36 +226,28 @@ class RenkeiEarly(RenkeiWrite):
         return super().found(stage, item, target)
 
 
-class RenkeiFollowed(Mount):
+class RenkeiFollowed(RenkeiWrite):
     """A PoP at either site: that of the source follows a volume of the other one, and is mounted. A copy has ended when the
     destination has all of it."""
 
     name = "renkei-mount-followed"
     port = 17544
-    reads = False
-    encrypted = True
-    checks = "AEAD"
-    durable = "always"
-
-    def missing(self):
-        return None
-
-    def version(self):
-        return first_line(self.sites.stage.renkei, "--version")
+    volume = "followed"
 
     def serve(self, stage):
         storage = os.path.join(stage.folder(self.name), "storage")
         os.makedirs(storage, exist_ok=True)
-        self.sites = Followed(stage, "followed", self.port, stage.target, storage)
+        self.sites = Followed(stage, self.volume, self.port, stage.target, storage)
         self.sites.follow()
         self.sites.await_writing()
+        self.pop = self.sites.far
 
     def mounts(self, stage, folder, point):
-        return self.sites.far.command("mount", "--foreground", f"/{self.sites.volume}", point)
+        return self.pop.command("mount", "--foreground", self.mounted(), point)
 
     def copy(self, stage, item, target):
         home, far, folder = self.sites.home.folder, self.sites.far.folder, self.ends(stage, item, target)[1]
-        wait = ["python3", os.path.abspath(arrive.__file__), stage.renkei, home, far, self.sites.volume, folder]
+        wait = ["python3", os.path.abspath(arrive.__file__), stage.renkei, home, far, self.volume, folder]
         command = super().copy(stage, item, target)
         return [*command[:2], *wait, *command[2:]]
 
