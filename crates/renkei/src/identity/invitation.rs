@@ -3,7 +3,8 @@
 //! The line names the site, where to reach it, the SHA-256 of its authority's certificate and a secret. It works for one
 //! site, until it expires; whoever comes with it proves to have the key of a certificate of the site it says it is.
 //! The PoP keeps the SHA-256 of the secret as the name of a file in `state/invitations`, never the secret itself; a
-//! used one stays until it expires, so that the same site can come again after a broken connection.
+//! used one stays until it expires, so that the same site can come again after a broken connection, with the same card:
+//! a line that was used changes nothing any more.
 
 use super::card::SiteCard;
 use super::certificate::{hex, unix_seconds};
@@ -164,10 +165,10 @@ pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
     Ok(found)
 }
 
-/// Takes the invitation with this secret for the site of `card`.
+/// Takes the invitation with this secret for the site of `card`; the same card may come again.
 ///
 /// # Errors
-/// `InvitationRefused` if there is none, it expired, or another site had it.
+/// `InvitationRefused` if there is none, it expired, another site had it, or its site comes with another card.
 pub fn take(home: &Home, secret: &Secret, card: &SiteCard, now: SystemTime) -> Result<(), Error> {
     let refused = |cause: &str| Error::new(Code::InvitationRefused, "take invitation", &card.site, cause);
     let folder = folder(home);
@@ -178,13 +179,26 @@ pub fn take(home: &Home, secret: &Secret, card: &SiteCard, now: SystemTime) -> R
     match read_expiry(&used)? {
         Some(expires) if expires > unix_seconds(now) => {}
         Some(_) => return Err(refused("it has expired")),
-        None => return Err(refused("there is no such invitation, or another site has used it")),
+        None => return Err(refused(&why_not(home, &name, card)?)),
     }
     match taken {
         Ok(()) => sync(&folder),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(file_error("take invitation", &fresh, &error)),
     }
+}
+
+/// Why the invitation of this name cannot be used with `card`.
+fn why_not(home: &Home, name: &str, card: &SiteCard) -> Result<String, Error> {
+    let of_site = format!("{name}.{}", site_and_authority(card));
+    if !names(home)?.iter().any(|used| used.starts_with(&of_site)) {
+        return Ok("there is no such invitation, or another site has used it".into());
+    }
+    Ok(format!(
+        "{} has used it already, with another card, and a used invitation changes no card; its administrator needs a \
+         new one: `renkei invite`",
+        card.site
+    ))
 }
 
 fn folder(home: &Home) -> PathBuf {
@@ -199,8 +213,13 @@ fn id_of(name: &str) -> String {
     name.chars().take(ID_CHARS).collect()
 }
 
-/// Which site used an invitation: its name and authority as one word.
+/// Which card an invitation was used with, as one word: site, authority, and the digest of all of the card.
 fn used_by(card: &SiteCard) -> String {
+    let digest = Sha256::digest(card.to_text().as_bytes());
+    format!("{}.{}", site_and_authority(card), hex(&digest[..16], ""))
+}
+
+fn site_and_authority(card: &SiteCard) -> String {
     format!("{}.{}", card.site, hex(&Sha256::digest(&card.authority)[..16], ""))
 }
 
@@ -284,6 +303,10 @@ mod tests {
         assert_eq!(refused(&second, now()).code, Code::InvitationRefused);
         // A site of that name with another authority is another site.
         assert_eq!(refused(&card_of("titech"), now()).code, Code::InvitationRefused);
+        // Its own card, changed, is not taken either: the line was for one.
+        let moved = SiteCard { endpoints: vec!["elsewhere.example:7512".into()], ..first.clone() };
+        assert!(refused(&moved, now()).cause.contains("with another card"), "{}", refused(&moved, now()));
+        take(&home, &invitation.secret, &first, now()).unwrap();
         assert!(refused(&first, now() + 2 * HOUR).cause.contains("expired"));
         let all = list(&home, now()).unwrap();
         assert!(all.len() == 1 && all[0].used);

@@ -3,6 +3,8 @@
 use crate::federation::{Federation, Site, account};
 use crate::raw;
 use renkei::identity::credential::Credential;
+use renkei::identity::invitation::{Invitation, Secret};
+use renkei_core::error::Error;
 use renkei_core::wire::frame::FrameKind;
 use renkei_core::wire::message::Control;
 use renkei_core::wire::{decode, encode};
@@ -95,25 +97,56 @@ fn who_comes_must_be_the_site_of_its_card() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let line = invite(kek);
-    let secret = line.rsplit_once('/').unwrap().1;
-    let secret: Vec<u8> =
-        (64..96).step_by(2).map(|at| u8::from_str_radix(&secret[at..at + 2], 16).unwrap()).collect();
     // titech's host shows the secret with the card of kek itself, and with one of a site whose key it has not.
     let other = tempfile::tempdir().unwrap();
     let osaka = Site::start(other.path(), "osaka");
-    let host = Credential::host(&raw::home(titech), SystemTime::now()).unwrap();
     for of in [kek, &osaka] {
         let card = of.ok(&["trust", "export"]);
-        let mut stream = raw::dialler(titech, &host).secure(&raw::name(kek), kek.address).unwrap();
-        raw::put(&mut stream, FrameKind::Control, &encode(&Control::AskCard)).unwrap();
-        let (_, payload) = raw::take(&mut stream).unwrap();
-        assert!(matches!(decode("card", &payload), Ok(Control::OwnCard(_))));
-        let secret = secret.clone().try_into().unwrap();
-        raw::put(&mut stream, FrameKind::Control, &encode(&Control::Introduce { secret, card })).unwrap();
-        let refused = raw::take_refusal(&mut stream);
+        let refused = introduce(kek, titech, &line, card).unwrap_err();
         assert!(refused.code.to_string().starts_with("RK-AUTH"), "{refused}");
     }
     assert_eq!(trusted(kek).len(), 2);
     osaka.ok(&["join", &line]);
     assert_eq!(trusted(kek).len(), 3);
+}
+
+#[test]
+fn a_used_line_accepts_the_same_card_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let [kek, titech] = ["kek", "titech"].map(|name| Site::start(dir.path(), name));
+    let line = invite(&kek);
+    titech.ok(&["join", &line]);
+    let known = kek.json(&["trust", "list"]).1;
+    // The same site, with the key of its certificate and a card that leads elsewhere.
+    let card = titech.ok(&["trust", "export"]);
+    let address = titech.address.to_string();
+    let moved = card.replace(&address, "127.0.0.1:9");
+    assert_ne!(card, moved);
+    let refused = introduce(&kek, &titech, &line, moved).unwrap_err();
+    assert_eq!(refused.code.to_string(), "RK-CONF-9", "{refused}");
+    assert!(refused.cause.contains("with another card"), "{refused}");
+    assert_eq!(kek.json(&["trust", "list"]).1, known);
+    // The card it was used with is taken again, as after a broken connection.
+    let (status, again) = titech.json(&["join", &line]);
+    assert_eq!((status, again["action"].as_str()), (0, Some("unchanged")), "{again}");
+}
+
+/// What `at` answers if the host of `from` shows the secret of `line` with `card`.
+fn introduce(at: &Site, from: &Site, line: &str, card: String) -> Result<(), Error> {
+    let host = Credential::host(&raw::home(from), SystemTime::now()).unwrap();
+    let mut stream = raw::dialler(from, &host).secure(&raw::name(at), at.address).unwrap();
+    raw::put(&mut stream, FrameKind::Control, &encode(&Control::AskCard)).unwrap();
+    let (_, payload) = raw::take(&mut stream).unwrap();
+    assert!(matches!(decode("card", &payload), Ok(Control::OwnCard(_))));
+    raw::put(&mut stream, FrameKind::Control, &encode(&Control::Introduce { secret: secret(line), card }))
+        .unwrap();
+    match raw::take(&mut stream).unwrap() {
+        (FrameKind::Refusal, payload) => Err(decode("refusal", &payload).unwrap()),
+        _ => Ok(()),
+    }
+}
+
+/// The secret of an invitation's line.
+fn secret(line: &str) -> Secret {
+    line.parse::<Invitation>().unwrap().secret
 }
