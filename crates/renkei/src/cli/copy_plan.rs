@@ -132,6 +132,15 @@ pub(super) struct Layout {
     pub(super) targets: Vec<RelPath>,
 }
 
+impl Layout {
+    /// A dry run makes nothing: a missing destination of this name is looked at from the directory it would be in.
+    pub(super) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
+        let name = RelPath::parse(name)?;
+        let targets = self.targets.iter().map(|target| name.join(target)).collect::<Result<_, _>>()?;
+        Ok(Layout { into: false, make: false, targets })
+    }
+}
+
 /// Lays out a copy; `name` is the destination's last component, `None` for a root.
 pub(super) fn lay_out(
     sources: &[Spec],

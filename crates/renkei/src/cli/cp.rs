@@ -13,7 +13,7 @@ use std::ffi::OsString;
 /// A copy that was interrupted goes on where it stopped when the same command is given again.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --detach -r titech:/data/a kek:/data/b   the same when you have left: your PoP does it\n  renkei cp --detach -r ./run7 titech:/data/    from here, by way of your PoP's buffer\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s"
+    after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --detach -r titech:/data/a kek:/data/b   the same when you have left: your PoP does it\n  renkei cp --detach -r ./run7 titech:/data/    from here, by way of your PoP's buffer\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s\n  renkei cp -rn ./run7 kek:/data/alice/     only say what would be sent"
 )]
 pub struct Args {
     /// What to copy: a local path or SITE:/STORAGE/PATH
@@ -28,6 +28,9 @@ pub struct Args {
     /// Leave files at the destination that have the same size and time
     #[arg(short, long)]
     update: bool,
+    /// Only say what would be sent
+    #[arg(short = 'n', long, conflicts_with = "detach")]
+    dry_run: bool,
     #[command(flatten)]
     common: super::transfer::Common,
 }
@@ -39,7 +42,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         sources: args.sources.clone(),
         destination: args.destination.clone(),
         recursive: args.recursive,
-        options: ReceiveOptions { existing, delete: false, dry_run: false },
+        options: ReceiveOptions { existing, delete: false, dry_run: args.dry_run },
         common: args.common.clone(),
     };
     job.run(context)

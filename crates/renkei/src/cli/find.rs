@@ -12,7 +12,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::EndpointPath;
 use renkei_core::wire::message::{Reply, Request};
 use serde::Serialize;
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,7 +29,7 @@ pub struct Args {
     /// SITE:/STORAGE/PATH or /VOLUME/PATH; SITE means all its storages and volumes
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    /// The name alone, with `*`, `?` and `[...]` as in the shell
+    /// The name alone (also -name), with `*`, `?` and `[...]` as in the shell
     #[arg(long, value_name = "PATTERN", value_parser = clap::builder::OsStringValueParser::new())]
     name: Option<OsString>,
     /// f: files, d: directories, l: symbolic links
@@ -86,6 +86,31 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
         units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(*factor)
+}
+
+/// Tests as find(1) writes them, with one dash.
+const SHORT_TESTS: [&str; 3] = ["-name", "-type", "-size"];
+
+/// The words of the command line, of `renkei find` with the tests of find(1) as this verb has them.
+pub(super) fn translated(mut words: Vec<OsString>) -> Vec<OsString> {
+    // `--dir` alone of the global options has a value that is a word of its own.
+    let mut before = words.iter().skip(1);
+    let verb = loop {
+        match before.next() {
+            Some(word) if word == "--dir" => drop(before.next()),
+            Some(word) if word.as_bytes().starts_with(b"-") => {}
+            verb => break verb,
+        }
+    };
+    if verb.is_none_or(|verb| verb != "find") {
+        return words;
+    }
+    for word in &mut words {
+        if SHORT_TESTS.iter().any(|test| word == test) {
+            *word = [OsStr::new("-"), word].into_iter().collect();
+        }
+    }
+    words
 }
 
 /// What must hold.
@@ -256,6 +281,16 @@ mod tests {
         for bad in ["", "2", "d", "2w", "-2d"] {
             assert!(parse_age(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn tests_of_find_have_one_dash_too() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let with = words("renkei --json find kek:/data -name *.h5 -type f");
+        assert_eq!(translated(with), words("renkei --json find kek:/data --name *.h5 --type f"));
+        assert_eq!(translated(words("renkei ls -name")), words("renkei ls -name"));
+        let elsewhere = words("renkei --dir find ls -name");
+        assert_eq!(translated(elsewhere.clone()), elsewhere);
     }
 
     #[test]

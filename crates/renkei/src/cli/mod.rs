@@ -11,6 +11,7 @@ mod cat;
 mod change;
 mod check;
 mod checksum;
+mod chmod;
 mod connect;
 mod console;
 mod copy_plan;
@@ -31,6 +32,7 @@ mod join;
 mod kernel;
 mod lab;
 mod lab_show;
+mod ln;
 mod local_tree;
 mod login;
 mod ls;
@@ -51,10 +53,12 @@ mod replicate;
 mod report;
 mod revoke;
 mod rm;
+mod rmdir;
 mod route;
 mod row;
 mod rule;
 mod serve;
+mod single;
 mod source;
 mod stat;
 mod status;
@@ -137,6 +141,9 @@ enum Command {
     Find(find::Args),
     Mkdir(mkdir::Args),
     Rm(rm::Args),
+    Rmdir(rmdir::Args),
+    Chmod(chmod::Args),
+    Ln(ln::Args),
     Mv(mv::Args),
     Cat(cat::Args),
     Put(put::Args),
@@ -194,6 +201,9 @@ impl Command {
             Command::Find(args) => find::run(args, context),
             Command::Mkdir(args) => mkdir::run(args, context),
             Command::Rm(args) => rm::run(args, context),
+            Command::Rmdir(args) => rmdir::run(args, context),
+            Command::Chmod(args) => chmod::run(args, context),
+            Command::Ln(args) => ln::run(args, context),
             Command::Mv(args) => mv::run(args, context),
             Command::Cat(args) => cat::run(args, context),
             Command::Put(args) => put::run(args, context),
@@ -258,6 +268,7 @@ pub fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let words = mount_helper::translated(&words).unwrap_or(words);
+    let words = find::translated(words);
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -715,19 +715,13 @@ impl<'a> Run<'a> {
     }
 
     fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
-        match self.job.verb {
-            Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name),
-            Verb::Sync => Ok(self.only_looked_at(lay_out_sync(found, &self.destination)?, name)),
-        }
-    }
-
-    /// A dry run makes nothing: a missing destination is looked at from the directory it would be in.
-    fn only_looked_at(&self, layout: Layout, name: Option<&[u8]>) -> Layout {
-        match name.map(RelPath::parse) {
-            Some(Ok(name)) if layout.make && self.job.options.dry_run => {
-                Layout { into: false, make: false, targets: vec![name] }
-            }
-            _ => layout,
+        let layout = match self.job.verb {
+            Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name)?,
+            Verb::Sync => lay_out_sync(found, &self.destination)?,
+        };
+        match name {
+            Some(name) if layout.make && self.job.options.dry_run => layout.seen_from_above(name),
+            _ => Ok(layout),
         }
     }
 

@@ -528,3 +528,52 @@ fn a_dry_run_into_nothing_removes_nothing() {
     let (_, report) = titech.json(&["sync", "--delete", "--dry-run", up, &run]);
     assert!(report["deleted"].as_u64().unwrap() > 3, "{report}");
 }
+
+#[test]
+fn a_copy_is_tried_dry() {
+    let federation = tree();
+    let (titech, kek) = (&federation.titech, &federation.kek);
+    let (here, run) = (titech.root().join("run"), kek.place("run"));
+    for destination in ["new/", "new"] {
+        let to = titech.root().join(destination);
+        let said = titech.ok(&["cp", "-rn", &run, to.to_str().unwrap()]);
+        assert!(said.contains("would send") && said.contains("a.dat"), "{said}");
+        assert!(said.contains("5 files would be sent"), "{said}");
+    }
+    assert!(!titech.root().join("new").exists());
+    std::fs::create_dir_all(here.join("sub")).unwrap();
+    std::fs::write(here.join("x"), "x").unwrap();
+    let said = titech.ok(&["cp", "-r", "--dry-run", here.to_str().unwrap(), &kek.place("other/")]);
+    assert!(said.contains("other/run/x") && said.contains("1 file would be sent"), "{said}");
+    let between = titech.ok(&["cp", "-rn", &titech.place("run"), &kek.place("")]);
+    assert!(between.contains("run/x"), "{between}");
+    assert!(!kek.root().join("other").exists() && !kek.root().join("run/x").exists());
+}
+
+#[test]
+fn directories_permissions_and_links_are_changed_at_sites() {
+    let federation = tree();
+    let (titech, root) = (&federation.titech, federation.kek.root());
+    let place = |path: &str| federation.kek.place(path);
+    titech.ok(&["mkdir", &place("run/empty")]);
+    titech.ok(&["rmdir", &place("run/empty")]);
+    assert!(!root.join("run/empty").exists());
+    assert_ne!(status(titech, &["rmdir", &place("run/sub")]), 0);
+    assert_ne!(status(titech, &["rmdir", &place("run/a.dat")]), 0);
+    assert!(root.join("run/sub/c").exists() && root.join("run/a.dat").exists());
+
+    let mode = |path: &str| std::fs::symlink_metadata(root.join(path)).unwrap().mode() & 0o7777;
+    titech.ok(&["chmod", "600", &place("run/a.dat"), &place("run/b.dat")]);
+    assert_eq!((mode("run/a.dat"), mode("run/b.dat")), (0o600, 0o600));
+    titech.ok(&["chmod", "-R", "a=rX,u+w", &place("run")]);
+    assert_eq!((mode("run/a.dat"), mode("run/sub"), mode("run/sub/c")), (0o644, 0o755, 0o644));
+    assert_ne!(status(titech, &["chmod", "q+r", &place("run/a.dat")]), 0);
+
+    titech.ok(&["ln", "-s", "a.dat", &place("run/latest")]);
+    assert_eq!(std::fs::read_link(root.join("run/latest")).unwrap(), Path::new("a.dat"));
+    titech.ok(&["ln", &place("run/a.dat"), &place("run/same")]);
+    let ino = |path: &str| std::fs::metadata(root.join(path)).unwrap().ino();
+    assert_eq!(ino("run/a.dat"), ino("run/same"));
+    assert_ne!(status(titech, &["ln", "-s", "x", &place("run/latest")]), 0);
+    assert_eq!(titech.ok(&["find", &place("run"), "-name", "l*", "-type", "l"]).lines().count(), 2);
+}

@@ -1,0 +1,29 @@
+//! `renkei rmdir`: removes empty directories at sites.
+
+use super::Context;
+use super::done::done;
+use super::many::Many;
+use super::single::{self, FileSessions};
+use renkei_core::error::Error;
+use renkei_core::wire::file::Op;
+use std::ffi::OsString;
+
+/// Remove empty directories at a site
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// SITE:/STORAGE/PATH or /VOLUME/PATH
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let (mut many, mut sessions) = (Many::new(context), FileSessions::new(context));
+    let mut removed = Vec::new();
+    many.each(&args.paths, |_, path| {
+        let (files, name) = sessions.parent_of(path)?;
+        single::done(files, Op::RemoveDir(name))?;
+        removed.push(path.to_string());
+        Ok(())
+    })?;
+    done("removed", removed, &many, context)
+}

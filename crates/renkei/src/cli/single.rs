@@ -1,0 +1,73 @@
+//! Operations on single names at sites: a file session for each directory that is named.
+
+use super::Context;
+use super::cat::split;
+use super::connect::{dialler, place};
+use crate::mover::far::{Config, Far, FarFiles};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
+use renkei_core::wire::file::{Answer, Files, Item, Op};
+use renkei_core::wire::violation;
+use std::collections::HashMap;
+
+/// The file sessions of one command.
+pub(super) struct FileSessions<'c> {
+    context: &'c Context,
+    open: HashMap<(SiteName, Place), FarFiles>,
+}
+
+impl<'c> FileSessions<'c> {
+    /// None is open yet.
+    pub(super) fn new(context: &'c Context) -> Self {
+        FileSessions { context, open: HashMap::new() }
+    }
+
+    /// The session of the directory that `path` lies in, and the name there; a storage itself has none.
+    pub(super) fn parent_of(&mut self, path: &EndpointPath) -> Result<(&FarFiles, RelPath), Error> {
+        let (dir, name) = split(&place(path)?)?;
+        let key = (path.site.clone(), dir.clone());
+        if !self.open.contains_key(&key) {
+            let dialler = dialler(self.context, &[&path.site])?;
+            let far = Far { dialler, site: path.site.clone(), place: dir, write: true };
+            self.open.insert(key.clone(), FarFiles::open(far, Config::default())?);
+        }
+        Ok((&self.open[&key], name))
+    }
+}
+
+/// Asks for what is answered with an item.
+pub(super) fn item(files: &FarFiles, op: Op) -> Result<Item, Error> {
+    match files.operate(op, b"")? {
+        Answer::Item(item) => Ok(item),
+        other => Err(violation("answer", format_args!("{other:?}"))),
+    }
+}
+
+/// Asks for what is only done.
+pub(super) fn done(files: &FarFiles, op: Op) -> Result<(), Error> {
+    match files.operate(op, b"")? {
+        Answer::Done => Ok(()),
+        other => Err(violation("answer", format_args!("{other:?}"))),
+    }
+}
+
+/// The entries of a directory.
+pub(super) fn list(files: &FarFiles, dir: &RelPath) -> Result<Vec<Item>, Error> {
+    let Answer::Opened { handle, .. } = files.operate(Op::OpenDir(dir.clone()), b"")? else {
+        return Err(Error::new(Code::NotADirectory, "list", dir, ""));
+    };
+    let mut all = Vec::new();
+    loop {
+        match files.operate(Op::ReadDir(handle), b"")? {
+            Answer::Items { items, more } => {
+                all.extend(items);
+                if !more {
+                    break;
+                }
+            }
+            other => return Err(violation("answer", format_args!("{other:?}"))),
+        }
+    }
+    done(files, Op::Close(handle))?;
+    Ok(all)
+}
