@@ -480,6 +480,12 @@ codes! {
         "wait until the home has fetched it (`renkei where FILE`), then do it again";
     TreeNotHere = "RK-NS-6", Unavailable, Later, "the tree of the volume is not here yet",
         "wait: `renkei volume show` tells when it is";
+    HistoryDiffers = "RK-NS-7", Changed, Later, "the home of the volume has another log than the one that was followed here",
+        "nothing, if the home was restored from a backup: a site that follows compares its copy with the home's tree by itself, \
+         keeps what only it has, and `renkei volume show NAME` there tells what it did";
+    ChangesWait = "RK-NS-8", Exists, Never, "what was written here would be given up with the subscription",
+        "wait until the home has it all (`renkei volume show NAME`), then do it again; or give it up: `renkei volume \
+         unsubscribe NAME --abandon` lists it and leaves the contents as plain files";
 
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",

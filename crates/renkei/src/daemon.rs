@@ -208,6 +208,9 @@ impl Local {
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
             "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
+            "unsubscribe" => {
+                serde_json::to_value(site.unsubscribe(&name()?, request["abandon"] == Value::Bool(true))?)
+            }
             "forget" => {
                 return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null);
             }

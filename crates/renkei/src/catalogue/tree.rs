@@ -28,6 +28,9 @@ use std::time::Duration;
 /// Records after which a server counts its tables for the first time.
 const COUNTED_FROM: u64 = 512;
 
+/// Plain files of which what is known is read at once.
+const HELD_AT_ONCE: i64 = 10_000;
+
 /// The tree of a volume.
 pub struct VolumeTree {
     pub(super) base: Arc<Base>,
@@ -411,6 +414,28 @@ impl VolumeTree {
     pub fn holds_any(&self) -> Result<bool, Error> {
         let sql = "SELECT node FROM tree_held WHERE volume = $1 LIMIT 1";
         self.read("read", async |connection| Ok(self.ask(sql).fetch_optional(connection).await?.is_some()))
+    }
+
+    /// Whether this site knows of a plain file that was written here.
+    pub fn wrote_any(&self) -> Result<bool, Error> {
+        let sql = "SELECT node, held FROM tree_held WHERE volume = $1 AND node > $2 ORDER BY node LIMIT $3";
+        let mut after = i64::MIN;
+        loop {
+            let page = self.read("read", async |connection| {
+                let rows = self.ask(sql).bind(after).bind(HELD_AT_ONCE).fetch_all(connection).await?;
+                let held = |row: &AnyRow| {
+                    Ok((row.try_get::<i64, _>(0)?, unpack::<Held>(&row.try_get::<Vec<u8>, _>(1)?)?))
+                };
+                rows.iter().map(held).collect::<Result<Vec<_>, sqlx::Error>>()
+            })?;
+            if page.iter().any(|(_, held)| held.is_own()) {
+                return Ok(true);
+            }
+            match page.last() {
+                Some((last, _)) => after = *last,
+                None => return Ok(false),
+            }
+        }
     }
 
     /// What this site knows of the plain files of many nodes; those of which nothing is known are left out.

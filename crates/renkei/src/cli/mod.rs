@@ -70,6 +70,7 @@ mod transfer;
 mod transfers;
 mod trust;
 mod umount;
+mod unsubscribe;
 mod upload;
 mod verify;
 mod volume;

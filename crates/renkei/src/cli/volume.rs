@@ -3,7 +3,7 @@
 use super::output::Report;
 use super::volume_far::Far;
 use super::volume_show::{ask, show, shown};
-use super::{Context, login, subscribe, volume_quota};
+use super::{Context, login, subscribe, unsubscribe, volume_quota};
 use crate::config::{Config, Storage};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
@@ -112,13 +112,10 @@ enum Action {
     },
     Subscribe(subscribe::Args),
     /// Follow a volume of another site no more; replicas stay as plain files
-    Unsubscribe {
-        /// Name of the volume
-        name: String,
-        /// Remove the replicas, too
-        #[arg(long)]
-        files: bool,
-    },
+    ///
+    /// As long as something that was written here is not at the home, it is refused: `renkei volume show NAME` tells how many
+    /// changes wait.
+    Unsubscribe(unsubscribe::Args),
     /// Compare a volume's catalogue with its plain files now
     Check {
         /// Name of the volume
@@ -179,8 +176,7 @@ struct Changed {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let asked = args.home.as_deref().or(args.at.as_deref().filter(|_| args.first_at().is_none()));
-    let is_local =
-        matches!(args.action, Action::Subscribe(_) | Action::Unsubscribe { .. }) && asked.is_none();
+    let is_local = matches!(args.action, Action::Subscribe(_) | Action::Unsubscribe(_)) && asked.is_none();
     if !is_local && let Some(far) = Far::wanted(asked, args.action.name(), context)? {
         return run_far(args, far, context);
     }
@@ -211,13 +207,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             change(name, "revoked", &home, context, |facts| take_back(facts, &who, on.as_deref()))
         }
         Action::Subscribe(args) => subscribe::run(args, context),
-        Action::Unsubscribe { name, files } => {
-            let facts = facts::find(&home, name)?;
-            if facts.home == *Config::load(&home)?.site(&home)? {
-                return Err(invalid("unsubscribe", name, "its home is here; `renkei volume delete` ends it"));
-            }
-            delete(name, *files, &home, context)
-        }
+        Action::Unsubscribe(args) => unsubscribe::run(args, context),
         Action::Check { name } => {
             facts::find(&home, name)?;
             let found: Scanned = ask(&home, json!({"op": "volume", "act": "check", "name": name}))?;
@@ -251,7 +241,7 @@ impl Action {
             | Action::Revoke { name, .. }
             | Action::Check { name }
             | Action::Delete { name, .. } => Some(name),
-            Action::List | Action::Subscribe(_) | Action::Unsubscribe { .. } => None,
+            Action::List | Action::Subscribe(_) | Action::Unsubscribe(_) => None,
         }
     }
 }
@@ -300,7 +290,7 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
             far.done(Manage::Delete)?;
             report("deleted", &name, None, "; its files stay", context)
         }
-        Action::Delete { .. } | Action::Subscribe(_) | Action::Unsubscribe { .. } => {
+        Action::Delete { .. } | Action::Subscribe(_) | Action::Unsubscribe(_) => {
             let cause = "the administrator does that, in the PoP's directory; files go with `renkei rm -r`";
             Err(Error::new(Code::NotAllowed, "manage volume", name, cause))
         }
@@ -452,14 +442,7 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
     let facts = facts::find(home, name)?;
     let config = Config::load(home)?;
     if files {
-        let place = facts.place()?;
-        if place.is_root() {
-            return Err(invalid(
-                "delete volume",
-                name,
-                "it is a whole storage, which is never removed; leave out --files",
-            ));
-        }
+        refuse_whole_storage(name, &facts)?;
     }
     facts::remove(home, name)?;
     let request = json!({"op": "volume", "act": "forget", "id": id_text(&facts.id)});
@@ -476,7 +459,16 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
     report("deleted", name, None, if files { " with its files" } else { "; its files stay" }, context)
 }
 
-fn remove_files(facts: &Facts, config: &Config) -> Result<(), Error> {
+/// The files of a volume that is a whole storage are not removed.
+pub(super) fn refuse_whole_storage(name: &str, facts: &Facts) -> Result<(), Error> {
+    if facts.place()?.is_root() {
+        let cause = "it is a whole storage, which is never removed; leave out --files";
+        return Err(invalid("delete volume", name, cause));
+    }
+    Ok(())
+}
+
+pub(super) fn remove_files(facts: &Facts, config: &Config) -> Result<(), Error> {
     let (Some(storage), place) = (config.storage.get(&facts.storage), facts.place()?) else { return Ok(()) };
     let Some((parent, name)) = place.split() else { return Ok(()) };
     let dir =

@@ -26,6 +26,7 @@ pub(crate) mod holding;
 pub mod introduction;
 pub mod kept;
 mod late;
+mod leaving;
 pub mod lines;
 mod managing;
 mod mending;

@@ -108,7 +108,7 @@ impl Site {
     }
 
     /// A followed volume, opened by the PoP itself.
-    fn own_copy(&self, name: &str, facts: &Facts) -> Result<(Access, Copy), Error> {
+    pub(super) fn own_copy(&self, name: &str, facts: &Facts) -> Result<(Access, Copy), Error> {
         let (snapshot, account) = (self.snapshot(), Account::lookup(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
         let contents = snapshot.contents(name, facts)?;

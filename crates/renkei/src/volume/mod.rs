@@ -27,6 +27,7 @@ pub mod guarded;
 mod keeper;
 mod known;
 mod notes;
+pub mod only_here;
 mod paths;
 pub mod pending;
 mod plain;

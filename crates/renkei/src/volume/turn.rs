@@ -8,7 +8,7 @@ use crate::catalogue::{Asked, Held, own_version};
 use crate::store::Dir;
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
-use renkei_core::namespace::follower::{Follower, Refused};
+use renkei_core::namespace::follower::Follower;
 use renkei_core::namespace::news::News;
 use renkei_core::namespace::overlay::Layer;
 use renkei_core::namespace::{Change, NodeId, Numbered, Origin, Record, Spot};
@@ -255,29 +255,10 @@ impl Turn<'_> {
             self.state.beside.clear();
         }
         if !refused.is_empty() {
-            let told: Vec<String> = refused.iter().map(|one| self.told(one)).collect();
+            let told: Vec<String> = refused.iter().map(|one| pending.describe(&one.change)).collect();
             pending.note_refusals(&refused.into_iter().zip(told).collect::<Vec<_>>())?;
         }
         Ok(())
-    }
-
-    /// A refused change, for people.
-    fn told(&self, refused: &Refused) -> String {
-        let path = |at: &Spot| match self.pending.path_of(at) {
-            Ok(Some(path)) => path.to_string(),
-            _ => String::from_utf8_lossy(&at.name.0).into_owned(),
-        };
-        match &refused.change {
-            Change::Make { at, .. } => format!("make {}", path(at)),
-            Change::Link { at, .. } => format!("link {}", path(at)),
-            Change::Remove { at, .. } | Change::RemoveDir { at, .. } => format!("remove {}", path(at)),
-            Change::Rename { from, to, .. } => format!("rename {} to {}", path(from), path(to)),
-            Change::SetAttributes { id, .. } => format!("set attributes of node {}", id.0),
-            Change::SetContent { id, beside, .. } => match beside {
-                Some(beside) => format!("write {}", path(&beside.at)),
-                None => format!("write node {}", id.0),
-            },
-        }
     }
 }
 

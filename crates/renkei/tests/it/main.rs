@@ -26,6 +26,7 @@ mod join;
 mod kept;
 mod lab;
 mod leases;
+mod leaving;
 mod locks;
 mod mount;
 mod mount_io;

@@ -1,0 +1,105 @@
+//! `renkei volume unsubscribe`: follows a volume of another site no more.
+
+use super::output::Report;
+use super::volume_show::ask;
+use super::{Context, volume};
+use crate::config::Config;
+use crate::home::Home;
+use crate::volume::Volumes;
+use crate::volume::facts::{self, Facts};
+use crate::volume::only_here::OnlyHere;
+use renkei_core::error::{Code, Error};
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, Write};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the volume
+    name: String,
+    /// Remove the replicas, too
+    #[arg(long)]
+    files: bool,
+    /// Give up what was written here and the home does not have yet: it is listed, and its contents stay as plain files
+    #[arg(long, conflicts_with = "files")]
+    abandon: bool,
+}
+
+#[derive(Serialize)]
+struct Left {
+    action: &'static str,
+    name: String,
+    abandoned: OnlyHere,
+    #[serde(skip)]
+    files: bool,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let (home, name) = (context.home()?, &args.name);
+    let (facts, config) = (facts::find(&home, name)?, Config::load(&home)?);
+    if facts.home == *config.site(&home)? {
+        let cause = "its home is here; `renkei volume delete` ends it";
+        return Err(Error::new(Code::UsageInvalid, "unsubscribe", name, cause));
+    }
+    if args.files {
+        volume::refuse_whole_storage(name, &facts)?;
+    }
+    let request = json!({"op": "volume", "act": "unsubscribe", "name": name, "abandon": args.abandon});
+    let abandoned = match ask(&home, request) {
+        Err(error) if error.code == Code::PopNotRunning => leave(args, &facts, &home, &config)?,
+        asked => asked?,
+    };
+    if args.files {
+        volume::remove_files(&facts, &config)?;
+    }
+    let left = Left { action: "deleted", name: name.clone(), abandoned, files: args.files };
+    context.output.done(&left)?;
+    Ok(0)
+}
+
+/// The same, where no PoP runs: the home cannot be asked what it has.
+fn leave(args: &Args, facts: &Facts, home: &Home, config: &Config) -> Result<OnlyHere, Error> {
+    let volumes = Volumes::new(home, &config.catalogue);
+    let pending = volumes.pending(&args.name, facts.id)?;
+    let only = pending.only_here(|path| format!("{}:/{}/{path}", facts.storage, facts.path))?;
+    if !args.abandon {
+        let cause = match only.is_empty() {
+            false => only.told(),
+            true if pending.tree().wrote_any()? => {
+                "files were written here, and whether the home has them is known only while the PoP runs \
+                 (`renkei serve`)"
+                    .into()
+            }
+            true => String::new(),
+        };
+        if !cause.is_empty() {
+            return Err(Error::new(Code::ChangesWait, "unsubscribe", &args.name, cause));
+        }
+    }
+    facts::remove(home, &args.name)?;
+    drop(pending);
+    volumes.forget(facts.id)?;
+    Ok(only)
+}
+
+impl Report for Left {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let files = if self.files { "with its files" } else { "its files stay" };
+        writeln!(out, "volume {} is not followed any more; {files}", self.name)?;
+        if self.abandoned.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "given up, {}:", self.abandoned.told())?;
+        for item in &self.abandoned.items {
+            match &item.file {
+                Some(file) => writeln!(out, "  {}  (its content is in {file})", item.change)?,
+                None => writeln!(out, "  {}", item.change)?,
+            }
+        }
+        let more = self.abandoned.changes + self.abandoned.files - self.abandoned.items.len() as u64;
+        if more > 0 {
+            writeln!(out, "  and {more} more")?;
+        }
+        Ok(())
+    }
+}
