@@ -399,6 +399,9 @@ codes! {
         "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
     NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
         "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
+    MountNotGranted = "RK-AUTH-25", Permission, Never, "the site does not grant this mount its credential any more",
+        "the site's administrator grants it anew: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
+         with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
@@ -500,6 +503,9 @@ codes! {
         "try again when the home of the volume can be reached, or mount with `--locks local`";
     LockLost = "RK-MNT-6", Unavailable, Never, "a lock was lost",
         "close the file and begin anew: somebody else may have locked it meanwhile";
+    MountWaits = "RK-MNT-7", Identity, Later, "the mount waits for a credential",
+        "`renkei login` as whoever mounted, with the same --dir: the mount goes on by itself; for a mount that is to go on for \
+         ever, `renkei mount-credential grant`";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",

@@ -6,6 +6,7 @@ use crate::doors::port::{self, Door};
 use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::login::grant;
+use crate::identity::mounting;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use crate::mover::descriptors::raise_limit;
 use crate::mover::hex;
@@ -153,6 +154,7 @@ impl Handler for Local {
     fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
+            "grant_mount" => self.grant_mount(peer, request),
             "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
             "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "buffer" => self.buffer(peer),
@@ -183,6 +185,20 @@ impl Local {
             "failures" => told(&site.failures(None, &field(request, "id")?, field(request, "after")?)?),
             _ => told(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
         })
+    }
+
+    /// The administrator alone gives mounts credentials, which nobody has to renew.
+    fn grant_mount(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
+        if !is_administrator(peer) {
+            let cause = format!(
+                "uid {} is not the administrator; work as root or as the account of the PoP, with --ssh as its user",
+                peer.uid
+            );
+            return Err(Error::new(Code::NotAllowed, "grant mount credential", "local socket", cause));
+        }
+        let reply = mounting::grant(self.site.home(), request, SystemTime::now());
+        self.site.read_again();
+        reply
     }
 
     /// The administrator sees all transfers, everybody else their own.

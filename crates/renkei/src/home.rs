@@ -127,6 +127,16 @@ impl Home {
         self.config.join("user").join("credential.pem")
     }
 
+    /// The credential of this directory's mounts, as [`Home::user_credential`].
+    pub fn mount_credential(&self) -> PathBuf {
+        self.config.join("user").join("mount.pem")
+    }
+
+    /// The mounts that the PoP gave credentials of their own.
+    pub fn mounts_file(&self) -> PathBuf {
+        self.config.join("mount-credentials")
+    }
+
     /// What the daemon and the client remember; mode 700.
     pub fn state_dir(&self) -> &Path {
         &self.state

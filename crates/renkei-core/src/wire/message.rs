@@ -308,6 +308,8 @@ pub enum Request {
     Volume(AboutVolume),
     /// Operations on single files below a place, on data streams, for as long as the session is kept.
     OpenFiles(OpenFiles),
+    /// A mount with a credential of its own asks for a fresh one: certificate request, PEM. The answer is `Enlisted`.
+    RenewMount(String),
 }
 
 impl Request {

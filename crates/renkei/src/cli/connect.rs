@@ -19,17 +19,25 @@ use std::time::Duration;
 
 /// A dialler that shows this user's credential and knows `sites`, if the user's own site does.
 pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
+    dialler_of(context, &Credential::user(&context.home()?, context.now())?, sites)
+}
+
+/// The same with another credential.
+pub(super) fn dialler_of(
+    context: &Context,
+    credential: &Credential,
+    sites: &[&SiteName],
+) -> Result<Dialler, Error> {
     let home = context.home()?;
-    let credential = Credential::user(&home, context.now())?;
     let config = Config::load(&home)?;
     let silence = config.stall_timeout();
     let mut trust = Trust::load(&home)?;
     for site in sites {
         if trust.card(site).is_none() {
-            trust = learn(&home, &credential, silence, site)?;
+            trust = learn(&home, credential, silence, site)?;
         }
     }
-    Ok(Dialler::new(&credential, Arc::new(trust), silence)?.with_rules(config.route_rules()))
+    Ok(Dialler::new(credential, Arc::new(trust), silence)?.with_rules(config.route_rules()))
 }
 
 /// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.
@@ -130,10 +138,10 @@ pub(super) fn site_argument(argument: &OsStr) -> Result<SiteName, Error> {
     SiteName::parse(name)
 }
 
-/// The site of the user's certificate, else that of the PoP here.
+/// The site of the user's certificate, else of that of the mounts here, else that of the PoP here.
 pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
     let home = context.home()?;
-    match Credential::user(&home, context.now()) {
+    match Credential::user(&home, context.now()).or_else(|_| Credential::for_mount(&home, context.now())) {
         Ok(credential) => Ok(credential.principal()?.site().clone()),
         Err(error) => Config::load(&home)?.site.ok_or(error),
     }

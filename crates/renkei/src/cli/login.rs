@@ -57,8 +57,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
     let got = match &args.ssh {
         Some(target) => {
-            let program = std::env::var("RENKEI_SSH").unwrap_or_else(|_| "ssh".into());
-            let route = SshRoute { program, target: target.clone(), pop: args.pop.clone() };
+            let route = SshRoute { program: ssh(), target: target.clone(), pop: args.pop.clone() };
             login_by_ssh(&home, &route, args.hours, context.now())?
         }
         None => login(&home, &socket(&home, args.pop.as_deref()), args.hours, context.now())?,
@@ -77,6 +76,11 @@ fn relay(home: &Home, args: &Args) -> Result<u8, Error> {
     let line = format!("{}\n", reply_line(outcome));
     print(line.as_bytes())?;
     Ok(status)
+}
+
+/// The ssh program.
+pub(super) fn ssh() -> String {
+    std::env::var("RENKEI_SSH").unwrap_or_else(|_| "ssh".into())
 }
 
 /// The PoP's socket: the one named, that of our own directory if it exists, else the service's.

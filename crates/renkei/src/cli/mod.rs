@@ -40,6 +40,7 @@ mod many;
 mod map;
 mod mkdir;
 mod mount;
+mod mount_credential;
 mod mount_helper;
 mod mv;
 mod namespace;
@@ -176,6 +177,7 @@ enum Command {
     Renew(renew::Args),
     Lab(lab::Args),
     Mount(mount::Args),
+    MountCredential(mount_credential::Args),
     Umount(umount::Args),
     #[command(hide = true)]
     Docs(docs::Args),
@@ -232,6 +234,7 @@ impl Command {
             Command::Renew(args) => renew::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Mount(args) => mount::run(args, context),
+            Command::MountCredential(args) => mount_credential::run(args, context),
             Command::Umount(args) => umount::run(args, context),
             Command::Docs(args) => docs::run(args, context),
         }

@@ -1,15 +1,16 @@
 //! `renkei mount`: files of sites as a file system of this machine.
 
 use super::Context;
-use super::connect::{dialler, own_site, site_or_place, unexpected};
+use super::connect::{dialler_of, own_site, site_or_place, unexpected};
 use super::login::socket;
+use super::mount_credential::spawn_renewal;
 use super::output::Report;
 use crate::home::{file_error, make_dir};
+use crate::identity::credential::Credential;
 use crate::mount::Options;
 use crate::mount::point::{self, Stop};
 use crate::mount::whole::Whole;
-use crate::mover::dial::Dialler;
-use crate::mover::far::{self, Config, Far, FarFiles};
+use crate::mover::far::{self, Config, Far, FarFiles, FreshDialler, until_it_passes};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use renkei_core::wire::file::Files;
@@ -153,6 +154,7 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
         let _ = rustix::process::setsid();
     }
     let (files, source, is_read_only) = files(args, context)?;
+    spawn_renewal(context)?;
     let options = Options {
         source: source.clone(),
         point: absolute(args.point())?,
@@ -179,7 +181,7 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         None => EndpointPath { site: own_site(context)?, place: None, trailing_slash: true },
     };
     let opening = Opening {
-        dialler: dialler(context, &[&path.site])?,
+        fresh: fresh_dialler(context, &path.site),
         site: path.site.clone(),
         write: !args.read_only,
         attr_ttl: args.attr_ttl,
@@ -190,13 +192,15 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         },
     };
     let Some(place) = &path.place else {
+        // Who may not be here at all learns it now.
+        (opening.fresh)()?;
         let names = {
             let opening = opening.clone();
-            move || opening.names()
+            move || until_it_passes(opening.when_lost, || opening.names())
         };
         let open = move |name: &str| {
             let place = Place { storage: name.into(), path: RelPath::root() };
-            opening.open(place).map(|(files, _)| files)
+            until_it_passes(opening.when_lost, || opening.open(place.clone())).map(|(files, _)| files)
         };
         let whole = Whole::new(Box::new(names), Box::new(open));
         return Ok((Arc::new(whole), path.to_string(), args.read_only));
@@ -205,10 +209,19 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
     Ok((files, path.to_string(), is_read_only))
 }
 
+/// Shows the credential of the moment: that of this directory's mounts, else the user's.
+fn fresh_dialler(context: &Context, site: &SiteName) -> FreshDialler {
+    let (context, site) = (context.clone(), site.clone());
+    Arc::new(move || {
+        let credential = Credential::for_mount(&context.home()?, context.now())?;
+        dialler_of(&context, &credential, &[&site])
+    })
+}
+
 /// How file sessions with a site are opened.
 #[derive(Clone)]
 struct Opening {
-    dialler: Dialler,
+    fresh: FreshDialler,
     site: SiteName,
     write: bool,
     when_lost: far::WhenLost,
@@ -220,14 +233,16 @@ struct Opening {
 impl Opening {
     /// Opens a place, to be read alone where nothing may be changed; tells that.
     fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
-        let open = |write: bool| {
-            let (dialler, site) = (self.dialler.clone(), self.site.clone());
+        let open = |write: bool| -> Result<Arc<dyn Files>, Error> {
+            let (dialler, site) = ((self.fresh)()?, self.site.clone());
             let far = Far { dialler, site, place: place.clone(), write };
             let lender = self.lender.clone();
             // The kernel believes it for some time after that; what is leased is never old.
             let look_ttl = self.attr_ttl / 2;
             let config = Config { when_lost: self.when_lost, look_ttl, leases: true, ..Config::default() };
-            FarFiles::open(far, config).map(|files| Arc::new(files.with_lender(lender)) as Arc<dyn Files>)
+            let files =
+                FarFiles::open(far, config)?.with_lender(lender).with_fresh_dialler(self.fresh.clone());
+            Ok(Arc::new(files))
         };
         match open(self.write) {
             Err(error) if self.write && refuses_writing(error.code) => {
@@ -240,7 +255,7 @@ impl Opening {
 
     /// The storages and volumes that the user may use now.
     fn names(&self) -> Result<Vec<String>, Error> {
-        match self.dialler.connect(&self.site)?.ask(Request::Whoami)? {
+        match (self.fresh)()?.connect(&self.site)?.ask(Request::Whoami)? {
             Reply::Identity(Identity { storages, volumes, .. }) => {
                 Ok(storages.into_iter().chain(volumes).map(|(name, _)| name).collect())
             }

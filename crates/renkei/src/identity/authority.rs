@@ -11,6 +11,7 @@ use super::certificate::{Facts, parse_chain, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
 use super::delegation;
 use super::issued::{self, Revoked};
+use super::mounting;
 use super::secret;
 use super::trust::list_number;
 use crate::config::{Config, MAX_DELEGATION_DAYS};
@@ -226,6 +227,30 @@ impl Authority {
         self.issue(user.clone(), names, params, &key, now, life)
     }
 
+    /// Names a user of this site for the mounts of one machine, for `life`. `request` is a PEM certificate request.
+    ///
+    /// # Errors
+    /// `NotAllowed` for anybody but a user of this site.
+    pub fn issue_mount(
+        &self,
+        grant: &mounting::Grant,
+        request: &str,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued, Error> {
+        let user = &grant.user;
+        if user.user_name().is_none() || *user.site() != self.site {
+            let cause = format!("the authority of {} vouches for its own users alone", self.site);
+            return Err(Error::new(Code::NotAllowed, "grant mount credential", user, cause));
+        }
+        let key = parse_request(request)?.public_key;
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.custom_extensions = vec![mounting::extension(grant)];
+        let names = Names { uri: user.to_uri(), common: format!("{user}, mount {}", grant.name) };
+        self.issue(user.clone(), names, params, &key, now, life)
+    }
+
     fn issue(
         &self,
         principal: Principal,
@@ -335,6 +360,11 @@ fn named(text: &str) -> rcgen::DistinguishedName {
     let mut name = rcgen::DistinguishedName::new();
     name.push(DnType::CommonName, text);
     name
+}
+
+/// A serial for what no certificate has: the number of a grant.
+pub(super) fn random_number() -> String {
+    serial_text(&random_serial().to_bytes())
 }
 
 /// 126 random bits: positive and always 16 bytes long, so that it has one text form.

@@ -1,6 +1,6 @@
 //! What a certificate says: names, dates, serial. Reads only; nothing here is a judgement of trust.
 
-use super::{agency, delegation};
+use super::{agency, delegation, mounting};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use rustls::pki_types::CertificateDer;
@@ -25,8 +25,11 @@ pub struct Facts {
     pub is_authority: bool,
     /// What it is restricted to, if it is a delegated one.
     pub scope: Option<Scope>,
-    /// Serial of the certificate by which it was asked for, if it is a delegated one or an agent's.
+    /// Serial of the certificate by which it was asked for, if it is a delegated one or an agent's; of a mount's, the
+    /// number of its grant.
     pub parent: Option<String>,
+    /// The name of the mount for which it is, if it is a mount's.
+    pub mount: Option<String>,
     /// The user for whom it is, if it is an agent's.
     pub sponsor: Option<Principal>,
 }
@@ -37,6 +40,7 @@ impl Facts {
         let certificate = parse(der)?;
         let (parent, scope) = delegation::read_extension(&certificate)?.unzip();
         let sponsor = agency::read_extension(&certificate)?;
+        let (granted, mount) = mounting::read_extension(&certificate)?.unzip();
         Ok(Facts {
             names: renkei_names(&certificate)?,
             serial: serial_text(certificate.raw_serial()),
@@ -45,7 +49,8 @@ impl Facts {
             not_after: to_system_time(certificate.validity().not_after),
             is_authority: certificate.is_ca(),
             scope,
-            parent: parent.or_else(|| sponsor.as_ref().map(|sponsor| sponsor.parent.clone())),
+            parent: parent.or_else(|| sponsor.as_ref().map(|sponsor| sponsor.parent.clone())).or(granted),
+            mount,
             sponsor: sponsor.map(|sponsor| sponsor.user),
         })
     }

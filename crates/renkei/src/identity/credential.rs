@@ -44,11 +44,29 @@ impl Credential {
     }
 
     fn of_user(home: &Home) -> Result<Self, Error> {
-        let path = home.user_credential();
-        let text = secret::read(&path)?.ok_or_else(|| {
+        Self::in_one_file(&home.user_credential())
+    }
+
+    /// That of the mounts of this directory, else the user's; if neither is good now, why the first is not.
+    pub fn for_mount(home: &Home, now: SystemTime) -> Result<Self, Error> {
+        match Self::of_mount(home)?.map(|mount| mount.checked(now)) {
+            None => Self::user(home, now),
+            Some(Ok(mount)) => Ok(mount),
+            Some(Err(error)) => Self::user(home, now).map_err(|_| error),
+        }
+    }
+
+    /// That of the mounts of this directory, good or not, if they have one.
+    pub fn of_mount(home: &Home) -> Result<Option<Self>, Error> {
+        let path = home.mount_credential();
+        if path.exists() { Self::in_one_file(&path).map(Some) } else { Ok(None) }
+    }
+
+    fn in_one_file(path: &Path) -> Result<Self, Error> {
+        let text = secret::read(path)?.ok_or_else(|| {
             Error::new(Code::NotLoggedIn, "read credential", path.display(), "there is no such file")
         })?;
-        Self::parse(&text, &text, &path)
+        Self::parse(&text, &text, path)
     }
 
     /// Takes PEM texts and checks that key and leaf belong together.
@@ -122,8 +140,9 @@ impl KeyRequest {
         Self::of(&generate_key()?)
     }
 
-    /// Makes a request for a key that is there already, in PEM.
-    pub fn again(key: &str) -> Result<Self, Error> {
+    /// Makes a request for a key that is there already, in PEM; certificates may stand before it.
+    pub fn again(text: &str) -> Result<Self, Error> {
+        let key = text.find("-----BEGIN PRIVATE KEY").map_or(text, |at| &text[at..]);
         let bad = |error: rcgen::Error| Error::new(Code::BadCertificate, "read key", "", error);
         Self::of(&KeyPair::from_pem(key).map_err(bad)?)
     }

@@ -68,6 +68,17 @@ pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Err
     Ok(found)
 }
 
+/// Until when the newest certificate is valid that was asked for by `parent`.
+pub fn newest_of(home: &Home, parent: &str) -> Result<Option<SystemTime>, Error> {
+    let mut newest = None;
+    each_line(&home.issued_file(), |words| {
+        if let Some(entry) = parse_entry(words).filter(|entry| entry.parent.as_deref() == Some(parent)) {
+            newest = newest.max(Some(entry.not_after));
+        }
+    })?;
+    Ok(newest)
+}
+
 /// Notes that a certificate is taken back.
 pub fn note_revoked(home: &Home, serial: &str, now: SystemTime) -> Result<(), Error> {
     append(&home.revoked_file(), &format!("{serial} {}\n", unix_seconds(now)))

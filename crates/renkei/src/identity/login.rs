@@ -69,9 +69,14 @@ pub fn grant(home: &Home, peer: Peer, request: &Value, now: SystemTime) -> Resul
     let issued = authority.issue_user(&account.name, &request.csr, request.hours, now)?;
     issued::note(home, &issued)?;
     tracing::info!(principal = %issued.principal, serial = issued.serial, uid = peer.uid, "login");
+    reply_with(home, issued.pem)
+}
+
+/// A reply with a certificate and the cards of the sites that the PoP trusts.
+pub(super) fn reply_with(home: &Home, certificate: String) -> Result<Value, Error> {
     let trust = Trust::load(home)?;
     let cards = trust.list().filter_map(|card| trust.export(&card.site)).map(|card| card.to_text());
-    let reply = Reply { certificate: issued.pem, cards: cards.collect() };
+    let reply = Reply { certificate, cards: cards.collect() };
     Ok(serde_json::to_value(reply).expect("a reply is plain data"))
 }
 
@@ -111,27 +116,29 @@ pub struct SshRoute {
 /// Logs in at a PoP through ssh; may ask for a password on the terminal, as ssh does.
 pub fn login_by_ssh(home: &Home, route: &SshRoute, hours: u32, now: SystemTime) -> Result<LoggedIn, Error> {
     let key = KeyRequest::generate()?;
-    let output = route.run(&key.request, hours)?;
+    let output = route.run(&format!("login --csr-stdin --hours {hours}"), &key.request)?;
     keep(home, &key, socket::parse_reply(output.trim_end())?, now)
 }
 
 /// What it means that nothing came back.
-fn silence(status: ExitStatus) -> String {
+fn silence(words: &str, status: ExitStatus) -> String {
+    let verb = words.split(' ').next().unwrap_or_default();
     match status.code() {
         Some(255) => "ssh could not connect or log in; it said why above".into(),
         Some(127) => "there is no `renkei` on the path of that account there".into(),
-        _ => format!("`renkei login` there said nothing ({status})"),
+        _ => format!("`renkei {verb}` there said nothing ({status})"),
     }
 }
 
 impl SshRoute {
-    fn run(&self, request: &str, hours: u32) -> Result<String, Error> {
+    /// Runs `renkei WORDS` there, which reads the request, and gives its one line.
+    pub(super) fn run(&self, words: &str, request: &str) -> Result<String, Error> {
         if self.target.is_empty() || self.target.starts_with('-') {
             return Err(Error::new(Code::UsageInvalid, "ssh", &self.target, "write USER@HOST"));
         }
         let fail = |cause: &dyn std::fmt::Display| Error::new(Code::SshFailed, "ssh", &self.target, cause);
         let mut child = Command::new(&self.program)
-            .args(["-T", &self.target, &self.command(hours)?])
+            .args(["-T", &self.target, &self.command(words)?])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -142,13 +149,13 @@ impl SshRoute {
         drop(stdin);
         let output = child.wait_with_output().map_err(|error| fail(&error))?;
         if output.stdout.is_empty() {
-            return Err(fail(&silence(output.status)));
+            return Err(fail(&silence(words, output.status)));
         }
         String::from_utf8(output.stdout).map_err(|error| fail(&error))
     }
 
-    fn command(&self, hours: u32) -> Result<String, Error> {
-        let mut command = format!("renkei login --csr-stdin --hours {hours}");
+    fn command(&self, words: &str) -> Result<String, Error> {
+        let mut command = format!("renkei {words}");
         if let Some(pop) = &self.pop {
             let bad = || Error::new(Code::UsageInvalid, "ssh", pop.display(), "the path is not UTF-8");
             let quoted = pop.to_str().ok_or_else(bad)?.replace('\'', r"'\''");
@@ -160,9 +167,20 @@ impl SshRoute {
 
 /// Checks a reply as a whole, then keeps cards and credential.
 fn keep(home: &Home, key: &KeyRequest, reply: Value, now: SystemTime) -> Result<LoggedIn, Error> {
+    keep_at(home, &home.user_credential(), key, reply, now)
+}
+
+/// The same with the credential in a file of its own.
+pub(super) fn keep_at(
+    home: &Home,
+    file: &Path,
+    key: &KeyRequest,
+    reply: Value,
+    now: SystemTime,
+) -> Result<LoggedIn, Error> {
     let bad = |cause: String| Error::new(Code::ProtocolViolation, "login", "reply", cause);
     let reply = Reply::deserialize(reply).map_err(|error| bad(error.to_string()))?;
-    let credential = Credential::parse(&reply.certificate, &key.key, &home.user_credential())?;
+    let credential = Credential::parse(&reply.certificate, &key.key, file)?;
     let cards = reply.cards.iter().map(|text| SiteCard::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let mut trust = Trust::load(home)?;
     for card in &cards {
@@ -182,7 +200,7 @@ fn keep(home: &Home, key: &KeyRequest, reply: Value, now: SystemTime) -> Result<
     }
     verify_peer(&credential.chain, &trust, now)?;
     make_private_dir(home.state_dir())?;
-    secret::write(&home.user_credential(), &format!("{}{}", reply.certificate, key.key))?;
+    secret::write(file, &format!("{}{}", reply.certificate, key.key))?;
     Ok(LoggedIn { principal, not_after: credential.facts()?.not_after, sites })
 }
 

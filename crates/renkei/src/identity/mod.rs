@@ -2,8 +2,8 @@
 //!
 //! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
 //! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
-//! as it, [`login`] hands certificates to local users, [`delegation`] makes those that transfers work with, and [`agency`]
-//! those of agents. The rules of mapping are in `renkei_core::identity`.
+//! as it, [`login`] hands certificates to local users, [`delegation`] makes those that transfers work with, [`agency`]
+//! those of agents, and [`mounting`] those of mounts. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
 pub mod agency;
@@ -16,6 +16,7 @@ pub mod invitation;
 pub mod issued;
 pub mod login;
 pub mod map;
+pub mod mounting;
 pub mod secret;
 pub mod socket;
 #[cfg(test)]

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 /// Pause before a lost session is opened again; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// The same while only a credential lacks: to look at a file costs little, and somebody has just typed `renkei login`.
+const MAX_PAUSE_FOR_LOGIN: Duration = Duration::from_secs(1);
 /// Data streams at most; the site decides.
 const MAX_STREAMS: u16 = 64;
 /// How long an end in order waits for the site to hear of it.
@@ -110,7 +112,12 @@ pub struct FarFiles {
     key: SessionKey,
     /// The socket of the PoP of this machine, as long as it may be the site's.
     lender: Mutex<Option<PathBuf>>,
+    /// Who dials from the second session on, if not the first dialler.
+    fresh: Option<FreshDialler>,
 }
+
+/// Makes a dialler that shows the credential of now.
+pub type FreshDialler = Arc<dyn Fn() -> Result<Dialler, Error> + Send + Sync>;
 
 struct State {
     link: Arc<Link>,
@@ -188,7 +195,15 @@ impl FarFiles {
             coming: Mutex::default(),
             key,
             lender: Mutex::default(),
+            fresh: None,
         })
+    }
+
+    /// Has the dialler made anew for each further session: who logged in meanwhile is shown to the site. Whoever waits for a
+    /// lost session then waits for a credential, too.
+    pub fn with_fresh_dialler(mut self, fresh: FreshDialler) -> Self {
+        self.fresh = Some(fresh);
+        self
     }
 
     /// Lets files be read directly whose site is this machine, if the PoP behind this socket says so.
@@ -271,9 +286,15 @@ impl FarFiles {
             }
             (state.opening, state.tried) = (true, Some(Instant::now()));
             drop(state);
-            let opened = self.far.open(self.key, &self.config, &self.leasing);
+            let opened = self.open_again();
             state = self.take_over(opened, since)?;
         }
+    }
+
+    fn open_again(&self) -> Result<Arc<Link>, Error> {
+        let Some(fresh) = &self.fresh else { return self.far.open(self.key, &self.config, &self.leasing) };
+        let far = Far { dialler: fresh()?, ..self.far.clone() };
+        far.open(self.key, &self.config, &self.leasing)
     }
 
     /// Takes a new session, or waits before the next try.
@@ -297,11 +318,13 @@ impl FarFiles {
             }
             Err(error) => error,
         };
-        let is_final = !is_passing(&failed) || self.config.when_lost.is_over(since);
+        let when_lost = self.config.when_lost;
+        let for_login = self.fresh.is_some() && when_lost == WhenLost::Wait && lacks_credential(&failed);
+        let is_final = !(is_passing(&failed) || for_login) || when_lost.is_over(since);
         let pause = lock(&self.state).pause;
         if !is_final {
-            tracing::debug!(error = %failed, "file session not opened; trying again");
-            std::thread::sleep(pause);
+            note_wait(&failed, pause == FIRST_PAUSE);
+            std::thread::sleep(if for_login { pause.min(MAX_PAUSE_FOR_LOGIN) } else { pause });
         }
         let mut state = lock(&self.state);
         state.opening = false;
@@ -640,6 +663,41 @@ impl WhenLost {
 /// Whether a failure may pass by itself.
 pub(super) fn is_passing(error: &Error) -> bool {
     error.retry() == Retry::Later && matches!(error.kind(), Kind::Unavailable | Kind::Limit)
+}
+
+/// Whether the next login, or the next renewal, mends it.
+fn lacks_credential(error: &Error) -> bool {
+    matches!(error.code, Code::CertificateExpired | Code::CertificateNotYetValid | Code::NotLoggedIn)
+}
+
+/// Logs what is waited for; a credential is waited for until somebody does something, which is said aloud once.
+fn note_wait(failed: &Error, is_first: bool) {
+    if !lacks_credential(failed) || !is_first {
+        return tracing::debug!(error = %failed, "file session not opened; trying again");
+    }
+    let waits = Error::new(Code::MountWaits, &failed.op, &failed.subject, &failed.cause).at("client");
+    tracing::warn!(code = %waits.code, error = %waits, remedy = waits.code.row().remedy, "calls wait");
+}
+
+/// Does something again until it works, or fails as no waiting mends.
+///
+/// # Errors
+/// As `work`.
+pub fn until_it_passes<T>(when_lost: WhenLost, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let failed = match work() {
+            Ok(done) => return Ok(done),
+            Err(failed) => failed,
+        };
+        let for_login = when_lost == WhenLost::Wait && lacks_credential(&failed);
+        if !(is_passing(&failed) || for_login) || when_lost.is_over(since) {
+            return Err(failed);
+        }
+        note_wait(&failed, pause == FIRST_PAUSE);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(MAX_PAUSE_FOR_LOGIN);
+    }
 }
 
 /// An answer, or the failure it tells.

@@ -79,9 +79,18 @@ impl Proof {
 
     /// Serial of the certificate.
     pub(super) fn serial(&self) -> Result<String, Error> {
-        let none =
-            || Error::new(Code::BadCertificate, "delegate", &self.principal, "no certificate was shown");
-        Ok(Facts::read(self.chain.first().ok_or_else(none)?)?.serial)
+        Ok(self.facts()?.serial)
+    }
+
+    /// What the certificate says.
+    pub(super) fn facts(&self) -> Result<Facts, Error> {
+        let none = || Error::new(Code::BadCertificate, "read", &self.principal, "no certificate was shown");
+        Facts::read(self.chain.first().ok_or_else(none)?)
+    }
+
+    /// The mount whose certificate it is, if it is one's.
+    pub(super) fn mount(&self) -> Option<String> {
+        self.facts().ok()?.mount
     }
 }
 

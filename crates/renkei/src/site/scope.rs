@@ -9,6 +9,7 @@ use super::access::Proof;
 use super::agents::serves;
 use crate::identity::authority::Authority;
 use crate::identity::delegation::{Delegation, Delegator, issue};
+use crate::identity::mounting;
 use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use renkei_core::error::{Code, Error};
@@ -30,6 +31,14 @@ impl Site {
                 Error::new(Code::NotAllowed, "ask", &proof.principal, cause).at(snapshot.site.as_str())
             );
         }
+        if let Some(mount) = proof.mount().filter(|_| !is_for_mounts(request)) {
+            let cause = format!(
+                "the credential of mount {mount} is for using files and nothing else; `renkei login`"
+            );
+            let error = Error::new(Code::OutOfScope, "ask", &proof.principal, cause).at(self.name().as_str());
+            tracing::warn!(target: "audit", principal = %proof.principal, mount, %error, "refused");
+            return Err(error);
+        }
         let Some(scope) = &proof.scope else { return Ok(()) };
         check(scope, request).map_err(|cause| {
             let error = Error::new(Code::OutOfScope, "ask", &proof.principal, cause).at(self.name().as_str());
@@ -37,6 +46,22 @@ impl Site {
             tracing::warn!(target: "audit", principal = %proof.principal, transfer, %error, "refused");
             error
         })
+    }
+
+    /// Makes a fresh certificate for the mount that has this proof.
+    ///
+    /// # Errors
+    /// `MountNotGranted`; what [`Site::authorise`] finds.
+    pub fn renew_mount(&self, proof: &Proof, request: &str) -> Result<String, Error> {
+        let principal = self.authorise(proof)?.principal;
+        let facts = proof.facts()?;
+        let (mount, Some(number)) = (facts.mount, facts.parent.filter(|_| proof.mount().is_some())) else {
+            let cause = "only a mount's own credential is renewed so";
+            return Err(Error::new(Code::NotAllowed, "renew mount credential", principal, cause));
+        };
+        let fresh = mounting::renew(self.home(), &number, request, SystemTime::now())?;
+        tracing::info!(target: "audit", %principal, mount, serial = fresh.serial, "mount credential renewed");
+        Ok(fresh.pem)
     }
 
     /// Makes a credential for each transfer that a user of this site leaves to the PoP, or a fresh one for a transfer
@@ -71,6 +96,16 @@ impl Site {
         let snapshot = self.snapshot();
         let good = verify_holder(&delegation.credential.chain, &snapshot.trust, SystemTime::now());
         good.map(drop).map_err(|error| error.at(snapshot.site.as_str()))
+    }
+}
+
+/// What mounts ask for.
+fn is_for_mounts(request: &Request) -> bool {
+    match request {
+        Request::Whoami | Request::OpenFiles(_) | Request::Card(_) | Request::RenewMount(_) => true,
+        // How they reach sites and agents that cannot be dialled.
+        Request::Through { .. } | Request::ToAgent { .. } => true,
+        _ => false,
     }
 }
 

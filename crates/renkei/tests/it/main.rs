@@ -29,6 +29,7 @@ mod leases;
 mod leaving;
 mod locks;
 mod mount;
+mod mount_credential;
 mod mount_io;
 mod mount_posix;
 mod mount_two;

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A mount of a site's storage `data`.
 pub struct Mount {
     pub site: Site,
-    point: PathBuf,
+    pub point: PathBuf,
     process: i32,
     /// Told when the test ends, so that nobody ends the mount for it.
     _watched: Sender<()>,

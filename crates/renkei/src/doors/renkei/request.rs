@@ -62,6 +62,9 @@ pub(super) fn handle(
         Request::Enlist { storage, request } => {
             site.enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
         }
+        Request::RenewMount(request) => {
+            site.renew_mount(proof, &request).map(Reply::Enlisted).map(Outcome::Reply)
+        }
         Request::Terms(storage) => site.terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
         Request::Term { storage, name, offset } => site
             .term(proof, &storage, &name, offset)
