@@ -214,6 +214,7 @@ fn see_volumes(federation: &Federation, pages: &mut Pages) {
     ] {
         pages.see(verb, &titech.json(arguments).1);
     }
+    pages.see("volume unsubscribe", &titech.json(&["volume", "unsubscribe", "held"]).1);
 }
 
 fn prepare(federation: &Federation) {
