@@ -30,7 +30,7 @@ enum Compared {
 }
 
 /// Options of a copy that is handed over.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Detach {
     /// Hand the copy over to your site's PoP, print its id and leave; files of this machine go to its buffer first
     #[arg(long)]

@@ -1,25 +1,28 @@
-//! `renkei mv`: renames within one storage of one site.
+//! `renkei mv`: renames within one storage of one site; between storages and sites it copies, compares and removes.
 
 use super::Context;
 use super::connect::{place, remote, unexpected};
 use super::done::done;
 use super::many::Many;
+use super::transfer::{Common, Job, Verb};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::EndpointPath;
-use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::message::{Existing, ReceiveOptions, Reply, Request};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 
-/// Rename or move within one storage of a site
+/// Rename or move at a site, or between sites
 ///
 /// A source goes into DESTINATION if that is a directory and becomes it otherwise; a file that is there is
-/// replaced. Between storages or sites use `renkei cp`, then `renkei rm`.
+/// replaced. Within one storage it is a rename. Between storages and sites all is copied and verified, both ends are
+/// compared, and then the source is removed: what is interrupted leaves the source, and the same command goes on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to move: SITE:/STORAGE/PATH
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// The new name, or the directory to move into; same site and storage
+    /// The new name, or the directory to move into
     #[arg(required = true, value_name = "DESTINATION")]
     destination: OsString,
 }
@@ -32,7 +35,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
     let mut moved = Vec::new();
     many.each(&args.sources, |many, path| {
-        rename(many, path, &destination)?;
+        rename(many, path, &destination, context)?;
         moved.push(path.to_string());
         Ok(())
     })?;
@@ -47,17 +50,63 @@ fn require_dir(many: &mut Many<'_>, path: &EndpointPath) -> Result<(), Error> {
     }
 }
 
-fn rename(many: &mut Many<'_>, from: &EndpointPath, to: &EndpointPath) -> Result<(), Error> {
-    if from.site != to.site {
-        let cause = format!("{from} and {to} are at different sites");
-        return Err(Error::new(Code::CrossDevice, "move", from, cause));
-    }
+fn rename(
+    many: &mut Many<'_>,
+    from: &EndpointPath,
+    to: &EndpointPath,
+    context: &Context,
+) -> Result<(), Error> {
     let (source, target) = (place(from)?, place(to)?);
+    if from.site != to.site || source.storage != target.storage {
+        return carry(many, from, to, context);
+    }
     if source == target {
         return Err(Error::new(Code::SameFile, "move", from, ""));
     }
-    if source.storage == target.storage && target.path.starts_with(&source.path) {
+    if target.path.starts_with(&source.path) {
         return Err(Error::new(Code::IntoItself, "move", from, "the destination is inside the source"));
     }
     many.ask_done(&from.site, Request::Rename { from: source, to: target })
+}
+
+/// Moves to another storage: copies, compares, removes.
+fn carry(
+    many: &mut Many<'_>,
+    from: &EndpointPath,
+    to: &EndpointPath,
+    context: &Context,
+) -> Result<(), Error> {
+    let source = place(from)?;
+    if source.path.is_root() {
+        return Err(Error::new(Code::UsageInvalid, "move", from, "a storage itself cannot be moved"));
+    }
+    let slash = if to.trailing_slash { "/" } else { "" };
+    let job = Job {
+        verb: Verb::Cp,
+        sources: vec![written(from, "")],
+        destination: written(to, slash),
+        recursive: true,
+        options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+        common: Common::default(),
+    };
+    if !job.copy_and_compare(context)? {
+        let cause =
+            "the source changed while it was copied, or has devices, FIFOs or sockets; nothing was removed";
+        return Err(Error::new(Code::SourceChanged, "move", from, cause));
+    }
+    many.ask_done(&from.site, Request::Remove { place: source, recursive: true })
+}
+
+/// A place as it is written in an argument; its bytes are kept.
+fn written(path: &EndpointPath, slash: &str) -> OsString {
+    let mut bytes = format!("{}:/", path.site).into_bytes();
+    if let Some(place) = &path.place {
+        bytes.extend(place.storage.as_bytes());
+        if !place.path.is_root() {
+            bytes.push(b'/');
+            bytes.extend(place.path.as_bytes());
+        }
+    }
+    bytes.extend(slash.as_bytes());
+    OsString::from_vec(bytes)
 }

@@ -33,14 +33,15 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
-    Choice, Class, Control, Existing, OnError, Onto, OpenFound, OpenReceive, OpenSend, Opened, Progress,
-    ReceiveOptions, Reply, Request, Source, Summary, TransferId,
+    Choice, Class, Control, EntryFailure, Existing, OnError, Onto, OpenFound, OpenReceive, OpenSend, Opened,
+    Progress, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Submission, Terms};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// First pause before trying again; doubles up to [`MAX_PAUSE`].
@@ -92,6 +93,19 @@ pub(super) struct Common {
     detach: Detach,
 }
 
+impl Default for Common {
+    fn default() -> Self {
+        Common {
+            retry_for: 60,
+            limit: None,
+            class: ClassName::Normal,
+            on_error: OnErrorName::Skip,
+            streams: 64,
+            detach: Detach::default(),
+        }
+    }
+}
+
 impl Common {
     /// Under a limit few streams carry it, so that blocks of a file are done one after the other and a copy that
     /// is stopped has some to keep.
@@ -131,7 +145,7 @@ pub(super) enum Verb {
 }
 
 /// A transfer to run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) verb: Verb,
     pub(super) sources: Vec<OsString>,
@@ -149,6 +163,24 @@ impl Job {
             true => hand_over(run, &self.common.detach, context),
             false => run.to_end(),
         }
+    }
+
+    /// Copies, compares what is at both ends then, and says whether all of it is at the destination; prints nothing.
+    ///
+    /// # Errors
+    /// Those of the copy; the first of its failures.
+    pub(super) fn copy_and_compare(&self, context: &Context) -> Result<bool, Error> {
+        let run = Run::prepare(self, context)?;
+        let (copied, _) = run.ended()?;
+        let real = |failure: &&EntryFailure| failure.error.code != Code::SpecialFile;
+        if let Some(failure) = copied.failures.iter().find(real) {
+            return Err(failure.error.clone());
+        }
+        let options = ReceiveOptions { existing: Existing::SameStamp, dry_run: true, ..self.options.clone() };
+        let again = Job { options, ..self.clone() };
+        let (compared, _) = Run::prepare(&again, context)?.ended()?;
+        run.intent()?.forget();
+        Ok(compared.failed == 0 && compared.files == compared.files_skipped && copied.special == 0)
     }
 }
 
@@ -229,11 +261,7 @@ impl<'a> Run<'a> {
     /// Moves the files, here and now, and reports.
     pub(super) fn to_end(&self) -> Result<u8, Error> {
         let started = Instant::now();
-        let display = Display::start(&self.context.output, self.watch.clone());
-        let ended = self.try_until_done(&display);
-        let notes = display.finish();
-        cleanup::clean_up_own(&self.context.home()?, self.context.now());
-        let summary = ended?;
+        let (summary, notes) = self.ended()?;
         let reported = self.report(&summary, notes, started.elapsed());
         // After it was told: who was killed before has not heard that it is done, and gives the same command again.
         // A directory that was not made yet cannot be mistaken for another the next time.
@@ -241,6 +269,15 @@ impl<'a> Run<'a> {
             self.intent()?.forget();
         }
         reported
+    }
+
+    /// Moves the files, and shows how far it is meanwhile.
+    fn ended(&self) -> Result<(Summary, Vec<Note>), Error> {
+        let display = Display::start(&self.context.output, self.watch.clone());
+        let ended = self.try_until_done(&display);
+        let notes = display.finish();
+        cleanup::clean_up_own(&self.context.home()?, self.context.now());
+        Ok((ended?, notes))
     }
 
     /// Prints what was done and gives the exit status.
@@ -799,14 +836,22 @@ fn is_passing(error: &Error) -> bool {
         || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
 }
 
+/// What Ctrl-C stops now.
+static STOPPED_BY_SIGNAL: Mutex<Option<Stop>> = Mutex::new(None);
+
 /// Ctrl-C and SIGTERM stop the transfer in order; the second one ends the process.
 fn stop_on_signal(stop: Stop) -> Result<(), Error> {
+    let signalled =
+        || STOPPED_BY_SIGNAL.lock().expect("no thread panics while it holds the lock: a panic aborts");
+    if signalled().replace(stop).is_some() {
+        return Ok(());
+    }
     let handler = move || {
+        let Some(stop) = signalled().clone() else { return };
         if stop.stopped().is_some() {
             super::progress::show_keys();
             std::process::exit(130);
         }
-        let stop = stop.clone();
         std::thread::spawn(move || {
             stop.stop(Error::new(Code::Cancelled, "copy", "", "interrupted").at("client"))
         });

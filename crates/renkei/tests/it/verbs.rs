@@ -201,7 +201,8 @@ fn directories_and_files_are_made_moved_and_removed() {
     titech.ok(&["mv", &place("x/new.dat"), &place("run/b.dat"), &place("x/y")]);
     assert!(root.join("x/y/new.dat").exists() && root.join("x/y/b.dat").exists());
     assert_eq!(status(titech, &["mv", &place("x/y/new.dat"), &place("x/y/b.dat/")]), 4);
-    assert_eq!(status(titech, &["mv", &place("x/y/new.dat"), "titech:/data/"]), 2);
+    assert_eq!(status(titech, &["mv", &place("x/y/new.dat"), "titech:/data/"]), 0);
+    assert!(titech.root().join("new.dat").exists() && !root.join("x/y/new.dat").exists());
     assert_eq!(status(titech, &["rm", &place("x")]), 4);
     let shown = titech.ok(&["rm", "-rv", &place("x"), &place("run/link")]);
     assert_eq!(shown, format!("removed {}\nremoved {}\n", place("x"), place("run/link")));
@@ -576,4 +577,28 @@ fn directories_permissions_and_links_are_changed_at_sites() {
     assert_eq!(ino("run/a.dat"), ino("run/same"));
     assert_ne!(status(titech, &["ln", "-s", "x", &place("run/latest")]), 0);
     assert_eq!(titech.ok(&["find", &place("run"), "-name", "l*", "-type", "l"]).lines().count(), 2);
+}
+
+#[test]
+fn a_move_between_sites_copies_compares_and_removes() {
+    let federation = tree();
+    let (titech, kek) = (&federation.titech, &federation.kek);
+    titech.ok(&["mv", &kek.place("run"), &titech.place("")]);
+    let (here, there) = (titech.root().join("run"), kek.root().join("run"));
+    assert!(!there.exists());
+    assert_eq!(std::fs::read(here.join("sub").join(OsStr::from_bytes(b"odd\xff\n"))).unwrap(), b"odd");
+    assert_eq!(std::fs::read_link(here.join("link")).unwrap(), Path::new("sub"));
+    assert_eq!(std::fs::metadata(here.join("b.dat")).unwrap().mode() & 0o777, 0o640);
+    titech.ok(&["mv", &titech.place("run/"), &kek.place("renamed")]);
+    assert!(!here.exists() && kek.root().join("renamed/sub/c").exists());
+    titech.ok(&["mv", &kek.place("renamed/a.dat"), &kek.place("renamed/b.dat"), &titech.place("")]);
+    assert!(titech.root().join("a.dat").exists() && titech.root().join("b.dat").exists());
+    assert!(!kek.root().join("renamed/a.dat").exists());
+    // What cannot be copied stays, with all beside it.
+    let fifo = kek.root().join("renamed/fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let refused = titech.renkei(&["mv", &kek.place("renamed"), &titech.place("")]);
+    assert!(!refused.status.success() && errors(&refused).contains("FIFOs"), "{}", errors(&refused));
+    assert!(fifo.exists() && kek.root().join("renamed/sub/c").exists());
+    assert_ne!(status(titech, &["mv", &kek.place(""), &titech.place("x")]), 0);
 }
