@@ -1,11 +1,11 @@
 //! `renkei docs`: prints what is generated from the code: pages, man pages, completions.
 
+use super::completion::{self, Shell};
 use super::output::print;
 use super::{Context, command};
 use crate::config;
 use crate::home::file_error;
 use clap::Subcommand;
-use clap_complete::Shell;
 use renkei_core::error::{Code, Error, Kind, Retry};
 use std::fmt::Write;
 use std::fs;
@@ -71,8 +71,9 @@ fn man_pages(dir: &Path) -> io::Result<()> {
 
 fn completions(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command(), "renkei", dir)?;
+    for (shell, name) in [(Shell::Bash, "renkei.bash"), (Shell::Zsh, "_renkei"), (Shell::Fish, "renkei.fish")]
+    {
+        fs::write(dir.join(name), completion::script(shell)?)?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod change;
 mod check;
 mod checksum;
 mod chmod;
+mod completion;
 mod connect;
 mod console;
 mod copy_plan;
@@ -179,6 +180,7 @@ enum Command {
     Mount(mount::Args),
     MountCredential(mount_credential::Args),
     Umount(umount::Args),
+    Completion(completion::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -236,6 +238,7 @@ impl Command {
             Command::Mount(args) => mount::run(args, context),
             Command::MountCredential(args) => mount_credential::run(args, context),
             Command::Umount(args) => umount::run(args, context),
+            Command::Completion(args) => completion::run(args, context),
             Command::Docs(args) => docs::run(args, context),
         }
     }
@@ -270,6 +273,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    completion::answer_shell();
     let words: Vec<_> = std::env::args_os().collect();
     let words = mount_helper::translated(&words).unwrap_or(words);
     let words = find::translated(words);

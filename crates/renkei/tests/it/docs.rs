@@ -74,20 +74,6 @@ fn every_man_page_can_be_formatted() {
     }
 }
 
-#[test]
-fn bash_completes_verbs_after_sourcing() {
-    let dir = tempfile::tempdir().unwrap();
-    assert!(renkei().args(["docs", "completions"]).arg(dir.path()).status().unwrap().success());
-    let script = "source \"$1\"; COMP_WORDS=(renkei che); COMP_CWORD=1; _renkei renkei che renkei; \
-                  echo \"${COMPREPLY[*]}\"";
-    let bash = Command::new("bash")
-        .args(["-c", script, "bash"])
-        .arg(dir.path().join("renkei.bash"))
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "checksum", "{bash:?}");
-}
-
 /// The fields that docs/json.md gives for each verb.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let mut verbs = BTreeMap::new();

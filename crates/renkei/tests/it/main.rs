@@ -9,6 +9,7 @@ mod buffer;
 mod care;
 mod catalogue;
 mod coming;
+mod completion;
 mod console;
 mod console_pages;
 mod content;
