@@ -516,6 +516,12 @@ codes! {
         "wait for other work to end, or raise the limit";
     Unrecognised = "RK-SYS-4", Internal, Never, "the other side reported a code this version does not know",
         "upgrade this side; the cause has the other side's words";
+    CertificateEnds = "RK-SYS-5", Identity, Never, "a certificate ends soon",
+        "administrators: `renkei renew` for the host's certificate; users: `renkei login`";
+    RoomLow = "RK-SYS-6", NoSpace, Later, "little room is left",
+        "free space there, or transfers will end with RK-STORE-6";
+    NoProgress = "RK-SYS-7", Unavailable, Later, "what waits makes no progress",
+        "see the cause; `renkei doctor` at the PoP shows what it waits for";
 }
 
 #[cfg(test)]

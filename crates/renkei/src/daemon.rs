@@ -13,6 +13,7 @@ use crate::mover::hex;
 use crate::site::Site;
 use crate::site::buffered::spawn_buffer;
 use crate::site::cleanup::spawn_cleanup;
+use crate::site::conditions::spawn_conditions;
 use crate::site::export::Export;
 use crate::site::following::spawn_following;
 use crate::site::notices::spawn_notices;
@@ -49,6 +50,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_buffer(&site)?;
     spawn_following(&site)?;
     spawn_verifying(&site)?;
+    spawn_conditions(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }
@@ -155,7 +157,7 @@ impl Handler for Local {
         match request["op"].as_str().unwrap_or_default() {
             "login" => grant(self.site.home(), peer, request, SystemTime::now()),
             "grant_mount" => self.grant_mount(peer, request),
-            "status" => Ok(serde_json::to_value(self.status(peer)?).expect("a status is plain data")),
+            "status" => self.status_and_conditions(peer),
             "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "buffer" => self.buffer(peer),
             "console" => self.console(peer).map(Value::from),
@@ -199,6 +201,15 @@ impl Local {
         let reply = mounting::grant(self.site.home(), request, SystemTime::now());
         self.site.read_again();
         reply
+    }
+
+    /// What the PoP is doing, and for the administrator what is not as it should be.
+    fn status_and_conditions(&self, peer: Peer) -> Result<Value, Error> {
+        let mut told = serde_json::to_value(self.status(peer)?).expect("a status is plain data");
+        if is_administrator(peer) {
+            told["conditions"] = serde_json::to_value(self.site.conditions()).expect("they are plain data");
+        }
+        Ok(told)
     }
 
     /// The administrator sees all transfers, everybody else their own.

@@ -1,9 +1,12 @@
 //! What `renkei doctor` prints: one line for each check, and the sum as the exit status.
 
 use super::output::Report;
+use super::quantity::span;
+use crate::site::conditions::{Condition, Severity};
 use renkei_core::error::Error;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::time::SystemTime;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -63,6 +66,20 @@ impl Checks {
         if let Some(check) = self.checks.last_mut() {
             check.code = Some(error.code.to_string());
             check.status = error.kind().exit_status();
+        }
+    }
+
+    /// Notes what the PoP itself says is not as it should be.
+    pub(super) fn condition(&mut self, condition: &Condition) {
+        let lasts = span(condition.lasts(SystemTime::now()));
+        let (what, found) = (condition.subject(), format!("{}; for {lasts}", condition.found));
+        match condition.severity {
+            Severity::Critical => self.fail(&what, found, &condition.remedy),
+            Severity::Warning | Severity::Info => self.warn(&what, found, &condition.remedy),
+        }
+        if let Some(check) = self.checks.last_mut() {
+            check.code = Some(condition.code.to_string());
+            check.status = condition.code.row().kind.exit_status();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::check::Checks;
 use super::connect::site_argument;
+use super::doctor_running::Running;
 use super::quantity::{human, span};
 use super::{Context, doctor_site, kernel};
 use crate::config::{Config, Storage};
@@ -9,27 +10,20 @@ use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::certificate::utc;
 use crate::identity::credential::Credential;
-use crate::identity::{map, socket};
+use crate::identity::map;
+use crate::site::diagnosis::{certificate_ends, room_low};
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{AgentStatus, LineStatus};
+use renkei_core::wire::message::Space;
 use rustix::fs::StatVfsMountFlags;
-use serde_json::json;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Certificates of PoPs should be renewed this long before their end.
-const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Less room than this share of a storage is a warning.
-const LITTLE_ROOM: f64 = 0.05;
-/// How long our own port may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Journals older than this were given up; the PoP removes them at its next round.
 const ABANDONED_AFTER: Duration = crate::site::cleanup::ABANDONED_AFTER;
 
@@ -60,24 +54,37 @@ fn check_here(context: &Context, checks: &mut Checks) -> Result<(), Error> {
             let found = format!("no PoP in {}", home.config_dir().display());
             checks.ok("configuration", format!("{found}; checking the user and the machine"));
         }
-        Err(error) => checks.error("configuration", &error),
+        Err(error) => check_unusable(&home, &error, checks),
     }
     check_login(&home, context, checks);
     kernel::check(checks);
     Ok(())
 }
 
+/// A configuration that cannot be used, also where a PoP runs with what it read before.
+fn check_unusable(home: &Home, error: &Error, checks: &mut Checks) {
+    let running = Running::ask(home);
+    if !running.tells_of("configuration", "") {
+        checks.error("configuration", error);
+    }
+    running.check_told(checks);
+}
+
 fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Checks) {
     let site = config.site.as_ref().map(ToString::to_string).unwrap_or_default();
     checks.ok("configuration", format!("{} is valid, site {site}", home.config_file().display()));
-    check_host_certificate(home, context.now(), checks);
+    let running = Running::ask(home);
+    running.check(home, config, checks);
+    if !running.tells_of("certificate", "host") {
+        check_host_certificate(home, context.now(), checks);
+    }
     check_authority_key(home, checks);
     if config.storage.is_empty() {
-        checks.warn("storages", "none", "`renkei storage add NAME PATH` shares a directory");
+        checks.ok("storages", "none yet; `renkei storage add NAME PATH` shares a directory");
     }
-    config.storage.iter().for_each(|(name, storage)| check_storage(name, storage, checks));
+    let untold = config.storage.iter().filter(|(name, _)| !running.tells_of("storage", name));
+    untold.for_each(|(name, storage)| check_storage(name, storage, checks));
     check_buffer(home, config, checks);
-    check_running(home, config, checks);
     check_mapping(home, checks);
     check_journals(home, context.now(), checks);
 }
@@ -94,9 +101,9 @@ fn check_host_certificate(home: &Home, now: SystemTime, checks: &mut Checks) {
     };
     let left = end.duration_since(now).unwrap_or_default();
     let found = format!("valid until {} ({})", utc(end), span(left));
-    match left > RENEW_BEFORE {
-        true => checks.ok("host certificate", found),
-        false => checks.warn("host certificate", found, "`renkei renew`"),
+    match certificate_ends("host", end, now, "`renkei renew`") {
+        None => checks.ok("host certificate", found),
+        Some(finding) => checks.warn("host certificate", found, finding.remedy),
     }
 }
 
@@ -135,9 +142,19 @@ fn check_storage(name: &str, storage: &Storage, checks: &mut Checks) {
     let mode = if storage.read_only { "read-only" } else { "writable" };
     let found =
         format!("{}, {mode}, {} of {} free", path.display(), human(room.available), human(room.total));
-    match (room.available as f64) < room.total as f64 * LITTLE_ROOM && !storage.read_only {
-        true => checks.warn(&what, found, "free space, or transfers will end with RK-STORE-6"),
-        false => checks.ok(&what, found),
+    let low = room_low(name, &space_of(&room)).filter(|_| !storage.read_only);
+    match low {
+        Some(low) => checks.warn(&what, found, low.remedy),
+        None => checks.ok(&what, found),
+    }
+}
+
+fn space_of(room: &crate::store::Space) -> Space {
+    Space {
+        total_bytes: room.total,
+        available_bytes: room.available,
+        total_files: room.files_total,
+        free_files: room.files_free,
     }
 }
 
@@ -203,69 +220,6 @@ fn check_writable(storage: &Storage) -> Result<(), (String, String)> {
 fn may_write(path: &Path) -> bool {
     use rustix::fs::{Access, AtFlags, CWD};
     rustix::fs::accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
-}
-
-fn check_running(home: &Home, config: &Config, checks: &mut Checks) {
-    match socket::request(&home.socket(), &json!({"op": "status"})) {
-        Ok(status) => {
-            checks.ok("PoP", format!("answers at {}", home.socket().display()));
-            check_lines(&status, config, checks);
-            check_agents(&status, checks);
-        }
-        Err(error) => checks.error("PoP", &error),
-    }
-    for address in &config.listen {
-        let what = format!("port {address}");
-        match TcpStream::connect_timeout(&reachable(*address), ANSWER_WITHIN) {
-            Ok(_) => checks.ok(&what, "somebody listens"),
-            Err(error) => {
-                let error = crate::mover::reach::unreachable(&error);
-                checks.error(&what, &Error { subject: address.to_string(), ..error }.at("client"));
-            }
-        }
-    }
-}
-
-/// Whether the lines are up over which this PoP is reached.
-fn check_lines(status: &serde_json::Value, config: &Config, checks: &mut Checks) {
-    let lines: Vec<LineStatus> = serde_json::from_value(status["lines"].clone()).unwrap_or_default();
-    for hub in &config.reverse {
-        let what = format!("line to {hub}");
-        match lines.iter().find(|line| line.kept_here && line.site == *hub) {
-            Some(line) => checks.ok(&what, format!("up {}", span(Duration::from_secs(line.up_s)))),
-            None => checks.fail(
-                &what,
-                "down: others do not reach this PoP over it",
-                format!("`renkei doctor {hub}`"),
-            ),
-        }
-    }
-}
-
-/// Whether the agents are connected that serve storages.
-fn check_agents(status: &serde_json::Value, checks: &mut Checks) {
-    let agents: Vec<AgentStatus> = serde_json::from_value(status["agents"].clone()).unwrap_or_default();
-    for AgentStatus { storage, account, up_s } in agents {
-        let what = format!("agent of {storage}");
-        match up_s {
-            Some(up_s) => checks.ok(&what, format!("up {}", span(Duration::from_secs(up_s)))),
-            None => checks.warn(
-                &what,
-                format!("not connected; {account} runs it"),
-                Code::AgentAbsent.row().remedy,
-            ),
-        }
-    }
-}
-
-/// The address that reaches a listener of this machine on all addresses.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
 }
 
 fn check_mapping(home: &Home, checks: &mut Checks) {
@@ -334,14 +288,6 @@ pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_listener_on_all_addresses_is_reached_on_loopback() {
-        let reached = |text: &str| reachable(text.parse().unwrap()).to_string();
-        assert_eq!(reached("0.0.0.0:7512"), "127.0.0.1:7512");
-        assert_eq!(reached("[::]:7512"), "[::1]:7512");
-        assert_eq!(reached("192.0.2.1:7512"), "192.0.2.1:7512");
-    }
 
     #[test]
     fn a_storage_that_is_not_there_fails() {

@@ -14,6 +14,7 @@ use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::reach::{resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
+use crate::site::diagnosis::certificate_ends;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -24,8 +25,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Clocks that differ by more are worth a word; by five minutes, sites refuse each other.
 const SKEW_WORTH_A_WORD: Duration = Duration::from_secs(30);
-/// A PoP's certificate that ends sooner is worth a word.
-const END_WORTH_A_WORD: Duration = Duration::from_secs(14 * 86_400);
 
 /// Checks the way to `site`.
 pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
@@ -159,9 +158,10 @@ fn check_end(what: &str, facts: &Facts, checks: &mut Checks) {
     let left = facts.not_after.duration_since(SystemTime::now()).unwrap_or_default();
     let found =
         format!("valid from {} until {} ({})", utc(facts.not_before), utc(facts.not_after), span(left));
-    match left > END_WORTH_A_WORD {
-        true => checks.ok(what, found),
-        false => checks.warn(what, found, "the site's administrator should `renkei renew`"),
+    let remedy = "the site's administrator should `renkei renew`";
+    match certificate_ends("host", facts.not_after, SystemTime::now(), remedy) {
+        None => checks.ok(what, found),
+        Some(_) => checks.warn(what, found, remedy),
     }
 }
 

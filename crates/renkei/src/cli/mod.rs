@@ -21,6 +21,7 @@ mod detach;
 mod df;
 mod docs;
 mod doctor;
+mod doctor_running;
 mod doctor_site;
 mod done;
 mod du;

@@ -4,7 +4,9 @@ use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
 use super::quantity::{human, span};
 use super::{Context, login, why};
+use crate::config::Config;
 use crate::identity::socket;
+use crate::site::conditions::Condition;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::{
     AgentStatus, Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus,
@@ -13,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Show what a PoP is doing: sessions and running transfers
 ///
@@ -34,6 +36,9 @@ struct Shown {
     site: Option<String>,
     #[serde(flatten)]
     status: Status,
+    /// What is not as it should be; for the administrator of the PoP alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conditions: Option<Vec<Condition>>,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -49,7 +54,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Some(site) => {
             let site = site_argument(site)?;
             match session(context, &site)?.ask(Request::Status)? {
-                Reply::Status(status) => Shown { site: Some(site.to_string()), status },
+                Reply::Status(status) => Shown { site: Some(site.to_string()), status, conditions: None },
                 other => return Err(unexpected(&other)),
             }
         }
@@ -68,11 +73,13 @@ fn is_id(text: &str) -> bool {
 fn local(context: &Context) -> Result<Shown, Error> {
     let home = context.home()?;
     let path = login::socket(&home, None);
-    let answer = socket::request(&path, &json!({"op": "status"}))?;
+    let mut answer = socket::request(&path, &json!({"op": "status"}))?;
+    let conditions = serde_json::from_value(answer["conditions"].take()).ok();
     let status = serde_json::from_value(answer)
         .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", path.display(), error))?;
-    let site = crate::config::Config::load(&home)?.site.map(|site| site.to_string());
-    Ok(Shown { site, status })
+    // Also where the file was made unusable while the PoP runs: that is among what it tells.
+    let site = Config::load(&home).ok().and_then(|config| config.site).map(|site| site.to_string());
+    Ok(Shown { site, status, conditions })
 }
 
 impl Report for Shown {
@@ -81,6 +88,12 @@ impl Report for Shown {
         let site = self.site.as_ref().map(|site| format!("{site}  ")).unwrap_or_default();
         let up = span(Duration::from_secs(*uptime_s));
         writeln!(out, "{site}{software}  up {up}  sessions {sessions}  transfers {}", transfers.len())?;
+        let now = SystemTime::now();
+        for condition in self.conditions.iter().flatten() {
+            let Condition { severity, found, remedy, .. } = condition;
+            let (about, lasts) = (condition.subject(), span(condition.lasts(now)));
+            writeln!(out, "  {}  {about}  for {lasts}  {found} - {remedy}", severity.name())?;
+        }
         for line in lines {
             let to = if line.kept_here { "kept to" } else { "from" };
             writeln!(out, "  line {to} {}  up {}", line.site, span(Duration::from_secs(line.up_s)))?;

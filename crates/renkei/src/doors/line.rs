@@ -90,11 +90,13 @@ fn start(door: &Door, hub: SiteName) -> Arc<Keeper> {
 
 fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
     let mut pause = FIRST_PAUSE;
+    door.site().line_is_down(hub, None);
     while !keeper.is_stopped() {
         let since = Instant::now();
         let Err(error) = keep_once(door, hub, keeper);
         *keeper.lock() = None;
         tracing::info!(%hub, %error, "no line");
+        door.site().line_is_down(hub, Some(&error));
         pause = if since.elapsed() > GOOD_AFTER { FIRST_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
         std::thread::sleep(pause);
     }

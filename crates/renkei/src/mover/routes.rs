@@ -27,11 +27,32 @@ const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
 pub struct Memory {
     since: Instant,
     failures: Arc<Mutex<Failures>>,
+    unreached: Arc<Mutex<BTreeMap<SiteName, Unreached>>>,
+}
+
+/// A site that was not reached by any way, the last time somebody tried.
+#[derive(Clone, Debug)]
+pub struct Unreached {
+    /// Why.
+    pub error: Error,
+    /// When.
+    pub tried: Instant,
+}
+
+impl Memory {
+    /// The sites that were not reached, the last time somebody tried.
+    pub fn unreached(&self) -> BTreeMap<SiteName, Unreached> {
+        self.lock_unreached().clone()
+    }
+
+    fn lock_unreached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Unreached>> {
+        self.unreached.lock().expect("no thread panics while it holds the lock")
+    }
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory { since: Instant::now(), failures: Arc::default() }
+        Memory { since: Instant::now(), failures: Arc::default(), unreached: Arc::default() }
     }
 }
 
@@ -165,6 +186,7 @@ impl Dialler {
             match self.by_way(site, &step.way, within, &mut work) {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
+                    self.ways.memory.lock_unreached().remove(site);
                     return Ok(done);
                 }
                 Err(missed) if missed.last => return Err(missed.error),
@@ -176,7 +198,12 @@ impl Dialler {
         }
         let here = self.ways.here.as_ref();
         let via = self.trust().card(site).map(|card| &card.via[..]).unwrap_or_default();
-        Err(no_way(site, &steps, failures, via.iter().any(|hub| Some(hub) == here)))
+        let error = no_way(site, &steps, failures, via.iter().any(|hub| Some(hub) == here));
+        if is_network(error.code) {
+            let unreached = Unreached { error: error.clone(), tried: Instant::now() };
+            self.ways.memory.lock_unreached().insert(site.clone(), unreached);
+        }
+        Err(error)
     }
 
     fn by_way<T>(

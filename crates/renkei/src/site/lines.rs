@@ -16,6 +16,7 @@ use renkei_core::path::SiteName;
 use renkei_core::route::Way;
 use renkei_core::wire::message::{LineStatus, Reply, Request};
 use renkei_core::wire::violation;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime};
@@ -32,22 +33,38 @@ pub struct KeptLine {
 #[derive(Default)]
 pub(crate) struct Held(Mutex<Vec<(Proof, Weak<ControlSender>)>>);
 
-/// The lines this PoP keeps now.
+/// The lines this PoP keeps now, and those that it should keep and that are down.
 #[derive(Default)]
-pub(crate) struct OwnLines(Mutex<Vec<(SiteName, Instant)>>);
+pub(crate) struct OwnLines(Mutex<Ups>);
+
+#[derive(Default)]
+struct Ups {
+    up: Vec<(SiteName, Instant)>,
+    /// With why, once that is known.
+    down: BTreeMap<SiteName, Option<Error>>,
+}
 
 /// Lists a line as kept for as long as it lives.
 pub struct Keeping<'a>(&'a OwnLines, SiteName);
 
 impl Drop for Keeping<'_> {
     fn drop(&mut self) {
-        self.0.lock().retain(|(site, _)| *site != self.1);
+        let mut lines = self.0.lock();
+        lines.up.retain(|(site, _)| *site != self.1);
+        lines.down.entry(self.1.clone()).or_default();
     }
 }
 
 impl OwnLines {
-    fn lock(&self) -> MutexGuard<'_, Vec<(SiteName, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Ups> {
         self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// The lines to these sites that are down, with why, if that is known.
+    pub(super) fn down(&self, wanted: &[SiteName]) -> Vec<(SiteName, Option<Error>)> {
+        let lines = self.lock();
+        let down = |hub: &SiteName| Some((hub.clone(), lines.down.get(hub)?.clone()));
+        wanted.iter().filter_map(down).collect()
     }
 }
 
@@ -167,8 +184,18 @@ impl Site {
 
     /// Lists a line to `hub` as up, as long as what is returned lives.
     pub fn keep_line(&self, hub: &SiteName) -> Keeping<'_> {
-        self.own_lines.lock().push((hub.clone(), Instant::now()));
+        let mut lines = self.own_lines.lock();
+        lines.up.push((hub.clone(), Instant::now()));
+        lines.down.remove(hub);
+        drop(lines);
         Keeping(&self.own_lines, hub.clone())
+    }
+
+    /// Notes that a line is not up, and why once that is known.
+    pub fn line_is_down(&self, hub: &SiteName, error: Option<&Error>) {
+        let mut lines = self.own_lines.lock();
+        let why = lines.down.entry(hub.clone()).or_default();
+        *why = error.cloned().or_else(|| why.take());
     }
 
     pub(super) fn line_status(&self) -> Vec<LineStatus> {
@@ -179,7 +206,7 @@ impl Site {
             kept_here: false,
             up_s: line.since.elapsed().as_secs(),
         });
-        let own = self.own_lines.lock().clone().into_iter().map(|(site, since)| LineStatus {
+        let own = self.own_lines.lock().up.clone().into_iter().map(|(site, since)| LineStatus {
             site,
             kept_here: true,
             up_s: since.elapsed().as_secs(),

@@ -11,8 +11,10 @@ pub mod buffered;
 pub mod circuits;
 pub mod cleanup;
 mod collecting;
+pub mod conditions;
 pub mod console;
 pub mod desks;
+pub mod diagnosis;
 mod digests;
 mod evicting;
 pub mod export;
@@ -33,6 +35,7 @@ mod mending;
 pub mod notices;
 mod pacing;
 mod placing;
+mod probing;
 mod pulling;
 pub mod push;
 pub mod queue;
@@ -150,6 +153,9 @@ pub struct Site {
     pub(crate) kept_sessions: KeptSessions,
     pub(crate) parking: Parking,
     pub(crate) arrivals: rules::Arrivals,
+    pub(crate) rule_troubles: rules::RuleTroubles,
+    pub(crate) conditions: conditions::Conditions,
+    probing: probing::Probing,
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) circuits: circuits::Circuits,
     pub(crate) locks: Arc<LockTable>,
@@ -190,6 +196,9 @@ impl Site {
             kept_sessions: KeptSessions::default(),
             parking: Parking::default(),
             arrivals: rules::Arrivals::default(),
+            rule_troubles: rules::RuleTroubles::default(),
+            conditions: conditions::Conditions::default(),
+            probing: probing::Probing::default(),
             queue: Arc::default(),
             circuits: circuits::Circuits::default(),
             locks: Arc::default(),
@@ -229,13 +238,18 @@ impl Site {
     /// A file that became invalid is reported in the log, once, and the last good state stays.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         let (current, mark) = (self.last_snapshot(), snapshot::mark(&self.home));
-        if *current.mark() == mark || self.is_unusable(&mark) {
+        if *current.mark() == mark {
+            *self.unusable() = None;
+            return current;
+        }
+        if self.is_unusable(&mark) {
             return current;
         }
         match current.reload(&self.home) {
             Ok(fresh) => {
                 let fresh = Arc::new(fresh);
                 *self.current.write().expect("no thread panics while it holds the lock") = fresh.clone();
+                *self.unusable() = None;
                 tracing::info!("configuration, mapping or trust changed and was read again");
                 fresh
             }
@@ -251,6 +265,7 @@ impl Site {
         match self.last_snapshot().reload(&self.home) {
             Ok(fresh) => {
                 *self.current.write().expect("no thread panics while it holds the lock") = Arc::new(fresh);
+                *self.unusable() = None;
             }
             Err(error) => self.note_unusable(snapshot::mark(&self.home), error),
         }

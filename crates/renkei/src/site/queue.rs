@@ -57,7 +57,7 @@ pub(super) type Shown = (Vec<CertificateDer<'static>>, SystemTime);
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(super) catalogue: OnceLock<Catalogue>,
-    /// Why there is no catalogue yet.
+    /// Why there is no catalogue yet, or why the last look at it failed.
     pub(super) trouble: Mutex<Option<Error>>,
     /// Who this PoP is among those that share the catalogue.
     pub(super) runner: OnceLock<String>,
@@ -81,6 +81,15 @@ impl Queue {
             let starting = || Error::new(Code::CatalogueFailed, "open", "catalogue", "the PoP is starting");
             lock(&self.trouble).clone().unwrap_or_else(starting)
         })
+    }
+
+    /// Why the queue stands, if it does.
+    pub(super) fn trouble(&self) -> Option<Error> {
+        lock(&self.trouble).clone()
+    }
+
+    pub(super) fn note_trouble(&self, trouble: Option<Error>) {
+        *lock(&self.trouble) = trouble;
     }
 
     pub(super) fn load(&self) -> MutexGuard<'_, Load> {

@@ -78,6 +78,21 @@ impl Arrivals {
     }
 }
 
+/// What is wrong with rules, by their names.
+#[derive(Default)]
+pub(crate) struct RuleTroubles(Mutex<BTreeMap<String, Error>>);
+
+impl RuleTroubles {
+    /// All that is wrong.
+    pub(super) fn all(&self) -> BTreeMap<String, Error> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
+    }
+
+    fn set(&self, all: BTreeMap<String, Error>) {
+        *self.0.lock().expect("no thread panics while it holds the lock: a panic aborts") = all;
+    }
+}
+
 /// Starts the thread that follows the rules for as long as the PoP lives.
 pub fn spawn_rules(site: &Arc<Site>) -> Result<(), Error> {
     let all = Mutex::new(BTreeMap::new());
@@ -99,6 +114,8 @@ pub(super) struct Watched {
     proofs: HashMap<u32, (Proof, Instant)>,
     /// What was wrong last, so that it is logged once.
     trouble: Option<Error>,
+    /// Why the transfer that ended last did not bring all its files, if it did not.
+    lost: Option<Error>,
 }
 
 impl Watched {
@@ -106,7 +123,7 @@ impl Watched {
         let inbox = Inbox::new(rule.settle_s.saturating_mul(1000));
         let (sent, look_at) = (HashMap::new(), Instant::now());
         let proofs = HashMap::new();
-        Watched { rule: rule.clone(), inbox, sent, adopted: None, look_at, proofs, trouble: None }
+        Watched { rule: rule.clone(), inbox, sent, adopted: None, look_at, proofs, trouble: None, lost: None }
     }
 
     /// The drop folder.
@@ -165,6 +182,10 @@ impl Site {
             }
             watched.trouble = trouble;
         }
+        let troubles = all.iter().filter_map(|(name, watched)| {
+            Some((name.clone(), watched.trouble.clone().or_else(|| watched.lost.clone())?))
+        });
+        self.rule_troubles.set(troubles.collect());
     }
 
     /// Hears how what was handed on went, and hands on more. The first thing that is wrong is told; the rest goes on.
@@ -219,6 +240,7 @@ impl Site {
             let (lost, arrived): (Vec<Seen>, Vec<Seen>) = files
                 .into_iter()
                 .partition(|file| failed.as_ref().is_none_or(|failed| failed.contains(&file.path)));
+            watched.lost = if lost.is_empty() { None } else { self.why_lost(&id) };
             watched.inbox.failed(now_ms(), &lost);
             watched.inbox.done(&arrived);
             if watched.rule.then == Then::Remove {
@@ -259,6 +281,13 @@ impl Site {
             _ if story.transfer.summary.is_none() => None,
             _ => Some(story.failures.into_iter().filter(|one| !one.kept).map(|one| one.path).collect()),
         })
+    }
+
+    /// Why a transfer that ended did not bring all its files.
+    fn why_lost(&self, id: &TransferId) -> Option<Error> {
+        let story = self.transfer(None, &hex_id(id)).ok()?;
+        let first = story.failures.into_iter().find(|one| !one.kept).map(|one| one.error);
+        first.or(story.transfer.reason)
     }
 
     /// Queues what is complete, for each owner by itself.

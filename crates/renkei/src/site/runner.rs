@@ -57,6 +57,7 @@ pub fn spawn_queue(site: &Arc<Site>) -> Result<(), Error> {
             if let Some(error) = error.as_ref().filter(|_| error != last) {
                 tracing::error!(%error, "the queue waits");
             }
+            queue.note_trouble(error.clone());
             last = error;
             if !matches!(looked, Ok(true)) {
                 queue.wait(LOOK_EVERY);
@@ -116,8 +117,7 @@ impl Site {
             return Ok(());
         }
         let opened = self.try_open_queue();
-        *self.queue.trouble.lock().expect("no thread panics while it holds the lock") =
-            opened.as_ref().err().cloned();
+        self.queue.note_trouble(opened.as_ref().err().cloned());
         opened
     }
 

@@ -14,7 +14,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::{decode, encode};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often it is looked whether there is something to forget.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -32,26 +32,31 @@ type Age = (u64, u64);
 /// How far those that follow are, as far as they said.
 #[derive(Default)]
 pub(crate) struct Confirmed {
-    seen: Mutex<HashMap<(VolumeId, SiteName), u64>>,
+    seen: Mutex<HashMap<(VolumeId, SiteName), (u64, Instant)>>,
     /// Up to which record each log was cut.
     cut: Mutex<HashMap<VolumeId, u64>>,
 }
 
 impl Confirmed {
-    fn seen(&self) -> MutexGuard<'_, HashMap<(VolumeId, SiteName), u64>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<(VolumeId, SiteName), (u64, Instant)>> {
         self.seen.lock().expect("no thread panics while it holds the lock")
     }
 
     /// A follower has all records up to one.
     pub(super) fn on_follower(&self, volume: VolumeId, site: &SiteName, seq: u64) {
-        self.seen().insert((volume, site.clone()), seq);
+        self.seen().insert((volume, site.clone()), (seq, Instant::now()));
+    }
+
+    /// When a follower said so last.
+    pub(super) fn last(&self, volume: VolumeId, site: &SiteName) -> Option<Instant> {
+        self.seen().get(&(volume, site.clone())).map(|(_, at)| *at)
     }
 
     /// The record up to which all of some sites have all; `None` if that is not known of one.
     fn by_all<'s>(&self, volume: VolumeId, sites: impl Iterator<Item = &'s SiteName>) -> Option<u64> {
         let seen = self.seen();
         sites
-            .map(|site| seen.get(&(volume, site.clone())).copied())
+            .map(|site| seen.get(&(volume, site.clone())).map(|(seq, _)| *seq))
             .try_fold(u64::MAX, |least, seq| Some(least.min(seq?)))
     }
 

@@ -2,9 +2,9 @@
 
 use super::Site;
 use super::access::Access;
+use super::conditions::Condition;
 use super::console::Visitor;
 use super::history::{Outcome, Run, Way};
-use super::snapshot::Snapshot;
 use crate::identity::certificate::utc;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -12,11 +12,6 @@ use renkei_core::wire::message::{LineStatus, TransferStatus};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
-
-/// A host certificate that ends sooner is worth a word.
-const END_WORTH_A_WORD: Duration = Duration::from_secs(14 * 86_400);
-/// A storage with less room is worth a word.
-const ROOM_WORTH_A_WORD: f64 = 0.05;
 
 /// This PoP.
 pub struct Overview {
@@ -31,16 +26,7 @@ pub struct Overview {
     /// Transfers that ended since the start: to their end, and early. For the administrator alone.
     pub ended: Option<(u64, u64)>,
     /// What somebody should look at.
-    pub warnings: Vec<Warning>,
-}
-
-/// Something to look at, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// What was found.
-    pub found: String,
-    /// What to do.
-    pub remedy: String,
+    pub warnings: Vec<Condition>,
 }
 
 /// A trusted site and the way to it.
@@ -94,59 +80,19 @@ impl Site {
             uptime: self.started.elapsed(),
             sessions: counters.sessions.load(Ordering::Relaxed),
             ended: is_admin.then(ended),
-            warnings: self.warnings(visitor, &snapshot),
+            warnings: self.warnings(visitor),
         }
     }
 
-    /// What is worth a word and costs nothing to find: what concerns all, and for the administrator what only he mends.
-    fn warnings(self: &Arc<Self>, visitor: &Visitor, snapshot: &Snapshot) -> Vec<Warning> {
-        let mut warnings = self.room_warnings(visitor);
-        if visitor.access().is_none() {
-            warnings.extend(self.file_warning());
-            warnings.extend(end_warning(snapshot, SystemTime::now()));
-            if snapshot.storages.is_empty() {
-                warnings.push(Warning {
-                    found: "there is no storage".into(),
-                    remedy: "add one with `renkei storage add`".into(),
-                });
-            }
+    /// What is not as it should be: all of it for the administrator, for others what concerns the storages they may use.
+    fn warnings(self: &Arc<Self>, visitor: &Visitor) -> Vec<Condition> {
+        let mut conditions = self.conditions();
+        if let Some(access) = visitor.access() {
+            conditions.retain(|one| is_of_storage(one) && access.may_see(&one.name));
+            // Paths and accounts are the administrator's.
+            conditions.iter_mut().for_each(|one| one.found = one.code.row().title.into());
         }
-        warnings
-    }
-
-    fn file_warning(&self) -> Option<Warning> {
-        let unusable = self.unusable();
-        let error = &unusable.as_ref()?.error;
-        let found = format!("a changed file cannot be used, the last good state stays: {error}");
-        Some(Warning { found, remedy: error.code.row().remedy.into() })
-    }
-
-    fn room_warnings(self: &Arc<Self>, visitor: &Visitor) -> Vec<Warning> {
-        let mut warnings = Vec::new();
-        for room in self.rooms(visitor.access()) {
-            let name = &room.name;
-            match room.space {
-                Some(Err(error)) => warnings.push(Warning {
-                    found: format!("storage {name}: {error}"),
-                    remedy: error.code.row().remedy.into(),
-                }),
-                Some(Ok(space))
-                    if (space.available_bytes as f64) < ROOM_WORTH_A_WORD * space.total_bytes as f64 =>
-                {
-                    let percent = space.available_bytes * 100 / space.total_bytes.max(1);
-                    warnings.push(Warning {
-                        found: format!("storage {name} has {percent} % of its space left"),
-                        remedy: "free some space".into(),
-                    });
-                }
-                _ if room.hanging.is_some() => warnings.push(Warning {
-                    found: format!("storage {name} does not answer"),
-                    remedy: "look whether its file system hangs".into(),
-                }),
-                _ => {}
-            }
-        }
-        warnings
+        conditions
     }
 
     /// The sites this one trusts, as far as the visitor may know them: its own users and the administrator all, others
@@ -184,9 +130,7 @@ fn rate(runs: &[Run], site: &SiteName, direction: &str) -> u64 {
     runs.iter().filter(on_it).map(Run::rate).sum()
 }
 
-fn end_warning(snapshot: &Snapshot, now: SystemTime) -> Option<Warning> {
-    let end = snapshot.credential.facts().ok()?.not_after;
-    let left = end.duration_since(now).unwrap_or_default();
-    let found = format!("the PoP's certificate ends on {}", utc(end));
-    (left < END_WORTH_A_WORD).then(|| Warning { found, remedy: "`renkei renew`, then restart".into() })
+/// Whether users of a storage are concerned.
+fn is_of_storage(condition: &Condition) -> bool {
+    matches!(condition.what.as_str(), "storage" | "room" | "agent")
 }

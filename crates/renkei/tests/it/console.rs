@@ -16,7 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the PoP answered.
 pub struct Answer {
-    status: u16,
+    /// The HTTP status.
+    pub status: u16,
     head: String,
     /// The page.
     pub body: String,

@@ -329,6 +329,12 @@ fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
     });
     pages.see("status", &running.expect("of 20 transfers, one is seen while it runs"));
     pages.see("status", &titech.json(&["status", "kek"]).1);
+    let map = titech.dir().join("map");
+    let good = std::fs::read_to_string(&map).unwrap();
+    std::fs::write(&map, "nonsense").unwrap();
+    crate::conditions::comes(titech, "configuration", "");
+    pages.see("status", &titech.json(&["status"]).1);
+    std::fs::write(&map, good).unwrap();
 }
 
 fn status_of_running(federation: &Federation, copy: &mut Child) -> Option<Value> {

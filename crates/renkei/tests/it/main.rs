@@ -10,6 +10,7 @@ mod care;
 mod catalogue;
 mod coming;
 mod completion;
+mod conditions;
 mod console;
 mod console_pages;
 mod content;

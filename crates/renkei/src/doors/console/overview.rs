@@ -4,9 +4,10 @@ use super::html::Html;
 use super::page::{Page, Tab};
 use super::{chart, links, storages, transfers};
 use crate::site::Site;
+use crate::site::conditions::Condition;
 use crate::site::console::Visitor;
 use crate::site::history::Outcome;
-use crate::site::view::{Overview, Warning};
+use crate::site::view::{Overview, moment};
 use renkei_core::units::span;
 use std::sync::Arc;
 
@@ -26,10 +27,13 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
         .part("sites", "Sites", links::drawing(site, visitor))
 }
 
-fn warnings(all: &[Warning]) -> Html {
+fn warnings(all: &[Condition]) -> Html {
     let mut html = Html::of("<ul class=\"warnings\">", &[]);
-    for Warning { found, remedy } in all {
-        html.put("<li><strong>{}</strong><br>{}</li>", &[found, remedy]);
+    for condition in all {
+        let Condition { severity, found, remedy, .. } = condition;
+        let (about, since) = (condition.subject(), moment(condition.since()));
+        let parts: [&dyn std::fmt::Display; 5] = [&severity.name(), &about, found, &since, remedy];
+        html.put("<li>{}, {}: <strong>{}</strong> <small>since {}</small><br>{}</li>", &parts);
     }
     html.put("</ul>", &[]);
     html

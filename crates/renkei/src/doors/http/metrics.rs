@@ -1,11 +1,16 @@
 //! `/metrics`: what the PoP counts, in OpenMetrics text. Names and meanings are listed in docs/operations.md.
 
 use crate::site::Site;
+use crate::site::conditions::{Condition, Severity};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Values told apart by labels.
+type Labelled = Family<Vec<(&'static str, String)>, Gauge>;
 
 /// Renders the counters of this moment.
 pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
@@ -57,9 +62,31 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
         gauge("buffer_waiting", "Transfers that wait for room in the buffer", buffer.waiting.len() as i64);
     }
     gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
+    conditions(&mut registry, &site.conditions());
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// How many there are of each severity, and for each since when it holds.
+fn conditions(registry: &mut Registry, all: &[Condition]) {
+    let (counts, since) = (Labelled::default(), Labelled::default());
+    for severity in Severity::ALL {
+        let count = all.iter().filter(|one| one.severity == severity).count();
+        counts.get_or_create(&vec![("severity", severity.name().into())]).set(count as i64);
+    }
+    for Condition { what, name, severity, code, since_unix, .. } in all {
+        let labels = vec![
+            ("what", what.clone()),
+            ("name", name.clone()),
+            ("severity", severity.name().into()),
+            ("code", code.to_string()),
+        ];
+        since.get_or_create(&labels).set(number(*since_unix));
+    }
+    registry.register("conditions", "What is not as it should be, by severity", counts);
+    let help = "Since when something is not as it should be, in seconds since 1970; gone when it is over";
+    registry.register("condition_since_seconds", help, since);
 }
 
 fn number(bytes: u64) -> i64 {

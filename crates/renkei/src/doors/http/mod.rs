@@ -5,6 +5,7 @@ mod replayed;
 
 use crate::doors::console;
 use crate::site::Site;
+use crate::site::conditions::{Condition, Severity};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -13,7 +14,6 @@ use axum::{Json, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use renkei_core::error::Code;
 use replayed::Replayed;
 use rustls::ServerConfig;
 use std::net::SocketAddr;
@@ -67,22 +67,26 @@ fn router(site: Arc<Site>) -> Router {
     router.merge(console::router()).with_state(site)
 }
 
-/// 200 if every storage is there, 503 with the list of those that are not. Anybody may ask, so no path is told.
+/// 503 if something critical is not as it should be, else 200; with the list of what is not. Anybody may ask, so no path,
+/// cause or other site is told.
 async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
-    let snapshot = site.last_snapshot();
-    let missing: Vec<String> = snapshot
-        .storages
-        .iter()
-        .filter_map(|(name, root)| Some((name, root.store().err()?)))
-        // Whether an agent is connected is not this PoP's health.
-        .filter(|(_, error)| error.code != Code::WithAgent)
-        .map(|(name, error)| format!("{name}: {}", error.code.row().id))
-        .collect();
-    let (status, state) = match missing.is_empty() {
-        true => (StatusCode::OK, "ok"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
+    let conditions = site.conditions();
+    let (status, state) = match conditions.iter().map(|one| one.severity).max() {
+        Some(Severity::Critical) => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
+        Some(Severity::Warning) => (StatusCode::OK, "warning"),
+        Some(Severity::Info) | None => (StatusCode::OK, "ok"),
     };
-    (status, Json(serde_json::json!({ "status": state, "site": snapshot.site, "problems": missing })))
+    let problems: Vec<String> = conditions.iter().map(Condition::for_strangers).collect();
+    let told: Vec<_> = conditions.iter().map(told).collect();
+    let site = site.name();
+    let health =
+        serde_json::json!({ "status": state, "site": site, "problems": problems, "conditions": told });
+    (status, Json(health))
+}
+
+fn told(condition: &Condition) -> serde_json::Value {
+    let Condition { what, severity, code, since_unix, .. } = condition;
+    serde_json::json!({ "what": what, "severity": severity, "code": code, "since_unix": since_unix })
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> impl IntoResponse {

@@ -1,0 +1,113 @@
+//! `renkei doctor`: what the PoP that runs says of itself.
+
+use super::check::Checks;
+use super::quantity::span;
+use crate::config::Config;
+use crate::home::Home;
+use crate::identity::socket;
+use crate::mover::reach::unreachable;
+use crate::site::conditions::Condition;
+use renkei_core::error::Error;
+use renkei_core::wire::message::{AgentStatus, LineStatus};
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long our own port may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a PoP that runs answered, or why it does not.
+pub(super) struct Running {
+    status: Result<Value, Error>,
+    conditions: Vec<Condition>,
+}
+
+impl Running {
+    /// Asks the PoP of a directory.
+    pub(super) fn ask(home: &Home) -> Self {
+        let status = socket::request(&home.socket(), &json!({"op": "status"}));
+        let told = status.as_ref().map(|status| status["conditions"].clone()).unwrap_or_default();
+        Running { status, conditions: serde_json::from_value(told).unwrap_or_default() }
+    }
+
+    /// Whether the PoP itself tells of a thing, so that nothing more need be said.
+    pub(super) fn tells_of(&self, what: &str, name: &str) -> bool {
+        self.conditions.iter().any(|one| one.what == what && one.name == name)
+    }
+
+    /// Whether there is one, what it says of itself, and its ports.
+    pub(super) fn check(&self, home: &Home, config: &Config, checks: &mut Checks) {
+        match &self.status {
+            Ok(status) => {
+                checks.ok("PoP", format!("answers at {}", home.socket().display()));
+                self.check_told(checks);
+                self.check_lines(status, config, checks);
+                self.check_agents(status, checks);
+            }
+            Err(error) => checks.error("PoP", error),
+        }
+        for address in &config.listen {
+            let what = format!("port {address}");
+            match TcpStream::connect_timeout(&reachable(*address), ANSWER_WITHIN) {
+                Ok(_) => checks.ok(&what, "open"),
+                Err(error) => {
+                    let error = Error { subject: address.to_string(), ..unreachable(&error) };
+                    checks.error(&what, &error.at("client"));
+                }
+            }
+        }
+    }
+
+    /// What the PoP says is not as it should be.
+    pub(super) fn check_told(&self, checks: &mut Checks) {
+        self.conditions.iter().for_each(|condition| checks.condition(condition));
+    }
+
+    /// The lines over which this PoP is reached, other than those it told of.
+    fn check_lines(&self, status: &Value, config: &Config, checks: &mut Checks) {
+        let lines: Vec<LineStatus> = serde_json::from_value(status["lines"].clone()).unwrap_or_default();
+        for hub in config.reverse.iter().filter(|hub| !self.tells_of("line", hub.as_str())) {
+            let what = format!("line to {hub}");
+            match lines.iter().find(|line| line.kept_here && line.site == *hub) {
+                Some(line) => checks.ok(&what, format!("up {}", span(Duration::from_secs(line.up_s)))),
+                None => checks.ok(&what, "is being opened"),
+            }
+        }
+    }
+
+    /// The agents that serve storages, other than those it told of.
+    fn check_agents(&self, status: &Value, checks: &mut Checks) {
+        let agents: Vec<AgentStatus> = serde_json::from_value(status["agents"].clone()).unwrap_or_default();
+        for AgentStatus { storage, account, up_s } in agents {
+            let what = format!("agent of {storage}");
+            match up_s {
+                Some(up_s) => checks.ok(&what, format!("up {}", span(Duration::from_secs(up_s)))),
+                None if self.tells_of("agent", &storage) => {}
+                None => checks.ok(&what, format!("has just ended; {account} runs it")),
+            }
+        }
+    }
+}
+
+/// The address that reaches a listener of this machine on all addresses.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_on_loopback() {
+        let reached = |text: &str| reachable(text.parse().unwrap()).to_string();
+        assert_eq!(reached("0.0.0.0:7512"), "127.0.0.1:7512");
+        assert_eq!(reached("[::]:7512"), "[::1]:7512");
+        assert_eq!(reached("192.0.2.1:7512"), "192.0.2.1:7512");
+    }
+}

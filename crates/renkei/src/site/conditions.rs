@@ -1,0 +1,424 @@
+//! What is not as it should be at this PoP: one list, from which `/healthz`, `/metrics`, `status`, `doctor` and the console are told.
+//!
+//! [`super::diagnosis`] finds; here is noted since when. A thread looks every two seconds, so that whoever asks waits for
+//! no disk. Since when a condition holds is kept in the PoP's directory, and outlives a restart. Non-goal: what concerns
+//! one transfer or one user alone.
+
+use super::Site;
+use super::diagnosis::SOURCES;
+use crate::home::{Home, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often the PoP looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Without a look for so long the list itself is in trouble.
+const BLIND_AFTER: Duration = Duration::from_secs(60);
+/// What held before a restart and is not found again in this time after it is over.
+const REMEMBERED: Duration = Duration::from_secs(120);
+/// Version of the file that keeps since when.
+const VERSION: u32 = 1;
+/// Largest such file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// How soon somebody must act, from the least to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// All works; it should be seen to in the next weeks.
+    Info,
+    /// Something does not work as it should, or will not in days.
+    Warning,
+    /// Something that users need does not work, or will not tomorrow.
+    Critical,
+}
+
+impl Severity {
+    /// All of them.
+    pub const ALL: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::Critical];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
+/// What a source found in one look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The kind of thing: `storage`, `line`, `volume` ...
+    pub what: &'static str,
+    /// Which one.
+    pub name: String,
+    /// How soon somebody must act.
+    pub severity: Severity,
+    /// The first cause's code.
+    pub code: Code,
+    /// What was found, a sentence that stays the same as long as nothing changes.
+    pub found: String,
+    /// What to do.
+    pub remedy: String,
+    /// For how long it must be found again and again before it counts.
+    pub hold: Duration,
+}
+
+impl Finding {
+    /// A thing that failed with an error.
+    pub fn of(what: &'static str, name: &str, severity: Severity, error: &Error) -> Self {
+        let (found, remedy) = (error.to_string(), error.code.row().remedy.into());
+        Finding { what, name: name.into(), severity, code: error.code, found, remedy, hold: Duration::ZERO }
+    }
+
+    /// The same with another sentence before the error's.
+    pub fn saying(mut self, words: &str) -> Self {
+        self.found = format!("{words}: {}", self.found);
+        self
+    }
+
+    /// The same with something else to do.
+    pub fn mended_by(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+
+    /// The same, that counts when it has lasted for so long.
+    pub fn lasting(mut self, hold: Duration) -> Self {
+        self.hold = hold;
+        self
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// The kind of thing: `storage`, `line`, `volume` ...
+    pub what: String,
+    /// Which one.
+    pub name: String,
+    /// How soon somebody must act.
+    pub severity: Severity,
+    /// The first cause's code.
+    pub code: Code,
+    /// What was found.
+    pub found: String,
+    /// What to do.
+    pub remedy: String,
+    /// Since when, seconds since 1970.
+    pub since_unix: u64,
+}
+
+impl Condition {
+    /// Since when.
+    pub fn since(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.since_unix)
+    }
+
+    /// How long it has lasted.
+    pub fn lasts(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.since()).unwrap_or_default()
+    }
+
+    /// What it is about, for people.
+    pub fn subject(&self) -> String {
+        if self.name.is_empty() { self.what.clone() } else { format!("{} {}", self.what, self.name) }
+    }
+
+    /// What anybody may know who reaches the port: no path, no name of another site, no cause.
+    pub fn for_strangers(&self) -> String {
+        match self.what.as_str() {
+            "storage" => format!("{}: {}", self.name, self.code),
+            what => format!("{what}: {}", self.code),
+        }
+    }
+}
+
+/// What was found once, and since when it is so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Noted {
+    condition: Condition,
+    /// Whether it has lasted long enough to count.
+    counts: bool,
+}
+
+/// Since when something holds, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Since {
+    what: String,
+    name: String,
+    code: Code,
+    since_unix: u64,
+}
+
+/// The file that keeps it.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    conditions: Vec<Since>,
+}
+
+/// What is known of all.
+#[derive(Default)]
+struct State {
+    noted: Vec<Noted>,
+    /// What held before the restart and was not found again yet.
+    before: Vec<Since>,
+    /// What the file says.
+    kept: Vec<Since>,
+    looked: Option<Instant>,
+}
+
+/// The list.
+#[derive(Default)]
+pub(crate) struct Conditions(Mutex<State>);
+
+/// Looks as long as the site is there.
+pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
+    site.conditions.remember(read_since(site.home()));
+    let weak = Arc::downgrade(site);
+    let work = move || {
+        while let Some(site) = weak.upgrade() {
+            site.look_at_conditions();
+            drop(site);
+            std::thread::sleep(LOOK_EVERY);
+        }
+    };
+    let thread = std::thread::Builder::new().name("conditions".into()).spawn(work);
+    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "conditions", error))
+}
+
+impl Site {
+    /// What is not as it should be, the most urgent first, then the oldest.
+    pub fn conditions(&self) -> Vec<Condition> {
+        let (mut all, looked) = self.conditions.shown();
+        let seen = looked.unwrap_or(self.started);
+        if seen.elapsed() > BLIND_AFTER {
+            all.push(blind(seen));
+        }
+        all.sort_by_key(|one| (std::cmp::Reverse(one.severity), one.since_unix));
+        all
+    }
+
+    fn look_at_conditions(self: &Arc<Self>) {
+        let snapshot = self.last_snapshot();
+        let found = SOURCES.iter().flat_map(|source| source(self, &snapshot)).collect();
+        let is_early = self.started.elapsed() < REMEMBERED;
+        let changed = self.conditions.take(found, unix_now(), is_early);
+        if let Some(since) = changed
+            && let Err(error) = keep_since(self.home(), since)
+        {
+            tracing::warn!(%error, "since when conditions hold is not kept");
+        }
+    }
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// That nobody looks any more.
+fn blind(seen: Instant) -> Condition {
+    Condition {
+        what: "conditions".into(),
+        name: String::new(),
+        severity: Severity::Critical,
+        code: Code::NoProgress,
+        found: "the PoP has not looked at itself: something it asks does not answer".into(),
+        remedy: "look whether the catalogue's database or disk hangs, then restart the PoP".into(),
+        since_unix: unix_now().saturating_sub(seen.elapsed().as_secs()),
+    }
+}
+
+impl Conditions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    fn remember(&self, before: Vec<Since>) {
+        let mut state = self.lock();
+        (state.before, state.kept) = (before.clone(), before);
+    }
+
+    fn shown(&self) -> (Vec<Condition>, Option<Instant>) {
+        let state = self.lock();
+        let counting = state.noted.iter().filter(|noted| noted.counts);
+        (counting.map(|noted| noted.condition.clone()).collect(), state.looked)
+    }
+
+    /// The names of things of a kind that held before the restart and were not found again yet.
+    pub(super) fn remembered(&self, what: &str) -> Vec<String> {
+        let state = self.lock();
+        state.before.iter().filter(|one| one.what == what).map(|one| one.name.clone()).collect()
+    }
+
+    /// Takes what one look found; what is to be kept, if that is something else than before.
+    fn take(&self, found: Vec<Finding>, now_unix: u64, is_early: bool) -> Option<Vec<Since>> {
+        let mut state = self.lock();
+        let mut before = std::mem::take(&mut state.noted);
+        for finding in found {
+            let noted = state.note(finding, &mut before, now_unix);
+            state.noted.push(noted);
+        }
+        before.iter().filter(|noted| noted.counts).for_each(|noted| tell("over", &noted.condition));
+        if !is_early {
+            state.before.clear();
+        }
+        state.looked = Some(Instant::now());
+        let counting = state.noted.iter().filter(|noted| noted.counts).map(|noted| since(&noted.condition));
+        let kept: Vec<Since> = counting.chain(state.before.iter().cloned()).collect();
+        let is_other = kept != state.kept;
+        state.kept.clone_from(&kept);
+        is_other.then_some(kept)
+    }
+}
+
+impl State {
+    /// What is known of a finding: it goes on from what was noted in the look before, or before the restart.
+    fn note(&mut self, finding: Finding, before: &mut Vec<Noted>, now_unix: u64) -> Noted {
+        let Finding { what, name, severity, code, found, remedy, hold } = finding;
+        let last = position(before, what, &name, code, |noted| {
+            let Condition { what, name, code, .. } = &noted.condition;
+            (what, name, *code)
+        });
+        let last = last.map(|at| before.swap_remove(at));
+        let kept = position(&self.before, what, &name, code, |one| (&one.what, &one.name, one.code));
+        let kept = kept.map(|at| self.before.swap_remove(at));
+        let since_kept = kept.as_ref().map(|kept| kept.since_unix);
+        let since_unix =
+            last.as_ref().map(|last| last.condition.since_unix).into_iter().chain(since_kept).min();
+        let since_unix = since_unix.unwrap_or(now_unix);
+        let counted = kept.is_some() || last.is_some_and(|last| last.counts);
+        let counts = counted || now_unix.saturating_sub(since_unix) >= hold.as_secs();
+        let condition = Condition { what: what.into(), name, severity, code, found, remedy, since_unix };
+        if counts && !counted {
+            tell("began", &condition);
+        }
+        Noted { condition, counts }
+    }
+}
+
+/// The same thing with the same code, else the same thing: its cause may be another one by now.
+fn position<T>(
+    all: &[T],
+    what: &str,
+    name: &str,
+    code: Code,
+    key: impl Fn(&T) -> (&String, &String, Code),
+) -> Option<usize> {
+    let is_same = |one: &T| {
+        let (its_what, its_name, _) = key(one);
+        its_what == what && its_name == name
+    };
+    let exact = all.iter().position(|one| is_same(one) && key(one).2 == code);
+    exact.or_else(|| all.iter().position(is_same))
+}
+
+/// Tells the log.
+fn tell(change: &str, condition: &Condition) {
+    let Condition { severity, code, found, remedy, .. } = condition;
+    let (about, severity) = (condition.subject(), severity.name());
+    match change {
+        "over" => tracing::info!(about, %code, "a condition is over"),
+        _ => tracing::warn!(about, severity, %code, found, remedy, "a condition began"),
+    }
+}
+
+fn since(condition: &Condition) -> Since {
+    let Condition { what, name, code, since_unix, .. } = condition.clone();
+    Since { what, name, code, since_unix }
+}
+
+fn since_file(home: &Home) -> PathBuf {
+    home.state_dir().join("conditions.json")
+}
+
+/// Since when what held when the PoP ended; nothing where that cannot be read, for nothing depends on it.
+fn read_since(home: &Home) -> Vec<Since> {
+    let text = read_text(&since_file(home), MAX_FILE_BYTES).ok().flatten().unwrap_or_default();
+    let kept = serde_json::from_str::<Kept>(&text).ok().filter(|kept| kept.version == VERSION);
+    kept.map(|kept| kept.conditions).unwrap_or_default()
+}
+
+fn keep_since(home: &Home, conditions: Vec<Since>) -> Result<(), Error> {
+    let text = serde_json::to_vec(&Kept { version: VERSION, conditions }).expect("it is plain data");
+    write_file(&since_file(home), &text, 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(name: &str, code: Code, hold_s: u64) -> Finding {
+        let error = Error::new(code, "look", name, "");
+        Finding::of("line", name, Severity::Warning, &error).lasting(Duration::from_secs(hold_s))
+    }
+
+    fn shown(conditions: &Conditions) -> Vec<(String, Code, u64)> {
+        let (all, _) = conditions.shown();
+        all.into_iter().map(|one| (one.name, one.code, one.since_unix)).collect()
+    }
+
+    #[test]
+    fn a_condition_keeps_its_beginning_also_when_its_cause_changes() {
+        let conditions = Conditions::default();
+        conditions.take(vec![finding("hub", Code::PeerDown, 0)], 100, false);
+        conditions.take(vec![finding("hub", Code::PortClosed, 0)], 110, false);
+        assert_eq!(shown(&conditions), [("hub".into(), Code::PortClosed, 100)]);
+        conditions.take(Vec::new(), 120, false);
+        conditions.take(vec![finding("hub", Code::PeerDown, 0)], 130, false);
+        assert_eq!(shown(&conditions), [("hub".into(), Code::PeerDown, 130)]);
+    }
+
+    #[test]
+    fn what_must_last_counts_when_it_did() {
+        let conditions = Conditions::default();
+        let look = |at| drop(conditions.take(vec![finding("hub", Code::PeerDown, 10)], at, false));
+        look(100);
+        look(109);
+        assert!(shown(&conditions).is_empty());
+        look(110);
+        assert_eq!(shown(&conditions), [("hub".into(), Code::PeerDown, 100)]);
+    }
+
+    #[test]
+    fn a_restart_keeps_since_when_and_forgets_what_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        std::fs::create_dir(home.state_dir()).unwrap();
+        let before = Conditions::default();
+        let both = vec![finding("hub", Code::PeerDown, 0), finding("kek", Code::PeerDown, 0)];
+        let kept = before.take(both, 100, false).unwrap();
+        assert!(
+            before
+                .take(vec![finding("hub", Code::PeerDown, 0), finding("kek", Code::PeerDown, 0)], 101, false)
+                .is_none()
+        );
+        keep_since(&home, kept).unwrap();
+
+        let after = Conditions::default();
+        after.remember(read_since(&home));
+        assert_eq!(after.remembered("line"), ["hub", "kek"]);
+        // Although it must last: it did.
+        assert!(after.take(vec![finding("kek", Code::PortClosed, 10)], 200, true).is_some());
+        assert_eq!(shown(&after), [("kek".into(), Code::PortClosed, 100)]);
+        let kept = after.take(vec![finding("kek", Code::PortClosed, 10)], 400, false).unwrap();
+        assert_eq!(kept.len(), 1);
+        assert!(after.remembered("line").is_empty());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_counts_for_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        std::fs::create_dir(home.state_dir()).unwrap();
+        assert!(read_since(&home).is_empty());
+        std::fs::write(since_file(&home), "{\"version\":9,\"conditions\":[]}").unwrap();
+        assert!(read_since(&home).is_empty());
+    }
+}
