@@ -8,7 +8,7 @@
 //! sync, acknowledge.
 
 use super::commit::{Commit, Step, Synced};
-use super::digest::{combine, slot_count};
+use super::digest::{combine, slot_count, slot_range};
 use super::journal::{PathKey, Record, State, path_key};
 use crate::entry::{Entry, EntryKind, Meta, Stamp};
 use crate::error::{Code, Error};
@@ -16,6 +16,7 @@ use crate::path::RelPath;
 use crate::wire::data::EntryId;
 use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Large files one session may have under way; a correct sender has a few more than streams.
@@ -101,6 +102,15 @@ pub enum Arrival {
     Complete,
     /// The file was given up meanwhile.
     Ignore,
+}
+
+/// What did not arrive of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// No extent of it is whole.
+    All,
+    /// What is between those that are; nothing if all are.
+    Ranges(Vec<Range<u64>>),
 }
 
 /// What the caller does next.
@@ -364,6 +374,24 @@ impl Receiver {
         (!slots.is_empty() && slots.len() as u32 == slot_count(file.source.size)).then(|| combine(&slots))
     }
 
+    /// What is missing of a file when the session has ended early.
+    pub fn unwritten(&self, id: EntryId) -> Unwritten {
+        let Some(file) = self.incoming.get(&id) else { return Unwritten::Ranges(Vec::new()) };
+        if file.slots.is_empty() {
+            return Unwritten::All;
+        }
+        let size = file.source.size;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for slot in (0..slot_count(size)).filter(|slot| !file.slots.contains_key(slot)) {
+            let range = slot_range(slot, size);
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        Unwritten::Ranges(ranges)
+    }
+
     /// A file is given up; true if its temporary file should be removed.
     pub fn on_given_up(&mut self, id: EntryId) -> bool {
         let Some(file) = self.take_incoming(id) else { return false };
@@ -589,6 +617,21 @@ mod tests {
         assert_eq!(receiver.on_extent_written(1, 0, [0; 32], 7), Arrival::Complete);
         assert_eq!(receiver.digest(1), Some(combine(&[[0; 32], [0; 32]])));
         assert!(receiver.start_extent(1, &file("g", 2 * SLOT_BYTES), 0).is_err());
+    }
+
+    #[test]
+    fn what_is_between_whole_extents_is_unwritten() {
+        let mut receiver = Receiver::new(options(false), State::default(), 100);
+        let entry = file("f", 5 * SLOT_BYTES + 7);
+        receiver.start_extent(1, &entry, 1).unwrap();
+        assert_eq!(receiver.unwritten(1), Unwritten::All);
+        for slot in [1, 4] {
+            receiver.on_extent_written(1, slot, [0; 32], 7);
+        }
+        let missing = |from: u64, to: u64| from * SLOT_BYTES..to * SLOT_BYTES;
+        let last = 5 * SLOT_BYTES..5 * SLOT_BYTES + 7;
+        assert_eq!(receiver.unwritten(1), Unwritten::Ranges(vec![missing(0, 1), missing(2, 4), last]));
+        assert_eq!(receiver.unwritten(2), Unwritten::Ranges(Vec::new()));
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod place;
 pub mod progress;
 pub mod reach;
 pub mod receive;
+mod room;
 pub mod routes;
 pub mod send;
 #[cfg(test)]

@@ -125,7 +125,8 @@ fn resume(
     if !session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone())) {
         return Ok(Verdict::Want);
     }
-    let opened = OpenFile::new(place.dir, temp, file, item.entry.size())?;
+    let reservation = session.reservation(&item.entry, &*file, 512 * raw.blocks)?;
+    let opened = OpenFile::new(place.dir, temp, file, item.entry.size(), reservation)?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };

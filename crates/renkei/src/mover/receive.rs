@@ -12,6 +12,7 @@ use super::journal::{BEHIND, Journal, boot_id};
 use super::keep::Keep;
 use super::place::{Place, Places};
 use super::progress::Watch;
+use super::room::{Reservation, Room};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
@@ -21,7 +22,7 @@ use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
-use renkei_core::mover::receiver::{Action, Arrival, Done, Left, Receiver, Start};
+use renkei_core::mover::receiver::{Action, Arrival, Done, Left, Receiver, Start, Unwritten};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::data::{EntryId, ExtentHead};
 use renkei_core::wire::message::{
@@ -94,6 +95,8 @@ pub(super) struct OpenFile {
     pub(super) temp: Vec<u8>,
     pub(super) file: Box<dyn WriteFile>,
     pub(super) ino: u64,
+    /// Where room is reserved for it.
+    reservation: Option<Reservation>,
     direct: Option<Box<dyn WriteFile>>,
     direct_refused: AtomicBool,
 }
@@ -104,11 +107,12 @@ impl OpenFile {
         temp: Vec<u8>,
         file: Box<dyn WriteFile>,
         size: u64,
+        reservation: Option<Reservation>,
     ) -> Result<Self, Error> {
         let ino = file.stamp()?.ino;
         let direct = if size >= DIRECT_FROM_BYTES { dir.open_direct(&temp) } else { None };
         let direct = direct.filter(|direct| direct.stamp().is_ok_and(|stamp| stamp.ino == ino));
-        Ok(OpenFile { dir, temp, file, ino, direct, direct_refused: AtomicBool::new(false) })
+        Ok(OpenFile { dir, temp, file, ino, reservation, direct, direct_refused: AtomicBool::new(false) })
     }
 
     /// Writes a block past the page cache where that is possible, else through it.
@@ -166,6 +170,7 @@ pub(super) struct Session {
     within: Arc<[RelPath]>,
     custodian: Option<Arc<dyn Custodian>>,
     witness: Option<Witness>,
+    room: Arc<Room>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -214,6 +219,7 @@ pub fn receive(
         within: job.within.into(),
         custodian: job.custodian,
         witness: job.witness,
+        room: Arc::default(),
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
@@ -232,6 +238,9 @@ pub fn receive(
     session.wake();
     threads.into_iter().for_each(|thread| drop(thread.join()));
     journal.join().expect("a panic aborts the process");
+    if ended.is_err() {
+        free_room(&session, &job.account);
+    }
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
     if summary.failed == 0
         && let Some(journal) = session.lock_journal().take()
@@ -440,7 +449,39 @@ impl Session {
         keep_existing: bool,
     ) -> Result<Arc<OpenFile>, Error> {
         let opening = self.lock().open.entry(head.id).or_default().clone();
-        opening.get_or_init(|| create(self, places, head, keep_existing).map(Arc::new)).clone()
+        let file = opening.get_or_init(|| create(self, places, head, keep_existing).map(Arc::new)).clone()?;
+        if let Some(reservation) = &file.reservation {
+            reservation.reserve(&*file.file, head.range()).map_err(|error| about(error, &head.entry.path))?;
+        }
+        Ok(file)
+    }
+
+    /// Room for a file, reserved where holes are not to stay holes; `here` bytes of it are on the disk.
+    pub(super) fn reservation(
+        &self,
+        entry: &Entry,
+        file: &dyn WriteFile,
+        here: u64,
+    ) -> Result<Option<Reservation>, Error> {
+        match entry.kind {
+            EntryKind::File { sparse: false, .. } => {
+                let own = Reservation::begin(&self.room, file, entry.size(), here);
+                own.map(Some).map_err(|error| about(error, &entry.path))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives back what is not whole of the files that did not arrive; of one with nothing whole all.
+    fn free_unwritten(&self) {
+        let open = std::mem::take(&mut self.lock().open);
+        for (id, opening) in open {
+            let Some(Ok(file)) = opening.get() else { continue };
+            match self.receiver(|receiver| receiver.unwritten(id)) {
+                Unwritten::All => drop(file.dir.remove_file(&file.temp)),
+                Unwritten::Ranges(ranges) => ranges.into_iter().for_each(|range| file.file.free(range)),
+            }
+        }
     }
 
     pub(super) fn keep_open(&self, id: EntryId, file: OpenFile) {
@@ -634,11 +675,35 @@ fn create(
     let place = session.make_place(places, &head.entry.path)?;
     session.make_room(&place, &temp, head.entry.size())?;
     let file = place.dir.create_temp(&temp, keep_existing)?;
-    file.set_len(head.entry.size())?;
-    if let EntryKind::File { sparse: false, .. } = head.entry.kind {
-        file.allocate(0..head.entry.size())?;
+    let (size, made) = (head.entry.size(), file.set_len(head.entry.size()));
+    let reservation = match made.and_then(|()| session.reservation(&head.entry, &*file, 0)) {
+        Ok(reservation) => reservation,
+        Err(error) => {
+            // Nothing is in it that the journal knows.
+            if !keep_existing {
+                let _ = place.dir.remove_file(&temp);
+            }
+            return Err(error);
+        }
+    };
+    OpenFile::new(place.dir, temp, file, size, reservation)
+}
+
+/// Names the file in an error of its room.
+fn about(error: Error, path: &RelPath) -> Error {
+    if error.subject.is_empty() { Error { subject: path.to_string(), ..error } } else { error }
+}
+
+/// As the account that wrote; what cannot be given back now is when the transfer is given up.
+fn free_room(session: &Arc<Session>, account: &Account) {
+    if session.lock().open.is_empty() {
+        return;
     }
-    OpenFile::new(place.dir, temp, file, head.entry.size())
+    let own = session.clone();
+    match account.spawn("free", move || own.free_unwritten()) {
+        Ok(thread) => drop(thread.join()),
+        Err(error) => tracing::warn!(%error, "room of unfinished files is not given back"),
+    }
 }
 
 fn spawn_workers(

@@ -543,6 +543,14 @@ impl WriteFile for FaultFile<dyn WriteFile> {
         self.bytes(Op::Allocate, range.clone(), |file| file.allocate(range))
     }
 
+    fn room(&self) -> Option<u64> {
+        self.inner.room()
+    }
+
+    fn free(&self, range: Range<u64>) {
+        self.inner.free(range);
+    }
+
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.on(Op::SetMeta, |file| file.set_meta(meta))
     }

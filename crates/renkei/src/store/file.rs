@@ -151,6 +151,27 @@ impl WriteFile for LocalFile {
         }
     }
 
+    fn room(&self) -> Option<u64> {
+        // The first block, which will be written in any case: whether it can be reserved at all.
+        match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, 0, 1) {
+            Ok(()) | Err(Errno::NOSPC) => {}
+            // A full quota is told by what is written.
+            Err(_) => return None,
+        }
+        let stat = rustix::fs::fstatvfs(&self.fd).ok()?;
+        let blocks = if rustix::process::geteuid().is_root() { stat.f_bfree } else { stat.f_bavail };
+        Some(blocks.saturating_mul(stat.f_frsize))
+    }
+
+    fn free(&self, range: Range<u64>) {
+        let len = range.end.saturating_sub(range.start);
+        if len > 0 {
+            let punch = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+            // Not every file system can; the room is then given back when the file is removed.
+            let _ = rustix::fs::fallocate(&self.fd, punch, range.start, len);
+        }
+    }
+
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         metadata::apply(Handle::File(self.fd.as_fd()), meta, &self.subject)
     }

@@ -231,6 +231,13 @@ pub trait WriteFile: Send + Sync {
     /// Reserves room for `range` so that writing there cannot run out of space, where the file system can.
     fn allocate(&self, range: Range<u64>) -> Result<(), Error>;
 
+    /// Bytes that an ordinary account, or the calling one if it is root, could still reserve; `None` where the file system
+    /// reserves nothing, or does not tell.
+    fn room(&self) -> Option<u64>;
+
+    /// Gives the room of `range` back, which becomes a hole; where the file system cannot, nothing happens.
+    fn free(&self, range: Range<u64>);
+
     /// Applies metadata and returns what could not be kept, one error each.
     ///
     /// Attributes that are not in `meta` stay. Owner and group are given where the account may, else left

@@ -523,6 +523,14 @@ impl WriteFile for NotedFile {
         self.change(|| self.inner.allocate(range))
     }
 
+    fn room(&self) -> Option<u64> {
+        self.inner.room()
+    }
+
+    fn free(&self, range: Range<u64>) {
+        self.inner.free(range);
+    }
+
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.change(|| self.inner.set_meta(meta))
     }

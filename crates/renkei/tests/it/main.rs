@@ -53,6 +53,7 @@ mod sharing;
 mod tidy;
 mod tree;
 mod trees;
+mod unfinished;
 mod verbs;
 mod volume;
 mod volume_users;
