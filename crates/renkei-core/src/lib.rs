@@ -5,8 +5,10 @@
 //! [`identity`] the rules that turn a principal into an account, [`queue`] what becomes of a transfer that was handed in,
 //! [`buffer`] the room in a relay's buffer, [`namespace`] the tree of a volume (no verb uses it yet), [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
 //! people read them, [`lease`] who is told of changes before they are acknowledged,
+//! [`admission`] who of those that prove nothing may stay,
 //! [`lab`] what an emulated link does to a frame, and [`sim`] runs the transfer on a virtual clock.
 
+pub mod admission;
 pub mod buffer;
 pub mod entry;
 pub mod error;

@@ -1,11 +1,14 @@
 //! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
 //!
-//! `renkei/1` connections get an OS thread of their own, HTTP ones a task. A connection that begins with a preface is a
-//! circuit, for the site to deal with. Whoever sends no TLS gets one line of plain text that says so. A peer that dawdles before its handshake is dropped after 10 s. The tasks here wait for no
-//! disk: a file system that hangs must not keep connections out.
+//! Each connection has a task until it has said what it wants; `renkei/1` connections then get an OS thread of their own,
+//! HTTP ones stay a task. A connection that begins with a preface is a circuit, for the site to deal with. Whoever sends
+//! no TLS gets one line of plain text that says so. A peer that dawdles is dropped, the sooner the more of them there
+//! are (`strangers`). The tasks here wait for no disk: a file system that hangs must not keep connections out.
 
-use super::strangers::{Guest, Strangers};
+use super::strangers::{Seat, Strangers};
 use super::{http, renkei};
+use crate::net::greeting;
+use crate::net::tls::changed_through;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -15,14 +18,17 @@ use renkei_core::wire::data::Ticket;
 use rustls::server::Acceptor;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::oneshot;
 
 /// How long a peer may take for its first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may then take to shake hands and say what it wants, where nobody else needs the place.
+const GREETED_WITHIN: Duration = Duration::from_secs(15);
 /// Largest first message; a ClientHello with post-quantum keys is about 2 KB.
 const MAX_HELLO_BYTES: usize = 16 << 10;
 /// First byte of every TLS handshake record (RFC 8446, section 5.1).
@@ -71,9 +77,8 @@ impl Door {
     /// Accepts connections until the task is dropped.
     pub async fn accept(self, listener: TcpListener) {
         loop {
-            let Some(room) = self.strangers.room().await else { return };
             match listener.accept().await {
-                Ok((sock, peer)) => self.let_in(Caller { sock, peer, through: None }, room),
+                Ok((sock, peer)) => self.let_in(Caller { sock, peer, through: None }),
                 Err(error) => {
                     // Out of descriptors, mostly: others must end before the next can come.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -88,28 +93,35 @@ impl Door {
         let door = self.clone();
         drop(self.runtime.spawn(async move {
             let sock = sock.set_nonblocking(true).and_then(|()| TcpStream::from_std(sock));
-            match (sock, door.strangers.room().await) {
-                (Ok(sock), Some(room)) => door.let_in(Caller { sock, peer, through: Some(through) }, room),
-                (Err(error), _) => tracing::warn!(%peer, %error, "cannot take a connection over"),
-                (_, None) => {}
+            match sock {
+                Ok(sock) => door.let_in(Caller { sock, peer, through: Some(through) }),
+                Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
             }
         }));
     }
 
-    fn let_in(&self, caller: Caller, room: OwnedSemaphorePermit) {
-        match self.strangers.let_in(caller.peer.ip(), room) {
-            Some(guest) => drop(self.runtime.spawn(greet(caller, self.site.clone(), guest))),
-            None => Counters::add(&self.site.counters.over_share_total, 1),
-        }
+    fn let_in(&self, caller: Caller) {
+        let seat = self.strangers.let_in(caller.peer.ip());
+        self.site.counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
+        // The task has its seat when it is known how to end it.
+        let (give, take) = oneshot::channel();
+        let site = self.site.clone();
+        let task = self.runtime.spawn(async move {
+            if let Ok(seat) = take.await {
+                greet(caller, site, seat).await;
+            }
+        });
+        seat.end_by(move || task.abort());
+        drop(give.send(seat));
     }
 }
 
-async fn greet(mut caller: Caller, site: Arc<Site>, guest: Guest) {
+async fn greet(mut caller: Caller, site: Arc<Site>, seat: Seat) {
     let (peer, sock) = (caller.peer, &mut caller.sock);
     let hello = tokio::time::timeout(HELLO_WITHIN, read_first(sock)).await;
     match hello {
-        Ok(Ok(Some(First::Hello(hello)))) => dispatch(caller, hello, site, guest).await,
-        Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, guest).await,
+        Ok(Ok(Some(First::Hello(hello)))) => dispatch(caller, hello, site, seat).await,
+        Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, seat),
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
             Counters::add(&site.counters.refused_total, 1);
@@ -195,12 +207,14 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
 }
 
 /// Gives a circuit to the site; it keeps a stranger's place until somebody spoke for it.
-async fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, guest: Guest) {
+fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, seat: Seat) {
     let peer = caller.peer;
-    let Ok(Some(seat)) = tokio::time::timeout(HELLO_WITHIN, guest.seat(true)).await else {
-        Counters::add(&site.counters.refused_total, 1);
-        return tracing::warn!(%peer, "dropped: too many connections of strangers");
-    };
+    let forgetful = Arc::downgrade(site);
+    seat.end_by(move || {
+        if let Some(site) = forgetful.upgrade() {
+            site.circuit_given_up(&ticket);
+        }
+    });
     match blocking(caller.sock) {
         Ok(sock) => site.circuit_came(ticket, sock, rest, Box::new(seat)),
         Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
@@ -216,24 +230,29 @@ fn not_renkei(error: Error) -> Error {
     Error { code: Code::NotRenkei, ..error }
 }
 
-async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, guest: Guest) {
+async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Seat) {
     let Caller { sock, peer, through } = caller;
-    let Ok(Some(seat)) = tokio::time::timeout(HELLO_WITHIN, guest.seat(hello.renkei)).await else {
-        Counters::add(&site.counters.refused_total, 1);
-        return tracing::warn!(%peer, "dropped: too many connections of strangers");
-    };
     let snapshot = site.last_snapshot();
     if hello.renkei {
-        let accepted = |sock| renkei::Accepted { sock, received: hello.bytes, peer, through };
-        match blocking(sock) {
-            Ok(sock) => renkei::spawn(accepted(sock), snapshot.renkei_tls.clone(), site, seat),
-            Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
+        let greeted = greeting::greet(sock, snapshot.renkei_tls.clone(), hello.bytes);
+        match tokio::time::timeout(GREETED_WITHIN, greeted).await {
+            Ok(Ok(greeted)) => {
+                let seat = seat.be_judged().await;
+                renkei::spawn(renkei::Accepted { greeted, peer, through }, site, seat);
+            }
+            Ok(Err(error)) => renkei::lost(peer, &changed_through(error, through.as_ref()), &site),
+            Err(_) => {
+                Counters::add(&site.counters.refused_total, 1);
+                tracing::info!(%peer, "dropped: no message within 15 s");
+            }
         }
     } else if snapshot.is_agent() {
         // The pages are the PoP's.
         Counters::add(&site.counters.refused_total, 1);
     } else {
-        http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site).await;
+        let seat = seat.into_http();
+        // Much larger than what comes before; most strangers never get here.
+        Box::pin(http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site)).await;
         drop(seat);
     }
 }

@@ -1,131 +1,235 @@
 //! Places for connections of peers that have not proved who they are.
 //!
-//! There are so many in all, and each address has a share of them, so that one machine cannot keep the others out. An
-//! IPv6 address counts as its /64 network, all of which one machine may use.
+//! `core::admission` says who may stay: whoever comes gets a place, and where none is left the oldest connection of the
+//! address that has most goes. An IPv6 address counts as its /64 network, all of which one machine may use. Addresses
+//! from which somebody proved who he is within a day have a table of places of their own. HTTP, which proves nothing,
+//! and sites that come with an invitation have each another, so that no kind keeps another out.
 
+use renkei_core::admission::{Admission, GuestId, Moment, Proved, Terms};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Connections at a time that wait for a place or have not sent their first message; each costs a task and 4 KiB.
-const MAX_GREETING: usize = 4096;
-/// `renkei/1` connections at a time that have not proved who they are; each costs a thread.
-const MAX_UNPROVED: usize = 256;
-/// HTTP connections at a time.
+/// Longest a peer may take until its first message is whole: several round trips of the longest paths, each lost twice.
+const GREETED_WITHIN: Duration = Duration::from_secs(20);
+/// The same where all places are taken: three round trips of half a second, and a little.
+const GREETED_UNDER_PRESSURE: Duration = Duration::from_secs(2);
+/// Places of a table of connections that say nothing yet; each costs a task and about 20 KiB.
+const MAX_GREETING: usize = 1024;
+/// HTTP connections at a time, and how long each may last.
 const MAX_HTTP: usize = 128;
-/// Connections of one address, of all kinds.
-const MAX_OF_ONE: usize = MAX_GREETING / 8;
-/// Places one address may have, to prove who it is: several long paths' worth of data streams dialled at once.
-const MAX_UNPROVED_OF_ONE: usize = MAX_UNPROVED / 2;
-/// Places one address may have for HTTP.
-const MAX_HTTP_OF_ONE: usize = MAX_HTTP / 2;
+const HTTP_WITHIN: Duration = Duration::from_secs(70);
+/// Sites that come with an invitation at a time; each costs a thread.
+const MAX_INTRODUCED: usize = 32;
+/// Connections at a time whose certificates are judged; each costs a thread for a moment.
+const MAX_JUDGED: usize = 64;
+/// How long an address counts as one that proved itself, and how many such are remembered.
+const PROVED_FOR: Duration = Duration::from_secs(24 * 3600);
+const MAX_PROVED: usize = 4096;
+/// How often the log says that connections are ended to make room.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// What a connection is waiting for, which is where it has its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    /// To say who it is, from an address that nobody is known of.
+    Unknown,
+    /// The same, from an address where somebody has proved who he is.
+    Known,
+    /// For an answer by HTTP.
+    Http,
+    /// To be introduced.
+    Introduced,
+}
+
+impl Table {
+    const ALL: [Table; 4] = [Table::Unknown, Table::Known, Table::Http, Table::Introduced];
+
+    fn terms(self) -> Terms {
+        let terms = |places, longest, shortest| Terms { places, longest, shortest };
+        match self {
+            Table::Unknown | Table::Known => terms(MAX_GREETING, GREETED_WITHIN, GREETED_UNDER_PRESSURE),
+            Table::Http => terms(MAX_HTTP, HTTP_WITHIN, GREETED_UNDER_PRESSURE),
+            Table::Introduced => terms(MAX_INTRODUCED, GREETED_WITHIN, GREETED_UNDER_PRESSURE),
+        }
+    }
+}
+
+/// Ends a connection that has to go.
+type End = Box<dyn FnOnce() + Send>;
 
 /// All connections of strangers.
 #[derive(Clone)]
 pub(super) struct Strangers {
-    greeting: Arc<Semaphore>,
-    places: Places,
-    sources: Arc<Mutex<HashMap<IpAddr, Source>>>,
+    state: Arc<Mutex<State>>,
+    judged: Arc<Semaphore>,
+    started: Instant,
 }
 
-/// Places to work in, of each kind.
-#[derive(Clone)]
+struct State {
+    tables: [Places; Table::ALL.len()],
+    proved: Proved<IpAddr>,
+    ended: u64,
+    said: Option<Instant>,
+}
+
+/// One table and how its guests are ended.
 struct Places {
-    unproved: Arc<Semaphore>,
-    http: Arc<Semaphore>,
+    admission: Admission<IpAddr>,
+    ends: HashMap<GuestId, Option<End>>,
 }
 
-impl Places {
-    fn new(unproved: usize, http: usize) -> Self {
-        Places { unproved: Arc::new(Semaphore::new(unproved)), http: Arc::new(Semaphore::new(http)) }
-    }
-
-    fn of_kind(&self, renkei: bool) -> Arc<Semaphore> {
-        if renkei { self.unproved.clone() } else { self.http.clone() }
-    }
-}
-
-/// The connections of one address.
-struct Source {
-    open: usize,
-    places: Places,
-}
-
-/// A connection that was let in, to say what it wants.
-pub(super) struct Guest {
-    room: OwnedSemaphorePermit,
-    share: Share,
-}
-
-/// A connection's part of its address's share.
-struct Share {
-    all: Strangers,
-    address: IpAddr,
-    places: Places,
-}
-
-/// A place to work in; given back when the peer has proved who it is, or has ended.
+/// A connection's place; given back when it is dropped.
 pub struct Seat {
-    _of_all: OwnedSemaphorePermit,
-    _of_its_own: OwnedSemaphorePermit,
-    _share: Share,
+    all: Strangers,
+    machine: IpAddr,
+    table: Table,
+    guest: GuestId,
+    judged: Option<OwnedSemaphorePermit>,
 }
 
 impl Strangers {
     pub(super) fn new() -> Self {
+        let places = |table: Table| Places { admission: Admission::new(table.terms()), ends: HashMap::new() };
+        let state = State {
+            tables: Table::ALL.map(places),
+            proved: Proved::new(MAX_PROVED, PROVED_FOR),
+            ended: 0,
+            said: None,
+        };
         Strangers {
-            greeting: Arc::new(Semaphore::new(MAX_GREETING)),
-            places: Places::new(MAX_UNPROVED, MAX_HTTP),
-            sources: Arc::default(),
+            state: Arc::new(Mutex::new(state)),
+            judged: Arc::new(Semaphore::new(MAX_JUDGED)),
+            started: Instant::now(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Source>> {
-        self.sources.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Waits for room for one more connection.
-    pub(super) async fn room(&self) -> Option<OwnedSemaphorePermit> {
-        self.greeting.clone().acquire_owned().await.ok()
+    fn now(&self) -> Moment {
+        self.started.elapsed()
     }
 
-    /// Lets a connection in; `None` if its address has its share.
-    pub(super) fn let_in(&self, address: IpAddr, room: OwnedSemaphorePermit) -> Option<Guest> {
-        let address = machine(address);
-        let mut sources = self.lock();
-        let source = sources
-            .entry(address)
-            .or_insert_with(|| Source { open: 0, places: Places::new(MAX_UNPROVED_OF_ONE, MAX_HTTP_OF_ONE) });
-        if source.open >= MAX_OF_ONE {
-            return None;
+    /// Gives a connection a place; others may have to go for that.
+    pub(super) fn let_in(&self, address: IpAddr) -> Seat {
+        let (machine, now) = (machine(address), self.now());
+        let mut state = self.lock();
+        let table = if state.proved.is_proved(&machine, now) { Table::Known } else { Table::Unknown };
+        let (guest, ends) = state.enter(table, machine, None, now);
+        drop(state);
+        end_all(ends);
+        Seat { all: self.clone(), machine, table, guest, judged: None }
+    }
+
+    /// How many connections were ended so that others have room, or because they took too long under pressure.
+    pub(super) fn ended(&self) -> u64 {
+        self.lock().ended
+    }
+}
+
+impl State {
+    fn places(&mut self, table: Table) -> &mut Places {
+        &mut self.tables[table as usize]
+    }
+
+    /// Gives a place; tells how to end those that have to go, to be done without the lock.
+    fn enter(&mut self, table: Table, machine: IpAddr, end: Option<End>, now: Moment) -> (GuestId, Vec<End>) {
+        let places = self.places(table);
+        let entered = places.admission.enter(machine, now);
+        places.ends.insert(entered.guest, end);
+        let gone: Vec<_> = entered.ended.iter().filter_map(|guest| places.ends.remove(guest)).collect();
+        if !gone.is_empty() {
+            self.ended += gone.len() as u64;
+            self.say(table, machine);
         }
-        source.open += 1;
-        let share = Share { all: self.clone(), address, places: source.places.clone() };
-        Some(Guest { room, share })
+        (entered.guest, gone.into_iter().flatten().collect())
+    }
+
+    fn say(&mut self, table: Table, machine: IpAddr) {
+        if self.said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
+            return;
+        }
+        self.said = Some(Instant::now());
+        let ended = self.ended;
+        tracing::warn!(
+            waiting_for = ?table, newest = %machine, ended,
+            "connections that do not say who they are were ended: the oldest of the address with most of them goes first"
+        );
     }
 }
 
-impl Guest {
-    /// Waits for a place of its kind, first among those of its address.
-    pub(super) async fn seat(self, renkei: bool) -> Option<Seat> {
-        let Guest { room, share } = self;
-        let of_its_own = share.places.of_kind(renkei).acquire_owned().await.ok()?;
-        let of_all = share.all.places.of_kind(renkei).acquire_owned().await.ok()?;
-        drop(room);
-        Some(Seat { _of_all: of_all, _of_its_own: of_its_own, _share: share })
-    }
+fn end_all(ends: Vec<End>) {
+    ends.into_iter().for_each(|end| end());
 }
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut sources = self.all.lock();
-        if let Some(source) = sources.get_mut(&self.address) {
-            source.open -= 1;
-            if source.open == 0 {
-                sources.remove(&self.address);
+impl Seat {
+    /// Sets how the connection is ended if it has to go; at once if it has to already.
+    pub(super) fn end_by(&self, end: impl FnOnce() + Send + 'static) {
+        let mut state = self.all.lock();
+        match state.places(self.table).ends.get_mut(&self.guest) {
+            Some(place) => *place = Some(Box::new(end)),
+            None => {
+                drop(state);
+                end();
             }
         }
+    }
+
+    /// Waits for its turn to be judged, which costs a thread.
+    pub(super) async fn be_judged(mut self) -> Self {
+        // The semaphore is never closed.
+        self.judged = self.all.judged.clone().acquire_owned().await.ok();
+        self
+    }
+
+    /// The peer has proved who it is: its address is remembered for that.
+    pub(super) fn prove(self) {
+        let now = self.all.now();
+        self.all.lock().proved.note(self.machine, now);
+    }
+
+    /// It waits for answers by HTTP from now on.
+    pub(super) fn into_http(self) -> Self {
+        self.change(Table::Http)
+    }
+
+    /// It is to be introduced from now on.
+    pub(super) fn into_introduced(self) -> Self {
+        self.change(Table::Introduced)
+    }
+
+    fn change(mut self, table: Table) -> Self {
+        let now = self.all.now();
+        let mut state = self.all.lock();
+        let before = state.places(self.table);
+        // One that has gone is ended already.
+        if before.admission.leave(self.guest) {
+            let end = before.ends.remove(&self.guest).flatten();
+            let (guest, ends) = state.enter(table, self.machine, end, now);
+            drop(state);
+            (self.table, self.guest) = (table, guest);
+            end_all(ends);
+        } else {
+            drop(state);
+        }
+        self.judged = None;
+        self
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.all.lock();
+        let places = state.places(self.table);
+        places.admission.leave(self.guest);
+        let end = places.ends.remove(&self.guest);
+        drop(state);
+        // What it holds may hold a place as well.
+        drop(end);
     }
 }
 
@@ -140,43 +244,88 @@ fn machine(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    async fn guest(strangers: &Strangers, address: &str) -> Option<Guest> {
-        strangers.let_in(address.parse().unwrap(), strangers.room().await.unwrap())
+    /// A connection that counts itself in `ended` when it has to go.
+    fn come(strangers: &Strangers, address: &str, ended: &Arc<AtomicUsize>) -> Seat {
+        let seat = strangers.let_in(address.parse().unwrap());
+        let ended = ended.clone();
+        seat.end_by(move || count(&ended));
+        seat
+    }
+
+    fn count(ended: &AtomicUsize) {
+        ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn taken(strangers: &Strangers, table: Table) -> usize {
+        strangers.lock().places(table).admission.len()
+    }
+
+    #[test]
+    fn one_network_puts_out_itself_and_nobody_else() {
+        let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
+        let other = come(&strangers, "192.0.2.1", &quiet);
+        let address = |host: usize| format!("2001:db8::{host:x}");
+        let seats: Vec<Seat> =
+            (0..MAX_GREETING + 100).map(|host| come(&strangers, &address(host), &greedy)).collect();
+        let counts = [&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed));
+        assert_eq!((counts, strangers.ended()), ([0, 101], 101));
+        assert_eq!(taken(&strangers, Table::Unknown), MAX_GREETING);
+        drop((seats, other));
+        assert!(strangers.lock().tables.iter().all(|places| places.ends.is_empty()));
+    }
+
+    #[test]
+    fn who_proved_himself_has_places_that_others_cannot_fill() {
+        let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
+        come(&strangers, "192.0.2.1", &quiet).prove();
+        let again = come(&strangers, "192.0.2.1", &quiet);
+        assert_eq!((again.table, taken(&strangers, Table::Unknown)), (Table::Known, 0));
+        // From as many addresses as there are places, each once.
+        let address = |host: usize| format!("198.51.{}.{}", host / 250, host % 250);
+        let seats: Vec<Seat> =
+            (0..MAX_GREETING + 10).map(|host| come(&strangers, &address(host), &greedy)).collect();
+        assert_eq!([&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed)), [0, 10]);
+        drop(seats);
+    }
+
+    #[test]
+    fn each_kind_has_places_of_its_own_and_takes_its_end_along() {
+        let (strangers, ended) = (Strangers::new(), Arc::default());
+        let pages: Vec<Seat> =
+            (0..=MAX_HTTP).map(|_| come(&strangers, "192.0.2.1", &ended).into_http()).collect();
+        assert_eq!((ended.load(Ordering::Relaxed), taken(&strangers, Table::Unknown)), (1, 0));
+        let introduced = come(&strangers, "192.0.2.1", &ended).into_introduced();
+        assert_eq!((ended.load(Ordering::Relaxed), taken(&strangers, Table::Introduced)), (1, 1));
+        drop((pages, introduced));
+        assert_eq!((taken(&strangers, Table::Http), taken(&strangers, Table::Introduced)), (0, 0));
+    }
+
+    #[test]
+    fn who_has_to_go_before_it_is_known_how_goes_then() {
+        let (strangers, ended) = (Strangers::new(), Arc::default());
+        let first = strangers.let_in("192.0.2.1".parse().unwrap());
+        let seats: Vec<Seat> = (0..MAX_GREETING).map(|_| come(&strangers, "192.0.2.1", &ended)).collect();
+        assert_eq!((strangers.ended(), ended.load(Ordering::Relaxed)), (1, 0));
+        let late = ended.clone();
+        first.end_by(move || count(&late));
+        assert_eq!(ended.load(Ordering::Relaxed), 1);
+        drop(seats);
     }
 
     #[tokio::test]
-    async fn one_address_has_its_share_and_no_more() {
-        let strangers = Strangers::new();
-        let mut guests = Vec::new();
-        while let Some(guest) = guest(&strangers, "192.0.2.1").await {
-            guests.push(guest);
+    async fn no_more_are_judged_at_a_time_than_there_are_threads() {
+        let (strangers, ended) = (Strangers::new(), Arc::default());
+        let mut judged = Vec::new();
+        for _ in 0..MAX_JUDGED {
+            judged.push(come(&strangers, "192.0.2.1", &ended).be_judged().await);
         }
-        assert_eq!(guests.len(), MAX_OF_ONE);
-        assert!(guest(&strangers, "::ffff:192.0.2.1").await.is_none());
-        assert!(guest(&strangers, "192.0.2.2").await.is_some());
-        guests.pop();
-        assert!(guest(&strangers, "192.0.2.1").await.is_some());
-        drop(guests);
-        assert!(strangers.lock().is_empty());
-        assert_eq!(strangers.greeting.available_permits(), MAX_GREETING);
-    }
-
-    #[tokio::test]
-    async fn one_network_cannot_take_all_places() {
-        let strangers = Strangers::new();
-        let mut seats = Vec::new();
-        for host in 0..MAX_UNPROVED_OF_ONE {
-            seats.push(guest(&strangers, &format!("2001:db8::{host:x}")).await.unwrap().seat(true).await);
-        }
-        let within = Duration::from_millis(50);
-        let soon = |guest: Guest| tokio::time::timeout(within, guest.seat(true));
-        let page = guest(&strangers, "2001:db8::ffff:1").await.unwrap().seat(false);
-        assert!(tokio::time::timeout(within, page).await.unwrap().is_some(), "HTTP has places of its own");
-        assert!(soon(guest(&strangers, "2001:db8::ffff:1").await.unwrap()).await.is_err());
-        assert!(soon(guest(&strangers, "2001:db8:0:1::1").await.unwrap()).await.unwrap().is_some());
-        seats.pop();
-        assert!(soon(guest(&strangers, "2001:db8::ffff:1").await.unwrap()).await.unwrap().is_some());
+        let next = come(&strangers, "192.0.2.2", &ended).be_judged();
+        let mut next = std::pin::pin!(next);
+        let within = Duration::from_millis(20);
+        assert!(tokio::time::timeout(within, next.as_mut()).await.is_err());
+        judged.pop().unwrap().prove();
+        assert!(tokio::time::timeout(GREETED_WITHIN, next).await.is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! Connections: TLS streams for data, the control stream both sides talk on, and what the kernel knows of both.
 
 pub mod control;
+pub mod greeting;
 pub mod post;
 mod records;
 pub mod socket;

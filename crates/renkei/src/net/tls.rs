@@ -56,6 +56,11 @@ pub(super) enum State {
 }
 
 impl Codec {
+    /// The dialled part, before its handshake.
+    pub(super) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        UnbufferedServerConnection::new(config).map(|conn| Codec(Side::Server(conn))).map_err(tls_failed)
+    }
+
     /// Turns ciphertext into plaintext, one record at most, and appends what must be sent to `out`.
     ///
     /// Returns how many bytes of `incoming` are used up.
@@ -219,6 +224,11 @@ impl Outbox {
         self.used == 0
     }
 
+    /// What waits to be sent.
+    pub(super) fn queued(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
     pub(super) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.used..]
     }
@@ -352,12 +362,22 @@ impl TlsStream {
         received: &[u8],
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let conn = UnbufferedServerConnection::new(config).map_err(tls_failed)?;
-        Self::shake(sock, Codec(Side::Server(conn)), received, timeout)
+        Self::shake(sock, Codec::server(config)?, received, timeout)
     }
 
-    fn shake(sock: TcpStream, codec: Codec, received: &[u8], timeout: Duration) -> Result<Self, Error> {
-        let mut stream = TlsStream {
+    /// A connection whose hands were shaken by `codec`: `received` waits to be opened, after `plain`, which was.
+    pub(super) fn greeted(
+        sock: TcpStream,
+        codec: Codec,
+        received: &[u8],
+        plain: Vec<u8>,
+        shook_in: Duration,
+    ) -> Self {
+        TlsStream { plain, shook_in, ..Self::over(sock, codec, received) }
+    }
+
+    fn over(sock: TcpStream, codec: Codec, received: &[u8]) -> Self {
+        TlsStream {
             sock: Arc::new(sock),
             codec,
             inbox: Inbox::holding(received),
@@ -368,7 +388,11 @@ impl TlsStream {
             deadline: None,
             through: None,
             shook_in: Duration::ZERO,
-        };
+        }
+    }
+
+    fn shake(sock: TcpStream, codec: Codec, received: &[u8], timeout: Duration) -> Result<Self, Error> {
+        let mut stream = Self::over(sock, codec, received);
         stream.bear_silence(timeout)?;
         let _ = stream.sock.set_nodelay(true);
         let started = Instant::now();

@@ -197,6 +197,12 @@ impl Circuits {
         (before - state.early.len()) as u64
     }
 
+    /// Closes a connection nobody spoke for yet.
+    fn give_up(&self, ticket: &Ticket) {
+        let early = self.lock().early.remove(ticket);
+        drop(early);
+    }
+
     /// What passes now, for those whom `shown` lets see it.
     pub(super) fn list(&self, shown: impl Fn(&Principal) -> bool) -> Vec<RelayedStatus> {
         let status = |leave: &Arc<Leave>| RelayedStatus {
@@ -306,6 +312,11 @@ impl Site {
         if let Some((leave, early)) = self.circuits.take(ticket, early) {
             self.spawn_circuit(leave, early);
         }
+    }
+
+    /// Closes the connection that came with this ticket, if nobody spoke for it yet: others need its place.
+    pub fn circuit_given_up(&self, ticket: &Ticket) {
+        self.circuits.give_up(ticket);
     }
 
     fn spawn_circuit(self: &Arc<Self>, leave: Arc<Leave>, early: Early) {

@@ -94,7 +94,7 @@ pub struct Counters {
     pub sessions_total: AtomicU64,
     /// Connections that did not become a session.
     pub refused_total: AtomicU64,
-    /// Connections closed at once because their address had its share of those that prove nothing.
+    /// Connections that did not say who they are and were ended so that others have room.
     pub over_share_total: AtomicU64,
     /// Transfers finished, by outcome.
     pub transfers_done: AtomicU64,

@@ -130,9 +130,13 @@ fn fetch(site: &Site, alpn: &[u8], page: &str) -> (std::io::Result<usize>, Strin
 
 /// Connections from another address of the loopback than everybody else's, each with its first bytes sent.
 fn strangers(site: &Site, count: usize, first: impl Fn() -> Vec<u8>) -> Vec<TcpStream> {
+    strangers_of(site, 2, count, first)
+}
+
+fn strangers_of(site: &Site, host: u8, count: usize, first: impl Fn() -> Vec<u8>) -> Vec<TcpStream> {
     let connect = |_| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, host], 0)).into()).unwrap();
         socket.connect_timeout(&site.address.into(), PATIENCE).unwrap();
         let mut sock = TcpStream::from(socket);
         // One that was closed at once takes no more.
@@ -140,6 +144,18 @@ fn strangers(site: &Site, count: usize, first: impl Fn() -> Vec<u8>) -> Vec<TcpS
         sock
     };
     (0..count).map(connect).collect()
+}
+
+/// Lets this process have some thousand connections open; `false` if it may not.
+fn raise_open_files() -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < 3000) {
+        eprintln!("skipped: needs 3000 open files");
+        return false;
+    }
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    true
 }
 
 /// Copies while strangers are there, and finds it as fast as ever.
@@ -151,12 +167,9 @@ fn assert_not_kept_waiting(federation: &Federation, pid: u32) {
 
 #[test]
 fn one_address_cannot_keep_others_out() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    if limit.maximum.is_some_and(|most| most < 3000) {
-        return eprintln!("skipped: needs 3000 open files");
+    if !raise_open_files() {
+        return;
     }
-    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let federation = Federation::two();
     let kek = &federation.kek;
     let pid = kek.pid();
@@ -175,6 +188,42 @@ fn one_address_cannot_keep_others_out() {
     let slow = strangers(kek, 400, hello);
     assert_not_kept_waiting(&federation, pid);
     drop(slow);
+}
+
+/// Strangers of several addresses that begin a handshake and stay silent, as many as they like.
+#[test]
+fn silent_handshakes_of_eight_addresses_keep_nobody_waiting() {
+    if !raise_open_files() {
+        return;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let list = |count: usize| {
+        let mut took: Vec<Duration> = (0..count)
+            .map(|_| {
+                let start = Instant::now();
+                titech.ok(&["ls", &kek.place("")]);
+                start.elapsed()
+            })
+            .collect();
+        took.sort();
+        took[took.len() - 1]
+    };
+    let (alone, before) = (list(20), memory(kek));
+    let hello = || {
+        let mut bytes = Vec::new();
+        anonymous(kek, b"renkei/1").write_tls(&mut bytes).unwrap();
+        bytes
+    };
+    let silent: Vec<_> = (2..10).map(|host| strangers_of(kek, host, 125, hello)).collect();
+    let (attacked, after) = (list(20), memory(kek));
+    // As long as the attack goes on: those who were put out come again.
+    let again: Vec<_> = (2..10).map(|host| strangers_of(kek, host, 40, hello)).collect();
+    let attacked = attacked.max(list(10));
+    assert!(attacked < Duration::from_secs(1).max(4 * alone), "{attacked:?}, {alone:?} alone");
+    assert!(after < before + 64, "{after} MiB, {before} before");
+    drop((silent, again));
+    assert_unharmed(&federation, kek.pid());
 }
 
 /// A file of the PoP that cannot be read to its end, as on a file system that hangs, does not stop the port.

@@ -23,7 +23,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     count("connections_refused", "Connections that did not become a session", &counters.refused_total);
     count(
         "connections_over_share",
-        "Connections closed at once because their address had its share",
+        "Connections that did not say who they are and were ended so that others have room",
         &counters.over_share_total,
     );
     count("transfers_finished", "Transfers that came to their end", &counters.transfers_done);

@@ -52,7 +52,7 @@ pub(super) fn run(
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
-    drop(seat);
+    seat.prove();
     let principal = &proof.principal;
     let snapshot = site.snapshot();
     let chain = stream.peer_chain();

@@ -1,0 +1,263 @@
+//! Who of those that have not proved who they are may stay, when more come than there are places.
+//!
+//! A *guest* came from an address and proves nothing yet. He has a *patience* to do so in, which shrinks as the places
+//! fill up. Whoever comes always gets a place: where none is left, the address with the most guests loses its oldest one.
+//! So whoever comes from few addresses puts out himself, and whoever proves himself at once is gone before it is his turn.
+//! Places for addresses that have proved themselves are a second table ([`Proved`] tells which those are), which others
+//! cannot fill.
+//!
+//! Guarantees: never more guests than places; the newest is never put out for itself. Non-goals: connections, time and
+//! what an address is; the caller has those.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A moment, as time since some fixed one.
+pub type Moment = Duration;
+
+/// A guest, by the order in which guests came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GuestId(u64);
+
+/// How many there may be, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Guests at a time; at least one.
+    pub places: usize,
+    /// Patience where a quarter of the places or less is taken.
+    pub longest: Duration,
+    /// Patience where all are taken.
+    pub shortest: Duration,
+}
+
+/// The guests of a table of places, by addresses `K`.
+pub struct Admission<K> {
+    terms: Terms,
+    next: u64,
+    guests: BTreeMap<GuestId, Guest<K>>,
+    of_address: BTreeMap<K, BTreeSet<GuestId>>,
+}
+
+struct Guest<K> {
+    address: K,
+    since: Moment,
+}
+
+/// A guest who came, and those who have to go.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// Who came.
+    pub guest: GuestId,
+    /// Who goes: those whose patience is over, and the one who made room.
+    pub ended: Vec<GuestId>,
+}
+
+impl<K: Ord + Clone> Admission<K> {
+    /// Nobody is there.
+    pub fn new(terms: Terms) -> Self {
+        Admission { terms, next: 0, guests: BTreeMap::new(), of_address: BTreeMap::new() }
+    }
+
+    /// Gives a place to somebody from `address`.
+    pub fn enter(&mut self, address: K, now: Moment) -> Entered {
+        let mut ended = self.overdue(now);
+        let guest = GuestId(self.next);
+        self.next += 1;
+        self.of_address.entry(address.clone()).or_default().insert(guest);
+        self.guests.insert(guest, Guest { address, since: now });
+        while self.guests.len() > self.terms.places.max(1) {
+            let Some(oldest) = self.oldest_of_the_greediest() else { break };
+            self.leave(oldest);
+            ended.push(oldest);
+        }
+        Entered { guest, ended }
+    }
+
+    /// Frees a guest's place; tells whether he had one.
+    pub fn leave(&mut self, guest: GuestId) -> bool {
+        let Some(Guest { address, .. }) = self.guests.remove(&guest) else { return false };
+        if let Some(own) = self.of_address.get_mut(&address) {
+            own.remove(&guest);
+            if own.is_empty() {
+                self.of_address.remove(&address);
+            }
+        }
+        true
+    }
+
+    /// Ends those whose patience is over. With each that goes there is less pressure, and those who stay have longer.
+    fn overdue(&mut self, now: Moment) -> Vec<GuestId> {
+        let mut ended = Vec::new();
+        while let Some((&oldest, guest)) = self.guests.first_key_value() {
+            if now.saturating_sub(guest.since) <= self.patience() {
+                break;
+            }
+            self.leave(oldest);
+            ended.push(oldest);
+        }
+        ended
+    }
+
+    /// How long a guest may take now: the longest to a quarter of the places, then evenly less down to the shortest.
+    pub fn patience(&self) -> Duration {
+        let Terms { places, longest, shortest } = self.terms;
+        let free = places.saturating_sub(self.guests.len());
+        let calm = places - places / 4;
+        if free >= calm {
+            return longest;
+        }
+        let spare = longest.saturating_sub(shortest);
+        let share = u32::try_from(free).unwrap_or(u32::MAX);
+        shortest + spare * share / u32::try_from(calm).unwrap_or(u32::MAX)
+    }
+
+    /// Of the address with the most guests, and of such addresses the one whose oldest came first.
+    fn oldest_of_the_greediest(&self) -> Option<GuestId> {
+        let most = self.of_address.values().filter_map(|own| Some((own.len(), Reverse(*own.first()?)))).max();
+        most.map(|(_, Reverse(oldest))| oldest)
+    }
+
+    /// Guests at present.
+    pub fn len(&self) -> usize {
+        self.guests.len()
+    }
+
+    /// Whether nobody is there.
+    pub fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+}
+
+/// Addresses that somebody proved himself from lately.
+pub struct Proved<K> {
+    most: usize,
+    term: Duration,
+    last: BTreeMap<K, Moment>,
+}
+
+impl<K: Ord + Clone> Proved<K> {
+    /// Remembers so many addresses at most, each for so long.
+    pub fn new(most: usize, term: Duration) -> Self {
+        Proved { most, term, last: BTreeMap::new() }
+    }
+
+    /// Somebody at this address has proved who he is.
+    pub fn note(&mut self, address: K, now: Moment) {
+        self.last.insert(address, now);
+        if self.last.len() > self.most {
+            let oldest = self.last.iter().min_by_key(|(_, last)| **last).map(|(address, _)| address.clone());
+            oldest.map(|oldest| self.last.remove(&oldest));
+        }
+    }
+
+    /// Whether somebody did, not too long ago.
+    pub fn is_proved(&self, address: &K, now: Moment) -> bool {
+        self.last.get(address).is_some_and(|last| now.saturating_sub(*last) <= self.term)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms =
+        Terms { places: 100, longest: Duration::from_secs(20), shortest: Duration::from_secs(2) };
+
+    fn ms(ms: u64) -> Moment {
+        Duration::from_millis(ms)
+    }
+
+    /// Comes, and gives the guest alone.
+    fn come(all: &mut Admission<u32>, address: u32, now: Moment) -> GuestId {
+        all.enter(address, now).guest
+    }
+
+    #[test]
+    fn patience_shrinks_as_places_fill_up_and_grows_again() {
+        let mut all = Admission::new(TERMS);
+        let guests: Vec<GuestId> = (0..25).map(|_| come(&mut all, 1, ms(0))).collect();
+        assert_eq!(all.patience(), TERMS.longest);
+        let more: Vec<GuestId> = (0..75).map(|_| come(&mut all, 2, ms(0))).collect();
+        assert_eq!(all.patience(), TERMS.shortest);
+        more.into_iter().take(38).for_each(|guest| assert!(all.leave(guest)));
+        let half = all.patience();
+        assert!(half > TERMS.shortest * 4 && half < TERMS.longest * 3 / 4, "{half:?}");
+        assert!(all.leave(guests[0]) && !all.leave(guests[0]));
+    }
+
+    #[test]
+    fn whose_patience_is_over_goes_when_the_next_one_comes() {
+        let mut all = Admission::new(TERMS);
+        let first = come(&mut all, 1, ms(0));
+        assert_eq!(all.enter(2, ms(20_000)).ended, []);
+        assert_eq!(all.enter(3, ms(20_001)).ended, [first]);
+        // Under pressure the same wait is too long.
+        for address in 10..107 {
+            come(&mut all, address, ms(20_002));
+        }
+        let ended = all.enter(4, ms(24_000)).ended;
+        assert!(ended.len() >= 2 && all.len() < TERMS.places, "{ended:?}");
+    }
+
+    #[test]
+    fn the_oldest_of_the_greediest_makes_room() {
+        let mut all = Admission::new(TERMS);
+        let quiet: Vec<GuestId> = (0..10).map(|address| come(&mut all, address, ms(0))).collect();
+        let greedy: Vec<GuestId> = (0..60).map(|_| come(&mut all, 100, ms(1))).collect();
+        for _ in 0..30 {
+            come(&mut all, 200, ms(2));
+        }
+        assert_eq!(all.enter(300, ms(3)).ended, [greedy[0]]);
+        assert_eq!(all.enter(100, ms(3)).ended, [greedy[1]]);
+        assert_eq!(all.enter(200, ms(3)).ended, [greedy[2]]);
+        assert!(quiet.into_iter().all(|guest| all.leave(guest)));
+    }
+
+    #[test]
+    fn the_newest_is_never_put_out_for_itself() {
+        let mut all = Admission::new(Terms { places: 1, ..TERMS });
+        let first = come(&mut all, 1, ms(0));
+        let second = all.enter(1, ms(1));
+        assert_eq!(second.ended, [first]);
+        let third = all.enter(2, ms(2));
+        assert_eq!((third.ended, all.len()), (vec![second.guest], 1));
+    }
+
+    /// Eight addresses come again and again and stay; somebody else needs 600 ms and is never put out.
+    #[test]
+    fn who_needs_a_moment_has_it_beside_an_attack() {
+        let mut all = Admission::new(TERMS);
+        let mut honest: Vec<(GuestId, Moment)> = Vec::new();
+        let mut served = 0;
+        for tick in 0..10_000 {
+            let now = ms(tick * 2);
+            let mut ended = all.enter(100 + (tick % 8) as u32, now).ended;
+            if tick % 25 == 0 {
+                let entered = all.enter((tick / 25 % 5) as u32, now);
+                ended.extend(&entered.ended);
+                honest.push((entered.guest, now));
+            }
+            assert!(honest.iter().all(|(guest, _)| !ended.contains(guest)), "at {now:?}");
+            honest.retain(|(guest, since)| {
+                let done = now - *since >= ms(600);
+                if done {
+                    assert!(all.leave(*guest));
+                    served += 1;
+                }
+                !done
+            });
+            assert!(all.len() <= TERMS.places);
+        }
+        assert!(served > 300, "{served}");
+    }
+
+    #[test]
+    fn an_address_is_proved_for_a_time_and_the_oldest_is_forgotten_first() {
+        let mut proved = Proved::new(2, Duration::from_secs(60));
+        (1..=3).for_each(|address| proved.note(address, ms(address * 1000)));
+        let known = |now| [1, 2, 3].map(|address| proved.is_proved(&address, now));
+        assert_eq!(known(ms(4000)), [false, true, true]);
+        assert_eq!(known(ms(62_500)), [false, false, true]);
+    }
+}
