@@ -357,7 +357,7 @@ codes! {
 
     // AUTH: certificates, trust, mapping.
     CertificateExpired = "RK-AUTH-1", Identity, Never, "the certificate has expired",
-        "users: `renkei login`; administrators: `renkei renew`, then restart the PoP";
+        "users: `renkei login`; administrators: `renkei renew`, or a restart of the PoP, which renews it where pki/ca.key is";
     CertificateNotYetValid = "RK-AUTH-2", Identity, Never, "the certificate is not valid yet",
         "one of the two clocks is wrong; set them by NTP";
     UnknownAuthority = "RK-AUTH-3", Identity, Never, "the certificate's site is not trusted here",

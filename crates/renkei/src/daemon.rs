@@ -17,6 +17,8 @@ use crate::site::conditions::spawn_conditions;
 use crate::site::export::Export;
 use crate::site::following::spawn_following;
 use crate::site::notices::spawn_notices;
+use crate::site::partners::spawn_partners;
+use crate::site::renewal::{renew_at_start, spawn_renewal};
 use crate::site::rules::spawn_rules;
 use crate::site::runner::spawn_queue;
 use crate::site::transfer::Stop;
@@ -40,10 +42,13 @@ use tokio::signal::unix::{SignalKind, signal};
 /// `on_ready` is called with the bound addresses when everything listens.
 pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr])) -> Result<(), Error> {
     raise_limit();
+    renew_at_start(&home, &config, SystemTime::now())?;
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
+    spawn_renewal(&site)?;
+    spawn_partners(&site)?;
     spawn_queue(&site)?;
     spawn_notices(&site)?;
     spawn_rules(&site)?;

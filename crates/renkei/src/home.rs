@@ -157,6 +157,11 @@ impl Home {
         self.state.join("issued")
     }
 
+    /// Digest of the site's card, and the partners that have not taken it yet.
+    pub fn told_file(&self) -> PathBuf {
+        self.state.join("told-cards")
+    }
+
     /// The name of this PoP among those that share a catalogue.
     pub fn runner_file(&self) -> PathBuf {
         self.state.join("runner")

@@ -310,6 +310,8 @@ pub enum Request {
     OpenFiles(OpenFiles),
     /// A mount with a credential of its own asks for a fresh one: certificate request, PEM. The answer is `Enlisted`.
     RenewMount(String),
+    /// A PoP tells the newest card of its site to one that trusts it.
+    TakeCard(String),
 }
 
 impl Request {

@@ -62,6 +62,7 @@ mod row;
 mod rule;
 mod serve;
 mod single;
+mod site;
 mod source;
 mod stat;
 mod status;
@@ -129,6 +130,7 @@ pub struct Global {
 enum Command {
     Init(init::Args),
     Serve(serve::Args),
+    Site(site::Args),
     Agent(agent::Args),
     Storage(storage::Args),
     Volume(volume::Args),
@@ -191,6 +193,7 @@ impl Command {
         match self {
             Command::Init(args) => init::run(args, context),
             Command::Serve(args) => serve::run(args, context),
+            Command::Site(args) => site::run(args, context),
             Command::Agent(args) => agent::run(args, context),
             Command::Storage(args) => storage::run(args, context),
             Command::Volume(args) => volume::run(args, context),

@@ -25,7 +25,7 @@ pub fn template(site: &SiteName, listen: &[SocketAddr], endpoints: &[String]) ->
         line(
             "endpoints",
             endpoints.to_vec(),
-            "[\"pop.example.org:7512\"]  # as other sites reach it; then `renkei renew` and a new site card"
+            "[\"pop.example.org:7512\"]  # as other sites reach it; partners learn a change by themselves"
         ),
     )
 }

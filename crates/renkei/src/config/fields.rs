@@ -41,12 +41,12 @@ pub const FIELDS: &[Field] = &[
         effect: "Addresses and ports to listen on. Port 0 takes a free one. Read when the PoP starts." },
     Field { key: "endpoints", kind: Type::List, default: "[]", env: "RENKEI_ENDPOINTS",
         effect: "`HOST:PORT` under which other sites reach the PoP, as the site card announces them. Empty: the listen \
-                 address if it is one address, else the machine's name and the port. After a change: `renkei renew`, and a new site card \
-                 for the partners." },
+                 address if it is one address, else the machine's name and the port. A change goes into the PoP's certificate, and partners \
+                 that can be reached are told; private addresses they take by `renkei trust add` only." },
     Field { key: "reverse", kind: Type::List, default: "[]", env: "RENKEI_REVERSE",
         effect: "Sites whose PoPs this one keeps a line to, because it cannot be dialled from outside: its site card names them \
-                 in place of `endpoints`, which then only users of this site are told. After a change: a new site card for \
-                 the partners." },
+                 in place of `endpoints`, which then only users of this site are told. Partners that can be reached are told \
+                 a change." },
     Field { key: "relay", kind: Type::Text, default: "trusted", env: "RENKEI_RELAY",
         effect: "For whom connections to other sites pass through this PoP: `trusted` (users and PoPs of all trusted sites), \
                  `own` (users of this site), `none`. They lead to trusted sites alone, and are encrypted from end to end." },

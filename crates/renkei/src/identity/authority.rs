@@ -316,14 +316,23 @@ pub fn renew_host(
         Some(pem) => KeyPair::from_pem(pem).map_err(|error| bad_file(&path, &error))?,
         None => generate_key()?,
     };
-    let hosts: Vec<String> = endpoints.iter().filter_map(|endpoint| endpoint_host(endpoint)).collect();
-    let fresh = authority.issue_host(&key, &hosts, now)?;
+    let fresh = authority.issue_host(&key, &host_names(endpoints), now)?;
     issued::note(home, &fresh)?;
     if old.is_none() {
         secret::write(&path, &key.serialize_pem())?;
     }
     write_file(&home.host_cert(), fresh.pem.as_bytes(), 0o644)?;
     Ok(fresh)
+}
+
+/// The names of endpoints that a PoP's certificate is for, as the certificate has them.
+pub fn host_names(endpoints: &[String]) -> Vec<String> {
+    let hosts = endpoints.iter().filter_map(|endpoint| endpoint_host(endpoint));
+    let canonical = |host: String| match host.parse::<IpAddr>() {
+        Ok(ip) => Some(ip.to_string()),
+        Err(_) => host_name(&host).map(|_| host),
+    };
+    hosts.filter_map(canonical).collect()
 }
 
 fn endpoint_host(endpoint: &str) -> Option<String> {

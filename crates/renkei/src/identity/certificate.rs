@@ -5,6 +5,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
@@ -78,6 +79,12 @@ impl Facts {
         }
     }
 
+    /// Whether two thirds of its life have passed: time for a fresh one where that costs nobody anything.
+    pub fn is_late(&self, now: SystemTime) -> bool {
+        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        self.not_after.duration_since(now).unwrap_or_default() < life / 3
+    }
+
     fn name(&self) -> Result<&str, Error> {
         match &self.names[..] {
             [name] => Ok(name),
@@ -85,6 +92,24 @@ impl Facts {
             _ => Err(bad("it names more than one renkei principal")),
         }
     }
+}
+
+/// The host names and addresses that a certificate is for.
+///
+/// # Errors
+/// `BadCertificate`.
+pub fn hosts(der: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
+    let certificate = parse(der)?;
+    let Some(names) = certificate.subject_alternative_name().map_err(bad)? else { return Ok(Vec::new()) };
+    let host = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match **bytes {
+            [a, b, c, d] => Some(IpAddr::from([a, b, c, d]).to_string()),
+            ref bytes => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?).to_string()),
+        },
+        _ => None,
+    };
+    Ok(names.value.general_names.iter().filter_map(host).collect())
 }
 
 /// Parses DER; nothing may follow the certificate.

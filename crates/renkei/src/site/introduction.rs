@@ -170,6 +170,6 @@ fn refuse_own(trust: &Trust, card: &SiteCard) -> Result<(), Error> {
 }
 
 /// The card for another site. Revocation lists may be large, and travel with each session's greeting.
-fn without_list(card: &SiteCard) -> SiteCard {
+pub(super) fn without_list(card: &SiteCard) -> SiteCard {
     SiteCard { revocation_list: None, ..card.for_others() }
 }

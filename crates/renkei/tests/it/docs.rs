@@ -256,6 +256,9 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("whoami SITE", &["whoami", "titech"]);
     see("doctor", &["doctor"]);
     see("doctor", &["doctor", "kek"]);
+    see("mount-credential grant", &["mount-credential", "grant", "node17", "--user", &account]);
+    see("mount-credential list", &["mount-credential", "list"]);
+    see("mount-credential revoke", &["mount-credential", "revoke", "node17"]);
     see("renew", &["renew"]);
     see("revoke", &["revoke", "0123456789abcdef"]);
 }

@@ -8,6 +8,7 @@ mod browser;
 mod buffer;
 mod care;
 mod catalogue;
+mod certificates;
 mod coming;
 mod completion;
 mod conditions;

@@ -70,6 +70,7 @@ pub(super) fn handle(
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
+        Request::TakeCard(card) => site.take_card(proof, &card).map(done).map(Outcome::Reply),
         Request::Volume(about) if proof.principal.user_name().is_none() => {
             let link = control.sender();
             alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)

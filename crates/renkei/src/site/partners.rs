@@ -1,0 +1,219 @@
+//! Partners learn by themselves what changes about this site: where it is reached.
+//!
+//! When a site's card changes, also while the PoP does not run, each site that it trusts then is told the new one, again and
+//! again until the partner has taken it. Who comes to be trusted later got the card by an introduction or by hand.
+//! The partner believes it because the session proves the site's PoP, and because the authority is the one it knows.
+//! Guarantee: an address that leads into the partner's own network, which strangers could misuse, is not taken without the
+//! administrator's word, unless the site was reached there before.
+
+use super::Site;
+use super::access::Proof;
+use super::introduction::without_list;
+use super::snapshot::Snapshot;
+use super::watch::spawn_every;
+use crate::home::{Home, read_text, write_file};
+use crate::identity::card::SiteCard;
+use crate::identity::trust::{Added, Trust};
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Request;
+use renkei_core::wire::violation;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether the card is another one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause before a partner that could not be told is tried again; doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
+/// Largest list of what was told.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// What is to be told to whom.
+struct Telling {
+    home: Home,
+    /// Digest of the card at the last look.
+    card: Option<String>,
+    /// Partners that have not taken this card yet.
+    waiting: BTreeSet<SiteName>,
+    /// Who of them could not be told, when, and how long the next pause is.
+    failed: BTreeMap<SiteName, (Instant, Duration)>,
+}
+
+/// Starts the thread that tells partners, as long as the PoP lives.
+pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
+    let telling = Mutex::new(Telling::read(site.home().clone()));
+    spawn_every(site, "partners", LOOK_EVERY, move |site| {
+        telling.lock().unwrap_or_else(PoisonError::into_inner).look(site);
+    })
+}
+
+impl Telling {
+    /// As it was when the PoP stopped; without that, as if nothing had changed.
+    fn read(home: Home) -> Self {
+        let text = read_text(&home.told_file(), MAX_BYTES).ok().flatten().unwrap_or_default();
+        let mut lines = text.lines();
+        let card = lines.next().map(str::to_owned);
+        let waiting = lines.filter_map(|line| SiteName::parse(line).ok()).collect();
+        Telling { home, card, waiting, failed: BTreeMap::new() }
+    }
+
+    fn look(&mut self, site: &Site) {
+        let now = site.last_snapshot();
+        let Some(card) = now.trust.own_card().map(without_list) else { return };
+        let (text, partners) = (card.to_text(), partners(&now));
+        let digest = blake3::hash(text.as_bytes()).to_hex().to_string();
+        if self.card.as_ref() != Some(&digest) {
+            if self.card.is_some() {
+                self.waiting = partners.clone();
+            }
+            self.failed.clear();
+            self.card = Some(digest);
+            self.keep();
+        }
+        for partner in self.waiting.clone() {
+            let is_told = !partners.contains(&partner) || self.tell(site, &now, &partner, &text);
+            if is_told {
+                self.waiting.remove(&partner);
+                self.keep();
+            }
+        }
+    }
+
+    /// Tells one partner, if it is time; whether it has taken the card.
+    fn tell(&mut self, site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> bool {
+        let failed = self.failed.get(partner);
+        if failed.is_some_and(|(at, pause)| at.elapsed() < *pause) {
+            return false;
+        }
+        let pause = failed.map_or(FIRST_PAUSE, |(_, pause)| (2 * *pause).min(MAX_PAUSE));
+        let dialler = site.dialler(now);
+        let asked =
+            dialler.and_then(|dialler| dialler.connect(partner)?.ask(Request::TakeCard(text.to_owned())));
+        match asked {
+            Ok(_) => {
+                tracing::info!(target: "audit", site = %partner, "told the site's new card");
+                self.failed.remove(partner);
+                true
+            }
+            Err(error) => {
+                let remedy =
+                    format!("or by hand: `renkei trust export` here, `renkei trust add` at {partner}");
+                let again_in_s = pause.as_secs();
+                tracing::warn!(site = %partner, %error, again_in_s, remedy, "a partner is not told the new card yet");
+                self.failed.insert(partner.clone(), (Instant::now(), pause));
+                false
+            }
+        }
+    }
+
+    fn keep(&self) {
+        let waiting = self.waiting.iter().map(ToString::to_string);
+        let lines: Vec<String> = self.card.iter().cloned().chain(waiting).collect();
+        if let Err(error) = write_file(&self.home.told_file(), (lines.join("\n") + "\n").as_bytes(), 0o600) {
+            tracing::warn!(%error, "what partners were told is not kept");
+        }
+    }
+}
+
+fn partners(now: &Snapshot) -> BTreeSet<SiteName> {
+    now.trust.list().map(|card| card.site.clone()).filter(|site| *site != now.site).collect()
+}
+
+impl Site {
+    /// Takes the newer card of a site that is trusted, from its PoP.
+    ///
+    /// # Errors
+    /// `NotAllowed` from anybody else, and for addresses that need the administrator's word; `CardConflict` if the authority is
+    /// another one.
+    pub fn take_card(&self, proof: &Proof, text: &str) -> Result<(), Error> {
+        let refused = |cause: String| Error::new(Code::NotAllowed, "take site card", &proof.principal, cause);
+        let Principal::Host(site) = &proof.principal else {
+            return Err(refused("a PoP tells the card of its site".into()));
+        };
+        let card = without_list(&SiteCard::parse(text)?);
+        if card.site != *site || *site == self.name() {
+            return Err(violation("card", format_args!("{site} told the card of {}", card.site)));
+        }
+        let mut trust = Trust::load(self.home())?;
+        let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");
+        let known = trust.card(site).ok_or_else(unknown)?.clone();
+        if let Some(endpoint) = card.endpoints.iter().find(|endpoint| is_new_inside(endpoint, &known)) {
+            let cause = format!(
+                "{endpoint} leads into a private network; the administrator of {} may take it: renkei trust add CARD",
+                self.name()
+            );
+            tracing::warn!(target: "audit", %site, endpoint, "a changed card was not taken: a private address needs `renkei trust add`");
+            return Err(refused(cause));
+        }
+        let (before, after) = (known.places(), card.places());
+        if trust.add(card)? == Added::Updated {
+            tracing::info!(target: "audit", %site, before, after, "its new card was taken");
+            self.read_again();
+        }
+        Ok(())
+    }
+}
+
+/// Whether an endpoint is an address within a private network, under which the site was not known so far.
+fn is_new_inside(endpoint: &str, known: &SiteCard) -> bool {
+    let host = host_of(endpoint);
+    is_inside(host) && !known.endpoints.iter().any(|old| host_of(old) == host)
+}
+
+fn host_of(endpoint: &str) -> &str {
+    let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Whether a host is this machine or an address that only a private network has.
+fn is_inside(host: &str) -> bool {
+    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(IpAddr::V4(ip)) => {
+            ip.is_loopback()
+                || ip.is_private()
+                || ip.is_link_local()
+                || ip.is_unspecified()
+                || ip.is_multicast()
+        }
+        Ok(IpAddr::V6(ip)) => {
+            let local = ip.is_unique_local() || ip.is_unicast_link_local();
+            local || ip.is_loopback() || ip.is_unspecified() || ip.is_multicast()
+        }
+        Err(_) => host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::authority::Authority;
+    use crate::identity::tests::{card, now, site};
+
+    #[test]
+    fn private_addresses_are_taken_where_the_site_was_before() {
+        let mut known = card(&Authority::create(&site("kek"), now()).unwrap());
+        known.endpoints = vec!["10.0.0.7:7512".into(), "pop.kek.jp:7512".into()];
+        let asked = |endpoint: &str| is_new_inside(endpoint, &known);
+        for inside in [
+            "127.0.0.1:22",
+            "[::1]:22",
+            "192.168.1.1:7512",
+            "10.0.0.8:7512",
+            "169.254.1.1:80",
+            "[fd00::1]:1",
+            "[fe80::1]:1",
+            "[::ffff:127.0.0.1]:22",
+            "localhost:22",
+            "0.0.0.0:22",
+        ] {
+            assert!(asked(inside), "{inside}");
+        }
+        for good in ["10.0.0.7:7513", "new.kek.jp:7512", "203.0.113.9:7512", "[2001:db8::1]:7512"] {
+            assert!(!asked(good), "{good}");
+        }
+    }
+}

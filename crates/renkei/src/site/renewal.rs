@@ -1,0 +1,77 @@
+//! The PoP's own certificate, renewed long before its end, without a restart.
+//!
+//! Where the authority is beside the PoP nothing else is needed: the fresh certificate is a changed file, which the PoP reads as
+//! any, and partners believe it because they know the authority. Also when other endpoints are announced, because plain HTTPS
+//! clients look for these names in it. Guarantee: the key stays. Non-goal: a PoP without the authority's key, which is told
+//! what to do by its conditions.
+
+use super::Site;
+use super::watch::spawn_every;
+use crate::config::Config;
+use crate::home::{Home, read_text};
+use crate::identity::authority::{Authority, Issued, host_names, renew_host};
+use crate::identity::certificate::{Facts, hosts, parse_chain, utc};
+use renkei_core::error::Error;
+use rustls::pki_types::CertificateDer;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often the PoP looks at its certificate, which it has in memory.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after a renewal that failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// Renews what is due before the PoP reads it, also a certificate that has expired; without the authority nothing is done.
+///
+/// # Errors
+/// Those of the files.
+pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(), Error> {
+    let Some(pem) = read_text(&home.host_cert(), 256 * 1024)? else { return Ok(()) };
+    let leaf = parse_chain(&pem)?.remove(0);
+    renew_if_due(home, config, &leaf, now).map(drop)
+}
+
+/// Starts the thread that renews the PoP's certificate as long as it lives.
+pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
+    let failed: Mutex<Option<Instant>> = Mutex::default();
+    let look = move |site: &Site| {
+        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+            return;
+        }
+        let now = site.last_snapshot();
+        let Some(leaf) = now.credential.chain.first() else { return };
+        *failed = match renew_if_due(site.home(), &now.config, leaf, SystemTime::now()) {
+            Ok(None) => None,
+            Ok(Some(_)) => {
+                site.read_again();
+                None
+            }
+            Err(error) => {
+                let remedy = error.code.row().remedy;
+                tracing::error!(code = %error.code, %error, remedy, "the PoP's certificate is not renewed");
+                Some(Instant::now())
+            }
+        };
+    };
+    spawn_every(site, "renewal", LOOK_EVERY, look)
+}
+
+fn renew_if_due(
+    home: &Home,
+    config: &Config,
+    leaf: &CertificateDer<'_>,
+    now: SystemTime,
+) -> Result<Option<Issued>, Error> {
+    let endpoints = config.announced_endpoints();
+    let facts = Facts::read(leaf)?;
+    let other_hosts =
+        !host_names(&endpoints).iter().all(|host| hosts(leaf).is_ok_and(|had| had.contains(host)));
+    if !(facts.is_late(now) || other_hosts) || !home.ca_key().exists() {
+        return Ok(None);
+    }
+    let fresh = renew_host(home, &Authority::load(home)?, &endpoints, false, now)?;
+    let (serial, until) = (&fresh.serial, utc(fresh.not_after));
+    tracing::info!(target: "audit", serial, until, other_hosts, "the PoP's certificate was renewed");
+    Ok(Some(fresh))
+}
