@@ -366,7 +366,7 @@ mod tests {
 
     fn asked(to: &str, choices: Vec<(Found, bool, &str, &[&str])>) -> String {
         let rel = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+        let options = ReceiveOptions::plain(Existing::Replace);
         let choice = |(found, make, base, targets): (Found, bool, &str, &[&str])| {
             let targets = targets.iter().map(|text| rel(text)).collect();
             (found, Choice { base: rel(base), make, options: options.clone(), targets })

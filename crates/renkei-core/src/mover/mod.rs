@@ -8,6 +8,7 @@
 
 pub mod commit;
 pub mod digest;
+pub mod filter;
 pub mod journal;
 pub mod plan;
 pub mod receiver;

@@ -588,7 +588,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     fn options(delete: bool) -> ReceiveOptions {
-        ReceiveOptions { existing: Existing::Replace, delete, dry_run: false }
+        ReceiveOptions { delete, ..ReceiveOptions::plain(Existing::Replace) }
     }
 
     fn path(name: &str) -> RelPath {

@@ -236,7 +236,8 @@ impl World {
         let offers = !state.is_empty() || existing != Existing::Replace;
         let checks_written = state.header.as_ref().is_some_and(|header| header.boot != self.header().boot);
         let kept = self.kept(&state);
-        let receiver = Receiver::new(ReceiveOptions { existing, delete, dry_run: false }, state, 1_000_000);
+        let receiver =
+            Receiver::new(ReceiveOptions { delete, ..ReceiveOptions::plain(existing) }, state, 1_000_000);
         let mut session = Session {
             streams: Streams::new(path, streams),
             send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),

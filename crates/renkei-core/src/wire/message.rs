@@ -8,6 +8,7 @@ use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::identity::Principal;
+use crate::mover::filter::Filter;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,9 @@ pub enum Control {
     },
     /// File session: nothing of it is believed any more, up to that call.
     Settled(u64),
+    /// The next request is about these names alone. It is a message of its own, so that requests without a filter are what
+    /// they were.
+    Filter(Filter),
 }
 
 /// The dialling side's greeting.
@@ -334,6 +338,38 @@ impl Request {
         vec![place.storage.as_str()]
     }
 
+    /// Which names it is about, if not about all.
+    pub fn filter(&self) -> Option<&Filter> {
+        fn chosen(open: &OpenFound) -> Option<&Filter> {
+            open.choices.first().map(|(_, choice)| &choice.options.filter)
+        }
+        let filter = match self {
+            Self::OpenReceive(open) | Self::Grant { open, .. } => Some(&open.options.filter),
+            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
+                Some(&send.filter)
+            }
+            Self::OpenFound(open) | Self::ForUser { open, .. } => chosen(open),
+            Self::Submit(submissions) => submissions.first().map(|submission| &submission.send.filter),
+            _ => None,
+        };
+        filter.filter(|filter| !filter.is_empty())
+    }
+
+    /// Says which names it is about.
+    pub fn set_filter(&mut self, filter: &Filter) {
+        match self {
+            Self::OpenReceive(open) | Self::Grant { open, .. } => open.options.filter = filter.clone(),
+            Self::OpenSend(send) | Self::Push { send, .. } => send.filter = filter.clone(),
+            Self::OpenFound(open) | Self::ForUser { open, .. } => open.set_filter(filter),
+            Self::PushFound { send, open, .. } => {
+                send.filter = filter.clone();
+                open.set_filter(filter);
+            }
+            Self::Submit(submissions) => submissions.iter_mut().for_each(|all| all.set_filter(filter)),
+            _ => {}
+        }
+    }
+
     /// Whether it may be for an agent to answer: about storages, or about a grant that somebody there gave.
     pub fn may_be_for_an_agent(&self) -> bool {
         matches!(self, Request::Redeem(_)) || !self.storages().is_empty()
@@ -371,6 +407,16 @@ pub struct ReceiveOptions {
     pub delete: bool,
     /// Only say what would be done.
     pub dry_run: bool,
+    /// What is not removed, because the transfer is not about it; travels before the request ([`Control::Filter`]).
+    #[serde(skip)]
+    pub filter: Filter,
+}
+
+impl ReceiveOptions {
+    /// Those of a plain copy.
+    pub fn plain(existing: Existing) -> Self {
+        ReceiveOptions { existing, delete: false, dry_run: false, filter: Filter::default() }
+    }
 }
 
 /// How much of the path a transfer may take.
@@ -455,6 +501,13 @@ pub struct OpenFound {
 }
 
 impl OpenFound {
+    /// Says which names it is about.
+    pub fn set_filter(&mut self, filter: &Filter) {
+        for (_, choice) in &mut self.choices {
+            choice.options.filter = filter.clone();
+        }
+    }
+
     /// What was chosen for what was found.
     pub fn choice(&self, found: Found) -> Option<&Choice> {
         self.choices.iter().find(|(what, _)| *what == found).map(|(_, choice)| choice)
@@ -499,6 +552,9 @@ pub struct OpenSend {
     pub on_error: OnError,
     /// What the asker receives to, if it receives.
     pub onto: Option<Onto>,
+    /// What of the sources is sent; travels before the request ([`Control::Filter`]).
+    #[serde(skip)]
+    pub filter: Filter,
 }
 
 /// What becomes of the rest of a transfer when an entry fails.
@@ -537,6 +593,7 @@ impl OpenSend {
             max_streams: 1,
             on_error: OnError::Skip,
             onto: None,
+            filter: Filter::default(),
         }
     }
 

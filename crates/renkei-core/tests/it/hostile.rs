@@ -170,7 +170,7 @@ fn acknowledging_the_same_again_is_refused() {
 
 fn options(chance: &mut Chance) -> ReceiveOptions {
     let existing = *chance.pick(&[Existing::Replace, Existing::SameStamp, Existing::SameContent]);
-    ReceiveOptions { existing, delete: chance.percent(30), dry_run: false }
+    ReceiveOptions { delete: chance.percent(30), ..ReceiveOptions::plain(existing) }
 }
 
 fn header() -> Header {

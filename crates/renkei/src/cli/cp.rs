@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         sources: args.sources.clone(),
         destination: args.destination.clone(),
         recursive: args.recursive,
-        options: ReceiveOptions { existing, delete: false, dry_run: args.dry_run },
+        options: ReceiveOptions { dry_run: args.dry_run, ..ReceiveOptions::plain(existing) },
         common: args.common.clone(),
     };
     job.run(context)

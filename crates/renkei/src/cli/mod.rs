@@ -26,6 +26,8 @@ mod doctor_site;
 mod done;
 mod du;
 mod evict;
+mod files_from;
+mod filter;
 mod find;
 mod init;
 mod intent;

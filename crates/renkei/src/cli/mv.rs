@@ -86,7 +86,7 @@ fn carry(
         sources: vec![written(from, "")],
         destination: written(to, slash),
         recursive: true,
-        options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+        options: ReceiveOptions::plain(Existing::Replace),
         common: Common::default(),
     };
     if !job.copy_and_compare(context)? {

@@ -39,7 +39,11 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         sources: vec![args.source.clone()],
         destination: args.destination.clone(),
         recursive: true,
-        options: ReceiveOptions { existing, delete: args.delete, dry_run: args.dry_run },
+        options: ReceiveOptions {
+            delete: args.delete,
+            dry_run: args.dry_run,
+            ..ReceiveOptions::plain(existing)
+        },
         common: args.common.clone(),
     };
     job.run(context)

@@ -5,6 +5,8 @@ use super::copy_plan::{
     Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
 };
 use super::detach::{Detach, hand_over, not_to_here};
+use super::files_from::{self, Listed};
+use super::filter::FilterArgs;
 use super::intent::Intent;
 use super::namespace::Namespace;
 use super::progress::Display;
@@ -30,6 +32,7 @@ use renkei_core::buffer::{place, source, split};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
+use renkei_core::mover::filter::Filter;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::message::{
@@ -90,6 +93,11 @@ pub(super) struct Common {
     #[arg(long, value_name = "N", hide = true, default_value_t = 64)]
     streams: u16,
     #[command(flatten)]
+    filter: FilterArgs,
+    /// Copy the names that a file lists, one a line, below the only SOURCE; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    #[command(flatten)]
     detach: Detach,
 }
 
@@ -101,6 +109,8 @@ impl Default for Common {
             class: ClassName::Normal,
             on_error: OnErrorName::Skip,
             streams: 64,
+            filter: FilterArgs::default(),
+            files_from: None,
             detach: Detach::default(),
         }
     }
@@ -156,6 +166,24 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Whether what is in a source is meant, and not the source itself.
+    fn means_contents(&self, source: &Spec) -> bool {
+        source.has_slash() || self.verb == Verb::Sync || self.common.files_from.is_some()
+    }
+
+    /// The names that are listed, if a list was given.
+    fn listed(&self, sources: &[Spec]) -> Result<Option<Vec<Listed>>, Error> {
+        let Some(file) = &self.common.files_from else { return Ok(None) };
+        let invalid = |cause| Err(Error::new(Code::UsageInvalid, "copy", "--files-from", cause));
+        match sources {
+            [_] if self.options.delete => invalid("--delete does not go with a list of names"),
+            [_] if self.common.detach.is_wanted() => invalid("--detach does not go with a list of names"),
+            [_] if !self.common.filter.is_empty() => invalid("rules do not go with a list of names"),
+            [_] => files_from::read(file, self.recursive).map(Some),
+            _ => invalid("give one SOURCE, the directory that the names are in"),
+        }
+    }
+
     /// Runs it to its end and reports; the exit status says how it went.
     pub(super) fn run(&self, context: &Context) -> Result<u8, Error> {
         let run = Run::prepare(self, context)?;
@@ -221,6 +249,10 @@ pub(super) struct Run<'a> {
     pub(super) transfer: TransferId,
     pub(super) watch: Watch,
     pub(super) stop: Stop,
+    /// Which names of the sources.
+    filter: Filter,
+    /// Which names below the only source, if they are listed.
+    listed: Option<Vec<Listed>>,
     /// To the buffer of a PoP, in place of its destination.
     pub(super) upload: Option<Upload>,
 }
@@ -233,6 +265,9 @@ impl<'a> Run<'a> {
         let sources: Vec<Spec> = job.sources.iter().map(|source| spec(source)).collect::<Result<_, _>>()?;
         let destination = spec(&job.destination)?;
         let direction = direction(&sources, &destination)?;
+        let filter =
+            job.common.filter.filter(sources.iter().map(|source| job.means_contents(source)).collect())?;
+        let listed = job.listed(&sources).map_err(|error| error.at("client"))?;
         let transfer = job.common.detach.id().map_or_else(fresh_id, Ok)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone())?;
@@ -247,6 +282,8 @@ impl<'a> Run<'a> {
             transfer,
             watch: Watch::with_notes(),
             stop,
+            filter,
+            listed,
             upload: None,
         })
     }
@@ -434,6 +471,7 @@ impl<'a> Run<'a> {
             class: self.job.common.class(),
             on_error: self.job.common.on_error(),
             onto: opened.onto.clone(),
+            filter: self.filter.clone(),
             account: Account::own()?,
             side: "client".into(),
             keep: None,
@@ -446,7 +484,7 @@ impl<'a> Run<'a> {
     /// Sends the sources to the buffer, each by its number.
     fn up_to_buffer(&self, mut session: Session) -> Result<Summary, Error> {
         // Of an upload that goes on, the PoP knows what is there.
-        let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+        let options = ReceiveOptions::plain(Existing::Replace);
         let names = (0..self.sources.len()).map(|number| split(&source(&self.transfer, number)));
         let roots = self.local_roots(names.flatten().map(|(_, name)| name).collect())?;
         let opened = session.ask_open(Request::OpenReceive(OpenReceive {
@@ -614,13 +652,19 @@ impl<'a> Run<'a> {
     }
 
     fn open_send(&self, offers: bool, targets: Vec<RelPath>) -> Result<OpenSend, Error> {
-        let source = |(spec, to): (&Spec, RelPath)| match spec {
-            Spec::Remote(path) => Ok(Source { from: place_of(path)?, to, alone: false }),
+        let source = |((spec, listed), to): ((&Spec, Option<&Listed>), RelPath)| match spec {
+            Spec::Remote(path) => {
+                let mut from = place_of(path)?;
+                if let Some(listed) = listed {
+                    from.path = from.path.join(&listed.path)?;
+                }
+                Ok(Source { from, to, alone: listed.is_some_and(|listed| listed.alone) })
+            }
             Spec::Local { .. } => {
                 Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a place at a site"))
             }
         };
-        Ok(self.send_of(offers, self.sources.iter().zip(targets).map(source).collect::<Result<_, _>>()?))
+        Ok(self.send_of(offers, self.parts().zip(targets).map(source).collect::<Result<_, _>>()?))
     }
 
     /// How sources at a site are sent.
@@ -637,6 +681,7 @@ impl<'a> Run<'a> {
             max_streams: self.job.common.max_streams(),
             on_error: self.job.common.on_error(),
             onto: None,
+            filter: self.filter.clone(),
         }
     }
 
@@ -716,9 +761,17 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Each source or, of the only one, each name that is listed.
+    fn parts(&self) -> Box<dyn Iterator<Item = (&Spec, Option<&Listed>)> + '_> {
+        match (&self.listed, self.sources.first()) {
+            (Some(listed), Some(source)) => Box::new(listed.iter().map(move |one| (source, Some(one)))),
+            _ => Box::new(self.sources.iter().map(|source| (source, None))),
+        }
+    }
+
     /// Names for the sources as long as nobody knows better.
     pub(super) fn unnamed(&self) -> Vec<RelPath> {
-        vec![RelPath::root(); self.sources.len()]
+        vec![RelPath::root(); self.parts().count()]
     }
 
     /// Whether the source becomes the destination, and a later try must know it.
@@ -753,6 +806,7 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
         let layout = match self.job.verb {
+            _ if self.listed.is_some() => self.with_listed(lay_out_sync(found, &self.destination)?)?,
             Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name)?,
             Verb::Sync => lay_out_sync(found, &self.destination)?,
         };
@@ -762,23 +816,33 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What is listed goes into the destination, by the paths it is listed by.
+    fn with_listed(&self, layout: Layout) -> Result<Layout, Error> {
+        let targets = self.parts().filter_map(|(_, listed)| Some(listed?.path.clone())).collect();
+        Ok(Layout { targets, ..layout })
+    }
+
     /// What stands beside a destination that is only looked at is not the sync's to remove.
     fn options(&self, layout: &Layout) -> ReceiveOptions {
         let options = self.job.options.clone();
-        ReceiveOptions { delete: options.delete && layout.into, ..options }
+        ReceiveOptions { delete: options.delete && layout.into, filter: self.filter.clone(), ..options }
     }
 
     pub(super) fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
         let mut sources = Sources::default();
-        let root = |(spec, to): (&Spec, RelPath)| match spec {
-            Spec::Local { path, slash } => {
-                let contents = *slash || self.job.verb == Verb::Sync;
+        let root = |((spec, listed), to): ((&Spec, Option<&Listed>), RelPath)| match spec {
+            Spec::Local { path, .. } => {
+                let contents = self.job.means_contents(spec);
                 let root = sources.root(path, contents, self.job.recursive, to);
-                root.map_err(|error| error.at("client"))
+                let root = root.map_err(|error| error.at("client"))?;
+                Ok(match listed {
+                    Some(Listed { path, alone }) => Root { from: path.clone(), alone: *alone, ..root },
+                    None => root,
+                })
             }
             Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", spec.shown(), "not a local path")),
         };
-        self.sources.iter().zip(targets).map(root).collect()
+        self.parts().zip(targets).map(root).collect()
     }
 
     fn open_journal(

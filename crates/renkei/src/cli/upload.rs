@@ -20,6 +20,7 @@ use crate::store::tree::disk_usage;
 use renkei_core::buffer::source;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
+use renkei_core::mover::filter::Filter;
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::{Source, TransferId};
@@ -83,7 +84,12 @@ fn send_and_hand_in(
 fn submission(run: &Run<'_>, home: &SiteName) -> Result<Submission, Error> {
     let from = |number| Source { from: source(&run.transfer, number), to: RelPath::root(), alone: false };
     let sources = (0..run.sources.len()).map(from).collect();
-    run.submission_from(home, run.send_of(false, sources))
+    let mut submission = run.submission_from(home, run.send_of(false, sources))?;
+    if run.job.verb == Verb::Cp {
+        // What the rules have out does not come to the buffer, where sources have other names.
+        submission.set_filter(&Filter::default());
+    }
+    Ok(submission)
 }
 
 /// Asks for room until there is some; true if the transfer was handed in already.

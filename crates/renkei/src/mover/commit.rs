@@ -211,9 +211,12 @@ fn remove_temps(session: &Session, dir: &dyn Dir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what the source does not have, directory by directory.
+/// Removes what the source does not have, directory by directory; what the transfer is not about stays.
 fn remove_others(session: &Session) -> Result<(), Error> {
+    let matcher = session.options().filter.matcher();
     let mut pending = vec![RelPath::root()];
+    // Directories that go if nothing in them has to stay.
+    let mut emptied = Vec::new();
     while let Some(path) = pending.pop() {
         let dir = match session.base().descend(&path) {
             Ok(dir) => dir,
@@ -231,17 +234,36 @@ fn remove_others(session: &Session) -> Result<(), Error> {
                 Err(error) if error.code == Code::PathNotFound => continue,
                 Err(error) => return Err(error),
             };
+            let is_dir = entry.kind == EntryKind::Dir;
+            if !matcher.is_empty() && !matcher.includes(child.as_bytes(), is_dir) {
+                continue;
+            }
             let (named, failed) =
                 session.receiver(|receiver| (receiver.is_named(&child), receiver.has_failed(&child)));
-            if !named {
+            if !named && is_dir && !matcher.is_empty() {
+                emptied.push(child.clone());
+                pending.push(child);
+            } else if !named {
                 remove_one(session, &*dir, &name, &child, &entry)?;
-            } else if entry.kind == EntryKind::Dir && !failed {
+            } else if is_dir && !failed {
                 // What failed may be no directory at the source, which then says nothing of what is in this one.
                 pending.push(child);
             }
         }
     }
-    Ok(())
+    emptied.iter().rev().try_for_each(|path| remove_emptied(session, path))
+}
+
+/// Removes a directory whose names were removed, unless some had to stay.
+fn remove_emptied(session: &Session, path: &RelPath) -> Result<(), Error> {
+    let Some((parent, name)) = path.split() else { return Ok(()) };
+    let dir = session.base().descend(&RelPath::parse(parent)?)?;
+    let removed = if session.dry_run() { Ok(()) } else { dir.remove_dir(name) };
+    match removed {
+        Ok(()) => session.on_removed(path.clone()),
+        Err(error) if matches!(error.code, Code::NotEmpty | Code::PathNotFound) => Ok(()),
+        Err(error) => session.report_kept(path, error),
+    }
 }
 
 fn remove_one(

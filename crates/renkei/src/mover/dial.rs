@@ -197,6 +197,9 @@ impl Dialler {
         link.send(&Control::Hello(hello())).map_err(subject)?;
         if let Some(request) = &ahead.request {
             *used = matches!(request, Request::Redeem(_) | Request::Push { .. } | Request::PushFound { .. });
+            if let Some(filter) = request.filter() {
+                link.send(&Control::Filter(filter.clone())).map_err(subject)?;
+            }
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, reach))? {
@@ -446,7 +449,11 @@ impl Session {
                 Err(violation("request", "not the one announced"))
             };
         }
-        self.control.sender().send(&Control::Request { id, request })?;
+        let link = self.control.sender();
+        if let Some(filter) = request.filter() {
+            link.send(&Control::Filter(filter.clone()))?;
+        }
+        link.send(&Control::Request { id, request })?;
         Ok(id)
     }
 

@@ -386,6 +386,10 @@ impl Session {
         self.options.dry_run
     }
 
+    pub(super) fn options(&self) -> &ReceiveOptions {
+        &self.options
+    }
+
     pub(super) fn existing(&self) -> Existing {
         self.options.existing
     }
@@ -793,7 +797,7 @@ mod tests {
         let job = ReceiveJob {
             base: LocalStore::open(folder.path(), Access::ReadWrite).unwrap().root().unwrap(),
             job: 1,
-            options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+            options: ReceiveOptions::plain(Existing::Replace),
             journal: Some(open().unwrap()),
             max_deferred: 1,
             memory: unlimited(),

@@ -21,6 +21,7 @@ use crate::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::is_far;
+use renkei_core::mover::filter::Filter;
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
@@ -71,6 +72,8 @@ pub struct SendJob {
     pub on_error: OnError,
     /// What the receiver tells of where it goes.
     pub onto: Option<Onto>,
+    /// Which names of the sources.
+    pub filter: Filter,
     /// Who reads.
     pub account: Account,
     /// This side's name in errors.
@@ -145,7 +148,7 @@ pub fn send(
         if let Some(pace) = background {
             threads.push(spawn_pace(&session, pace)?);
         }
-        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests, job.onto)?);
+        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests, job.onto, job.filter)?);
         spawn_streams(&session, &job.account, streams, &mut threads)
     };
     // Those that run when one cannot be started are ended as if it had failed.
@@ -370,6 +373,7 @@ fn spawn_walk(
     recursive: bool,
     digests: bool,
     onto: Option<Onto>,
+    filter: Filter,
 ) -> Result<Thread, Error> {
     let session = session.clone();
     account.spawn("walk", move || {
@@ -377,7 +381,7 @@ fn spawn_walk(
             return session.fail(error);
         }
         let mut sink = Finder { session: &session, digests };
-        walk(&session.roots, recursive, &mut sink);
+        walk(&session.roots, recursive, &filter, &mut sink);
         session.lock().on_walk_done();
         session.changed.notify_all();
         if let Err(error) = session.send_offers() {
@@ -536,6 +540,7 @@ mod tests {
             class: Class::Normal,
             on_error: OnError::Skip,
             onto: None,
+            filter: Filter::default(),
             account: unusable_account(),
             side: "here".into(),
             keep: None,

@@ -16,6 +16,7 @@ use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error, SIDE_UNKNOWN};
+use renkei_core::mover::filter::{Filter, Matcher};
 use renkei_core::mover::plan::Origin;
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
@@ -80,9 +81,9 @@ pub trait Sink {
     fn on_links_forgotten(&mut self, path: RelPath, error: Error);
 }
 
-/// Walks all roots; `recursive` as in `cp -r`.
-pub fn walk(roots: &[Root], recursive: bool, sink: &mut dyn Sink) {
-    walk_within(&BOUNDS, roots, recursive, sink);
+/// Walks all roots; `recursive` as in `cp -r`. Names that `filter` has out are passed over, with all below them.
+pub fn walk(roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
+    walk_within(&BOUNDS, roots, recursive, filter, sink);
 }
 
 /// What a walk may keep.
@@ -94,11 +95,17 @@ struct Bounds {
 
 const BOUNDS: Bounds = Bounds { part_names: PART_NAMES, listings: MAX_LISTINGS, link_bytes: MAX_LINK_BYTES };
 
-fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, sink: &mut dyn Sink) {
-    let mut links = Links::new(bounds.link_bytes);
-    for (source, root) in (0..).zip(roots) {
+fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
+    let (mut links, matcher) = (Links::new(bounds.link_bytes), filter.matcher());
+    for (source, root) in (0u32..).zip(roots) {
         let (from, to) = (root.from.clone(), root.to.clone());
-        let mut walk = Walk { bounds, sink, links: &mut links, root, source, levels: Vec::new(), from, to };
+        let top = match filter.means_contents(source as usize) {
+            true => root.from.clone(),
+            false => root.from.parent().unwrap_or_default(),
+        };
+        let links = &mut links;
+        let matcher = &matcher;
+        let mut walk = Walk { bounds, sink, links, root, source, matcher, top, levels: Vec::new(), from, to };
         if !walk.run(recursive) {
             return;
         }
@@ -112,6 +119,9 @@ struct Walk<'a> {
     links: &'a mut Links,
     root: &'a Root,
     source: u32,
+    matcher: &'a Matcher,
+    /// What paths are relative to for the filter.
+    top: RelPath,
     /// The directories on the way down, the deepest last.
     levels: Vec<Level>,
     /// The deepest directory at the source, and at the destination.
@@ -137,6 +147,9 @@ impl Walk<'_> {
             Err(error) => return self.fail(self.to.clone(), error),
         };
         let is_dir = entry.kind == EntryKind::Dir;
+        if !self.is_in(&self.from, is_dir) {
+            return true;
+        }
         let descends = is_dir && !self.root.alone;
         if descends && !recursive {
             let error = Error::new(Code::IsADirectory, "walk", &entry.path, "omitted without -r");
@@ -232,10 +245,20 @@ impl Walk<'_> {
             Ok(found) => found,
             Err(error) => return self.fail(to, vanished(error)),
         };
+        if !self.is_in(&from, entry.kind == EntryKind::Dir) {
+            return true;
+        }
         if let (EntryKind::Dir, Some(level)) = (&entry.kind, self.levels.last_mut()) {
             level.dirs.push(name.into());
         }
         self.entry(from, to, entry, raw)
+    }
+
+    /// Whether the filter has a path of the source in; the top itself always is.
+    fn is_in(&self, from: &RelPath, is_dir: bool) -> bool {
+        let below = |path: &RelPath| path.below(&self.top).filter(|path| !path.is_root());
+        self.matcher.is_empty()
+            || below(from).is_none_or(|path| self.matcher.includes(path.as_bytes(), is_dir))
     }
 
     fn fail(&mut self, to: RelPath, error: Error) -> bool {
@@ -382,7 +405,7 @@ mod tests {
         };
         let roots: Vec<Root> = (0..SOURCES).map(root).collect();
         let mut kept = Kept::default();
-        walk(&roots, true, &mut kept);
+        walk(&roots, true, &Filter::default(), &mut kept);
         assert!(kept.entries.iter().map(|(origin, _)| origin.source).eq(0..SOURCES));
     }
 
@@ -395,7 +418,7 @@ mod tests {
             alone: false,
             shown: String::new(),
         };
-        walk_within(bounds, &[root], true, &mut kept);
+        walk_within(bounds, &[root], true, &Filter::default(), &mut kept);
         assert!(kept.failed.is_empty(), "{:?}", kept.failed);
         kept
     }
@@ -474,7 +497,7 @@ mod tests {
             shown: String::new(),
         };
         let mut kept = Kept::default();
-        walk(&[root("d", true), root("d/f", false)], false, &mut kept);
+        walk(&[root("d", true), root("d/f", false)], false, &Filter::default(), &mut kept);
         let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
         assert_eq!((paths, kept.failed.len()), (vec!["d".to_owned(), "d/f".to_owned()], 0));
     }
@@ -523,7 +546,7 @@ mod tests {
             let dir = open(&folder).descend(&path("run")).unwrap();
             let root = Root { dir, from: path(from), to: path("to"), alone: false, shown: shown.into() };
             let mut kept = Kept::default();
-            walk(std::slice::from_ref(&root), true, &mut kept);
+            walk(std::slice::from_ref(&root), true, &Filter::default(), &mut kept);
             let (to, error) = kept.failed.pop().unwrap();
             let own = root.error(Code::SourceChanged, "read", &path(from), "").subject;
             assert!(own.starts_with(&error.subject), "{own} {}", error.subject);

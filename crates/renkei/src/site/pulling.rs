@@ -264,7 +264,7 @@ impl Site {
         sources: Vec<Source>,
         (watch, stop): (&Watch, &Stop),
     ) -> Result<(), Error> {
-        let options = ReceiveOptions { existing: Existing::SameStamp, delete: false, dry_run: false };
+        let options = ReceiveOptions::plain(Existing::SameStamp);
         let job = pull.job;
         let open = OpenReceive {
             transfer: fresh_id()?,

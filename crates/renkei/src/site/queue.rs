@@ -13,6 +13,7 @@ use crate::mover::progress::Watch;
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
+use renkei_core::mover::filter::Filter;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
 use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, TransferId};
@@ -28,6 +29,8 @@ use std::time::{Duration, SystemTime};
 
 /// Version of the encoded submission.
 const SPEC_VERSION: u8 = 1;
+/// The same, with a filter behind it.
+const FILTERED_SPEC_VERSION: u8 = 2;
 /// Sources of one transfer at most, as the mover takes them.
 const MAX_SOURCES: usize = 1024;
 /// Transfers in one part of a list.
@@ -197,6 +200,11 @@ pub(super) fn now_ms() -> u64 {
 pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
     match row.spec.split_first() {
         Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
+        Some((&FILTERED_SPEC_VERSION, rest)) => {
+            let (mut submission, filter): (Submission, Filter) = decode("catalogue", rest)?;
+            submission.set_filter(&filter);
+            Ok(submission)
+        }
         _ => {
             let cause = "it was handed in to another version of renkei";
             Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
@@ -496,8 +504,11 @@ pub(super) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
 
 fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
     let (submitted_ms, terms) = (now_ms(), &submission.terms);
-    let mut spec = vec![SPEC_VERSION];
-    spec.extend(encode(submission));
+    let filter = &submission.send.filter;
+    let spec = match filter.is_empty() {
+        true => [vec![SPEC_VERSION], encode(submission)].concat(),
+        false => [vec![FILTERED_SPEC_VERSION], encode(&(submission, filter))].concat(),
+    };
     New {
         id: submission.send.transfer,
         owner: owner.into(),
@@ -518,7 +529,12 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
 fn digest(owner: &str, submission: &Submission) -> [u8; 32] {
     let terms = Terms { deadline_ms: None, ..submission.terms.clone() };
     let same = Submission { terms, ..submission.clone() };
-    *blake3::hash(&encode(&(owner, same))).as_bytes()
+    let filter = &submission.send.filter;
+    let bytes = match filter.is_empty() {
+        true => encode(&(owner, same)),
+        false => encode(&(owner, same, filter)),
+    };
+    *blake3::hash(&bytes).as_bytes()
 }
 
 fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {

@@ -493,7 +493,7 @@ fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) 
         let from = Place { storage: from.storage.clone(), path: from.path.join(path)? };
         sources.push(Source { from, to: path.clone(), alone });
     }
-    let options = ReceiveOptions { existing: Existing::SameStamp, delete: false, dry_run: false };
+    let options = ReceiveOptions::plain(Existing::SameStamp);
     let targets: Vec<RelPath> = sources.iter().map(|source| source.to.clone()).collect();
     let choice =
         |make| Choice { base: to.path.clone(), make, options: options.clone(), targets: targets.clone() };

@@ -494,7 +494,7 @@ impl Run<'_> {
         open: OpenReceive,
     ) -> Result<(), Error> {
         let seen = self.active.watch.look();
-        let options = ReceiveOptions { existing: Existing::SameContent, delete: false, dry_run: true };
+        let options = ReceiveOptions { dry_run: true, ..ReceiveOptions::plain(Existing::SameContent) };
         let mut target = dialler.connect(&spec.to)?;
         self.active.watch.take_notes();
         self.push(dialler, &mut target, spec, choice, OpenReceive { options, ..open }, true)?;

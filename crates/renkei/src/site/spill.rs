@@ -164,7 +164,7 @@ impl Run<'_> {
         let (home, id) = (self.site.name(), &spec.send.transfer);
         let names = (0..spec.send.sources.len()).map(|number| split(&source(id, number)));
         let targets: Vec<RelPath> = names.flatten().map(|(_, name)| name).collect();
-        let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+        let options = ReceiveOptions::plain(Existing::Replace);
         let choice = Choice { base: place(id).path, make: false, options: options.clone(), targets };
         let open = OpenReceive {
             transfer: *id,

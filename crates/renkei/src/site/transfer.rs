@@ -113,7 +113,7 @@ impl Site {
         let (filling, custodian) = access.fill_buffer(&open.to)?.unzip();
         if filling.as_ref().is_some_and(|filling| filling.is_begun) {
             // There is room for it once: what came whole stays, what the source has no more goes.
-            open.options = ReceiveOptions { existing: Existing::SameStamp, delete: true, dry_run: false };
+            open.options = ReceiveOptions { delete: true, ..ReceiveOptions::plain(Existing::SameStamp) };
         }
         // First the streams: what the journal says counts to the memory of the session that has them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
@@ -371,6 +371,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
         class: open.class,
         on_error: open.on_error,
         onto: open.onto.clone(),
+        filter: open.filter.clone(),
         account,
         side: access.site().into(),
         keep: None,

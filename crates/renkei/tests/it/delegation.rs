@@ -17,6 +17,7 @@ use renkei::store::Store;
 use renkei::store::local::{Access, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
+use renkei_core::mover::filter::Filter;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{
     Algorithm, Choice, Class, Control, Existing, Found, OnError, OpenFound, OpenReceive, OpenSend,
@@ -109,7 +110,7 @@ fn rel(text: &str) -> RelPath {
 }
 
 fn options(delete: bool) -> ReceiveOptions {
-    ReceiveOptions { existing: Existing::Replace, delete, dry_run: false }
+    ReceiveOptions { delete, ..ReceiveOptions::plain(Existing::Replace) }
 }
 
 fn receive_at(to: &str, delete: bool) -> OpenReceive {
@@ -322,6 +323,7 @@ fn what_is_received_beside_the_destination_is_refused() {
         class: Class::Normal,
         on_error: OnError::Skip,
         onto: None,
+        filter: Filter::default(),
         side: "client".into(),
         account: Account::own().unwrap(),
         keep: None,

@@ -132,7 +132,7 @@ fn every_push_is_authorised_anew() {
 
 /// Asks `to` as a host or user would for somebody else.
 fn ask_for(from: &Site, asker: &Credential, user: &Credential, to: &Site) -> Result<Reply, Error> {
-    let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+    let options = ReceiveOptions::plain(Existing::Replace);
     let choice = Choice { base: RelPath::root(), make: false, options, targets: Vec::new() };
     let open = OpenFound {
         transfer: [7; 16],

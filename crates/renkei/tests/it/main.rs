@@ -22,6 +22,7 @@ mod errors;
 mod federation;
 mod fidelity;
 mod files;
+mod filter;
 mod following;
 mod following_writes;
 mod hostile;

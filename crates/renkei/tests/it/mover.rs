@@ -18,6 +18,7 @@ use renkei::store::fault::{Event, Fault, FaultStore, Op};
 use renkei::store::local::{Access, LocalStore};
 use renkei::store::temp::is_temp_name;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::filter::Filter;
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::message::{Class, Existing, OnError, Progress, ReceiveOptions, Summary};
 use std::fs;
@@ -111,6 +112,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         class: Class::Normal,
         on_error: OnError::Skip,
         onto: None,
+        filter: Filter::default(),
         side: "client".into(),
         account: account.clone(),
         keep: None,
@@ -119,7 +121,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let receive_job = ReceiveJob {
         base: store.root().unwrap(),
         job: 7,
-        options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+        options: ReceiveOptions::plain(Existing::Replace),
         journal: None,
         max_deferred: 1000,
         memory: unlimited(),

@@ -313,7 +313,7 @@ pub fn submission(n: u32, name: &str) -> Submission {
     let place = |text: String| Place::parse(text.as_bytes()).unwrap().unwrap();
     let mut transfer = [0; 16];
     transfer[..4].copy_from_slice(&n.to_be_bytes());
-    let options = ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false };
+    let options = ReceiveOptions::plain(Existing::Replace);
     let choice = Choice {
         base: RelPath::root(),
         make: false,

@@ -163,7 +163,7 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
         transfer: [7; 16],
         job,
         to: Place { storage: "data".into(), path: RelPath::parse(path.as_bytes()).unwrap() },
-        options: ReceiveOptions { existing: Existing::Replace, delete: false, dry_run: false },
+        options: ReceiveOptions::plain(Existing::Replace),
         class: Class::Normal,
         max_streams: 2,
         rules: Vec::new(),

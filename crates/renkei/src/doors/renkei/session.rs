@@ -10,6 +10,7 @@ use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use renkei_core::mover::filter::Filter;
 use renkei_core::wire::VERSIONS;
 use renkei_core::wire::message::{Control, Hello, Welcome};
 use rustls::pki_types::CertificateDer;
@@ -131,9 +132,15 @@ fn serve(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let mut judged = Instant::now();
+    let mut filter = Filter::default();
     loop {
         match control.recv()? {
-            Control::Request { id, request } => {
+            Control::Filter(next) => {
+                next.check()?;
+                filter = next;
+            }
+            Control::Request { id, mut request } => {
+                request.set_filter(&std::mem::take(&mut filter));
                 if judged.elapsed() >= JUDGE_EVERY {
                     site.authenticate(chain)?;
                     judged = Instant::now();
