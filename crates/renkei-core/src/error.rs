@@ -272,6 +272,12 @@ codes! {
         "open it anew; what was open ends with the connection, or when the file is replaced while that is lost";
     DraftLost = "RK-STORE-26", Unavailable, Never, "what was written and not published is lost",
         "write it again: the connection was lost before the file was closed or synced; the version before it is still there";
+    StorageChanged = "RK-STORE-27", Unavailable, Later, "the storage is not the directory that was recorded",
+        "the administrator should mount or move back what belongs there, and it goes on by itself; if the exchange was meant: \
+         `renkei storage accept NAME`";
+    StorageNotMounted = "RK-STORE-28", Unavailable, Later, "nothing is mounted at the storage's directory",
+        "the administrator should mount its file system, and it goes on by itself; if it shall be a plain directory from now on: \
+         `renkei storage accept NAME --require-mount=no`";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

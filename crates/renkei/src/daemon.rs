@@ -165,6 +165,10 @@ impl Handler for Local {
             "status" => self.status_and_conditions(peer),
             "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "buffer" => self.buffer(peer),
+            "storages" => {
+                only_administrator(peer, "of the storages")?;
+                Ok(serde_json::to_value(self.site.served()).expect("what is told of storages is plain data"))
+            }
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),
             "subscribe" => {

@@ -167,6 +167,11 @@ impl Home {
         self.state.join("runner")
     }
 
+    /// What each storage was when it was recorded.
+    pub fn storages_dir(&self) -> PathBuf {
+        self.state.join("storages")
+    }
+
     /// Journals of transfers.
     pub fn journal_dir(&self) -> PathBuf {
         self.state.join("journal")

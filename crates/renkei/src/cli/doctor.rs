@@ -10,8 +10,10 @@ use crate::home::Home;
 use crate::identity::account::Account;
 use crate::identity::certificate::utc;
 use crate::identity::credential::Credential;
-use crate::identity::map;
+use crate::identity::{map, socket};
 use crate::site::diagnosis::{certificate_ends, room_low};
+use crate::site::rooms::Served;
+use crate::site::storage_identity;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use renkei_core::error::{Code, Error};
@@ -19,6 +21,7 @@ use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Space;
 use rustix::fs::StatVfsMountFlags;
+use serde_json::json;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -83,7 +86,11 @@ fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Check
         checks.ok("storages", "none yet; `renkei storage add NAME PATH` shares a directory");
     }
     let untold = config.storage.iter().filter(|(name, _)| !running.tells_of("storage", name));
-    untold.for_each(|(name, storage)| check_storage(name, storage, checks));
+    let served = served(home);
+    untold.for_each(|(name, storage)| {
+        let seen = served.iter().find(|served| served.name == *name).map(|served| served.space.clone());
+        check_storage(name, storage, seen.unwrap_or_else(|| room_at(home, name, storage)), checks);
+    });
     check_buffer(home, config, checks);
     check_mapping(home, checks);
     check_journals(home, context.now(), checks);
@@ -125,36 +132,44 @@ fn check_authority_key(home: &Home, checks: &mut Checks) {
     }
 }
 
-fn check_storage(name: &str, storage: &Storage, checks: &mut Checks) {
+/// The storages as the PoP serves them; none while it does not run, or where somebody else asks.
+fn served(home: &Home) -> Vec<Served> {
+    let told = socket::request(&home.socket(), &json!({"op": "storages"}));
+    told.ok().and_then(|told| serde_json::from_value(told).ok()).unwrap_or_default()
+}
+
+/// The room in a storage, as a PoP that is started now would find it.
+fn room_at(home: &Home, name: &str, storage: &Storage) -> Result<Space, Error> {
+    let space = storage_identity::check(home, name, storage)?.space(&RelPath::root())?;
+    Ok(Space {
+        total_bytes: space.total,
+        available_bytes: space.available,
+        total_files: space.files_total,
+        free_files: space.files_free,
+    })
+}
+
+fn check_storage(name: &str, storage: &Storage, room: Result<Space, Error>, checks: &mut Checks) {
     let what = format!("storage {name}");
     if let Some(account) = &storage.agent {
         return checks.ok(&what, format!("an agent of {account} serves it"));
     }
-    let path = &storage.path;
-    let room = LocalStore::open(path, Access::ReadOnly).and_then(|store| store.space(&RelPath::root()));
-    let room = match room {
-        Ok(room) => room,
-        Err(error) => return checks.error(&what, &error),
-    };
+    let (path, room) = (
+        &storage.path,
+        match room {
+            Ok(room) => room,
+            Err(error) => return checks.error(&what, &error),
+        },
+    );
     if let Err((found, remedy)) = check_writable(storage) {
         return checks.fail(&what, found, remedy);
     }
     let mode = if storage.read_only { "read-only" } else { "writable" };
-    let found =
-        format!("{}, {mode}, {} of {} free", path.display(), human(room.available), human(room.total));
-    let low = room_low(name, &space_of(&room)).filter(|_| !storage.read_only);
-    match low {
+    let (free, all) = (room.available_bytes, room.total_bytes);
+    let found = format!("{}, {mode}, {} of {} free", path.display(), human(free), human(all));
+    match room_low(name, &room).filter(|_| !storage.read_only) {
         Some(low) => checks.warn(&what, found, low.remedy),
         None => checks.ok(&what, found),
-    }
-}
-
-fn space_of(room: &crate::store::Space) -> Space {
-    Space {
-        total_bytes: room.total,
-        available_bytes: room.available,
-        total_files: room.files_total,
-        free_files: room.files_free,
     }
 }
 
@@ -294,9 +309,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut checks = Checks::default();
         let storage = |path| Storage { path, ..Storage::default() };
-        check_storage("data", &storage(dir.path().to_path_buf()), &mut checks);
+        let home = Home::at(&dir.path().join("pop"));
+        let check = |name: &str, path: std::path::PathBuf, checks: &mut Checks| {
+            let storage = storage(path);
+            check_storage(name, &storage, room_at(&home, name, &storage), checks);
+        };
+        check("data", dir.path().to_path_buf(), &mut checks);
         assert_eq!(checks.status(), 0);
-        check_storage("gone", &storage(dir.path().join("gone")), &mut checks);
+        check("gone", dir.path().join("gone"), &mut checks);
         assert_eq!(checks.status(), 8);
     }
 

@@ -2,9 +2,11 @@
 
 use super::Context;
 use super::output::Report;
-use crate::config::{Config, Storage, add_storage, remove_storage};
+use crate::config::{Config, Storage, add_storage, remove_storage, set_require_mount};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
+use crate::site::storage_identity;
+use crate::store::local::{Access, LocalStore};
 use crate::volume::facts;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
@@ -31,12 +33,27 @@ enum Action {
         /// Refuse every change
         #[arg(long)]
         read_only: bool,
+        /// Stop the storage while nothing is mounted at its root directory [default: yes where something is now]
+        #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", conflicts_with = "agent")]
+        require_mount: Option<Choice>,
         /// Do all I/O as this account instead of the one each user is mapped to
         #[arg(long, conflicts_with = "agent")]
         account: Option<String>,
         /// Let this account serve the storage by `renkei agent`, from where the PoP cannot mount it
         #[arg(long, value_name = "ACCOUNT")]
         agent: Option<String>,
+    },
+    /// Take what is at the path of a storage now for that storage, after an exchange that was meant
+    ///
+    /// A storage records which directory it is. Where another one is found under its path (RK-STORE-27), because its file system
+    /// is not mounted or the disk was exchanged, nothing is read or written there, until the right one is back or this command
+    /// was given.
+    Accept {
+        /// Name of the storage
+        name: String,
+        /// Stop the storage while nothing is mounted at its root directory, or no more [default: as it was]
+        #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
+        require_mount: Option<Choice>,
     },
     /// List the storages
     List,
@@ -47,11 +64,19 @@ enum Action {
     },
 }
 
+/// An option that is given with or without a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    Yes,
+    No,
+}
+
 #[derive(Serialize)]
 struct Row {
     name: String,
     path: Option<PathBuf>,
     read_only: bool,
+    require_mount: bool,
     account: Option<String>,
     agent: Option<String>,
 }
@@ -69,14 +94,18 @@ struct Changed {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
-        Action::Add { name, path, read_only, account, agent } => {
+        Action::Add { name, path, read_only, require_mount, account, agent } => {
             let path = path.as_deref().map(root).transpose()?.unwrap_or_default();
             let (read_only, account, agent) = (*read_only, account.clone(), agent.clone());
-            add(name, &Storage { path, read_only, account, agent }, context)
+            let require_mount = require_mount.map_or_else(|| is_mount_point(&path), |it| it == Choice::Yes);
+            add(name, &Storage { path, read_only, require_mount, account, agent }, context)
         }
+        Action::Accept { name, require_mount } => accept(name, *require_mount, context),
         Action::List => list(context),
         Action::Remove { name } => {
-            remove_storage(&context.home()?, name)?;
+            let home = context.home()?;
+            remove_storage(&home, name)?;
+            storage_identity::forget(&home, name)?;
             changed("removed", name, context)
         }
     }
@@ -95,8 +124,44 @@ pub(super) fn add_named(argument: &str, context: &Context) -> Result<(), Error> 
     let (name, path) = argument.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
     })?;
-    let storage = Storage { path: root(Path::new(path))?, ..Storage::default() };
-    add_storage(&context.home()?, name, &storage)
+    let path = root(Path::new(path))?;
+    let storage = Storage { require_mount: is_mount_point(&path), path, ..Storage::default() };
+    add_and_record(name, &storage, &context.home()?)
+}
+
+fn is_mount_point(path: &Path) -> bool {
+    LocalStore::open(path, Access::ReadOnly).is_ok_and(|store| store.is_mount_point())
+}
+
+/// Adds a storage, and records which directory it is: what is found under its path later has to be the same.
+fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
+    add_storage(home, name, storage)?;
+    if storage.agent.is_some() {
+        return Ok(());
+    }
+    match storage_identity::accept(home, name, storage) {
+        // The PoP records it when the file system is mounted, or when it starts with more rights than these.
+        Err(error) if matches!(error.code, Code::StorageNotMounted | Code::PermissionDenied) => Ok(()),
+        done => done,
+    }
+}
+
+fn accept(name: &str, require_mount: Option<Choice>, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let unknown = || Error::new(Code::StorageUnknown, "accept storage", name, "not in config.toml");
+    let mut storage = Config::load(&home)?.storage.remove(name).ok_or_else(unknown)?;
+    if let Some(account) = &storage.agent {
+        let cause = format!("an agent of {account} has it, and takes what is there when it starts");
+        return Err(Error::new(Code::UsageInvalid, "accept storage", name, cause));
+    }
+    if let Some(choice) = require_mount {
+        storage.require_mount = choice == Choice::Yes;
+    }
+    storage_identity::accept(&home, name, &storage)?;
+    if require_mount.is_some() {
+        set_require_mount(&home, name, storage.require_mount)?;
+    }
+    changed("accepted", name, context)
 }
 
 fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
@@ -104,7 +169,7 @@ fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {
         Account::lookup(account)?;
     }
     refuse_volume(&context.home()?, name)?;
-    add_storage(&context.home()?, name, storage)?;
+    add_and_record(name, storage, &context.home()?)?;
     changed("added", name, context)
 }
 
@@ -121,6 +186,7 @@ fn list(context: &Context) -> Result<u8, Error> {
         name,
         path: Some(storage.path).filter(|path| !path.as_os_str().is_empty()),
         read_only: storage.read_only,
+        require_mount: storage.require_mount,
         account: storage.account,
         agent: storage.agent,
     };
@@ -149,6 +215,7 @@ impl Report for Listing {
             let mode = if row.read_only { "read-only" } else { "read-write" };
             let account = row.account.as_ref().map(|name| format!("  as {name}")).unwrap_or_default();
             let place = match (&row.path, &row.agent) {
+                (Some(path), _) if row.require_mount => format!("{} (a mount)", path.display()),
                 (Some(path), _) => path.display().to_string(),
                 (None, agent) => format!("agent of {}", agent.as_deref().unwrap_or_default()),
             };

@@ -41,6 +41,16 @@ pub fn remove_storage(home: &Home, name: &str) -> Result<(), Error> {
     remove(home, "storage", name, unknown)
 }
 
+/// Has a storage stopped, or not, while nothing is mounted at its root.
+pub fn set_require_mount(home: &Home, name: &str, is_required: bool) -> Result<(), Error> {
+    let unknown = || Error::new(Code::StorageUnknown, "change storage", name, "not in config.toml");
+    change(home, |document| {
+        let table = tables(document, "storage")?.get_mut(name).and_then(Item::as_table_like_mut);
+        table.ok_or_else(unknown)?.insert("require_mount", value(is_required));
+        Ok(())
+    })
+}
+
 /// Adds a rule to the file of `home`.
 pub fn add_rule(home: &Home, name: &str, rule: &Rule) -> Result<(), Error> {
     let mut table = Table::new();
@@ -128,6 +138,9 @@ fn to_table(storage: &Storage) -> Result<Table, Error> {
     if storage.read_only {
         table.insert("read_only", value(true));
     }
+    if storage.require_mount {
+        table.insert("require_mount", value(true));
+    }
     if let Some(account) = &storage.account {
         table.insert("account", value(account.as_str()));
     }
@@ -187,6 +200,21 @@ mod tests {
         assert_eq!(Config::load(&home).unwrap().storage["scratch"], of_agent);
         remove_storage(&home, "scratch").unwrap();
         assert_eq!(std::fs::read_to_string(home.config_file()).unwrap(), text);
+    }
+
+    #[test]
+    fn a_mount_is_required_from_now_on_or_no_more() {
+        let (_dir, home) = home("site = 'kek'\n[storage.a]\npath = '/a' # there\n");
+        assert!(!Config::load(&home).unwrap().storage["a"].require_mount);
+        set_require_mount(&home, "a", true).unwrap();
+        assert!(Config::load(&home).unwrap().storage["a"].require_mount);
+        set_require_mount(&home, "a", false).unwrap();
+        assert!(!Config::load(&home).unwrap().storage["a"].require_mount);
+        assert!(std::fs::read_to_string(home.config_file()).unwrap().contains("'/a' # there"));
+        assert_eq!(set_require_mount(&home, "b", true).unwrap_err().code, Code::StorageUnknown);
+        let mounted = Storage { require_mount: true, ..storage("/b") };
+        add_storage(&home, "b", &mounted).unwrap();
+        assert_eq!(Config::load(&home).unwrap().storage["b"], mounted);
     }
 
     #[test]

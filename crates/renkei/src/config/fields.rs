@@ -112,6 +112,9 @@ pub const FIELDS: &[Field] = &[
                  is set." },
     Field { key: "storage.NAME.read_only", kind: Type::Bool, default: "false", env: "",
         effect: "Refuse every change in this storage." },
+    Field { key: "storage.NAME.require_mount", kind: Type::Bool, default: "false", env: "",
+        effect: "Stop the storage with RK-STORE-28 while nothing is mounted at its root directory. `renkei storage add` sets it where \
+                 something is." },
     Field { key: "storage.NAME.account", kind: Type::Text, default: "", env: "",
         effect: "Do all I/O on this storage as this account. Without it, as the account the principal is mapped to." },
     Field { key: "storage.NAME.agent", kind: Type::Text, default: "", env: "",
@@ -280,6 +283,7 @@ mod tests {
         let storage = Storage {
             path: "/x".into(),
             read_only: false,
+            require_mount: false,
             account: Some("a".into()),
             agent: Some("b".into()),
         };

@@ -9,7 +9,9 @@ mod fields;
 mod rule;
 mod volumes;
 
-pub use edit::{add_reverse, add_rule, add_storage, remove_rule, remove_storage, template};
+pub use edit::{
+    add_reverse, add_rule, add_storage, remove_rule, remove_storage, set_require_mount, template,
+};
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
 pub use volumes::Volumes;
@@ -236,6 +238,9 @@ pub struct Storage {
     /// Whether writing is refused.
     #[serde(default)]
     pub read_only: bool,
+    /// Whether the storage is stopped while nothing is mounted at its root.
+    #[serde(default)]
+    pub require_mount: bool,
     /// If set, all I/O on this storage is done as this account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,

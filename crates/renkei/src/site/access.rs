@@ -1,7 +1,8 @@
 //! What one principal may do: the account it maps to, and the storages as that account sees them.
 
 use super::kept::Parked;
-use super::snapshot::{Root, Snapshot};
+use super::root::Root;
+use super::snapshot::Snapshot;
 use super::volumes::{entered, granted};
 use crate::identity::account::Account;
 use crate::identity::certificate::{Facts, public_key};

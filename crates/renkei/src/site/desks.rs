@@ -64,7 +64,8 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<(), Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.id, "files", open.place.to_string(), Class::Normal, &watch, &stop);
+        let place = (open.place.to_string(), vec![open.place.storage.clone()]);
+        let entry = running(access, open.id, "files", place, Class::Normal, (&watch, &stop));
         // A session that goes on with one which this side still takes for alive ends that.
         let number = number_of(access, open);
         let listed = self.transfers.enter(number, entry)?;

@@ -117,7 +117,10 @@ fn storage(room: &Room) -> Option<Finding> {
         return Some(Finding::of("agent", name, Severity::Warning, &error));
     }
     match &room.space {
-        Some(Err(error)) => Some(Finding::of("storage", name, Severity::Critical, error)),
+        Some(Err(error)) => {
+            let remedy = error.code.row().remedy.replace("NAME", name);
+            Some(Finding::of("storage", name, Severity::Critical, error).mended_by(remedy))
+        }
         _ if room.hanging.is_some() => {
             let error = Error::new(Code::NoProgress, "look", name, "the file system does not answer");
             let finding = Finding::of("storage", name, Severity::Critical, &error);

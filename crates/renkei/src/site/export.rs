@@ -7,6 +7,7 @@
 //! authority, known from the login, does not vouch for; a text is whole or not there. Non-goal: the line, which is kept as any.
 
 use super::Site;
+use super::storage_identity;
 use crate::config::{Config, DEFAULT_PORT, Relay, Route, Storage};
 use crate::home::{Home, file_error, make_dir, make_private_dir, write_file};
 use crate::identity::agency::AGENT_LIFE;
@@ -96,7 +97,9 @@ impl Export {
         make_private_dir(self.home.config_dir())?;
         make_private_dir(self.home.state_dir())?;
         make_private_dir(&self.home.crl_dir())?;
-        make_dir(&self.home.trust_dir(), 0o755)
+        make_dir(&self.home.trust_dir(), 0o755)?;
+        // The folder is what its user says now; the last start may have been on another machine.
+        storage_identity::forget(&self.home, &self.wish.storage)
     }
 
     /// Takes what is needed from the PoP; as long as the PoP is not reached, again and again.
@@ -328,6 +331,7 @@ impl Export {
         let storage = Storage {
             path: self.wish.path.clone(),
             read_only: terms.read_only,
+            require_mount: false,
             account: None,
             agent: Some(terms.account.clone()),
         };

@@ -315,8 +315,8 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Running {
-        let shown = pull.shown.clone();
-        let entry = running(access, open.transfer, "receive", shown, open.class, watch, stop);
+        let into = (pull.shown.clone(), vec![pull.name.to_owned()]);
+        let entry = running(access, open.transfer, "receive", into, open.class, (watch, stop));
         let (name, id, from) = (pull.name.to_owned(), pull.id, pull.from.clone());
         let trace = Trace::begin(Some(from.clone()));
         let judge = move |now: &Arc<Snapshot>| match now.volumes.get(&name) {

@@ -10,7 +10,7 @@ use super::history::Trace;
 use super::kept::KeptSession;
 use super::running::Listed;
 use super::snapshot::Snapshot;
-use super::transfer::{Stop, Watch, places, running, send_job};
+use super::transfer::{Stop, Watch, places, running, send_job, storages};
 use crate::mover::dial::{Ahead, Dialler};
 use crate::mover::hex;
 use crate::mover::keep::Keep;
@@ -159,7 +159,8 @@ impl Site {
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
-        let mut entry = running(access, open.transfer, "send", places(open), open.class, watch, stop);
+        let from = (places(open), storages(open));
+        let mut entry = running(access, open.transfer, "send", from, open.class, (watch, stop));
         entry.judge = {
             let (judge, to) = (entry.judge, to.clone());
             Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))

@@ -14,7 +14,7 @@ use super::transfer::Watch;
 use crate::catalogue::{Held, VolumeTree};
 use crate::identity::account::Account;
 use crate::mover::Stop;
-use crate::store::local::{Access as Mode, LocalStore};
+use crate::store::local::LocalStore;
 pub(super) use crate::store::tree::{dir_of, make_dirs};
 use crate::store::{Detail, Dir, ReadFile, Store};
 use crate::volume::Facts;
@@ -291,8 +291,7 @@ impl Site {
 
 /// The plain files of a volume whose home is here.
 pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &Facts) -> Result<Arc<dyn Store>, Error> {
-    let root = &snapshot.storage(&facts.storage)?.storage;
-    Ok(Arc::new(LocalStore::open(&root.path, Mode::ReadOnly)?.below(&facts.place()?)?))
+    Ok(Arc::new(snapshot.storage(&facts.storage)?.local()?.below(&facts.place()?)?))
 }
 
 pub(super) fn no_volume(place: &Place) -> Error {

@@ -5,10 +5,11 @@
 
 use super::Site;
 use super::access::Access;
-use super::snapshot::Root;
+use super::root::Root;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::Space;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -85,8 +86,7 @@ impl Rooms {
             path: (is_admin && agent.is_none()).then(|| root.storage.path.display().to_string()),
             agent,
             space: root
-                .store()
-                .err()
+                .trouble()
                 .filter(|_| agent.is_none())
                 .map(Err)
                 .or_else(|| look.and_then(|look| look.seen.clone())),
@@ -102,7 +102,7 @@ impl Site {
         let account = access.map(|access| access.account.name.clone()).unwrap_or_default();
         let room = |(name, root): (&String, &Arc<Root>)| {
             let key = (name.clone(), account.clone());
-            if root.store().is_ok() && self.rooms.begin(&key, Instant::now()) {
+            if root.trouble().is_none() && self.rooms.begin(&key, Instant::now()) {
                 self.look_at(&key, root.clone(), access.cloned());
             }
             let has_line = || self.switchboard.has_line(&snapshot.agent(name));
@@ -129,6 +129,24 @@ impl Site {
         if let Err(error) = std::thread::Builder::new().name("room".into()).spawn(look) {
             tracing::warn!(%error, "no thread to look at a storage");
         }
+    }
+}
+
+/// A storage as the PoP serves it, for its administrator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Served {
+    /// The storage's name.
+    pub name: String,
+    /// The room in what is served, or why it is not.
+    pub space: Result<Space, Error>,
+}
+
+impl Site {
+    /// The storages that this PoP serves itself; looks at each.
+    pub fn served(&self) -> Vec<Served> {
+        let now = self.snapshot();
+        let own = now.storages.iter().filter(|(_, root)| root.storage.agent.is_none());
+        own.map(|(name, root)| Served { name: name.clone(), space: own_space(root) }).collect()
     }
 }
 

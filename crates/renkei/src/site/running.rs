@@ -34,6 +34,8 @@ pub(super) struct Running {
     pub(super) judged: Judged,
     /// What was seen of it.
     pub(super) trace: Trace,
+    /// The storages and volumes of this site that it works in.
+    pub(super) storages: Vec<String>,
 }
 
 impl Running {
@@ -211,6 +213,22 @@ impl Transfers {
         }
     }
 
+    /// Stops those that work in a storage or volume which cannot be worked on any more: `trouble` says why.
+    pub(super) fn stop_in(&self, trouble: impl Fn(&str) -> Option<Error>) {
+        let all = self.lock();
+        let running = all.values().filter(|(_, running)| running.stop.stopped().is_none());
+        let of = |(_, running): &(u64, Running)| {
+            let error = running.storages.iter().find_map(|storage| trouble(storage))?;
+            Some((running.stop.clone(), error))
+        };
+        let stops: Vec<_> = running.filter_map(of).collect();
+        drop(all);
+        for (stop, error) in stops {
+            tracing::warn!(%error, "a transfer is stopped: its storage cannot be used");
+            stop_soon(stop, error);
+        }
+    }
+
     fn not_judged_by(&self, now: &Arc<Snapshot>) -> Vec<(u64, Stop, Judge)> {
         let mut all = self.lock();
         let others = all.iter_mut().map(|(key, (_, running))| (*key, running));
@@ -261,7 +279,7 @@ mod tests {
         };
         let judge = Arc::new(|_: &_| Ok(()));
         let (watch, judged, trace) = (Watch::default(), Judged::default(), Trace::begin(None));
-        Running { status, watch, stop: stop.clone(), judge, judged, trace }
+        Running { status, watch, stop: stop.clone(), judge, judged, trace, storages: Vec::new() }
     }
 
     /// Enters and stays until it is stopped; the code it ends with.
@@ -311,6 +329,22 @@ mod tests {
         assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN), Ok(Code::NotMapped));
         assert!(good.stopped().is_none() && unlucky.stopped().is_none());
         assert_eq!(*times.lock().unwrap(), 2, "judged again by the same files");
+    }
+
+    #[test]
+    fn what_works_in_a_storage_that_is_gone_is_stopped_and_nothing_else() {
+        let transfers = Transfers::default();
+        let (here, gone, buffer) = (Stop::default(), Stop::default(), Stop::default());
+        let of = |stop, storage: &str| Running { storages: vec![storage.into()], ..run(stop) };
+        let _here = transfers.enter(1, of(&here, "data")).unwrap();
+        let _gone = transfers.enter(2, of(&gone, "pool")).unwrap();
+        let _buffer = transfers.enter(3, of(&buffer, renkei_core::buffer::STORAGE)).unwrap();
+        let (told, hears) = mpsc::channel();
+        let _hook = gone.on_stop(move |error| told.send(error.code).unwrap());
+        let error = Error::new(Code::StorageChanged, "open storage", "/pool", "");
+        transfers.stop_in(|name| (name == "pool").then(|| error.clone()));
+        assert_eq!(hears.recv_timeout(SUPERSEDE_WITHIN), Ok(Code::StorageChanged));
+        assert!(here.stopped().is_none() && buffer.stopped().is_none());
     }
 
     #[test]

@@ -1,60 +1,36 @@
 //! The configuration, mapping, trust and open storages of one moment.
 //!
-//! A storage is opened once and shared by all snapshots that have it unchanged, so that a change of the map never waits
-//! for a file system. One that is missing is looked for by the PoP's watch alone.
+//! A storage is opened once (`root`) and shared by all snapshots that have it unchanged, so that a change of the map never
+//! waits for a file system. One that is missing is looked for by the PoP's watch alone.
 
 use super::buffer::Buffer;
 use super::collecting::{AsAccount, Distant};
 use super::fetching::{Contents, Fetching, HeldOnly};
+use super::root::Root;
+use super::storage_identity;
 use crate::catalogue::{VolumeId, VolumeTree};
-use crate::config::{Config, Storage};
+use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
 use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
-use crate::store::local::{Access as Mode, LocalStore};
+use crate::store::local::Access as Mode;
 use crate::volume::followed::{FollowedStore, Writer};
 use crate::volume::pending::Pending;
 use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
-use renkei_core::buffer::Limits;
+use renkei_core::buffer::{Limits, STORAGE as BUFFER};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Mapping, Principal};
 use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 /// Largest mapping file accepted.
 pub(super) const MAX_MAP_BYTES: u64 = 16 << 20;
-
-/// One named root.
-pub struct Root {
-    /// What the configuration says of it.
-    pub storage: Storage,
-    store: RwLock<Result<Arc<dyn Store>, Error>>,
-}
-
-impl Root {
-    fn open(storage: &Storage) -> Arc<Self> {
-        Arc::new(Root { storage: storage.clone(), store: RwLock::new(open(storage)) })
-    }
-
-    /// The store, or why it could not be opened.
-    pub fn store(&self) -> Result<Arc<dyn Store>, Error> {
-        self.store.read().expect("no thread panics while it holds the lock").clone()
-    }
-
-    /// Tries again to open a store that is missing; may wait for the file system, and holds no lock meanwhile.
-    fn look_again(&self) {
-        if matches!(self.store(), Err(error) if error.code != Code::WithAgent) {
-            let found = open(&self.storage);
-            *self.store.write().expect("no thread panics while it holds the lock") = found;
-        }
-    }
-}
 
 /// Where the PoP's buffer is, and the buffer once it was opened.
 struct Slot {
@@ -116,7 +92,7 @@ impl Snapshot {
         let storages = config.storage.iter().map(|(name, storage)| {
             // Also one that is missing: to open it may wait for ever, which only the watch may.
             let same = before.get(name).filter(|root| root.storage == *storage);
-            (name.clone(), same.cloned().unwrap_or_else(|| Root::open(storage)))
+            (name.clone(), same.cloned().unwrap_or_else(|| Root::open(home, name, storage)))
         });
         let credential = Credential::host(home, SystemTime::now())?;
         let principal = credential.principal()?;
@@ -149,7 +125,25 @@ impl Snapshot {
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
         let shared = (self.buffer.clone(), self.open_volumes.clone(), self.fetching.clone());
-        Self::load_after(home, config, &self.storages, shared, mark)
+        let fresh = Self::load_after(home, config, &self.storages, shared, mark)?;
+        self.close_removed(&fresh, home);
+        Ok(fresh)
+    }
+
+    /// Closes the storages that are not configured any more, whoever still has this snapshot.
+    fn close_removed(&self, fresh: &Snapshot, home: &Home) {
+        for (name, root) in self.storages.iter().filter(|(name, _)| !fresh.storages.contains_key(*name)) {
+            root.close(fresh.removed(name));
+            if let Err(error) = storage_identity::forget(home, name) {
+                tracing::warn!(%error, name, "what was recorded of a removed storage stays");
+            }
+        }
+    }
+
+    /// The error for a storage that was removed while something worked on it.
+    fn removed(&self, name: &str) -> Error {
+        let cause = "it was removed from the PoP";
+        Error::new(Code::StorageUnknown, "look up storage", name, cause).at(self.site.as_str())
     }
 
     /// The state of the files it was read from.
@@ -178,9 +172,22 @@ impl Snapshot {
         Principal::Agent { site: self.site.clone(), storage: storage.into() }
     }
 
-    /// Looks again for the storages that are missing.
-    pub fn look_for_storages(&self) {
-        self.storages.values().for_each(|root| root.look_again());
+    /// Looks at the storages: which are missing, are there again, or are other directories than those that are open.
+    pub fn look_at_storages(&self) {
+        self.storages.values().for_each(Root::look_soon);
+    }
+
+    /// Why what lies in a storage or volume that was there cannot be worked on any more, as far as that was seen last.
+    pub(super) fn trouble_of(&self, name: &str) -> Option<Error> {
+        let storage = self.volumes.get(name).map_or(name, |facts| facts.storage.as_str());
+        // The buffer, and a volume of which nothing is held here, are in no storage.
+        if storage == BUFFER || storage.is_empty() {
+            return None;
+        }
+        match self.storages.get(storage) {
+            None => Some(self.removed(storage)),
+            Some(root) => root.trouble().filter(|error| error.code != Code::WithAgent),
+        }
     }
 
     /// The buffer, opened when it is first asked for. One that was switched off and is not empty is there still, without
@@ -239,9 +246,11 @@ impl Snapshot {
     }
 
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
-        let storage = &self.storage(&facts.storage)?.storage;
+        let root = self.storage(&facts.storage)?;
+        root.local()?;
+        let (storage, identity) = (&root.storage, Some(root.identity()?));
         let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-        let at = At { root: storage.path.clone(), path: facts.place()?, access };
+        let at = At { root: storage.path.clone(), path: facts.place()?, access, identity };
         self.open_volumes.open(name, facts, &at, Arc::new(AsAccount(facts.account.clone())))
     }
 
@@ -249,6 +258,9 @@ impl Snapshot {
     pub fn follow_volumes(&self) {
         let ids: Vec<_> = self.volumes.values().map(|facts| facts.id).collect();
         self.open_volumes.keep_only(|id| ids.contains(id));
+        for (_, facts) in self.volumes.iter().filter(|(name, _)| self.trouble_of(name).is_some()) {
+            self.open_volumes.close(facts.id);
+        }
         for name in self.volumes.keys() {
             if let Some(Err(error)) = self.volume(name) {
                 tracing::debug!(%error, name, "the volume is not there");
@@ -314,11 +326,7 @@ impl Snapshot {
     pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
         let plain = match facts.storage.as_str() {
             "" => None,
-            storage => {
-                let root = &self.storage(storage)?.storage;
-                let mode = if root.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-                Some(Arc::new(LocalStore::open(&root.path, mode)?.below(&facts.place()?)?))
-            }
+            storage => Some(Arc::new(self.storage(storage)?.local()?.below(&facts.place()?)?)),
         };
         Ok(Contents {
             id: facts.id,
@@ -336,15 +344,6 @@ impl Snapshot {
         let unknown = || Error::new(Code::StorageUnknown, "look up storage", name, "").at(self.site.as_str());
         self.storages.get(name).map(|root| &**root).ok_or_else(unknown)
     }
-}
-
-fn open(storage: &Storage) -> Result<Arc<dyn Store>, Error> {
-    if let (Some(account), true) = (&storage.agent, storage.path.as_os_str().is_empty()) {
-        let cause = format!("an agent of {account} has it");
-        return Err(Error::new(Code::WithAgent, "open", "storage", cause));
-    }
-    let mode = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    LocalStore::open(&storage.path, mode).map(|store| Arc::new(store) as Arc<dyn Store>)
 }
 
 /// State of the files now.
@@ -391,7 +390,7 @@ pub(super) mod tests {
         std::fs::create_dir(data).unwrap();
         let next = first.reload(&home).unwrap();
         assert!(next.storage("data").unwrap().store().is_err());
-        next.look_for_storages();
+        next.storage("data").unwrap().look();
         assert!(next.storage("data").unwrap().store().is_ok());
     }
 }

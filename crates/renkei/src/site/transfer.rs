@@ -41,14 +41,14 @@ const MAX_UNFINISHED: usize = 4096;
 /// Sources of one transfer at most; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
 
+/// What is noted of a transfer that works in `storages` of this site.
 pub(super) fn running(
     access: &Access,
     id: [u8; 16],
     direction: &str,
-    place: String,
+    (place, storages): (String, Vec<String>),
     class: Class,
-    watch: &Watch,
-    stop: &Stop,
+    (watch, stop): (&Watch, &Stop),
 ) -> Running {
     let status = TransferStatus {
         id: hex(&id),
@@ -63,7 +63,7 @@ pub(super) fn running(
         Arc::new(move |now: &Arc<Snapshot>| access.judge_again(now))
     };
     let (watch, judged, trace) = (watch.clone(), Judged::default(), Trace::begin(access.peer_site()));
-    Running { status, watch, stop: stop.clone(), judge, judged, trace }
+    Running { status, watch, stop: stop.clone(), judge, judged, trace, storages }
 }
 
 impl Site {
@@ -107,7 +107,8 @@ impl Site {
         let (base, onto) = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
         let job = job_key(access, &open);
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "receive", open.to.to_string(), open.class, &watch, &stop);
+        let into = (open.to.to_string(), vec![open.to.storage.clone()]);
+        let entry = running(access, open.transfer, "receive", into, open.class, (&watch, &stop));
         let listed = self.transfers.enter(job, entry)?;
         // An older run writes no more.
         let (filling, custodian) = access.fill_buffer(&open.to)?.unzip();
@@ -210,7 +211,8 @@ impl Site {
         control: &mut ControlReceiver,
     ) -> Result<Result<Summary, Error>, Error> {
         let (watch, stop) = (Watch::default(), Stop::default());
-        let entry = running(access, open.transfer, "send", places(&open), open.class, &watch, &stop);
+        let from = (places(&open), storages(&open));
+        let entry = running(access, open.transfer, "send", from, open.class, (&watch, &stop));
         let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, &open, open.offers)?;
         tracing::info!(from = places(&open), "opening");
@@ -341,6 +343,13 @@ pub(super) fn places(open: &OpenSend) -> String {
     let names: Vec<String> = open.sources.iter().take(3).map(|source| source.from.to_string()).collect();
     let more = if open.sources.len() > 3 { " ..." } else { "" };
     format!("{}{more}", names.join(" "))
+}
+
+/// The storages that are read.
+pub(super) fn storages(open: &OpenSend) -> Vec<String> {
+    let mut names: Vec<String> = open.sources.iter().map(|source| source.from.storage.clone()).collect();
+    names.dedup();
+    names
 }
 
 pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {

@@ -1,6 +1,7 @@
 //! What a PoP looks at by itself, with nobody asking: changed files and the transfers they end, missing storages.
 //!
-//! Whoever is no longer trusted, mapped or good has a running transfer stopped within seconds. The looks have a thread
+//! Whoever is no longer trusted, mapped or good has a running transfer stopped within seconds, and so has whoever works in a
+//! storage that is not there any more. The looks have a thread
 //! each, because one at a storage may wait for ever where a remote file system hangs; a third one sees how far transfers are.
 
 use super::Site;
@@ -17,7 +18,30 @@ pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
     spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
     super::trimming::spawn_trimming(site)?;
-    spawn_every(site, "storages", LOOK_EVERY, |site| site.last_snapshot().look_for_storages())
+    spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
+}
+
+impl Site {
+    /// Looks at the storages, and stops what works in one that is gone, is another directory now or was removed.
+    fn watch_storages(&self) {
+        let now = self.last_snapshot();
+        now.look_at_storages();
+        let exchanged: Vec<&str> = now
+            .storages
+            .iter()
+            .filter(|(_, root)| root.take_exchanged())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        self.transfers.stop_in(|name| {
+            let storage = now.volumes.get(name).map_or(name, |facts| facts.storage.as_str());
+            now.trouble_of(name).or_else(|| exchanged.contains(&storage).then(|| was_exchanged(storage)))
+        });
+    }
+}
+
+fn was_exchanged(storage: &str) -> Error {
+    let cause = "another directory took its place while the transfer ran; go on in that one";
+    Error::new(Code::StorageChanged, "work in storage", storage, cause)
 }
 
 /// Starts a thread that does some work now and again and again, as long as the PoP lives.

@@ -33,7 +33,7 @@ const KINDS: [StoreKind; 3] = [StoreKind::Local, StoreKind::Fault, StoreKind::Vo
 /// The directory as a volume with a catalogue of its own, which is kept beside it.
 fn volume(path: &Path, access: Access) -> Arc<dyn Store> {
     let home = Home::at(&path.with_file_name("home"));
-    let at = At { root: path.parent().unwrap().into(), path: rel("store"), access };
+    let at = At { root: path.parent().unwrap().into(), path: rel("store"), access, identity: None };
     let volume = Volumes::new(&home, "").open("genome", &tests::facts(), &at, Arc::new(tests::Here)).unwrap();
     Arc::new(VolumeStore::new(volume))
 }

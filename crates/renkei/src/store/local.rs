@@ -9,12 +9,13 @@ use super::errno::{self, Step};
 use super::file::{LocalFile, retry};
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::Entries;
+use super::marker::{self, is_marker};
 use super::metadata::{self, Handle};
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::{self, Errno};
 use std::any::Any;
@@ -73,6 +74,11 @@ impl LocalStore {
         let device = rustix::fs::fstat(&fd).map_err(fail)?.st_dev;
         let root = LocalDir { fd, path: RelPath::root(), device, access: self.root.access };
         Ok(LocalStore { root: Arc::new(root) })
+    }
+
+    /// The handle of the root.
+    pub(super) fn root_fd(&self) -> BorrowedFd<'_> {
+        self.root.fd.as_fd()
     }
 }
 
@@ -139,9 +145,12 @@ impl LocalDir {
         Err(Error::new(Code::BadPath, op, errno::subject(&self.path, name), "not a single name"))
     }
 
-    /// [`LocalDir::check_name`], and lets nothing pass in a read-only store.
+    /// [`LocalDir::check_name`], and lets nothing pass in a read-only store, and no marker.
     fn check_change(&self, op: &str, name: &[u8]) -> Result<(), Error> {
         self.check_writable(op, name)?;
+        if is_marker(name) {
+            return Err(marker::refused(op, errno::subject(&self.path, name)));
+        }
         self.check_name(op, name)
     }
 

@@ -28,6 +28,7 @@ pub mod leases;
 mod listing;
 pub mod local;
 pub mod locks;
+pub mod marker;
 mod metadata;
 pub mod names;
 pub mod narrowed;

@@ -1,8 +1,10 @@
 //! The rule for names of files that are still being received: `.rk~<job>-<path>`, two numbers of 16 hex digits.
 //!
 //! The name follows from the job and the final path alone, so that a job that goes on after a crash finds its
-//! own files again, and two jobs never meet. Listings made for users leave such names out; stores show them.
+//! own files again, and two jobs never meet. Listings made for users leave such names out; stores show them. The same goes
+//! for the markers in the roots of storages and volumes (`marker`).
 
+use super::marker::is_marker;
 use renkei_core::path::RelPath;
 
 const PREFIX: &[u8] = b".rk~";
@@ -16,9 +18,9 @@ pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
     name
 }
 
-/// Whether `name` is a temporary name of any job.
+/// Whether `name` is renkei's own: a temporary name of any job, or a marker.
 pub fn is_temp_name(name: &[u8]) -> bool {
-    temp_job(name).is_some()
+    temp_job(name).is_some() || is_marker(name)
 }
 
 /// The key of the job a temporary name belongs to; `None` for other names.
@@ -68,5 +70,6 @@ mod tests {
             assert!(!is_temp_name(name), "{name:?}");
         }
         assert!(is_temp_name(b".rk~0000000000000abc-0000000000000000"));
+        assert!(is_temp_name(b".rk~storage") && temp_job(b".rk~storage").is_none());
     }
 }

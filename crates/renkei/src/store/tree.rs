@@ -3,6 +3,7 @@
 //! Both go by handles and single names, so a directory swapped for a symbolic link is removed or counted as the
 //! link it is. Both keep their own stack, and a bounded number of directories open, however deep the tree.
 
+use super::marker::is_marker;
 use super::{Detail, Dir, Listed, Listing, Raw, Store, TypeHint};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
@@ -252,6 +253,9 @@ impl Count {
         for listed in dir.list()? {
             go_on()?;
             let counted = listed.and_then(|listed| {
+                if is_marker(&listed.name) {
+                    return Ok(());
+                }
                 let (entry, raw) = dir.entry(&listed.name, Detail::Basic)?;
                 self.add(dir, path, &listed.name, &entry, raw)
             });

@@ -61,6 +61,7 @@ use crate::home::{Home, make_private_dir};
 use crate::store::Store;
 use crate::store::leases::{self, LeaseTable};
 use crate::store::local::{Access, LocalStore};
+use crate::store::marker::Identity;
 use care::UseRow;
 use keeper::{Keeper, Shared};
 use pending::{Pending, Refusal};
@@ -106,6 +107,8 @@ pub struct Site {
     pub path: RelPath,
     /// Whether the storage may be changed.
     pub access: Access,
+    /// Which directory the root of the storage is, where that is known: another one under the path is not opened.
+    pub identity: Option<Identity>,
 }
 
 /// A volume that is open.
@@ -358,6 +361,13 @@ impl Volumes {
         }
     }
 
+    /// Closes a volume whose storage cannot be used now.
+    pub fn close(&self, id: VolumeId) {
+        if let Some(volume) = self.open_ones().volumes.remove(&id) {
+            volume.close();
+        }
+    }
+
     /// Closes those that are not there any more.
     pub fn keep_only(&self, is_there: impl Fn(&VolumeId) -> bool) {
         let mut open = self.open_ones();
@@ -377,6 +387,21 @@ impl Volumes {
     }
 }
 
+impl Site {
+    /// Opens the root of the storage.
+    fn open_root(&self) -> Result<LocalStore, Error> {
+        let root = LocalStore::open(&self.root, self.access)?;
+        let is_other = |identity| root.identity().is_ok_and(|found| found != identity);
+        match self.identity.is_some_and(is_other) {
+            true => {
+                let cause = "another directory was put there a moment ago";
+                Err(Error::new(Code::StorageChanged, "open storage", self.root.display(), cause))
+            }
+            false => Ok(root),
+        }
+    }
+}
+
 impl Volume {
     /// Opens the plain files and starts the keeper.
     pub fn open(
@@ -391,7 +416,7 @@ impl Volume {
             Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
             _ => error,
         };
-        let store = Arc::new(LocalStore::open(&at.root, at.access)?.below(&at.path).map_err(missing)?);
+        let store = Arc::new(at.open_root()?.below(&at.path).map_err(missing)?);
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases));

@@ -110,7 +110,7 @@ impl Place {
 }
 
 fn open(home: &Home, keep: &Path) -> Arc<Volume> {
-    let at = At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite };
+    let at = At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite, identity: None };
     let facts = super::Facts { scan_every_s: 0, ..facts() };
     Volumes::new(home, "").open("genome", &facts, &at, Arc::new(Here)).unwrap()
 }

@@ -269,7 +269,7 @@ fn a_folder_behind_an_agent_is_a_storage_as_any() {
         person.json(&["cp", "-r", &agent.place("a/b/moved"), "titech:/data/c", "kek:/data"]);
     assert_eq!((status, code(&report)), (5, "RK-AUTH-14"), "{report}");
     person.ok(&["rm", "-r", &agent.place("a"), "titech:/data/c", &agent.place("c")]);
-    assert_eq!(fs::read_dir(&agent.root).unwrap().count(), 0);
+    assert_eq!(crate::tree::count(&agent.root), 0);
     let (status, report) = person.json(&["stat", &agent.place("missing")]);
     assert_eq!((status, code(&report)), (3, "RK-STORE-1"), "{report}");
 }
@@ -385,7 +385,7 @@ fn a_queued_copy_survives_kills_of_agent_and_pops() {
     let ended = there.run(&["wait", "--timeout", "90", id.trim()]);
     assert!(ended.status.success(), "{}", there.ok(&["why", id.trim()]));
     assert!(fs::read(agent.root.join("large")).unwrap() == content);
-    assert_eq!(fs::read_dir(&agent.root).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(crate::tree::count(&agent.root), 1, "nothing else is left");
 }
 
 #[test]

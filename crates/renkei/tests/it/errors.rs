@@ -286,7 +286,7 @@ fn a_storage_whose_root_is_gone() {
     let gone = federation.scratch().join("gone");
     fs::create_dir(&gone).unwrap();
     kek.ok(&["storage", "add", "gone", text(&gone)]);
-    fs::remove_dir(&gone).unwrap();
+    fs::remove_dir_all(&gone).unwrap();
     let file = file(&federation);
     let (status, report) = titech.json(&["cp", "--retry-for", "0", text(&file), "kek:/gone/x"]);
     let code = report["error"]["code"].as_str().unwrap();

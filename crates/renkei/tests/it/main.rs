@@ -52,6 +52,7 @@ mod revoked;
 mod rule;
 mod safety;
 mod sharing;
+mod storage;
 mod tidy;
 mod tree;
 mod trees;

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use renkei::store::marker::is_marker;
 use renkei::store::temp::is_temp_name;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
@@ -48,6 +49,12 @@ pub fn read(top: &Path) -> Tree {
     reader.tree
 }
 
+/// How many names a directory has, without the markers by which renkei knows it.
+pub fn count(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| !is_marker(name.as_bytes())).count()
+}
+
 struct Reader {
     tree: Tree,
     inodes: HashMap<(u64, u64), Vec<Vec<u8>>>,
@@ -63,7 +70,7 @@ impl Reader {
         for listed in Dir::read_from(dir).unwrap() {
             let listed = listed.unwrap();
             let name = listed.file_name().to_bytes();
-            if name == b"." || name == b".." {
+            if name == b"." || name == b".." || is_marker(name) {
                 continue;
             }
             let mut path = prefix.to_vec();

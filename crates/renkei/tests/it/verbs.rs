@@ -360,7 +360,7 @@ fn doctor_finds_what_is_wrong() {
         (unknown["fail"].as_u64(), unknown["checks"][0]["code"].as_str()),
         (Some(1), Some("RK-CONF-5"))
     );
-    std::fs::remove_dir(federation.titech.root()).unwrap();
+    std::fs::remove_dir_all(federation.titech.root()).unwrap();
     let (status, gone) = federation.titech.json(&["doctor"]);
     assert_ne!(status, 0, "{gone}");
 }

@@ -1,0 +1,376 @@
+//! What a storage was when it was added or accepted, so that another directory under its path is not taken for it.
+//!
+//! One text file for each storage, `state/storages/NAME.toml`: the path, the id in the marker, the fingerprint of the
+//! directory (`store::marker`). Whoever opens a storage compares. A storage without such a file, of a PoP that was older or
+//! because its path was changed in config.toml, is taken as it is and recorded. Guarantee: the same marker is the same
+//! storage, wherever it is mounted; where there is none, the same fingerprint is. Non-goal: files below the root.
+
+use crate::config::Storage;
+use crate::home::{Home, file_error, make_dir, read_text, write_file};
+use crate::identity::certificate::utc;
+use crate::mover::fresh_id;
+use crate::store::local::{Access, LocalStore};
+use crate::store::marker::{Fingerprint, STORAGE};
+use renkei_core::error::{Code, Error};
+use renkei_core::units::hex;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Version of the file and of the marker.
+const VERSION: u32 = 1;
+
+/// Largest file accepted.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Mode of the file: it holds no secret.
+const MODE: u32 = 0o644;
+
+/// What was recorded of a storage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageIdentity {
+    version: u32,
+    path: PathBuf,
+    /// The id in its marker, if one could be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    marker: Option<String>,
+    recorded_unix: u64,
+    fingerprint: Fingerprint,
+}
+
+/// What stands in a marker.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    version: u32,
+    id: String,
+}
+
+/// Opens the directory of a storage and makes sure that it is the one that was meant; one that was never recorded is.
+///
+/// # Errors
+/// `StorageMissing`, `StorageNotMounted`, `StorageChanged`.
+pub fn open(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Error> {
+    let store = open_mounted(storage)?;
+    let now = StorageIdentity::of(&store, storage)?;
+    let known = StorageIdentity::load(home, name)?.filter(|known| known.path == storage.path);
+    if let Some(known) = &known {
+        known.compare(&now)?;
+    }
+    // It was removed, or could not be written before.
+    let marker = now.marker.clone().or_else(|| put_marker(&store, known.as_ref(), storage));
+    let recorded_unix = known.as_ref().map_or(now.recorded_unix, |known| known.recorded_unix);
+    let now = StorageIdentity { marker, recorded_unix, ..now };
+    if known.as_ref() != Some(&now)
+        && let Err(error) = now.store(home, name)
+    {
+        tracing::warn!(%error, storage = name, "what the storage is cannot be recorded");
+    }
+    Ok(store)
+}
+
+/// The same without changing anything: for whoever only wants to know.
+///
+/// # Errors
+/// As [`open`].
+pub fn check(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Error> {
+    let store = open_mounted(storage)?;
+    let now = StorageIdentity::of(&store, storage)?;
+    match StorageIdentity::load(home, name)?.filter(|known| known.path == storage.path) {
+        Some(known) => known.compare(&now).map(|()| store),
+        None => Ok(store),
+    }
+}
+
+/// Takes what is at the path of a storage now for that storage.
+///
+/// # Errors
+/// `StorageMissing`, `StorageNotMounted`, and those of the file system.
+pub fn accept(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
+    let store = open_mounted(storage)?;
+    let now = StorageIdentity::of(&store, storage)?;
+    let marker = now.marker.clone().or_else(|| put_marker(&store, None, storage));
+    StorageIdentity { marker, ..now }.store(home, name)
+}
+
+/// Writes the marker again that somebody removed from a directory which is known to be that of the storage.
+pub(super) fn mark_again(home: &Home, name: &str, storage: &Storage, store: &LocalStore) {
+    let known = StorageIdentity::load(home, name).ok().flatten();
+    if let Some(known) = known.filter(|known| known.marker.is_some()) {
+        let written = put_marker(store, Some(&known), storage);
+        tracing::warn!(
+            storage = name,
+            is_written = written.is_some(),
+            "somebody removed {STORAGE} from the storage"
+        );
+    }
+}
+
+/// Forgets what was recorded of a storage; its marker stays, for it may be another PoP's too.
+///
+/// # Errors
+/// Those of the file system.
+pub fn forget(home: &Home, name: &str) -> Result<(), Error> {
+    let path = file(home, name);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(file_error("remove", &path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn open_mounted(storage: &Storage) -> Result<LocalStore, Error> {
+    let mode = if storage.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let store = LocalStore::open(&storage.path, mode)?;
+    match storage.require_mount && !store.is_mount_point() {
+        true => {
+            let cause = "it is a plain directory now, and the storage was added with --require-mount";
+            Err(Error::new(Code::StorageNotMounted, "open storage", storage.path.display(), cause))
+        }
+        false => Ok(store),
+    }
+}
+
+/// Writes a marker with the id that the storage had, or a new one; gives it if that could be done.
+fn put_marker(store: &LocalStore, known: Option<&StorageIdentity>, storage: &Storage) -> Option<String> {
+    if storage.read_only {
+        return None;
+    }
+    let known = known.and_then(|known| known.marker.clone());
+    let id = known.map_or_else(|| fresh_id().map(|id| hex(&id)), Ok).ok()?;
+    let marker = toml::to_string(&Marker { version: VERSION, id: id.clone() }).ok()?;
+    let text = format!("# By this file renkei knows this directory again: please leave it here.\n{marker}");
+    match store.put_marker(STORAGE, &text) {
+        Ok(()) => Some(id),
+        // Another PoP, or another storage of this one, was quicker.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => read_marker(store, storage).ok()?,
+        Err(error) => {
+            tracing::debug!(%error, path = %storage.path.display(), "no marker can be written");
+            None
+        }
+    }
+}
+
+/// The id in the marker of a directory; none where it has no marker or it cannot be read.
+fn read_marker(store: &LocalStore, storage: &Storage) -> Result<Option<String>, Error> {
+    let broken = |cause: String| {
+        let subject = storage.path.join(STORAGE);
+        let cause =
+            format!("the marker cannot be used ({cause}); remove it, then `renkei storage accept NAME`");
+        Error::new(Code::StorageChanged, "open storage", subject.display(), cause)
+    };
+    match store.marker(STORAGE) {
+        Ok(None) => Ok(None),
+        Ok(Some(text)) => {
+            let marker: Marker = toml::from_str(&text).map_err(|error| broken(error.message().into()))?;
+            Ok(Some(marker.id))
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(broken(error.to_string())),
+        // The PoP may not look.
+        Err(error) => {
+            tracing::debug!(%error, path = %storage.path.display(), "the marker cannot be read");
+            Ok(None)
+        }
+    }
+}
+
+impl StorageIdentity {
+    /// What a directory is now.
+    fn of(store: &LocalStore, storage: &Storage) -> Result<Self, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let fingerprint = store.fingerprint().unwrap_or_else(|error| {
+            tracing::debug!(%error, path = %storage.path.display(), "the file system tells nothing of itself");
+            Fingerprint::default()
+        });
+        Ok(StorageIdentity {
+            version: VERSION,
+            path: storage.path.clone(),
+            marker: read_marker(store, storage)?,
+            recorded_unix: now.as_secs(),
+            fingerprint,
+        })
+    }
+
+    /// Whether this is still the storage that was recorded, by what it is `now`.
+    fn compare(&self, now: &Self) -> Result<(), Error> {
+        let is_same = self.fingerprint.matches(&now.fingerprint);
+        match (&self.marker, &now.marker) {
+            (Some(known), Some(found)) if known == found => Ok(()),
+            (Some(_), Some(_)) => Err(now.changed(self, format!("it has the {STORAGE} of another storage"))),
+            (Some(_), None) if is_same == Some(true) => Ok(()),
+            (Some(_), None) => Err(now.changed(self, format!("it has no {STORAGE}"))),
+            (None, _) if is_same != Some(false) => Ok(()),
+            (None, _) => {
+                Err(now.changed(self, "it was made at another time or is on another file system".into()))
+            }
+        }
+    }
+
+    fn changed(&self, known: &Self, how: String) -> Error {
+        let (then, now) = (&known.fingerprint.file_system, &self.fingerprint.file_system);
+        let types = if then == now { String::new() } else { format!(", {now} instead of {then}") };
+        let at = utc(UNIX_EPOCH + Duration::from_secs(known.recorded_unix));
+        let cause = format!("{how}{types}; recorded on {at}. Is its file system mounted?");
+        Error::new(Code::StorageChanged, "open storage", self.path.display(), cause)
+    }
+
+    /// What was recorded, if anything was.
+    fn load(home: &Home, name: &str) -> Result<Option<Self>, Error> {
+        let path = file(home, name);
+        let Some(text) = read_text(&path, MAX_BYTES)? else { return Ok(None) };
+        let invalid = |cause: String| Error::new(Code::ConfigInvalid, "read", path.display(), cause);
+        let known: Self = toml::from_str(&text).map_err(|error| invalid(error.message().into()))?;
+        match known.version {
+            VERSION => Ok(Some(known)),
+            version => Err(invalid(format!("version {version} is newer than this program"))),
+        }
+    }
+
+    fn store(&self, home: &Home, name: &str) -> Result<(), Error> {
+        let path = file(home, name);
+        let text = toml::to_string(self).map_err(|error| Error::new(Code::Internal, "write", name, error))?;
+        make_dir(&home.storages_dir(), 0o755)?;
+        write_file(&path, text.as_bytes(), MODE)?;
+        give_to_pop(home, &[&home.storages_dir(), &path]);
+        Ok(())
+    }
+}
+
+/// Files that root wrote belong to the account of the PoP, which writes them anew.
+fn give_to_pop(home: &Home, paths: &[&Path]) {
+    let Ok(state) = home.state_dir().metadata() else { return };
+    if !rustix::process::geteuid().is_root() || state.uid() == 0 {
+        return;
+    }
+    for path in paths {
+        if let Err(error) = chown(path, Some(state.uid()), Some(state.gid())) {
+            tracing::warn!(%error, path = %path.display(), "cannot be given to the account of the PoP");
+        }
+    }
+}
+
+fn file(home: &Home, name: &str) -> PathBuf {
+    home.storages_dir().join(format!("{name}.toml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    struct Case {
+        dir: tempfile::TempDir,
+        home: Home,
+        storage: Storage,
+    }
+
+    fn case() -> Case {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage { path: dir.path().join("data"), ..Storage::default() };
+        fs::create_dir(&storage.path).unwrap();
+        let home = Home::at(&dir.path().join("pop"));
+        fs::create_dir_all(home.state_dir()).unwrap();
+        Case { home, storage, dir }
+    }
+
+    impl Case {
+        fn open(&self) -> Result<(), Code> {
+            open(&self.home, "data", &self.storage).map(drop).map_err(|error| error.code)
+        }
+
+        /// Puts another directory in the place of the storage's; gives where that is now.
+        fn exchange(&self) -> PathBuf {
+            let aside = self.dir.path().join("aside");
+            fs::rename(&self.storage.path, &aside).unwrap();
+            fs::create_dir(&self.storage.path).unwrap();
+            aside
+        }
+
+        fn put_back(&self, aside: &Path) {
+            fs::remove_dir_all(&self.storage.path).unwrap();
+            fs::rename(aside, &self.storage.path).unwrap();
+        }
+    }
+
+    #[test]
+    fn another_directory_under_the_path_is_noticed_until_it_is_accepted() {
+        let case = case();
+        assert_eq!(case.open(), Ok(()));
+        let aside = case.exchange();
+        assert_eq!(case.open(), Err(Code::StorageChanged));
+        assert!(!case.storage.path.join(STORAGE).exists(), "it is not marked for the storage");
+        case.put_back(&aside);
+        assert_eq!(case.open(), Ok(()));
+        let aside = case.exchange();
+        accept(&case.home, "data", &case.storage).unwrap();
+        assert_eq!(case.open(), Ok(()));
+        case.put_back(&aside);
+        assert_eq!(case.open(), Err(Code::StorageChanged), "it is the other one now");
+    }
+
+    #[test]
+    fn a_marker_that_somebody_removed_is_written_again() {
+        let case = case();
+        case.open().unwrap();
+        let marker = case.storage.path.join(STORAGE);
+        let text = fs::read(&marker).unwrap();
+        fs::remove_file(&marker).unwrap();
+        if check(&case.home, "data", &case.storage).unwrap().fingerprint().unwrap().born.is_some() {
+            case.open().unwrap();
+            assert_eq!(fs::read(&marker).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_storage_that_was_copied_with_its_marker_is_the_same() {
+        let case = case();
+        case.open().unwrap();
+        let aside = case.exchange();
+        fs::copy(aside.join(STORAGE), case.storage.path.join(STORAGE)).unwrap();
+        assert_eq!(case.open(), Ok(()));
+    }
+
+    #[test]
+    fn a_storage_that_is_not_to_be_written_is_told_by_its_fingerprint() {
+        let mut case = case();
+        case.storage.read_only = true;
+        case.open().unwrap();
+        assert_eq!(fs::read_dir(&case.storage.path).unwrap().count(), 0, "nothing is written");
+        let told = check(&case.home, "data", &case.storage).unwrap().fingerprint().unwrap();
+        let aside = case.exchange();
+        if told.born.is_some() {
+            assert_eq!(case.open(), Err(Code::StorageChanged));
+        }
+        case.put_back(&aside);
+        assert_eq!(case.open(), Ok(()));
+    }
+
+    #[test]
+    fn a_storage_of_an_older_pop_and_one_that_was_given_another_path_are_taken_as_they_are() {
+        let mut case = case();
+        case.open().unwrap();
+        let aside = case.exchange();
+        forget(&case.home, "data").unwrap();
+        assert_eq!(case.open(), Ok(()));
+        case.storage.path = aside;
+        assert_eq!(case.open(), Ok(()));
+        forget(&case.home, "data").unwrap();
+        forget(&case.home, "data").unwrap();
+    }
+
+    #[test]
+    fn a_plain_directory_is_no_mount() {
+        let mut case = case();
+        case.storage.require_mount = true;
+        assert_eq!(case.open(), Err(Code::StorageNotMounted));
+        assert_eq!(fs::read_dir(&case.storage.path).unwrap().count(), 0);
+        assert_eq!(accept(&case.home, "data", &case.storage).unwrap_err().code, Code::StorageNotMounted);
+    }
+
+    #[test]
+    fn a_marker_that_is_nonsense_is_said() {
+        let case = case();
+        fs::write(case.storage.path.join(STORAGE), "nonsense").unwrap();
+        assert_eq!(case.open(), Err(Code::StorageChanged));
+    }
+}
