@@ -45,7 +45,7 @@ class Pop:
         user, card = getpass.getuser(), os.path.join(self.stage.work, f"{other.name}.site")
         self.stage.write(card, other.run("trust", "export"))
         self.run("trust", "add", "--yes", card)
-        self.run("map", "add", f"{user}@{other.name}", user)
+        self.run("map", "add", "--yes", f"{user}@{other.name}", user)
 
     def start(self):
         prefix = ["env", *self.environment] if self.environment else []

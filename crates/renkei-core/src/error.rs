@@ -405,6 +405,8 @@ codes! {
         "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
     NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
         "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
+    ShutOut = "RK-AUTH-26", Permission, Never, "the site's administrator shut the user out",
+        "ask the site's administrator; there `renkei map remove PRINCIPAL` takes the rule away";
     MountNotGranted = "RK-AUTH-25", Permission, Never, "the site does not grant this mount its credential any more",
         "the site's administrator grants it anew: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
          with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
@@ -428,6 +430,10 @@ codes! {
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
     InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
         "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
+    NotConfirmed = "RK-CONF-11", Invalid, Never, "this is done only if it is meant",
+        "see the cause; if it is meant, give the same command with --yes";
+    SiteRenamed = "RK-CONF-13", Invalid, Never, "the configuration names another site than the authority",
+        "write the old name back to `site` in config.toml; `renkei site rename NAME` says how a site gets another name";
     RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
         "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
 

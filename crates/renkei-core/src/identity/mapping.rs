@@ -2,7 +2,7 @@
 //!
 //! The table is text, one `PATTERN ACCOUNT` per line and `#` comments: `alice@kek alice`, `*@kek guest`, or
 //! `*@kek *` for "the account of the user's own name". A rule for one user beats a rule for a whole site; of two
-//! rules of the same kind the first counts. Who matches nothing becomes nobody: the default is to refuse.
+//! rules of the same kind the first counts, but one that shuts out (`mallory@kek !`) before all others. Who matches nothing becomes nobody: the default is to refuse.
 //!
 //! Guarantees: a PoP is never mapped to an account, and an account `*` never becomes `root`, whatever another
 //! site calls its users; `root` must be written out.
@@ -29,6 +29,8 @@ pub enum AccountRule {
     Named(String),
     /// Written `*`: the account that is called as the user is.
     SameName,
+    /// Written `!`: none, whatever else would give one.
+    Nobody,
 }
 
 /// One line of the table.
@@ -64,6 +66,11 @@ pub enum Why {
     },
     /// A user of the PoP's own site.
     OwnUser,
+    /// A rule shuts the principal out.
+    ShutOut {
+        /// Its line in the file, from 1.
+        line: usize,
+    },
     /// No rule is about this principal.
     NoRule,
     /// A PoP has no account; only users have.
@@ -120,9 +127,12 @@ impl Mapping {
 
     fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
         let of_site = || self.rules.iter().filter(|rule| rule.pattern.site == *site);
-        of_site()
-            .find(|rule| rule.pattern.user.as_deref() == Some(name))
-            .or_else(|| of_site().find(|rule| rule.pattern.user.is_none()))
+        let first = |is_meant: &dyn Fn(&&Rule) -> bool| {
+            let shuts_out = |rule: &&Rule| rule.account == AccountRule::Nobody && is_meant(rule);
+            of_site().find(shuts_out).or_else(|| of_site().find(is_meant))
+        };
+        first(&|rule| rule.pattern.user.as_deref() == Some(name))
+            .or_else(|| first(&|rule| rule.pattern.user.is_none()))
     }
 }
 
@@ -134,6 +144,9 @@ impl Rule {
                 return Verdict { account: None, why: Why::NotRootBySameName { line: self.line } };
             }
             AccountRule::SameName => user,
+            AccountRule::Nobody => {
+                return Verdict { account: None, why: Why::ShutOut { line: self.line } };
+            }
         };
         let why = Why::Rule { rule: self.to_string(), line: self.line };
         Verdict { account: Some(account.into()), why }
@@ -166,6 +179,7 @@ impl AccountRule {
     pub fn parse(text: &str) -> Result<Self, Error> {
         match text {
             "*" => Ok(AccountRule::SameName),
+            "!" => Ok(AccountRule::Nobody),
             name if is_account_name(name) => Ok(AccountRule::Named(name.into())),
             _ => Err(bad_rule(text, "not an account's name; `*` means the account of the user's own name")),
         }
@@ -214,6 +228,7 @@ impl fmt::Display for AccountRule {
         match self {
             AccountRule::Named(name) => f.write_str(name),
             AccountRule::SameName => f.write_str("*"),
+            AccountRule::Nobody => f.write_str("!"),
         }
     }
 }
@@ -229,6 +244,7 @@ impl fmt::Display for Why {
         match self {
             Why::Rule { rule, line } => write!(f, "rule `{rule}` on line {line}"),
             Why::OwnUser => f.write_str("a user of this site, no rule needed"),
+            Why::ShutOut { line } => write!(f, "the rule on line {line} shuts the user out"),
             Why::NoRule => f.write_str("no rule is about this principal"),
             Why::HostHasNone => f.write_str("a PoP has no account, only users (USER@SITE) have"),
             Why::NotRootBySameName { line } => {

@@ -1,19 +1,23 @@
 //! `renkei map`: who becomes which local account.
 
 use super::Context;
+use super::confirm::confirm;
 use super::output::Report;
 use crate::config::Config;
+use crate::home::Home;
+use crate::identity::account::Account;
 use crate::identity::map;
+use crate::identity::trust::Trust;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Principal, Why};
+use renkei_core::identity::{AccountRule, Pattern, Principal, Why};
 use serde::Serialize;
 use std::io::{self, Write};
 
 /// Say who becomes which local account
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map test alice@titech        who that would be, and why"
+    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -28,6 +32,17 @@ enum Action {
         pattern: String,
         /// The local account, or * for the account of the user's own name
         account: String,
+        /// Do not ask about an account that does not exist, root, or a site that is not known
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Shut a user out, also one of the own site, whatever other rules and grants say
+    ///
+    /// What runs for the user here ends within seconds. Of the own site's users the certificates stay good at partners until
+    /// `renkei revoke USER@SITE`. `map remove` takes the rule away.
+    Deny {
+        /// USER@SITE, or *@SITE for all users of a site who have no rule of their own
+        pattern: String,
     },
     /// Remove a rule
     Remove {
@@ -89,9 +104,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         context.output.done(&Changed { action, pattern: pattern.clone() }).map(|()| 0)
     };
     match &args.action {
-        Action::Add { pattern, account } => {
+        Action::Add { pattern, account, yes } => {
+            confirm(*yes, "add rule", pattern, &doubts(&home, pattern, account)?)?;
             let added = map::add(&home, pattern, account)?;
             changed(if added { "added" } else { "unchanged" }, pattern)
+        }
+        Action::Deny { pattern } => {
+            let denied = map::deny(&home, pattern)?;
+            changed(if denied { "added" } else { "unchanged" }, pattern)
         }
         Action::Remove { pattern } => {
             map::remove(&home, pattern)?;
@@ -109,6 +129,27 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Test { principal } => test(&map::load(&home)?, &config, principal, context),
     }
+}
+
+/// What may be a slip of the pen in a rule.
+fn doubts(home: &Home, pattern: &str, account: &str) -> Result<Vec<String>, Error> {
+    let (pattern, rule) = (Pattern::parse(pattern)?, AccountRule::parse(account)?);
+    let mut doubts = Vec::new();
+    if let AccountRule::Named(name) = &rule {
+        match Account::lookup(name) {
+            Err(error) => doubts.push(format!("this machine has no account {name} ({})", error.cause)),
+            Ok(found) if found.uid == 0 => {
+                doubts.push(format!(
+                    "{pattern} becomes {name}, who may read and change everything on this machine"
+                ));
+            }
+            Ok(_) => {}
+        }
+    }
+    if Trust::load(home)?.card(&pattern.site).is_none() {
+        doubts.push(format!("no site {} is known here (`renkei trust list`)", pattern.site));
+    }
+    Ok(doubts)
 }
 
 fn test(

@@ -13,6 +13,7 @@ mod check;
 mod checksum;
 mod chmod;
 mod completion;
+mod confirm;
 mod connect;
 mod console;
 mod copy_plan;

@@ -1,8 +1,11 @@
 //! `renkei revoke`: takes certificates back.
 
 use super::Context;
+use super::confirm::confirm;
 use super::output::Report;
+use crate::home::{Home, read_text};
 use crate::identity::authority::Authority;
+use crate::identity::certificate::{Facts, parse_chain};
 use crate::identity::issued::{self, parse_serial};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -15,6 +18,9 @@ pub struct Args {
     /// USER@SITE, the site's own name for its PoPs, or a serial number
     #[arg(value_name = "PRINCIPAL|SERIAL")]
     what: String,
+    /// Do not ask about the certificate of the site's own PoPs
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Serialize)]
@@ -33,11 +39,26 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     } else {
         vec![parse_serial(&args.what)?]
     };
+    confirm(args.yes, "revoke", &args.what, &own_pop(&home, &serials, &authority)?)?;
     if !serials.is_empty() {
         authority.revoke(&home, &serials, now)?;
     }
     context.output.done(&Revoked { what: args.what.clone(), serials })?;
     Ok(0)
+}
+
+/// What it means if the PoP's own certificate is among them.
+fn own_pop(home: &Home, serials: &[String], authority: &Authority) -> Result<Vec<String>, Error> {
+    let pem = read_text(&home.host_cert(), 256 * 1024)?;
+    let shown = pem.map(|pem| Facts::read(&parse_chain(&pem)?[0])).transpose()?.map(|facts| facts.serial);
+    if !serials.iter().any(|serial| Some(serial) == shown.as_ref()) {
+        return Ok(Vec::new());
+    }
+    let site = authority.site();
+    Ok(vec![format!(
+        "the PoP of {site} proves itself by this certificate: partners and users refuse it at once, until `renkei renew \
+         --new-key` here"
+    )])
 }
 
 fn check_own(principal: &Principal, authority: &Authority) -> Result<(), Error> {

@@ -7,7 +7,7 @@
 //! path length is 0) and names of other sites.
 
 use super::agency::{self, Sponsor};
-use super::certificate::{Facts, parse_chain, serial_text, to_pem, unix_seconds};
+use super::certificate::{Facts, parse, parse_chain, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
 use super::delegation;
 use super::issued::{self, Revoked};
@@ -28,6 +28,8 @@ use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+/// What stands after a site's name in the name of its authority.
+const AUTHORITY_OF: &str = " site authority";
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Life of the authority's certificate: ten years.
@@ -76,7 +78,7 @@ impl Authority {
     pub fn create(site: &SiteName, now: SystemTime) -> Result<Self, Error> {
         let key = generate_key()?;
         let mut params = CertificateParams::default();
-        params.distinguished_name = named(&format!("{site} site authority"));
+        params.distinguished_name = named(&format!("{site}{AUTHORITY_OF}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.serial_number = Some(random_serial());
@@ -99,6 +101,7 @@ impl Authority {
         let path = home.ca_cert();
         let pem = crate::home::read_text(&path, 64 * 1024)?.ok_or_else(|| missing(&path))?;
         let certificate = parse_chain(&pem)?.remove(0);
+        check_name(&site, &certificate)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| bad_file(&path, &error))?;
         Ok(Authority { site, certificate, issuer })
     }
@@ -299,6 +302,23 @@ impl Authority {
         let list = self.sign_list(&issued::revoked(home)?, number, now)?;
         make_private_dir(&home.crl_dir())?;
         write_file(&path, &list, 0o644)
+    }
+}
+
+/// Whether the certificate of an authority is that of the site which the configuration names.
+///
+/// # Errors
+/// `SiteRenamed`.
+pub(super) fn check_name(site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
+    let certificate = parse(authority)?;
+    let named = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+    match named.and_then(|name| name.split_once(AUTHORITY_OF)) {
+        Some((own, _)) if own != site.as_str() => {
+            let cause = format!("config.toml has `site = \"{site}\"`, pki/ca.pem is the authority of {own}");
+            Err(Error::new(Code::SiteRenamed, "read authority", site, cause))
+        }
+        // One that was made elsewhere says nothing.
+        _ => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ use super::credential::{Credential, KeyRequest};
 use super::socket::{self, Peer};
 use super::trust::{Added, Trust};
 use super::verify::verify_peer;
-use super::{issued, secret};
+use super::{issued, map, secret};
 use crate::home::{Home, make_private_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -66,6 +66,7 @@ pub fn grant(home: &Home, peer: Peer, request: &Value, now: SystemTime) -> Resul
         .map_err(|error| Error::new(Code::ProtocolViolation, "login", "local socket", error))?;
     let account = Account::lookup_uid(peer.uid)?;
     let authority = Authority::load(home)?;
+    map::refuse_shut_out(home, &Principal::user(authority.site(), &account.name)?)?;
     let issued = authority.issue_user(&account.name, &request.csr, request.hours, now)?;
     issued::note(home, &issued)?;
     tracing::info!(principal = %issued.principal, serial = issued.serial, uid = peer.uid, "login");

@@ -4,7 +4,7 @@ use super::account::Account;
 use crate::config::Config;
 use crate::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Verdict};
+use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Rule, Verdict, Why};
 
 /// Largest table accepted.
 const MAX_BYTES: u64 = 16 << 20;
@@ -16,6 +16,7 @@ pub const TEMPLATE: &str = "\
 #   alice@kek   alice      one user of another site
 #   *@kek       guest      every other user of that site
 #   *@osaka     *          users become the account of their own name (never root)
+#   eve@osaka   !          shut out, whatever else is said
 ";
 
 /// Reads the table of `home`; an empty one if there is no file.
@@ -44,7 +45,12 @@ pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
         if rule.account == account {
             return Ok(false);
         }
-        let cause = format!("line {} maps it to {}; remove that first", rule.line, rule.account);
+        let cause = match rule.account {
+            AccountRule::Nobody => {
+                format!("line {} shuts it out; `renkei map remove {pattern}` first", rule.line)
+            }
+            _ => format!("line {} maps it to {}; remove that first", rule.line, rule.account),
+        };
         return Err(Error::new(Code::PathExists, "add rule", pattern, cause));
     }
     if !text.is_empty() && !text.ends_with('\n') {
@@ -55,13 +61,51 @@ pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// Shuts a user out, or with `*@SITE` all of a site for whom no rule of their own speaks; rules with the very pattern go.
+/// `false` if that is so already.
+///
+/// # Errors
+/// `UsageInvalid` for a pattern that is none.
+pub fn deny(home: &Home, pattern: &str) -> Result<bool, Error> {
+    let parsed = Pattern::parse(pattern)?;
+    let rules = load(home)?.rules().to_vec();
+    let mut same = rules.iter().filter(|rule| rule.pattern == parsed).peekable();
+    if same.peek().is_some() {
+        if same.all(|rule| rule.account == AccountRule::Nobody) {
+            return Ok(false);
+        }
+        // The new line is written before the old one goes: nobody gets in between.
+        let text = text(home)?;
+        let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        write_file(&home.map_file(), format!("{text}{gap}{parsed} !\n").as_bytes(), MODE)?;
+        remove_where(home, &parsed, |rule| rule.account != AccountRule::Nobody)?;
+        return Ok(true);
+    }
+    add(home, pattern, "!")
+}
+
+/// Whether a rule shuts a principal out.
+///
+/// # Errors
+/// `ShutOut` if one does, and those of the files.
+pub fn refuse_shut_out(home: &Home, principal: &Principal) -> Result<(), Error> {
+    let verdict = resolve(&load(home)?, &Config::load(home)?, principal);
+    match verdict.why {
+        Why::ShutOut { .. } => Err(Error::new(Code::ShutOut, "map", principal, verdict.why)),
+        _ => Ok(()),
+    }
+}
+
 /// Removes all rules with exactly this pattern; comments stay.
 pub fn remove(home: &Home, pattern: &str) -> Result<(), Error> {
-    let pattern = Pattern::parse(pattern)?;
+    remove_where(home, &Pattern::parse(pattern)?, |_| true)
+}
+
+fn remove_where(home: &Home, pattern: &Pattern, is_meant: impl Fn(&Rule) -> bool) -> Result<(), Error> {
     let text = text(home)?;
     let mapping = Mapping::parse(&text).map_err(|error| in_file(home, error))?;
-    let doomed: Vec<usize> =
-        mapping.rules().iter().filter(|rule| rule.pattern == pattern).map(|rule| rule.line).collect();
+    let doomed = mapping.rules().iter().filter(|rule| rule.pattern == *pattern && is_meant(rule));
+    let doomed: Vec<usize> = doomed.map(|rule| rule.line).collect();
     if doomed.is_empty() {
         return Err(Error::new(Code::PathNotFound, "remove rule", pattern, "no rule has this pattern"));
     }
@@ -90,7 +134,8 @@ pub fn resolve(mapping: &Mapping, config: &Config, principal: &Principal) -> Ver
 pub fn account_of(mapping: &Mapping, config: &Config, principal: &Principal) -> Result<Account, Error> {
     let verdict = resolve(mapping, config, principal);
     let Some(name) = verdict.account else {
-        return Err(Error::new(Code::NotMapped, "map", principal, verdict.why));
+        let code = if let Why::ShutOut { .. } = verdict.why { Code::ShutOut } else { Code::NotMapped };
+        return Err(Error::new(code, "map", principal, verdict.why));
     };
     let account = Account::lookup(&name)?;
     account.check_servable()?;
@@ -120,6 +165,33 @@ mod tests {
         remove(&home, "alice@kek").unwrap();
         assert_eq!(std::fs::read_to_string(home.map_file()).unwrap(), format!("{TEMPLATE}*@kek *\n"));
         assert_eq!(remove(&home, "alice@kek").unwrap_err().code, Code::PathNotFound);
+    }
+
+    #[test]
+    fn who_is_shut_out_stays_out_whatever_else_is_said() {
+        let (_dir, home) = home();
+        add(&home, "alice@kek", "alice").unwrap();
+        add(&home, "*@kek", "*").unwrap();
+        let account = |who: &str| {
+            let config = Config { site: Some(site("osaka")), ..Config::default() };
+            resolve(&load(&home).unwrap(), &config, &Principal::parse(who).unwrap()).account
+        };
+        assert!(deny(&home, "alice@kek").unwrap() && !deny(&home, "alice@kek").unwrap());
+        assert_eq!((account("alice@kek"), account("bob@kek").as_deref()), (None, Some("bob")));
+        let error = add(&home, "alice@kek", "alice").unwrap_err();
+        assert!(error.code == Code::PathExists && error.cause.contains("shuts it out"), "{error}");
+        // By hand, below a rule that lets in.
+        let text = std::fs::read_to_string(home.map_file()).unwrap();
+        std::fs::write(home.map_file(), format!("{text}carol@kek carol\ncarol@kek !\n")).unwrap();
+        assert_eq!(account("carol@kek"), None);
+        // Users of the own site need no rule, and are shut out by one.
+        assert_eq!(account("dan@osaka").as_deref(), Some("dan"));
+        deny(&home, "dan@osaka").unwrap();
+        assert_eq!(account("dan@osaka"), None);
+        remove(&home, "alice@kek").unwrap();
+        assert_eq!(account("alice@kek").as_deref(), Some("alice"));
+        deny(&home, "*@kek").unwrap();
+        assert_eq!(account("bob@kek"), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::credential::{Credential, KeyRequest};
 use super::delegation::{octet_string, octets};
 use super::login::{LoggedIn, SshRoute, keep_at, reply_with};
 use super::socket;
-use super::{issued, secret};
+use super::{issued, map, secret};
 use crate::home::{Home, read_text, write_file};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
@@ -113,6 +113,7 @@ pub fn grant(home: &Home, request: &Value, now: SystemTime) -> Result<Value, Err
     check_name(&asked.name)?;
     let authority = Authority::load(home)?;
     let user = Principal::user(authority.site(), &asked.user)?;
+    map::refuse_shut_out(home, &user)?;
     let grant = Grant { name: asked.name, user, number: random_number(), since: now };
     // A request that is no good takes nothing away from the mount that has the name.
     let fresh = authority.issue_mount(&grant, &asked.csr, now, MOUNT_LIFE)?;

@@ -263,6 +263,7 @@ fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
         return Ok(None);
     };
     let authority = super::certificate::parse_chain(&pem)?.remove(0);
+    super::authority::check_name(site, &authority)?;
     let (endpoints, via) = (config.announced_endpoints(), config.reverse.clone());
     Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, revocation_list: None }))
 }

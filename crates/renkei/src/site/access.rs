@@ -348,6 +348,7 @@ struct Mapped {
 fn mapped(principal: &Principal, snapshot: &Snapshot) -> Result<Mapped, Error> {
     match account_name(principal, snapshot) {
         Ok((account, rule)) => Ok(Mapped { account, rule, is_guest: false }),
+        Err(error) if error.code == Code::ShutOut => Err(error),
         Err(error) => {
             let (account, volume) = granted(principal, snapshot).ok_or(error)?;
             Ok(Mapped { account, rule: format!("a grant on /{volume}"), is_guest: true })
@@ -362,6 +363,9 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
         false => OwnUsers::NeedRule,
     };
     let verdict = snapshot.mapping.resolve(principal, own);
+    if let Why::ShutOut { .. } = verdict.why {
+        return Err(Error::new(Code::ShutOut, "map", principal, verdict.why));
+    }
     let Some(name) = verdict.account else {
         let cause = match verdict.why {
             Why::HostHasNone => "a PoP or an agent has no account of its own",

@@ -51,7 +51,7 @@ impl World {
         for (site, other) in [(&titech, &kek), (&kek, &titech)] {
             site.take_card(other);
             let principal = format!("{}@{}", agents_account(), other.name);
-            site.ok(&["map", "add", &principal, &agents_account()]);
+            site.ok(&["map", "add", "--yes", &principal, &agents_account()]);
             site.ok(&["storage", "add", "scratch", "--agent", &agents_account()]);
             give(site.root());
         }
@@ -340,7 +340,7 @@ fn an_agent_of_a_site_without_a_port_is_reached_over_two_lines() {
     let dir = open_dir();
     let hub = Site::start(dir.path(), "hub");
     let left = Site::start_private(dir.path(), "left", &hub);
-    left.ok(&["map", "add", &format!("{}@hub", agents_account()), &agents_account()]);
+    left.ok(&["map", "add", "--yes", &format!("{}@hub", agents_account()), &agents_account()]);
     left.ok(&["storage", "add", "scratch", "--agent", &agents_account()]);
     let (far, local) = (Person::at(&hub, dir.path()), Person::at(&left, dir.path()));
     let agent = Agent::start(&local, &left);
@@ -610,7 +610,7 @@ fn who_is_not_wanted_any_more_loses_the_line() {
     agent.wait_until_up();
     // Nor does who is mapped to another account.
     if is_root() {
-        titech.ok(&["map", "add", &principal, &account()]);
+        titech.ok(&["map", "add", "--yes", &principal, &account()]);
         wait_until(Duration::from_secs(10), || !is_up(titech), &|| titech.logged());
         titech.ok(&["map", "remove", &principal]);
         agent.wait_until_up();

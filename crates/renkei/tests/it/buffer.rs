@@ -135,7 +135,7 @@ fn files_in_the_buffer_belong_to_the_account_of_their_owner() {
     }
     let mut federation = two(64);
     let account = crate::federation::account();
-    federation.titech.ok(&["map", "add", &format!("{account}@titech"), "nobody"]);
+    federation.titech.ok(&["map", "add", "--yes", &format!("{account}@titech"), "nobody"]);
     federation.kek.stop();
     let source = federation.scratch().join("tree");
     fs::create_dir_all(source.join("locked")).unwrap();
@@ -156,7 +156,7 @@ fn files_in_the_buffer_belong_to_the_account_of_their_owner() {
     federation.kek.restart();
     assert_eq!(ended(&federation.titech, &id), 5, "{:#}", why(&federation.titech, &id));
     assert_eq!(why(&federation.titech, &id)["reason"]["code"], "RK-AUTH-7");
-    federation.titech.ok(&["map", "add", &format!("{account}@titech"), "nobody"]);
+    federation.titech.ok(&["map", "add", "--yes", &format!("{account}@titech"), "nobody"]);
     federation.titech.ok(&["retry", &id]);
     assert_eq!(ended(&federation.titech, &id), 0, "{:#}", why(&federation.titech, &id));
     assert_same_content(&tree::read(&source), &tree::read(&federation.kek.root().join("tree")));

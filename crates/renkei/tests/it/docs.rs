@@ -248,7 +248,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("invite", &["invite", "--cancel", listing["invitations"][0]["id"].as_str().unwrap()]);
     let line = federation.kek.ok(&["invite"]);
     see("join", &["join", line.trim()]);
-    see("map add", &["map", "add", "alice@kek", &account]);
+    see("map add", &["map", "add", "--yes", "alice@kek", &account]);
     see("map list", &["map", "list"]);
     see("map test", &["map", "test", &format!("{account}@kek")]);
     see("whoami", &["whoami"]);

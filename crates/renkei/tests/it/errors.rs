@@ -268,7 +268,7 @@ fn quota_exceeded() {
     fs::set_permissions(&at, open.clone()).unwrap();
     fs::set_permissions(kek.root().parent().unwrap(), open).unwrap();
     kek.ok(&["map", "remove", "root@titech"]);
-    kek.ok(&["map", "add", "root@titech", "nobody"]);
+    kek.ok(&["map", "add", "--yes", "root@titech", "nobody"]);
     let tree = federation.scratch().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("small"), noise(1, MIB)).unwrap();

@@ -114,7 +114,7 @@ impl Site {
     pub fn befriend(&self, other: &Site) {
         self.take_card(other);
         let account = account();
-        self.ok(&["map", "add", &format!("{account}@{}", other.name), &account]);
+        self.ok(&["map", "add", "--yes", &format!("{account}@{}", other.name), &account]);
     }
 
     /// The command `renkei --dir ITS-DIRECTORY`, to be given arguments.

@@ -41,7 +41,7 @@ fn one_line_each_and_files_can_go() {
     );
     assert_eq!((trusted(&kek), trusted(&titech)), (trusted(&titech), vec!["kek".into(), "titech".into()]));
     let (user, own) = (format!("{}@titech", account()), account());
-    kek.ok(&["map", "add", &user, &own]);
+    kek.ok(&["map", "add", "--yes", &user, &own]);
     let file = dir.path().join("file");
     fs::write(&file, "some data").unwrap();
     titech.ok(&["cp", file.to_str().unwrap(), "kek:/data/file"]);

@@ -122,7 +122,7 @@ fn every_push_is_authorised_anew() {
     kek.ok(&["map", "remove", &user]);
     let (status, report) = titech.json(&["cp", &titech.place("one"), &kek.place("two")]);
     assert_eq!((status, code_of(&report)), (5, Some(Code::NotMapped)), "{report}");
-    kek.ok(&["map", "add", &user, &account()]);
+    kek.ok(&["map", "add", "--yes", &user, &account()]);
     push(titech, kek, "three");
     titech.ok(&["revoke", &user]);
     let (status, report) = titech.json(&["cp", &titech.place("one"), &kek.place("four")]);

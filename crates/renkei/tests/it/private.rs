@@ -41,7 +41,7 @@ impl Sites {
         for (site, other) in
             [(left, right), (right, left), (left, hub), (right, hub), (hub, left), (hub, right)]
         {
-            site.ok(&["map", "add", &format!("{}@{}", account(), other.name), &account()]);
+            site.ok(&["map", "add", "--yes", &format!("{}@{}", account(), other.name), &account()]);
         }
         sites
     }

@@ -104,7 +104,7 @@ fn a_mapping_that_is_removed_ends_what_runs() {
     let told = why(titech, &id);
     assert_eq!((code(&told), told["reason"]["side"].as_str()), ("RK-AUTH-7", Some("kek")), "{told:#}");
     assert!(!kek.root().join("large").exists());
-    kek.ok(&["map", "add", &user, &account()]);
+    kek.ok(&["map", "add", "--yes", &user, &account()]);
     titech.ok(&["retry", &id]);
     assert_eq!(ended(titech, &id), 0);
     same(&titech.root().join("large"), &kek.root().join("large"));

@@ -70,7 +70,7 @@ fn files_that_cannot_be_read_are_all_listed_and_the_others_arrive() {
     let Federation { titech, kek, .. } = &federation;
     open(&federation);
     if is_root() {
-        titech.ok(&["map", "add", "root@titech", "daemon"]);
+        titech.ok(&["map", "add", "--yes", "root@titech", "daemon"]);
     }
     tree(&titech.root().join("run"), files);
     let (unreadable, start) = (files / ONE_OF, Instant::now());
@@ -141,7 +141,7 @@ fn a_user_who_comes_late_with_little_is_done_early() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     open(&federation);
-    kek.ok(&["map", "add", "daemon@titech", "daemon"]);
+    kek.ok(&["map", "add", "--yes", "daemon@titech", "daemon"]);
     let config = titech.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
     let limits = "[queue]\nmax_running = 7\nmax_running_user = 4\nmax_running_link = 6\n";

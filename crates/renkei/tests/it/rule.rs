@@ -180,7 +180,7 @@ fn files_are_forwarded_with_the_rights_of_their_owners() {
     std::fs::create_dir(&raw).unwrap();
     [titech.root(), kek.root(), &drop, &raw].into_iter().for_each(open);
     open(titech.root().parent().unwrap());
-    kek.ok(&["map", "add", "daemon@titech", "daemon"]);
+    kek.ok(&["map", "add", "--yes", "daemon@titech", "daemon"]);
     let give = |path: &Path, user: &str| {
         std::fs::write(path, user).unwrap();
         run(Command::new("chown").arg(user).arg(path));

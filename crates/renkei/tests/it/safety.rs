@@ -174,7 +174,7 @@ fn work_is_done_as_the_mapped_account() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     kek.ok(&["map", "remove", "root@titech"]);
-    kek.ok(&["map", "add", "root@titech", "nobody"]);
+    kek.ok(&["map", "add", "--yes", "root@titech", "nobody"]);
     let scratch = federation.scratch();
     fs::create_dir_all(scratch.join("tree/sub")).unwrap();
     fs::write(scratch.join("tree/small"), b"x").unwrap();
@@ -353,11 +353,11 @@ fn a_pop_without_privileges_serves_its_own_account_only() {
     let cern = Unprivileged::start(titech);
     let file = federation.scratch().join("file");
     fs::write(&file, b"x").unwrap();
-    cern.ok(&["map", "add", "root@titech", "root"]);
+    cern.ok(&["map", "add", "--yes", "root@titech", "root"]);
     let denied = refused(5, "RK-AUTH-9", "cern");
     assert_eq!(refusal(titech.json(&["cp", text(&file), "cern:/data/file"])), denied);
     cern.ok(&["map", "remove", "root@titech"]);
-    cern.ok(&["map", "add", "root@titech", "nobody"]);
+    cern.ok(&["map", "add", "--yes", "root@titech", "nobody"]);
     titech.ok(&["cp", text(&file), "cern:/data/file"]);
     assert_eq!(fs::metadata(cern.data().join("file")).unwrap().uid(), NOBODY);
 }
@@ -445,7 +445,7 @@ fn a_revoked_pop_is_not_believed() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     titech.ok(&["ls", &kek.place("")]);
-    kek.ok(&["revoke", "kek"]);
+    kek.ok(&["revoke", "kek", "--yes"]);
     // The PoP itself says so while it goes on with its old certificate.
     let (status, code, side) = refusal_after(titech, kek);
     assert_eq!((status, code.as_str(), side.as_str()), (6, "RK-AUTH-5", "client"));
@@ -499,12 +499,12 @@ fn shutting_out_ends_what_runs() {
         kek.ok(&["map", "remove", &user]);
     };
     assert_eq!(ends_when(&federation, text(&here), &kek.place("up"), unmap), not_mapped);
-    kek.ok(&["map", "add", &user, &account]);
+    kek.ok(&["map", "add", "--yes", &user, &account]);
     let down = federation.scratch().join("down");
     assert_eq!(ends_when(&federation, &kek.place("large"), text(&down), unmap), not_mapped);
-    kek.ok(&["map", "add", &user, &account]);
+    kek.ok(&["map", "add", "--yes", &user, &account]);
     assert_eq!(ends_when(&federation, &titech.place("large"), &kek.place("over"), unmap), not_mapped);
-    kek.ok(&["map", "add", &user, &account]);
+    kek.ok(&["map", "add", "--yes", &user, &account]);
     // The site of the user, and of the PoP that sends, is not trusted any more.
     let distrust = || {
         kek.ok(&["trust", "remove", "titech"]);

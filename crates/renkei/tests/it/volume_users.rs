@@ -15,7 +15,7 @@ fn federation() -> Federation {
     let kek = &federation.kek;
     if is_root() {
         kek.ok(&["map", "remove", "root@titech"]);
-        kek.ok(&["map", "add", "root@titech", "nobody"]);
+        kek.ok(&["map", "add", "--yes", "root@titech", "nobody"]);
     }
     // Whoever comes may make directories here.
     fs::set_permissions(kek.root(), fs::Permissions::from_mode(0o777)).unwrap();

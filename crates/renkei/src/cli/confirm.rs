@@ -1,0 +1,33 @@
+//! Asks before what is easily typed and hard to take back. Where nobody can be asked, `--yes` is the word.
+
+use renkei_core::error::{Code, Error};
+use std::io::{self, BufRead, IsTerminal};
+
+/// Shows what speaks against it, and goes on only if it is meant.
+///
+/// # Errors
+/// `NotConfirmed` with all that was shown; nothing was changed then.
+pub(super) fn confirm(yes: bool, op: &str, subject: &str, warnings: &[String]) -> Result<(), Error> {
+    if warnings.is_empty() {
+        return Ok(());
+    }
+    let refuse = |why: &str| {
+        Err(Error::new(Code::NotConfirmed, op, subject, format!("{}; {why}", warnings.join("; "))))
+    };
+    if !yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return refuse("nothing was changed");
+    }
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    if yes {
+        return Ok(());
+    }
+    eprint!("{op} {subject}: is this meant? [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" if read.is_ok() => Ok(()),
+        _ => refuse("not confirmed; nothing was changed"),
+    }
+}
