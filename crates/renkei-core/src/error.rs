@@ -289,7 +289,7 @@ codes! {
     PartialFailure = "RK-MOVE-4", Partial, Never, "some files failed",
         "each failure is listed with its own code; after mending them give the same command again";
     Cancelled = "RK-MOVE-5", Interrupted, Later, "stopped on request",
-        "give the same command again to go on where it stopped";
+        "give the same command again to go on where it stopped; `renkei unfinished` shows what is kept for that, and --drop removes it";
     TransferBusy = "RK-MOVE-6", Limit, Later, "the same transfer is already running",
         "wait for it, or stop the other one";
     SameFile = "RK-MOVE-7", Invalid, Never, "source and destination are the same",
@@ -303,9 +303,14 @@ codes! {
     NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
         "one of them is there; copy sources with equal names one after the other, or to different places";
     TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
-        "finish some by giving their commands again; what nobody takes up is forgotten after seven days";
+        "`renkei unfinished SITE` lists them, with --drop it removes them; or give their commands again; what nobody takes up is forgotten after seven days";
     IntoItself = "RK-MOVE-13", Invalid, Never, "source and destination lie one within the other",
         "choose a destination outside the source; with --delete, one that the source is not in";
+
+    UnfinishedUnknown = "RK-MOVE-14", NotFound, Never, "no unfinished copy has that id",
+        "`renkei unfinished SITE` lists yours; what was taken up and ended is not there any more";
+    UnfinishedRuns = "RK-MOVE-15", Invalid, Never, "the copy is running",
+        "`renkei cancel ID` stops one that is queued and frees its room; else stop its command with Ctrl-C first";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",

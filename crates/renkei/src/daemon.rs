@@ -16,6 +16,7 @@ use crate::site::cleanup::spawn_cleanup;
 use crate::site::conditions::spawn_conditions;
 use crate::site::export::Export;
 use crate::site::following::spawn_following;
+use crate::site::giving_up::spawn_giving_up;
 use crate::site::notices::spawn_notices;
 use crate::site::partners::spawn_partners;
 use crate::site::renewal::{renew_at_start, spawn_renewal};
@@ -50,6 +51,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_renewal(&site)?;
     spawn_partners(&site)?;
     spawn_queue(&site)?;
+    spawn_giving_up(&site)?;
     spawn_notices(&site)?;
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
@@ -168,6 +170,10 @@ impl Handler for Local {
             "storages" => {
                 only_administrator(peer, "of the storages")?;
                 Ok(serde_json::to_value(self.site.served()).expect("what is told of storages is plain data"))
+            }
+            "unfinished" => {
+                only_administrator(peer, "of what is unfinished")?;
+                Ok(told(&self.site.all_unfinished(&field(request, "what")?)?))
             }
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),

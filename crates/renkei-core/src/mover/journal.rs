@@ -8,13 +8,17 @@
 //! cache still has it; after a reboot (the [`Header::boot`] differs) the reader must compare the bytes with the
 //! recorded digest first. [`Record::Finished`] is written after the file is durable under its final name.
 
+use super::digest::slot_range;
 use crate::entry::Stamp;
 use crate::path::{Place, RelPath};
+use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Version of the record format.
-pub const VERSION: u16 = 2;
+/// Version of the record format. 3 came with [`Record::Transfer`].
+pub const VERSION: u16 = 3;
+/// Oldest version that is read.
+const OLDEST: u16 = 2;
 /// Longest record; a longer length is a broken tail.
 pub const MAX_RECORD_BYTES: usize = 64 << 10;
 
@@ -94,6 +98,8 @@ pub enum Record {
     },
     /// Whose transfer it is; counted against the number one principal may leave unfinished.
     Owner(String),
+    /// The transfer that works on the job from here on: by its id it is given up.
+    Transfer(TransferId),
 }
 
 impl Record {
@@ -139,6 +145,8 @@ pub struct State {
     pub header: Option<Header>,
     /// Whose transfer it is, if that was written.
     pub owner: Option<String>,
+    /// The last one that worked on the job, if that was written.
+    pub transfer: Option<TransferId>,
     /// Files that are done, with the inode they have.
     pub finished: HashMap<PathKey, (Stamp, u64)>,
     /// Files that are partly there.
@@ -176,12 +184,13 @@ impl State {
     fn apply(&mut self, record: Record) -> bool {
         match record {
             Record::Header(header) => {
-                let good = self.header.is_none() && header.version == VERSION;
+                let good = self.header.is_none() && (OLDEST..=VERSION).contains(&header.version);
                 self.header = self.header.take().or(good.then_some(header));
                 return good;
             }
             _ if self.header.is_none() => return false,
             Record::Owner(owner) => self.owner = Some(owner),
+            Record::Transfer(transfer) => self.transfer = Some(transfer),
             Record::Slot { key, source, temp_ino, slot, digest } => {
                 let fresh = Partial { source, temp_ino, slots: BTreeMap::new() };
                 let partial = self.partial.entry(key).or_insert_with(|| fresh.clone());
@@ -204,6 +213,71 @@ impl State {
     /// Whether there is anything to resume.
     pub fn is_empty(&self) -> bool {
         self.finished.is_empty() && self.partial.is_empty()
+    }
+}
+
+/// A journal in short: what is told of it, in little memory however long it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Brief {
+    /// Its first record.
+    pub header: Option<Header>,
+    /// Whose transfer it is, if that was written.
+    pub owner: Option<String>,
+    /// The last one that worked on the job, if that was written.
+    pub transfer: Option<TransferId>,
+    /// Files that are done.
+    pub files_done: u64,
+    partial: HashMap<PathKey, (Stamp, u64, u64)>,
+}
+
+impl Brief {
+    /// Takes records as [`State::absorb`] does.
+    pub fn absorb(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        while let Some((record, after)) = Record::read(rest) {
+            let is_first = self.header.is_none();
+            match record {
+                Record::Header(header) if is_first && (OLDEST..=VERSION).contains(&header.version) => {
+                    self.header = Some(header);
+                }
+                Record::Header(_) => break,
+                _ if is_first => break,
+                record => self.apply(record),
+            }
+            rest = after;
+        }
+        bytes.len() - rest.len()
+    }
+
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Header(_) => {}
+            Record::Owner(owner) => self.owner = Some(owner),
+            Record::Transfer(transfer) => self.transfer = Some(transfer),
+            Record::Slot { key, source, temp_ino, slot, .. } => {
+                let file = self.partial.entry(key).or_insert((source, temp_ino, 0));
+                if (file.0, file.1) != (source, temp_ino) {
+                    *file = (source, temp_ino, 0);
+                }
+                let range = slot_range(slot, source.size);
+                file.2 += range.end.saturating_sub(range.start);
+            }
+            Record::Finished { key, .. } => {
+                self.partial.remove(&key);
+                self.files_done += 1;
+            }
+            Record::Dropped { key } => drop(self.partial.remove(&key)),
+        }
+    }
+
+    /// Files that are partly there.
+    pub fn files(&self) -> u64 {
+        self.partial.len() as u64
+    }
+
+    /// Bytes of them that are whole.
+    pub fn bytes(&self) -> u64 {
+        self.partial.values().map(|(source, _, whole)| (*whole).min(source.size)).sum()
     }
 }
 
@@ -234,6 +308,56 @@ mod tests {
         assert_eq!(good, bytes.len());
         assert_eq!(state.header, Some(header()));
         assert_eq!(state.partial[&[9; 16]].slots.keys().copied().collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn a_journal_of_the_version_before_is_read() {
+        let mut bytes = Vec::new();
+        Record::Header(Header { version: 2, ..header() }).write(&mut bytes);
+        [Record::Owner("alice@kek".into()), slot(1)].iter().for_each(|record| record.write(&mut bytes));
+        let (state, good) = State::read(&bytes);
+        assert_eq!((good, state.partial.len(), state.transfer), (bytes.len(), 1, None));
+        // Who takes it up writes on in it.
+        Record::Transfer([7; 16]).write(&mut bytes);
+        let (state, good) = State::read(&bytes);
+        assert_eq!((good, state.partial.len(), state.transfer), (bytes.len(), 1, Some([7; 16])));
+        for version in [1, VERSION + 1] {
+            let mut bytes = Vec::new();
+            Record::Header(Header { version, ..header() }).write(&mut bytes);
+            assert_eq!((State::read(&bytes).1, Brief::default().absorb(&bytes)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_journal_in_short_says_what_is_whole() {
+        let source = Stamp { size: (2 << 20) + 5, ..Stamp::default() };
+        let slot = |key: u8, temp_ino, slot| Record::Slot {
+            key: [key; 16],
+            source,
+            temp_ino,
+            slot,
+            digest: [0; 32],
+        };
+        let records = [
+            Record::Owner("alice@kek".into()),
+            Record::Transfer([1; 16]),
+            slot(1, 7, 0),
+            slot(1, 7, 2),
+            slot(2, 8, 1),
+            slot(3, 9, 1),
+            Record::Finished { key: [2; 16], source, ino: 8 },
+            Record::Dropped { key: [3; 16] },
+            Record::Transfer([2; 16]),
+        ];
+        let bytes = written(&records);
+        let mut brief = Brief::default();
+        let half = brief.absorb(&bytes[..bytes.len() / 2]);
+        assert_eq!(half + brief.absorb(&bytes[half..]), bytes.len());
+        assert_eq!((brief.files(), brief.bytes(), brief.files_done), (1, (1 << 20) + 5, 1));
+        assert_eq!((brief.owner.as_deref(), brief.transfer), (Some("alice@kek"), Some([2; 16])));
+        // The file was begun anew.
+        brief.absorb(&written(&[slot(1, 10, 0)])[written(&[]).len()..]);
+        assert_eq!(brief.bytes(), 1 << 20);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
 use super::file::{Changed, OpenFiles};
 use super::queue::{Listed, Queued, Story, Submission};
+use super::unfinished::{AboutUnfinished, UnfinishedReply};
 use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
@@ -316,6 +317,8 @@ pub enum Request {
     RenewMount(String),
     /// A PoP tells the newest card of its site to one that trusts it.
     TakeCard(String),
+    /// What did not arrive in full.
+    Unfinished(AboutUnfinished),
 }
 
 impl Request {
@@ -333,6 +336,7 @@ impl Request {
             Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
                 return send.storages();
             }
+            Self::Unfinished(about) => return about.storage.as_deref().into_iter().collect(),
             _ => return Vec::new(),
         };
         vec![place.storage.as_str()]
@@ -683,6 +687,8 @@ pub enum Reply {
     Failures(#[serde(deserialize_with = "batch")] Vec<(u64, EntryFailure)>),
     /// To `Volume`.
     Volume(VolumeReply),
+    /// To `Unfinished`.
+    Unfinished(UnfinishedReply),
 }
 
 /// What an agent goes by: what its PoP says, of the moment it says it.

@@ -14,6 +14,7 @@ pub mod file;
 pub mod frame;
 pub mod message;
 pub mod queue;
+pub mod unfinished;
 pub mod volume;
 
 use crate::error::{Code, Error};

@@ -9,6 +9,7 @@ use renkei_core::queue::Change;
 use renkei_core::wire::buffer::{BufferStatus, Room};
 use renkei_core::wire::message::{EntryFailure, Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
+use renkei_core::wire::unfinished::{UnfinishedReply, Wish};
 use renkei_core::wire::{decode, violation};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -115,6 +116,11 @@ impl<'c> Asker<'c> {
             Reply::Buffer(status) => Ok(status),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// What of everybody's is unfinished at the PoP of this machine, for its administrator.
+    pub(super) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
+        self.ask_socket(&json!({"op": "unfinished", "what": what}))
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, Error> {

@@ -77,6 +77,7 @@ mod transfer;
 mod transfers;
 mod trust;
 mod umount;
+mod unfinished;
 mod unsubscribe;
 mod upload;
 mod verify;
@@ -179,6 +180,7 @@ enum Command {
     Retry(change::Args),
     Wait(wait::Args),
     Buffer(buffer::Args),
+    Unfinished(unfinished::Args),
     Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
@@ -237,6 +239,7 @@ impl Command {
             Command::Retry(args) => change::run(Change::Retry, args, context),
             Command::Wait(args) => wait::run(args, context),
             Command::Buffer(args) => buffer::run(args, context),
+            Command::Unfinished(args) => unfinished::run(args, context),
             Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),

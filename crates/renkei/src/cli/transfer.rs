@@ -861,7 +861,10 @@ impl<'a> Run<'a> {
             local: local.as_os_str().as_bytes().to_vec(),
             account: Account::own()?.name,
         };
-        Journal::open(&self.context.home()?.journal_dir(), &header, &*unlimited()).map(Some)
+        let (mut journal, state) =
+            Journal::open(&self.context.home()?.journal_dir(), &header, &*unlimited())?;
+        journal.name(&state, self.transfer)?;
+        Ok(Some((journal, state)))
     }
 }
 

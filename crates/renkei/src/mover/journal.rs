@@ -4,7 +4,8 @@
 //! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::journal::{Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
+use renkei_core::mover::journal::{Brief, Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
+use renkei_core::wire::message::TransferId;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -116,6 +117,16 @@ impl Journal {
         self.append(&bytes)
     }
 
+    /// Says which transfer works on it from here on, unless that is the last one of what was read as `state`.
+    pub fn name(&mut self, state: &State, transfer: TransferId) -> Result<(), Error> {
+        if state.transfer == Some(transfer) {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        Record::Transfer(transfer).write(&mut bytes);
+        self.append(&bytes)
+    }
+
     /// Appends whole records.
     pub fn append(&mut self, records: &[u8]) -> Result<(), Error> {
         self.file.write_all(records).map_err(|error| broken(&self.path, error))
@@ -146,6 +157,34 @@ fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State,
             return Ok(Some((state, good)));
         }
     }
+}
+
+/// What a journal says in short, and whether a transfer has it open; `None` if there is none any more.
+pub fn look(path: &Path) -> Result<Option<(Brief, bool)>, Error> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| broken(path, error))?,
+    };
+    let (mut brief, mut bytes) = (Brief::default(), Vec::new());
+    loop {
+        let part = (&mut file).take(PART_BYTES).read_to_end(&mut bytes);
+        let part = part.map_err(|error| broken(path, error))?;
+        let used = brief.absorb(&bytes);
+        bytes.drain(..used);
+        if part == 0 || bytes.len() > RECORD_HEAD_BYTES + MAX_RECORD_BYTES {
+            break;
+        }
+    }
+    // A lock for reading would stand in the way of one that begins at this moment; this one is gone in the next.
+    let running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    Ok(Some((brief, running)))
+}
+
+/// The journals in a folder.
+pub fn list(folder: &Path) -> Vec<PathBuf> {
+    let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
+    let is_journal = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "journal");
+    listing.flatten().map(|listed| listed.path()).filter(is_journal).collect()
 }
 
 /// Cuts a torn tail off. A journal without one keeps its time: only what is added to it makes it younger.

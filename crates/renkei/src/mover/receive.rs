@@ -239,6 +239,10 @@ pub fn receive(
     threads.into_iter().for_each(|thread| drop(thread.join()));
     journal.join().expect("a panic aborts the process");
     if ended.is_err() {
+        // What was whole after the journal was written last.
+        if let Err(error) = session.write_journal() {
+            tracing::warn!(%error, "some of what is whole will be sent again");
+        }
         free_room(&session, &job.account);
     }
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;

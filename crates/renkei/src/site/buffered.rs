@@ -225,8 +225,11 @@ impl Site {
         match buffer.owner_of(id) {
             Some(owner) if who.is_none_or(|who| *who == owner) => {
                 let cause = "it was given up before it was handed in";
-                self.transfers
-                    .stop_of(&hex_id(id), &Error::new(Code::Cancelled, "upload", hex_id(id), cause));
+                self.transfers.stop_of(
+                    &hex_id(id),
+                    None,
+                    &Error::new(Code::Cancelled, "upload", hex_id(id), cause),
+                );
                 buffer.leave(id)?;
                 tracing::info!(target: "audit", transfer = hex_id(id), %owner, "upload given up");
                 Ok(true)

@@ -43,11 +43,20 @@ pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
 /// Removes what the job with this key left, unless it is in use.
 pub(super) fn clean_up_job(site: &Site, job: u64) {
     let path = Journal::path_of(&site.home().journal_dir(), job);
-    let later = SystemTime::now() + 2 * ABANDONED_AFTER;
-    match clean_one(&path, later, &|header| destination(site, header)) {
+    match drop_one(site, &path) {
         Ok(removed) => tracing::info!(journal = %path.display(), ?removed, "nobody took up what was written"),
         Err(error) => tracing::debug!(journal = %path.display(), %error, "it stays for now"),
     }
+}
+
+/// Removes one journal of a PoP with its files, however young it is; `None` if a transfer has it.
+pub(super) fn drop_one(site: &Site, path: &Path) -> Result<Option<u64>, Error> {
+    clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &|header| destination(site, header))
+}
+
+/// The same of one of the command line of this account.
+pub fn drop_own(path: &Path) -> Result<Option<u64>, Error> {
+    clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &local_destination)
 }
 
 /// Removes what was abandoned before `now`.

@@ -22,6 +22,7 @@ mod far_locks;
 mod fetching;
 pub mod files;
 pub mod following;
+pub mod giving_up;
 mod handing;
 pub mod history;
 pub(crate) mod holding;
@@ -57,6 +58,7 @@ pub mod tickets;
 mod touched;
 pub mod transfer;
 mod trimming;
+pub mod unfinished;
 pub mod verifying;
 pub mod view;
 pub mod volumes;
@@ -179,6 +181,7 @@ pub struct Site {
     managing: Mutex<()>,
     pub(crate) lending: desks::Lending,
     pub(crate) left_drafts: desks::LeftDrafts,
+    giving_up: giving_up::GivingUp,
 }
 
 impl Site {
@@ -221,6 +224,7 @@ impl Site {
             managing: Mutex::default(),
             lending: desks::Lending::default(),
             left_drafts: desks::LeftDrafts::default(),
+            giving_up: giving_up::GivingUp::default(),
         });
         fetching.belongs_to(&site);
         Ok(site)

@@ -376,6 +376,11 @@ impl Site {
             Some(access) => Some(self.delegate_again(access, id)?),
             None => None,
         };
+        // With its end its credential goes.
+        let credential = match change {
+            Change::Cancel => self.queue.catalogue()?.credential(id)?,
+            _ => None,
+        };
         let with = With { credential: fresh.as_deref(), ..With::default() };
         let row = self.queue.happen(id, &event, &may, &with)?;
         tracing::info!(target: "audit", transfer = hex_id(id), owner = row.owner, by = who.map(|who| who.to_string()), ?change, "changed");
@@ -384,6 +389,7 @@ impl Site {
         }
         self.stop_as_wished(&row);
         self.leave_buffer(&row);
+        self.give_up(&row, credential);
         self.queue.ring();
         Ok(())
     }

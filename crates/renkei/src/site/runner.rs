@@ -321,18 +321,21 @@ impl Run<'_> {
         // Blocks that a full target did not keep are no way further.
         let kept = !matches!(&outcome, Err(error) if error.kind() == Kind::NoSpace);
         let further = progress.files_done > before || (kept && progress.bytes_moved >= SLOT_BYTES);
+        // With its end its credential goes.
+        let credential = self.site.queue.catalogue().and_then(|all| all.credential(&self.row.id));
         self.store_end(outcome, further);
         self.site.queue.active().remove(&self.row.id);
         self.site.queue.load().end(&self.row.owner, &self.link);
         self.site.queue.ring();
-        self.free_buffer();
+        self.free_room(credential.ok().flatten());
     }
 
-    /// What ended needs its files in the buffer no more, now that this is stored.
-    fn free_buffer(&self) {
+    /// What ended needs its files in the buffer no more, now that this is stored; what was given up none anywhere.
+    fn free_room(&self, credential: Option<Vec<u8>>) {
         if let Ok(Some(row)) = self.site.queue.catalogue().and_then(|catalogue| catalogue.load(&self.row.id))
         {
             self.site.leave_buffer(&row);
+            self.site.give_up(&row, credential);
         }
     }
 

@@ -179,9 +179,11 @@ impl Transfers {
         self.history().way(site)
     }
 
-    /// Stops what belongs to one transfer, and waits until it has let go.
-    pub(super) fn stop_of(&self, id: &str, error: &Error) {
-        let is_of = |running: &Running| running.status.id == id;
+    /// Stops what belongs to one transfer, of one principal if one is named, and waits until it has let go.
+    pub(super) fn stop_of(&self, id: &str, of: Option<&str>, error: &Error) {
+        let is_of = |running: &Running| {
+            running.status.id == id && of.is_none_or(|principal| running.status.principal == principal)
+        };
         let all = self.lock();
         let of = all.values().filter(|(_, running)| is_of(running));
         let stops: Vec<Stop> = of.map(|(_, running)| running.stop.clone()).collect();

@@ -16,6 +16,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Right, Scope};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::Request;
+use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
 use std::time::SystemTime;
 
 impl Site {
@@ -131,6 +132,11 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         // Nothing is read or written there in the user's name: the ends prove themselves to each other.
         Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
+        Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. })
+            if transfer == scope.transfer() =>
+        {
+            Ok(())
+        }
         _ => Err("it is for a transfer, which needs nothing of the kind".into()),
     }
 }
@@ -175,6 +181,11 @@ mod tests {
         };
         assert!(through("kek").is_ok() && through("titech").is_ok() && through("osaka").is_err());
         assert!(check(&scope(), &Request::Line).is_err());
+        let unfinished =
+            |what| check(&scope(), &Request::Unfinished(AboutUnfinished { storage: None, what }));
+        let give_up = |transfer| unfinished(Wish::GiveUp { transfer, owner: "alice@kek".into() });
+        assert!(give_up([7; 16]).is_ok() && give_up([8; 16]).is_err());
+        assert!(unfinished(Wish::List).is_err() && unfinished(Wish::Drop(Vec::new())).is_err());
         check(&scope(), &Request::Whoami).unwrap();
         check(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
     }

@@ -183,6 +183,7 @@ impl Site {
         check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
         let (mut journal, state) = Journal::open(&folder, &header, memory)?;
         journal.sign(&state, &owner)?;
+        journal.name(&state, open.transfer)?;
         Ok(Some((journal, state)))
     }
 

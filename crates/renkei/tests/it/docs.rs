@@ -165,6 +165,7 @@ fn json_output_is_as_documented() {
     see_volumes(&federation, &mut pages);
     see_queue_verbs(&federation, &mut pages);
     see_a_running_transfer(&mut federation, &mut pages);
+    see_what_is_unfinished(&federation, &mut pages);
     see_the_buffer(&mut federation, &mut pages);
     pages.check_all_seen();
 }
@@ -338,6 +339,24 @@ fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
     crate::conditions::comes(titech, "configuration", "");
     pages.see("status", &titech.json(&["status"]).1);
     std::fs::write(&map, good).unwrap();
+}
+
+fn see_what_is_unfinished(federation: &Federation, pages: &mut Pages) {
+    let Federation { titech, kek, .. } = federation;
+    let big = federation.scratch().join("big");
+    let mut copy =
+        titech.command().args(["-q", "cp", "--limit", "2M"]).arg(big).arg(kek.place("slow")).spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let listed = loop {
+        let (_, listed) = titech.json(&["unfinished", "kek"]);
+        let is_there = listed["unfinished"].as_array().is_some_and(|all| !all.is_empty());
+        if is_there || std::time::Instant::now() > deadline {
+            break listed;
+        }
+    };
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    pages.see("unfinished", &listed);
 }
 
 fn status_of_running(federation: &Federation, copy: &mut Child) -> Option<Value> {

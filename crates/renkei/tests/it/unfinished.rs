@@ -4,14 +4,22 @@
 use crate::errors::Mounted;
 use crate::federation::{Federation, Site};
 use crate::proxy::Proxy;
+use crate::queue::{self, SLOWLY, detach, large};
+use crate::raw;
 use crate::tree::MIB;
+use renkei::identity::authority::Authority;
+use renkei::identity::credential::Credential;
+use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::slot_range;
 use renkei_core::mover::journal::State;
+use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedReply, Wish};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long anything here may take.
 const WITHIN: Duration = Duration::from_secs(40);
@@ -184,4 +192,169 @@ fn a_file_that_does_not_fit_takes_no_room() {
     );
     assert!(error["cause"].as_str().unwrap().contains("are free"), "{report}");
     assert_eq!((temps(&small), taken(&small)), (Vec::new(), 0));
+}
+
+/// A queued copy from titech to kek of which something is whole there; its id.
+fn begun(federation: &Federation, name: &str) -> String {
+    let Federation { titech, kek, .. } = federation;
+    if !titech.root().join("large").exists() {
+        large(titech, "large");
+    }
+    let id = detach(titech, &[&SLOWLY[..], &[&titech.place("large"), &kek.place(name)]].concat());
+    until("something is whole", || whole(kek) > 2 << 20);
+    id
+}
+
+/// Nothing is left of any copy at a site.
+fn until_clean(site: &Site) {
+    until("what was given up is gone", || temps(site.root()).is_empty() && journals(site).is_empty());
+}
+
+#[test]
+fn what_is_cancelled_frees_its_room_at_once() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    // One that runs.
+    let id = begun(&federation, "runs");
+    titech.ok(&["cancel", &id]);
+    until_clean(kek);
+    // One that is paused.
+    let id = begun(&federation, "paused");
+    titech.ok(&["pause", &id]);
+    queue::until(titech, &id, |told| told["state"] == "paused");
+    assert!(!temps(kek.root()).is_empty(), "what is paused goes on where it is");
+    titech.ok(&["cancel", &id]);
+    until_clean(kek);
+    assert!(!kek.root().join("runs").exists() && !kek.root().join("paused").exists());
+    // It may be tried again, from the beginning.
+    titech.ok(&["retry", &id]);
+    assert_eq!(queue::ended(titech, &id), 0);
+    queue::same(&titech.root().join("large"), &kek.root().join("paused"));
+    until_clean(kek);
+}
+
+#[test]
+fn a_site_that_is_away_hears_later_of_what_was_cancelled() {
+    let mut federation = Federation::two();
+    let id = begun(&federation, "waits");
+    federation.kek.stop();
+    let titech = &federation.titech;
+    queue::until(titech, &id, |told| told["state"] == "waiting");
+    titech.ok(&["cancel", &id]);
+    assert!(!temps(federation.kek.root()).is_empty());
+    // Also if the PoP that is to tell it was restarted.
+    federation.titech.restart();
+    federation.kek.restart();
+    until_clean(&federation.kek);
+}
+
+/// An upload that was interrupted and left something whole at kek; what was listed of it.
+fn interrupted(stage: &Stage) -> Value {
+    let Federation { titech, kek, .. } = &stage.federation;
+    let run = Run::start(titech, &["cp", text(&stage.source), &kek.place("copy")]);
+    until("something is whole", || whole(kek) > 4 << 20);
+    run.interrupt();
+    let mut listed = Value::Null;
+    until("it does not run any more", || {
+        let (status, report) = titech.json(&["unfinished", "kek"]);
+        assert_eq!(status, 0, "{report}");
+        listed = report["unfinished"][0].clone();
+        listed["running"] == false
+    });
+    listed
+}
+
+/// What a site answers about what is unfinished.
+fn ask(from: &Site, credential: &Credential, to: &Site, what: Wish) -> Result<UnfinishedReply, Error> {
+    let request = Request::Unfinished(AboutUnfinished { storage: None, what });
+    match raw::connect(from, credential, to)?.ask(request)? {
+        Reply::Unfinished(reply) => Ok(reply),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_unfinished_is_listed_and_dropped_by_whom_it_belongs_to() {
+    let stage = Stage::set_up();
+    let Federation { titech, kek, .. } = &stage.federation;
+    let listed = interrupted(&stage);
+    let (id, owner) = (listed["id"].as_str().unwrap(), listed["owner"].as_str().unwrap());
+    assert_eq!((owner, &listed["files"]), (&*format!("{}@titech", crate::federation::account()), &1.into()));
+    assert_eq!((listed["at"].as_str(), listed["to"].as_str()), (Some("kek"), Some("/data")));
+    assert_eq!(listed["bytes"].as_u64(), Some(whole(kek)));
+    // Somebody else of that site, with an account at kek, sees and removes nothing of it.
+    kek.ok(&["map", "add", "bob@titech", &crate::federation::account()]);
+    let authority = Authority::load(&raw::home(titech)).unwrap();
+    let bob = raw::issue_user(&authority, "bob", 1, SystemTime::now());
+    let ask_bob = |what| ask(titech, &bob, kek, what);
+    assert_eq!(ask_bob(Wish::List).unwrap().listed, []);
+    assert_eq!(ask_bob(Wish::Drop(vec![id.into()])).unwrap_err().code, Code::UnfinishedUnknown);
+    assert_eq!(ask_bob(Wish::Drop(Vec::new())).unwrap().listed, []);
+    let transfer: [u8; 16] = renkei::catalogue::parse_id(id).unwrap();
+    let give_up = |owner: &str| Wish::GiveUp { transfer, owner: owner.into() };
+    assert_eq!(ask_bob(give_up(owner)).unwrap().listed, []);
+    assert!(!temps(kek.root()).is_empty());
+    // The administrator of kek sees it, and its owner removes it.
+    let (_, all) = kek.json(&["unfinished", "--all"]);
+    assert_eq!(
+        (&all["unfinished"][0]["id"], &all["unfinished"][0]["owner"]),
+        (&id.into(), &owner.into()),
+        "{all}"
+    );
+    let (status, report) = titech.json(&["unfinished", "kek", "--drop", "--id", "ffff"]);
+    assert_eq!((status, report["error"]["code"].as_str()), (3, Some("RK-MOVE-14")), "{report}");
+    let (status, report) = titech.json(&["unfinished", "kek", "--drop", "--id", &id[..8]]);
+    assert_eq!(
+        (status, &report["dropped"], &report["unfinished"][0]["id"]),
+        (0, &true.into(), &id.into()),
+        "{report}"
+    );
+    assert!(temps(kek.root()).is_empty() && journals(kek).is_empty());
+    assert_eq!(titech.json(&["unfinished", "kek"]).1["unfinished"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_pop_gives_up_for_users_of_its_own_site_alone() {
+    let stage = Stage::set_up();
+    let Federation { titech, kek, .. } = &stage.federation;
+    let listed = interrupted(&stage);
+    let transfer = renkei::catalogue::parse_id(listed["id"].as_str().unwrap()).unwrap();
+    let owner = listed["owner"].as_str().unwrap().to_owned();
+    let host = |site: &Site| Credential::host(&raw::home(site), SystemTime::now()).unwrap();
+    let give_up = |owner: &str| Wish::GiveUp { transfer, owner: owner.into() };
+    let code = |from: &Site, what| ask(from, &host(from), kek, what).unwrap_err().code;
+    // kek's own PoP does not speak for users of titech, and no PoP sees what users have.
+    assert_eq!(code(kek, give_up(&owner)), Code::NotAllowed);
+    assert_eq!(code(titech, give_up("alice@kek")), Code::NotAllowed);
+    assert_eq!(code(titech, Wish::List), Code::NotAllowed);
+    assert_eq!(code(titech, Wish::Drop(Vec::new())), Code::NotAllowed);
+    assert!(!temps(kek.root()).is_empty());
+    let given_up = ask(titech, &host(titech), kek, give_up(&owner)).unwrap();
+    assert_eq!((given_up.listed.len(), given_up.dropped), (1, true));
+    assert!(temps(kek.root()).is_empty() && journals(kek).is_empty());
+}
+
+#[test]
+fn what_was_to_arrive_on_this_machine_is_listed_and_dropped_there() {
+    let stage = Stage::set_up();
+    let Federation { titech, kek, .. } = &stage.federation;
+    fs::rename(&stage.source, kek.root().join("large")).unwrap();
+    let here = stage.federation.scratch().join("here");
+    fs::create_dir(&here).unwrap();
+    let run = Run::start(titech, &["cp", &kek.place("large"), text(&here.join("copy"))]);
+    until("something is whole", || whole(titech) > 4 << 20);
+    // What runs is not removed.
+    let (status, report) = titech.json(&["unfinished", "--drop"]);
+    assert_eq!((status, &report["unfinished"]), (0, &Value::Array(Vec::new())), "{report}");
+    let running = titech.json(&["unfinished"]).1["unfinished"][0].clone();
+    assert_eq!(running["running"], true, "{running}");
+    let named = ["unfinished", "--drop", "--id", running["id"].as_str().unwrap()];
+    let (status, report) = titech.json(&named);
+    assert_eq!((status, report["error"]["code"].as_str()), (2, Some("RK-MOVE-15")), "{report}");
+    run.interrupt();
+    let told = titech.ok(&["unfinished"]);
+    assert!(told.contains(&format!("this machine:{}", here.display())) && told.contains("kept"), "{told}");
+    assert_eq!(titech.json(&named).0, 0);
+    assert!(temps(&here).is_empty());
+    assert!(titech.ok(&["unfinished"]).contains("nothing is unfinished"));
 }

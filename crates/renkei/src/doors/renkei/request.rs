@@ -75,6 +75,9 @@ pub(super) fn handle(
             let link = control.sender();
             alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)
         }
+        Request::Unfinished(about) if proof.principal.user_name().is_none() => {
+            site.give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
+        }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.expect_here(&access, &request)?;
@@ -216,6 +219,7 @@ fn operate(
         }
         Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
         Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
+        Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
         Request::Console => Reply::Console(site.console_link(Some(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })

@@ -1,0 +1,241 @@
+//! What did not arrive in full here: telling of it, and removing it when it is given up.
+//!
+//! The receivers' journals say what there is; a user sees and removes his own, the administrator everybody's. A transfer
+//! that was cancelled is given up by its id, in its owner's name: with the credential that the owner delegated for it, or
+//! by the PoP of the owner's site, which speaks for its users. What runs is not removed: it is stopped before.
+
+use super::Site;
+use super::access::{Access, Proof};
+use super::cleanup::{ABANDONED_AFTER, drop_one};
+use crate::mover::hex;
+use crate::mover::journal::{list, look};
+use crate::net::unix_ms;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::mover::journal::Brief;
+use renkei_core::wire::message::{BATCH_ENTRIES, TransferId};
+use renkei_core::wire::unfinished::{AboutUnfinished, MAX_NAMED, Unfinished, UnfinishedReply, Wish};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long it is waited for a receiver that was stopped to let its journal go.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A journal and what is told of it.
+pub struct Left {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is told of it.
+    pub told: Unfinished,
+    brief: Brief,
+}
+
+impl Site {
+    /// What a user has unfinished here, and what becomes of it.
+    ///
+    /// # Errors
+    /// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`, and what keeps a file from being removed.
+    pub fn unfinished(&self, access: &Access, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
+        let owner = access.principal.to_string();
+        let answer = match &about.what {
+            Wish::GiveUp { transfer, .. } => self.give_up_here(transfer, &owner),
+            what => self.see_to_unfinished(Some(&owner), what),
+        };
+        answer.map_err(|error| error.at(access.site()))
+    }
+
+    /// The same for the administrator, of everybody.
+    pub fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
+        let answer = match what {
+            Wish::GiveUp { transfer, owner } => self.give_up_here(transfer, owner),
+            what => self.see_to_unfinished(None, what),
+        };
+        answer.map_err(|error| error.at(self.name().as_str()))
+    }
+
+    /// A PoP says that a user of its site gave a transfer up.
+    ///
+    /// # Errors
+    /// `NotAllowed` of users of other sites, and for all else.
+    pub fn give_up_for(&self, proof: &Proof, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
+        let refused = |cause: &str| Err(Error::new(Code::NotAllowed, "give up", &proof.principal, cause));
+        let (Principal::Host(site), Wish::GiveUp { transfer, owner }) = (&proof.principal, &about.what)
+        else {
+            return refused("a PoP gives up transfers of its users, and sees nothing else of them");
+        };
+        match Principal::parse(owner) {
+            Ok(user) if user.user_name().is_some() && user.site() == site => {
+                self.give_up_here(transfer, owner)
+            }
+            _ => refused("it is no user of that site"),
+        }
+    }
+
+    /// Ends a transfer that its owner gave up, if it runs here, and removes what of it is here.
+    pub(super) fn give_up_here(&self, transfer: &TransferId, owner: &str) -> Result<UnfinishedReply, Error> {
+        let id = hex(transfer);
+        let error = Error::new(Code::Cancelled, "receive", &id, "its owner gave it up");
+        self.transfers.stop_of(&id, Some(owner), &error);
+        let all = left(&self.home().journal_dir(), false)?;
+        let is_meant = |left: &Left| {
+            left.brief.transfer == Some(*transfer) && left.brief.owner.as_deref() == Some(owner)
+        };
+        let meant: Vec<Left> = all.into_iter().filter(is_meant).collect();
+        for left in &meant {
+            let removed = self.drop_when_let_go(&left.path)?;
+            tracing::info!(target: "audit", transfer = id, owner, removed, "given up: what had arrived was removed");
+        }
+        Ok(UnfinishedReply { listed: meant.into_iter().map(|left| left.told).collect(), dropped: true })
+    }
+
+    fn drop_when_let_go(&self, path: &Path) -> Result<u64, Error> {
+        let deadline = Instant::now() + LET_GO_WITHIN;
+        loop {
+            match drop_one(self, path) {
+                Ok(Some(removed)) => return Ok(removed),
+                Ok(None) if Instant::now() > deadline => {
+                    let cause = "its receiver does not end";
+                    return Err(Error::new(Code::TransferBusy, "give up", path.display(), cause));
+                }
+                Ok(None) => std::thread::sleep(LOOK_EVERY),
+                // It came to its end, or another removed it.
+                Err(_) if !path.exists() => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn see_to_unfinished(&self, owner: Option<&str>, what: &Wish) -> Result<UnfinishedReply, Error> {
+        let mut all = left(&self.home().journal_dir(), false)?;
+        // One that does not say whose it is, is the administrator's to remove.
+        all.retain(|left| owner.is_none_or(|owner| left.brief.owner.as_deref() == Some(owner)));
+        let Wish::Drop(named) = what else {
+            all.truncate(BATCH_ENTRIES);
+            let listed = all.into_iter().map(|left| left.told).collect();
+            return Ok(UnfinishedReply { listed, dropped: false });
+        };
+        let mut chosen = choose(all, named)?;
+        chosen.truncate(BATCH_ENTRIES);
+        let mut listed = Vec::new();
+        for Left { path, told, .. } in chosen {
+            match drop_one(self, &path)? {
+                Some(removed) => {
+                    let (id, owner, by) = (&told.id, &told.owner, owner.unwrap_or("the administrator"));
+                    tracing::info!(target: "audit", id, owner, by, removed, "dropped");
+                    listed.push(told);
+                }
+                // It was taken up at this moment.
+                None if named.is_empty() => {}
+                None => return Err(runs(&told)),
+            }
+        }
+        Ok(UnfinishedReply { listed, dropped: true })
+    }
+}
+
+/// Those that are named by the first digits of their ids, or if none are all that do not run.
+///
+/// # Errors
+/// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`.
+pub fn choose(mut all: Vec<Left>, named: &[String]) -> Result<Vec<Left>, Error> {
+    if named.is_empty() {
+        all.retain(|left| !left.told.running);
+        return Ok(all);
+    }
+    let mut chosen: Vec<Left> = Vec::new();
+    for digits in named.iter().take(MAX_NAMED).map(|digits| digits.to_ascii_lowercase()) {
+        let (mut of_it, others): (Vec<Left>, Vec<Left>) =
+            all.into_iter().partition(|left| !digits.is_empty() && left.told.id.starts_with(&digits));
+        all = others;
+        match of_it.pop() {
+            // A file for each of its storages, of one transfer.
+            Some(one) if of_it.iter().all(|other| other.told.id == one.told.id) => of_it.push(one),
+            Some(_) => return Err(Error::new(Code::IdAmbiguous, "look up", &digits, "")),
+            None if chosen.iter().any(|left| left.told.id.starts_with(&digits)) => {}
+            None => return Err(Error::new(Code::UnfinishedUnknown, "look up", &digits, "")),
+        }
+        if let Some(running) = of_it.iter().find(|left| left.told.running) {
+            return Err(runs(&running.told));
+        }
+        chosen.append(&mut of_it);
+    }
+    Ok(chosen)
+}
+
+fn runs(told: &Unfinished) -> Error {
+    Error::new(Code::UnfinishedRuns, "drop", &told.id, format!("it writes to {}", told.to))
+}
+
+/// What the journals of a folder tell, oldest first: those of a PoP's storages, or those of `local` folders. What mounts
+/// write is not among them: it is theirs to take up.
+pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
+    let mut all = Vec::new();
+    for path in list(folder) {
+        let Some((brief, running)) = look(&path)? else { continue };
+        let Some(header) = &brief.header else { continue };
+        let is_copy = brief.transfer.is_some() || brief.files() + brief.files_done > 0;
+        if header.to.is_none() != local || !is_copy {
+            continue;
+        }
+        let to = match &header.to {
+            Some(place) => place.to_string(),
+            None => String::from_utf8_lossy(&header.local).into_owned(),
+        };
+        let written = path.metadata().and_then(|data| data.modified());
+        let written_ms = written.map_or(0, unix_ms);
+        let told = Unfinished {
+            id: brief.transfer.as_ref().map_or_else(|| format!("{:016x}", header.job), |id| hex(id)),
+            owner: brief.owner.clone().unwrap_or_default(),
+            to,
+            files: brief.files(),
+            bytes: brief.bytes(),
+            files_done: brief.files_done,
+            written_ms,
+            until_ms: written_ms + ABANDONED_AFTER.as_millis() as u64,
+            running,
+        };
+        all.push(Left { path, told, brief });
+    }
+    all.sort_by(|a, b| (a.told.written_ms, &a.told.id).cmp(&(b.told.written_ms, &b.told.id)));
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_of(id: &str, running: bool) -> Left {
+        let told = Unfinished {
+            id: id.into(),
+            owner: "alice@kek".into(),
+            to: "/data/run7".into(),
+            files: 1,
+            bytes: 1,
+            files_done: 0,
+            written_ms: 1,
+            until_ms: 2,
+            running,
+        };
+        Left { path: PathBuf::from(id), told, brief: Brief::default() }
+    }
+
+    fn chosen(all: &[(&str, bool)], named: &[&str]) -> Result<Vec<String>, Code> {
+        let all = all.iter().map(|(id, running)| left_of(id, *running)).collect();
+        let named: Vec<String> = named.iter().map(|digits| (*digits).to_owned()).collect();
+        let chosen = choose(all, &named).map_err(|error| error.code)?;
+        Ok(chosen.into_iter().map(|left| left.told.id).collect())
+    }
+
+    #[test]
+    fn what_is_named_is_chosen_and_what_runs_is_not() {
+        let all = [("aa01", false), ("aa02", true), ("bb01", false), ("bb01", false)];
+        assert_eq!(chosen(&all, &[]).unwrap(), ["aa01", "bb01", "bb01"]);
+        assert_eq!(chosen(&all, &["BB"]).unwrap(), ["bb01", "bb01"]);
+        assert_eq!(chosen(&all, &["aa01", "aa0"]), Err(Code::UnfinishedRuns));
+        assert_eq!(chosen(&all, &["bb", "bb01"]).unwrap(), ["bb01", "bb01"]);
+        assert_eq!(chosen(&all, &["aa"]), Err(Code::IdAmbiguous));
+        assert_eq!(chosen(&all, &["cc"]), Err(Code::UnfinishedUnknown));
+        assert_eq!(chosen(&all, &[""]), Err(Code::UnfinishedUnknown));
+    }
+}
