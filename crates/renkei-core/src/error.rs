@@ -441,6 +441,9 @@ codes! {
         "write the old name back to `site` in config.toml; `renkei site rename NAME` says how a site gets another name";
     RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
         "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
+    BackupInvalid = "RK-CONF-12", Integrity, Never, "the folder is not a whole backup of renkei",
+        "name the folder that `renkei backup FOLDER` made; if it was copied since, copy it again with all that is in it, or take \
+         an earlier backup";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",

@@ -46,6 +46,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     renew_at_start(&home, &config, SystemTime::now())?;
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
+    site.begin_after_restore()?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
     spawn_renewal(&site)?;

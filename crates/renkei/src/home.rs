@@ -172,6 +172,11 @@ impl Home {
         self.state.join("storages")
     }
 
+    /// Says that what is here was restored from a backup and the PoP has not run since.
+    pub fn restored_file(&self) -> PathBuf {
+        self.state.join("restored")
+    }
+
     /// Journals of transfers.
     pub fn journal_dir(&self) -> PathBuf {
         self.state.join("journal")

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 /// A volume's number, the same at all sites.
 pub type VolumeId = [u8; 16];
 
+/// A log of a volume: another one after each restore of its home.
+pub type Incarnation = [u8; 16];
+
 /// Records that one answer brings at most.
 pub const MOST_RECORDS: u32 = super::message::BATCH_ENTRIES as u32;
 
@@ -116,6 +119,17 @@ pub enum AboutVolume {
         #[serde(deserialize_with = "batch")]
         versions: Vec<(NodeId, u64)>,
     },
+    /// A follower asks the home whether its log is the one that was followed. Answer: `Lineage`.
+    Lineage {
+        /// The volume.
+        volume: VolumeId,
+        /// The incarnation that the asker followed, if it ever heard of one.
+        incarnation: Option<Incarnation>,
+        /// The last record that it has.
+        after: u64,
+        /// BLAKE3 of that record, if it is known.
+        mark: Option<[u8; 32]>,
+    },
 }
 
 /// What a user may ask for who makes volumes or manages one.
@@ -201,6 +215,22 @@ pub enum VolumeReply {
     Duties(Duties),
     /// For each version its BLAKE3, if that was noted.
     Digests(#[serde(deserialize_with = "batch")] Vec<Option<[u8; 32]>>),
+    /// Which log the home has.
+    Lineage {
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// How the asker's records stand to it.
+        descent: Descent,
+    },
+}
+
+/// How the records that a follower has stand to the log of its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Descent {
+    /// They are of this log.
+    Same,
+    /// Those up to this record are; later ones are of another log.
+    Until(u64),
 }
 
 /// What a follower tells its home of itself.

@@ -5,10 +5,12 @@
 //! is durable when it returns. Non-goal: data of files.
 
 mod connections;
+mod duplicate;
 mod notices;
 mod schema;
 mod transfers;
 mod tree;
+mod tree_anew;
 mod tree_asked;
 mod tree_away;
 mod tree_copy;
@@ -21,12 +23,15 @@ mod tree_rows;
 mod tree_usage;
 mod trees;
 
+pub use duplicate::duplicate;
 pub use notices::Notice;
 pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
 pub(crate) use tree::follow_names;
 pub use tree::{Held, Position, VolumeTree, own_version};
+pub use tree_anew::Anew;
 pub use tree_asked::Asked;
 pub use tree_away::{Away, AwayAt, OWN};
+pub use tree_copy::{MARK, record_digest};
 pub use trees::{Trees, VolumeId};
 
 use crate::home::{Home, make_private_dir};
@@ -100,6 +105,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// The database server that a configuration names, as it may be shown; none for SQLite in the PoP's directory.
+pub fn server(named: &str) -> Option<String> {
+    (!named.is_empty()).then(|| Engine::Server(named.into()).shown())
 }
 
 fn escape(c: char) -> String {

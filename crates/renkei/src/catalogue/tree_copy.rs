@@ -6,8 +6,16 @@ use super::tree_home::stored;
 use super::tree_rows::{Many, Script, Value, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Effects, NodeId, Numbered, Origin, Record};
-use renkei_core::wire::violation;
+use renkei_core::wire::{encode, violation};
 use std::collections::BTreeMap;
+
+/// Under which key a copy has the number of its last record, and the digest of that.
+pub const MARK: &str = "mark";
+
+/// The digest of a record, the same at all sites.
+pub fn record_digest(record: &Record) -> [u8; 32] {
+    *blake3::hash(&encode(record)).as_bytes()
+}
 
 impl VolumeTree {
     /// Stores what records did, and forgets changes of `origin`, this site, that they settle. Those that the tree holds
@@ -43,6 +51,9 @@ impl VolumeTree {
         store(&mut script, self.shown(), effects);
         self.forget_pending(&mut script, own);
         self.put_held(&mut script, held);
+        if let Some(last) = new.last() {
+            self.put_note(&mut script, MARK, encode(&(last.seq, record_digest(last))));
+        }
         self.store_position(&mut script, &position);
         self.base.run("follow", work.commit_with(script))?;
         self.count_again(before, position.seq)
@@ -80,7 +91,7 @@ const FORGET_PENDING: Many = Many {
     between: " OR ",
     after: "",
 };
-const KEEP: Many = Many {
+pub(super) const KEEP: Many = Many {
     before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
     row: "($1, ?, ?)",
     between: ", ",

@@ -6,6 +6,8 @@
 
 mod agent;
 mod asker;
+mod backup;
+mod backup_set;
 mod buffer;
 mod cat;
 mod change;
@@ -57,6 +59,7 @@ mod queued;
 mod renew;
 mod replicate;
 mod report;
+mod restore;
 mod revoke;
 mod rm;
 mod rmdir;
@@ -184,6 +187,8 @@ enum Command {
     Route(route::Args),
     Revoke(revoke::Args),
     Renew(renew::Args),
+    Backup(backup::Args),
+    Restore(restore::Args),
     Lab(lab::Args),
     Mount(mount::Args),
     MountCredential(mount_credential::Args),
@@ -244,6 +249,8 @@ impl Command {
             Command::Whoami(args) => whoami::run(args, context),
             Command::Revoke(args) => revoke::run(args, context),
             Command::Renew(args) => renew::run(args, context),
+            Command::Backup(args) => backup::run(args, context),
+            Command::Restore(args) => restore::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Mount(args) => mount::run(args, context),
             Command::MountCredential(args) => mount_credential::run(args, context),

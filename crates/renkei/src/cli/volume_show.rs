@@ -2,6 +2,7 @@
 
 use super::output::Report;
 use super::quantity::human;
+use super::time::local;
 use super::volume_kept::{write_care, write_holds, write_kept, write_verified};
 use super::{Context, login};
 use crate::home::Home;
@@ -9,14 +10,19 @@ use crate::identity::socket;
 use crate::volume::facts::{self, Facts};
 use crate::volume::grant::{Grant, Level};
 use crate::volume::pending::Refusal;
+use crate::volume::reconcile::Reconciled;
 use crate::volume::shown::Shown;
 use crate::volume::{Followed, Scanned, Standing};
+use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::units::milliseconds;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
+
+/// Names of each kind that are shown of what was done after a restore.
+const SHOWN: usize = 10;
 
 /// Asks the PoP of this directory.
 pub(super) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T, Error> {
@@ -100,6 +106,9 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
         if !followed.fellows.is_empty() {
             writeln!(out, "others     {}: content comes from there, too", followed.fellows.join(", "))?;
         }
+        if let Some(restored) = &followed.restored {
+            write_restored(restored, home, out)?;
+        }
         write_own_changes(followed, out)?;
         if let Some(holds) = &standing.holds {
             write_holds(holds, out)?;
@@ -155,4 +164,32 @@ fn write_scan(scan: &Scanned, out: &mut dyn Write) -> io::Result<()> {
     let Scanned { dirs, new, gone, changed, attributes, failed, .. } = scan;
     write!(out, "last scan  {dirs} directories in {took}: ")?;
     writeln!(out, "{new} new, {gone} gone, {changed} changed, {attributes} other attributes, {failed} failed")
+}
+
+/// What was done when the home turned out to be restored from a backup.
+fn write_restored(restored: &Reconciled, home: &str, out: &mut dyn Write) -> io::Result<()> {
+    let Reconciled { at_unix, records_before, records_now, .. } = restored;
+    writeln!(
+        out,
+        "restored   {home}, noticed {}: its log ended at {records_now} and {records_before} had been followed",
+        local(FileTime { secs: *at_unix as i64, nanos: 0 }, "%Y-%m-%d %H:%M")
+    )?;
+    for (what, names) in [
+        ("only here, handed in", &restored.kept),
+        ("newer here, handed in", &restored.renewed),
+        ("differed, so it is beside the home's", &restored.beside),
+        ("removed here, so also there", &restored.removed),
+        ("at neither site any more", &restored.lost),
+        ("only here, put aside below the volume's directory", &restored.aside),
+    ] {
+        if names.count > 0 {
+            writeln!(out, "           {} {what}:", names.count)?;
+            names.paths.iter().take(SHOWN).try_for_each(|path| writeln!(out, "             {path}"))?;
+            let more = names.count.saturating_sub(SHOWN as u64);
+            if more > 0 {
+                writeln!(out, "             and {more} more (--json lists 100)")?;
+            }
+        }
+    }
+    Ok(())
 }

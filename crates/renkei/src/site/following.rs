@@ -19,6 +19,7 @@ use crate::volume::Facts;
 use crate::volume::care::Care;
 use crate::volume::followed::Writer;
 use crate::volume::grant::{Grant, folders};
+use crate::volume::lineage::{Claim, note_followed};
 use crate::volume::pending::Pending;
 use crate::volume::recovery::recover;
 use crate::volume::trailing::{RunAs, apply};
@@ -29,7 +30,7 @@ use renkei_core::namespace::{Kind, NodeId, Numbered, Origin, Record};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::file::Changed;
 use renkei_core::wire::message::{Reply, Request};
-use renkei_core::wire::volume::{AboutVolume, MOST_RECORDS, VolumeReply, VolumeStatus};
+use renkei_core::wire::volume::{AboutVolume, Descent, MOST_RECORDS, VolumeReply, VolumeStatus};
 use renkei_core::wire::{decode, encode, parts, violation};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -89,6 +90,11 @@ impl Following {
         if let Some(standing) = self.lock().get_mut(id) {
             change(standing);
         }
+    }
+
+    /// Why a volume is not followed for now.
+    pub(super) fn note_trouble(&self, id: &VolumeId, error: Error) {
+        self.change(id, |standing| standing.trouble = Some(error));
     }
 
     /// How it stands with a volume.
@@ -190,7 +196,13 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
         Ok(())
     };
     let pending = &contents.pending;
-    let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
+    let (mut session, found) = site.home_of_log(facts, tree)?;
+    if let Some((incarnation, descent)) = found {
+        if let Descent::Until(until) = descent {
+            site.reconcile(&mut session, name, facts, &contents, (incarnation, until))?;
+        }
+        note_followed(tree, incarnation)?;
+    }
     let origin = enlist(&mut session, name, facts, pending)?;
     let is_late = site.following.standing(&facts.id).is_late;
     if is_late || tree.position()?.seq == 0 || tree.has_late_copy()? {
@@ -201,7 +213,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
         site.following.change(&facts.id, |standing| standing.is_late = false);
     }
     tree.remove_old_copies()?;
-    pending.call();
+    pending.on_connected();
     let mut last = 0;
     while is_followed(site, facts) {
         let (mut seq, mut broken) = (tree.position()?.seq, None);
@@ -227,6 +239,9 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
             Ok(())
         })?;
         broken.map_or(Ok(()), Err)?;
+        if last < seq {
+            return Err(shorter(name, &facts.home, seq, last));
+        }
         *heard = true;
         site.note_asked(&facts.home, None);
         site.following.change(&facts.id, |standing| {
@@ -243,6 +258,12 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
         }
     }
     Ok(())
+}
+
+/// The home's log ends before the last record that is here.
+pub(super) fn shorter(name: &str, home: &SiteName, seq: u64, last: u64) -> Error {
+    let cause = format!("record {seq} was followed, and the log of {home} ends at {last}");
+    Error::new(Code::HistoryDiffers, "follow", name, cause)
 }
 
 /// What to ask after a record: pages of the log ahead of their answers if there are known to be more, else one that waits.
@@ -382,8 +403,14 @@ impl Site {
                 self.note_asked(proof.principal.site(), None);
                 self.collect_from(volume, proof.principal.site());
                 // Who waits has what it says; others ask ahead.
-                if patience_ms > 0 && self.tree_for(proof, volume, Need::Read).is_ok() {
-                    self.confirmed.on_follower(volume, proof.principal.site(), after);
+                if patience_ms > 0
+                    && let Ok((facts, tree)) = self.open_for(proof, volume, Need::Read)
+                {
+                    let (site, last) = (proof.principal.site(), tree.position()?.seq);
+                    if after > last {
+                        return Err(shorter("volume", &facts.home, after, last));
+                    }
+                    self.confirmed.on_follower(volume, site, after);
                 }
                 let tree = || {
                     let (facts, tree) = self.open_for(proof, volume, Need::Read)?;
@@ -426,6 +453,10 @@ impl Site {
                     None => self.tree_for_others(proof, volume)?,
                 };
                 noted_digests(&tree, &versions).map(VolumeReply::Digests)
+            }
+            AboutVolume::Lineage { volume, incarnation, after, mark } => {
+                let tree = self.tree_for(proof, volume, Need::Read)?;
+                self.tell_lineage(proof.principal.site(), volume, &tree, &Claim { incarnation, after, mark })
             }
             other => Err(violation("volume", format_args!("{other:?} of a PoP"))),
         }

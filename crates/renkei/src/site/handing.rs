@@ -11,7 +11,7 @@ use crate::volume::pending::Pending;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Numbered;
 use renkei_core::wire::message::Request;
-use renkei_core::wire::volume::{AboutVolume, MOST_CHANGES, VolumeReply};
+use renkei_core::wire::volume::{AboutVolume, Descent, MOST_CHANGES, VolumeReply};
 use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -66,10 +66,19 @@ fn may_hand_in(pending: &Pending) -> bool {
 
 /// One connection: what is there is handed in, and what comes, as long as something does.
 fn converse(site: &Arc<Site>, name: &str, pending: &Pending, facts: &Facts) -> Result<(), Error> {
-    let mut session = site.dialler(&site.snapshot())?.connect(&facts.home)?;
+    let connections = pending.connections();
+    let (mut session, found) = site.home_of_log(facts, pending.tree())?;
+    if let Some((_, Descent::Until(until))) = found {
+        // They name what is in another tree; who follows compares the two.
+        let cause = format!("the logs are one up to record {until} alone");
+        return Err(Error::new(Code::HistoryDiffers, "hand in", name, cause));
+    }
     let (mut sent, mut calls, mut quiet) =
         (0, pending.wait_for_call(u64::MAX, Duration::ZERO), Duration::ZERO);
     while is_followed(site, facts) && may_hand_in(pending) {
+        if pending.connections() != connections {
+            return Ok(());
+        }
         if pending.wants_room() {
             site.ask_duties(&mut session, name, facts, true)?;
         }

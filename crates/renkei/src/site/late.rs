@@ -64,6 +64,34 @@ pub(super) fn take_pages(
     Ok(())
 }
 
+/// Takes the whole tree of the home's log of now, without showing it; none if that is not wanted any more. Pages that came before
+/// may be of another log.
+///
+/// # Errors
+/// What the home says; `CatalogueFailed`.
+pub(super) fn take_another(
+    session: &mut Session,
+    volume: VolumeId,
+    tree: &VolumeTree,
+    origin: Origin,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Option<VolumeTree>, Error> {
+    let late = tree.late_copy()?;
+    for begun in 0.. {
+        let first = ask_page(session, volume, None)?;
+        late.load(origin, &first)?;
+        if first.next.is_some() {
+            take_rest(session, volume, &late, origin, go_on)?;
+        }
+        match take_records(session, volume, &late, origin, go_on) {
+            Err(error) if error.code == Code::RecordsForgotten && begun < MOST_BEGINS => {}
+            Err(error) => return Err(error),
+            Ok(is_whole) => return Ok(is_whole.then_some(late)),
+        }
+    }
+    Ok(None)
+}
+
 fn ask_page(session: &mut Session, volume: VolumeId, after: Option<Reached>) -> Result<Box<Page>, Error> {
     match ask(session, AboutVolume::Page { volume, after })? {
         VolumeReply::Page(page) => Ok(page),

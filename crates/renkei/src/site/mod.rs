@@ -41,6 +41,7 @@ mod probing;
 mod pulling;
 pub mod push;
 pub mod queue;
+mod reconcile;
 pub mod renewal;
 pub mod replicas;
 pub mod revocation;
@@ -177,6 +178,7 @@ pub struct Site {
     placing: placing::Placing,
     verifying: verifying::Verifying,
     confirmed: trimming::Confirmed,
+    strays: reconcile::Strays,
     /// Held while what is known of a volume changes.
     managing: Mutex<()>,
     pub(crate) lending: desks::Lending,
@@ -221,6 +223,7 @@ impl Site {
             placing: placing::Placing::default(),
             verifying: verifying::Verifying::default(),
             confirmed: trimming::Confirmed::default(),
+            strays: reconcile::Strays::default(),
             managing: Mutex::default(),
             lending: desks::Lending::default(),
             left_drafts: desks::LeftDrafts::default(),

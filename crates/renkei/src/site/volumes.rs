@@ -195,8 +195,10 @@ impl Site {
             let is_whole = enlisted.is_some_and(|enlisted| enlisted.is_ready);
             let (refused, waiting_s) = (own.refusals()?, own.waiting().map(|waiting| waiting.as_secs()));
             let fellows = own.fellows().iter().map(|fellow| fellow.site.to_string()).collect();
+            let restored = own.reconciled()?;
             let followed =
-                Some(Followed { last, heard_s, is_whole, writes, pending, waiting_s, refused, fellows });
+                Followed { last, heard_s, is_whole, writes, pending, waiting_s, refused, fellows, restored };
+            let followed = Some(followed);
             let holds = Some(self.holding.shown(&facts.id, facts));
             let (verified, duties) = (self.verified(facts)?, self.holding.duties(&facts.id));
             let used = rows_here(&duties, own.room_left());
@@ -221,7 +223,9 @@ impl Site {
         });
         let used = used.collect();
         let away = snapshot.only_at(&volume)?;
-        Ok(Standing { kept, used, verified, away, ..volume.standing()? })
+        let standing = volume.standing()?;
+        let trouble = standing.trouble.clone().or_else(|| self.strays.trouble(&facts.id));
+        Ok(Standing { kept, used, verified, away, trouble, ..standing })
     }
 
     /// Compares a volume's catalogue with its plain files now.

@@ -26,12 +26,14 @@ pub mod grant;
 pub mod guarded;
 mod keeper;
 mod known;
+pub mod lineage;
 mod notes;
 pub mod only_here;
 mod paths;
 pub mod pending;
 mod plain;
 mod quota;
+pub mod reconcile;
 pub mod recovery;
 mod room;
 pub mod shown;
@@ -56,7 +58,7 @@ pub use facts::Facts;
 pub use spoiled::Judged;
 pub use view::VolumeStore;
 
-use crate::catalogue::{Trees, VolumeId, VolumeTree};
+use crate::catalogue::{OWN, Trees, VolumeId, VolumeTree};
 use crate::home::{Home, make_private_dir};
 use crate::store::Store;
 use crate::store::leases::{self, LeaseTable};
@@ -65,6 +67,7 @@ use crate::store::marker::Identity;
 use care::UseRow;
 use keeper::{Keeper, Shared};
 use pending::{Pending, Refusal};
+use reconcile::Reconciled;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
 use renkei_core::namespace::allowance::{Allowance, Claim};
@@ -77,7 +80,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use watch::Watch;
 
 /// The volumes that a PoP has open.
@@ -228,6 +231,9 @@ pub struct Followed {
     /// The other sites that follow, as far as the home told: they give out what they hold.
     #[serde(default)]
     pub fellows: Vec<String>,
+    /// What was done when the home was found to be restored from a backup, the last time.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub restored: Option<Reconciled>,
 }
 
 /// What a scan found.
@@ -422,6 +428,7 @@ impl Volume {
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases));
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
+        tree.give_from(OWN, least_number())?;
         let volume = Volume { at: at.clone(), store, tree, shared };
         volume.start()?;
         Ok(volume)
@@ -561,6 +568,12 @@ impl From<keeper::Scan> for Scanned {
 }
 
 /// The directory of a volume's plain files.
+/// A number of a node that no earlier run of the PoP has given, whatever the tree was restored from: it grows with the clock, faster
+/// than files are made for long.
+fn least_number() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() << 12
+}
+
 fn folder(at: &Site) -> PathBuf {
     at.root.join(Path::new(std::ffi::OsStr::from_bytes(at.path.as_bytes())))
 }

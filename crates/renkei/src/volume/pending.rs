@@ -52,6 +52,22 @@ pub struct Enlisted {
     pub is_ready: bool,
 }
 
+/// What the tree has of what the home said.
+pub(super) fn enlisted_note(enlisted: &Enlisted) -> (String, Vec<u8>) {
+    (ENLISTED.to_owned(), encode(enlisted))
+}
+
+/// Notes that a copy is of a moment before the last one: changes may have been made since, so nothing is numbered before all records
+/// are here.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn note_restored(tree: &VolumeTree) -> Result<(), Error> {
+    let Some(bytes) = tree.note(ENLISTED)? else { return Ok(()) };
+    let enlisted: Enlisted = decode("enlisted", &bytes)?;
+    tree.set_note(ENLISTED, &encode(&Enlisted { is_ready: false, ..enlisted }))
+}
+
 /// A change of this site that the home refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -101,6 +117,11 @@ impl Seen {
         }
     }
 
+    /// Forgets all of a log that is followed no more.
+    pub(super) fn forget(&mut self, enlisted: Enlisted) {
+        *self = Seen { enlisted: Some(enlisted), ..Seen::default() };
+    }
+
     /// Forgets what is settled.
     pub(super) fn forget_times(&mut self) {
         let oldest = self.follower.as_ref().and_then(|follower| follower.pending(0).next());
@@ -135,6 +156,8 @@ pub(super) struct Progress {
     error: Option<Error>,
     /// Counts what those wait for that hand changes in.
     calls: u64,
+    /// How often the home was connected to anew.
+    connections: u64,
     is_stopped: bool,
 }
 
@@ -558,17 +581,23 @@ impl Pending {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn begin_anew(&self) -> Result<(), Error> {
+        let mut turn = self.quiet_turn()?;
+        let enlisted = self.enlisted();
+        enlisted.map_or(Ok(()), |enlisted| self.resume(&mut turn.state, enlisted.origin, Vec::new()))
+    }
+
+    /// Waits for the turn, with all that was made stored.
+    ///
+    /// # Errors
+    /// Why it cannot be stored.
+    pub fn quiet_turn(&self) -> Result<Turn<'_>, Error> {
         loop {
             self.flush()?;
-            let mut turn = self.turn();
-            let is_stored = {
-                let progress = lock(&self.progress);
-                progress.queue.is_empty() && !progress.is_storing
-            };
-            if is_stored {
-                let enlisted = self.enlisted();
-                let anew = |enlisted: Enlisted| self.resume(&mut turn.state, enlisted.origin, Vec::new());
-                return enlisted.map_or(Ok(()), anew);
+            let turn = self.turn();
+            let progress = lock(&self.progress);
+            if progress.queue.is_empty() && !progress.is_storing {
+                drop(progress);
+                return Ok(turn);
             }
         }
     }
@@ -715,6 +744,18 @@ impl Pending {
     pub fn call(&self) {
         lock(&self.progress).calls += 1;
         self.moved.notify_all();
+    }
+
+    /// The home was connected to anew: what was handed in before may be gone there with the one before.
+    pub fn on_connected(&self) {
+        let mut progress = lock(&self.progress);
+        (progress.connections, progress.calls) = (progress.connections + 1, progress.calls + 1);
+        self.moved.notify_all();
+    }
+
+    /// How often that was.
+    pub fn connections(&self) -> u64 {
+        lock(&self.progress).connections
     }
 
     /// Ends the thread that stores.

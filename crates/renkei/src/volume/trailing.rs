@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Runs something to its end as the account whose plain files these are.
 pub type RunAs<'a> = dyn Fn(Box<dyn FnOnce() + Send>) -> Result<(), Error> + 'a;
 
-fn run_one<T: Send + 'static>(
+pub(super) fn run_one<T: Send + 'static>(
     run_as: &RunAs<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {

@@ -356,6 +356,26 @@ fn an_agent_of_a_site_without_a_port_is_reached_over_two_lines() {
 }
 
 #[test]
+fn an_agent_that_was_restored_serves_without_another_login() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let mut agent = Agent::start(&person, &world.titech);
+    // In the directory itself, which it is not part of.
+    let saved = person.dir.join("saved");
+    person.ok(&["backup", saved.to_str().unwrap()]);
+    assert!(!saved.join("config/saved").exists());
+    agent.kill9();
+    for lost in ["state", "user", "trust"] {
+        let _ = fs::remove_dir_all(person.dir.join(lost));
+    }
+    person.ok(&["restore", saved.to_str().unwrap()]);
+    agent.restart();
+    let file = world.file("file", b"after the restore");
+    person.ok(&["cp", &file, &agent.place("up")]);
+    assert_eq!(fs::read(agent.root.join("up")).unwrap(), b"after the restore");
+}
+
+#[test]
 fn a_queued_copy_survives_kills_of_agent_and_pops() {
     let mut world = World::start();
     let (here, there) = (world.person(&world.titech), world.person(&world.kek));

@@ -416,6 +416,27 @@ fn what_is_gone_from_the_buffer_ends_its_transfer_clearly() {
 }
 
 #[test]
+fn what_is_in_a_buffer_on_another_disk_goes_on_after_a_restore() {
+    let mut federation = Federation::two();
+    let (scratch, folder) = (federation.scratch(), federation.scratch().join("buffer"));
+    fs::create_dir(&folder).unwrap();
+    give_buffer(&mut federation.titech, &format!("size_mib = 64\npath = {folder:?}"));
+    federation.kek.stop();
+    let source = file(&federation, "f", MIB);
+    let id = detach(&federation.titech, &[text(&source), "kek:/data/f"]);
+    let saved = scratch.join("saved");
+    federation.titech.ok(&["backup", text(&saved)]);
+    federation.titech.kill9();
+    fs::remove_dir_all(federation.titech.dir()).unwrap();
+    federation.titech.ok(&["restore", text(&saved)]);
+    federation.titech.restart();
+    federation.kek.restart();
+    federation.titech.ok(&["retry", &id]);
+    assert_eq!(ended(&federation.titech, &id), 0, "{:#}", why(&federation.titech, &id));
+    assert!(fs::read(federation.kek.root().join("f")).unwrap() == fs::read(&source).unwrap());
+}
+
+#[test]
 fn a_byte_that_changed_in_the_buffer_is_caught_and_named() {
     let mut federation = two(64);
     federation.kek.stop();

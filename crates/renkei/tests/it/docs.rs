@@ -167,6 +167,7 @@ fn json_output_is_as_documented() {
     see_a_running_transfer(&mut federation, &mut pages);
     see_what_is_unfinished(&federation, &mut pages);
     see_the_buffer(&mut federation, &mut pages);
+    see_a_restored_home(&mut federation, &mut pages);
     pages.check_all_seen();
 }
 
@@ -202,6 +203,37 @@ fn see_volumes(federation: &Federation, pages: &mut Pages) {
         pages.see(verb, &titech.json(arguments).1);
     }
     pages.see("volume unsubscribe", &titech.json(&["volume", "unsubscribe", "held"]).1);
+}
+
+/// What a site that follows a volume tells after its home was put back from a backup.
+fn see_a_restored_home(federation: &mut Federation, pages: &mut Pages) {
+    let folder = federation.scratch().join("saved");
+    let folder = folder.to_str().unwrap();
+    let account = account();
+    let with = ["--from", "kek", "--storage", "data", "--account", &account];
+    federation.titech.ok(&[&["volume", "subscribe", "held"], &with[..]].concat());
+    pages.see("backup", &federation.kek.json(&["backup", folder]).1);
+    federation.kek.ok(&["volume", "check", "held"]);
+    std::fs::write(federation.kek.root().join("dir/late"), "after the backup").unwrap();
+    let begun = std::time::Instant::now();
+    let wait = |what: &str| {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    while !federation.titech.ok(&["ls", "/held"]).contains("late") {
+        wait("the change does not come");
+    }
+    federation.kek.kill9();
+    std::fs::remove_dir_all(federation.kek.dir()).unwrap();
+    pages.see("restore", &federation.kek.json(&["restore", folder]).1);
+    federation.kek.restart();
+    loop {
+        let shown = federation.titech.json(&["volume", "show", "held"]).1;
+        if !shown["standing"]["followed"]["restored"].is_null() {
+            return pages.see("volume show", &shown);
+        }
+        wait("titech does not notice that kek was restored");
+    }
 }
 
 fn prepare(federation: &Federation) {

@@ -5,6 +5,7 @@
 mod administration;
 mod agent;
 mod away;
+mod backup;
 mod browser;
 mod buffer;
 mod care;
@@ -49,6 +50,7 @@ mod queue_bad;
 mod queue_many;
 mod raw;
 mod records;
+mod restored;
 mod revoked;
 mod rule;
 mod safety;

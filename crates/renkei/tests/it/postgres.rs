@@ -58,6 +58,30 @@ impl Postgres {
         format!("postgres:///postgres?host={}&user=renkei", self.data().display())
     }
 
+    /// What `pg_dump` saves of it.
+    pub fn dump(&self) -> Vec<u8> {
+        let dump = Command::new(self.program("pg_dump"))
+            .args(["--clean", "--if-exists", &self.url()])
+            .output()
+            .unwrap();
+        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+        dump.stdout
+    }
+
+    /// Puts back what was saved.
+    pub fn restore(&self, dump: &[u8]) {
+        let file = self.folder.path().join("dump.sql");
+        fs::write(&file, dump).unwrap();
+        let mut psql = Command::new(self.program("psql"));
+        let restored =
+            psql.args(["-q", "-v", "ON_ERROR_STOP=1", "-f"]).arg(file).arg(self.url()).output().unwrap();
+        assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        programs().expect("the server was started by one of them").join(name)
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.path().join("pg")
     }

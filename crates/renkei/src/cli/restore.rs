@@ -1,0 +1,69 @@
+//! `renkei restore`: puts back what `renkei backup` saved.
+
+use super::output::Report;
+use super::{Context, backup_set, login};
+use crate::identity::socket;
+use renkei_core::error::{Code, Error};
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Put back what `renkei backup` saved, where nothing is yet
+///
+/// The PoP does not run meanwhile. When it is started, sites that follow its volumes hear that it was restored, compare their copies,
+/// and hand in what only they have (`renkei volume show NAME` there tells what they did).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder that `renkei backup` made
+    folder: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Restored {
+    folder: String,
+    site: Option<String>,
+    files: usize,
+    dir: String,
+    /// The database server that has the catalogue.
+    server: Option<String>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    if socket::request(&login::socket(&home, None), &json!({"op": "status"})).is_ok() {
+        let cause = "a PoP runs there; stop it first (`systemctl stop renkei`)";
+        return Err(Error::new(Code::AlreadyInitialised, "restore", home.config_dir().display(), cause));
+    }
+    let list = backup_set::read(&args.folder)?;
+    backup_set::put_back(&list, &args.folder, &home)?;
+    let restored = Restored {
+        folder: args.folder.display().to_string(),
+        files: list.files.len(),
+        site: list.site,
+        dir: home.config_dir().display().to_string(),
+        server: list.server,
+    };
+    context.output.done(&restored)?;
+    Ok(0)
+}
+
+impl Report for Restored {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let of = self.site.as_ref().map_or_else(String::new, |site| format!(" of {site}"));
+        writeln!(out, "{} files{of} are back in {}", self.files, self.dir)?;
+        if let Some(server) = &self.server {
+            writeln!(
+                out,
+                "its catalogue is in {server}: put that back with pg_restore before the PoP is started"
+            )?;
+        }
+        match self.site {
+            Some(_) => writeln!(
+                out,
+                "next: put the data of its storages back, then start it (`systemctl start renkei`) and see `renkei doctor`"
+            ),
+            None => writeln!(out, "next: start what runs here, as `renkei agent`"),
+        }
+    }
+}

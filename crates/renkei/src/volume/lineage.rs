@@ -1,0 +1,170 @@
+//! Which log a volume has: its incarnation at the home, and how a follower tells that it has followed another one.
+//!
+//! A home that was restored from a backup, or lost its tree, goes on with a log whose records are others than those that were
+//! followed. Each log has an incarnation: a number that is drawn when it is begun and when it goes on after a restore, with the
+//! record up to which it is the one before. A follower says with which incarnation it was, its last record and the digest of
+//! that record; the digest tells also of a restore that nobody announced.
+
+use crate::catalogue::{MARK, VolumeTree, record_digest};
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::volume::{Descent, Incarnation};
+use renkei_core::wire::{decode, encode};
+use serde::{Deserialize, Serialize};
+
+/// Under which key the home's tree has its lineage.
+const LINEAGE: &str = "lineage";
+/// Under which key a follower's copy has the incarnation that it follows.
+const FOLLOWED: &str = "incarnation";
+
+/// The incarnations of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The one of now.
+    pub now: Incarnation,
+    /// Those before it, each with the last record that the next one has of it.
+    before: Vec<(Incarnation, u64)>,
+}
+
+/// What a follower says of the records that it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// With which incarnation it was; none if it never heard of one.
+    pub incarnation: Option<Incarnation>,
+    /// Its last record.
+    pub after: u64,
+    /// The digest of that record, if it is known.
+    pub mark: Option<[u8; 32]>,
+}
+
+impl Lineage {
+    /// That of a volume's log at its home; a log that has none gets the incarnation `fresh`.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn of_home(tree: &VolumeTree, fresh: Incarnation) -> Result<Self, Error> {
+        if let Some(bytes) = tree.note(LINEAGE)? {
+            return decode("lineage", &bytes);
+        }
+        let lineage = Lineage { now: fresh, before: Vec::new() };
+        tree.set_note(LINEAGE, &encode(&lineage))?;
+        Ok(lineage)
+    }
+
+    /// Notes that the tree was restored: its log goes on as another one.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn restored(tree: &VolumeTree, fresh: Incarnation) -> Result<(), Error> {
+        let mut lineage = Lineage::of_home(tree, fresh)?;
+        if lineage.now != fresh {
+            lineage.before.push((lineage.now, tree.position()?.seq));
+            lineage.now = fresh;
+            tree.set_note(LINEAGE, &encode(&lineage))?;
+        }
+        Ok(())
+    }
+
+    /// Up to which record this log is that of an incarnation; none if it was never of it.
+    fn common(&self, incarnation: &Incarnation) -> Option<u64> {
+        if self.now == *incarnation {
+            return Some(u64::MAX);
+        }
+        let from = self.before.iter().position(|(known, _)| known == incarnation)?;
+        self.before[from..].iter().map(|(_, seq)| *seq).min()
+    }
+
+    /// How the records of a follower stand to this log, which ends at `last`; `mark_here` is the digest of the record that the
+    /// follower has last, if it is known here.
+    pub fn judge(&self, claim: &Claim, last: u64, mark_here: Option<[u8; 32]>) -> Descent {
+        let common = claim.incarnation.map_or(Some(u64::MAX), |known| self.common(&known));
+        let Some(common) = common else { return Descent::Until(0) };
+        if claim.after > common {
+            return Descent::Until(common);
+        }
+        let differs = claim.mark.zip(mark_here).is_some_and(|(theirs, ours)| theirs != ours);
+        // Nobody knows from which record on.
+        if claim.after > last || differs { Descent::Until(0) } else { Descent::Same }
+    }
+}
+
+/// The digest of a record of a log, if that goes back so far.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn mark_at(tree: &VolumeTree, seq: u64) -> Result<Option<[u8; 32]>, Error> {
+    let Some(before) = seq.checked_sub(1) else { return Ok(None) };
+    match tree.log(before, 1) {
+        Ok(records) => Ok(records.first().map(record_digest)),
+        Err(error) if error.code == Code::RecordsForgotten => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a follower says of its copy.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn claim(tree: &VolumeTree) -> Result<Claim, Error> {
+    let after = tree.position()?.seq;
+    let incarnation = match tree.note(FOLLOWED)? {
+        Some(bytes) => Some(decode("incarnation", &bytes)?),
+        None => None,
+    };
+    let mark: Option<(u64, [u8; 32])> = match tree.note(MARK)? {
+        Some(bytes) => Some(decode("mark", &bytes)?),
+        None => None,
+    };
+    let mark = mark.filter(|(seq, _)| *seq == after).map(|(_, mark)| mark);
+    Ok(Claim { incarnation, after, mark })
+}
+
+/// A follower's copy is one of this incarnation from now on.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn note_followed(tree: &VolumeTree, incarnation: Incarnation) -> Result<(), Error> {
+    let (key, value) = followed_note(incarnation);
+    match tree.note(key)? {
+        Some(known) if known == value => Ok(()),
+        _ => tree.set_note(key, &value),
+    }
+}
+
+/// The note that says so.
+pub(super) fn followed_note(incarnation: Incarnation) -> (&'static str, Vec<u8>) {
+    (FOLLOWED, encode(&incarnation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lineage() -> Lineage {
+        Lineage { now: [3; 16], before: vec![([1; 16], 100), ([2; 16], 80)] }
+    }
+
+    fn judged(incarnation: u8, after: u64, marks: Option<(u8, u8)>) -> Descent {
+        let incarnation = (incarnation > 0).then_some([incarnation; 16]);
+        let claim = Claim { incarnation, after, mark: marks.map(|(theirs, _)| [theirs; 32]) };
+        lineage().judge(&claim, 90, marks.map(|(_, ours)| [ours; 32]))
+    }
+
+    #[test]
+    fn records_are_of_this_log_up_to_where_it_was_restored() {
+        assert_eq!(judged(3, 90, Some((7, 7))), Descent::Same);
+        assert_eq!(judged(2, 80, None), Descent::Same);
+        assert_eq!(judged(2, 81, None), Descent::Until(80));
+        // Restored twice: the second backup is older than the first.
+        assert_eq!(judged(1, 90, None), Descent::Until(80));
+        assert_eq!(judged(9, 5, None), Descent::Until(0));
+    }
+
+    #[test]
+    fn a_restore_that_nobody_announced_is_seen_by_the_records() {
+        assert_eq!(judged(3, 91, None), Descent::Until(0));
+        assert_eq!(judged(3, 90, Some((7, 8))), Descent::Until(0));
+        // Who follows since before there were incarnations.
+        assert_eq!(judged(0, 90, None), Descent::Same);
+        assert_eq!(judged(0, 91, None), Descent::Until(0));
+    }
+}
