@@ -6,6 +6,7 @@
 //! [`journal`] holds what an interrupted transfer may keep. None of them touches a clock, a disk or a socket: the
 //! caller passes time in and does what the machine says, so that the simulator can do the same with faults.
 
+mod closed;
 pub mod commit;
 pub mod digest;
 pub mod filter;

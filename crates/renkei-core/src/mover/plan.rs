@@ -214,6 +214,27 @@ impl Plan {
         }
     }
 
+    /// Gives up what is not handed out yet and `is_lost`.
+    pub fn drop_items(&mut self, is_lost: impl Fn(&Entry) -> bool) -> Vec<Item> {
+        let mut dropped = Vec::new();
+        let mut sift =
+            |items: &mut Vec<Item>| dropped.extend(items.extract_if(.., |item| is_lost(&item.entry)));
+        sift(&mut self.to_offer);
+        sift(&mut self.pack);
+        self.packs.iter_mut().for_each(&mut sift);
+        self.packs.retain(|pack| !pack.is_empty());
+        self.pack_bytes = self.pack.iter().map(|item| item.entry.size()).sum();
+        // Extents that were handed out already are on their way; the receiver reads them off the wire.
+        let is_lost = |large: &Large| is_lost(&large.item.entry);
+        dropped.extend(self.large.iter().filter(|large| is_lost(large)).map(|large| (*large.item).clone()));
+        self.large.retain(|large| !is_lost(large));
+        self.queued -= dropped.len();
+        for item in &dropped {
+            self.digests.remove(&item.id);
+        }
+        dropped
+    }
+
     /// Gives up the extents of a file not handed out yet.
     pub fn drop_file(&mut self, id: EntryId) {
         let before = self.large.len();

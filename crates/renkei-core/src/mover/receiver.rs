@@ -416,8 +416,14 @@ impl Receiver {
         self.failed.insert(path_key(path));
     }
 
-    /// Whether a name did not arrive.
+    /// Whether a name did not arrive: it failed, or the directory it is in takes nothing.
     pub fn has_failed(&self, path: &RelPath) -> bool {
+        let is_closed = |path: &RelPath| path.parent().is_some_and(|parent| self.is_refused(&parent));
+        !self.failed.is_empty() && (self.is_refused(path) || is_closed(path))
+    }
+
+    /// Whether a name failed itself, or a directory takes nothing.
+    pub fn is_refused(&self, path: &RelPath) -> bool {
         self.failed.contains(&path_key(path))
     }
 

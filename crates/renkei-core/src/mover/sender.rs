@@ -4,6 +4,7 @@
 //! goes on, so at most [`MAX_UNACKNOWLEDGED`] of them are under way and the walk waits for the oldest. Directories and
 //! hard links are acknowledged at the end; of those only the numbers are kept, a bit each.
 
+use super::closed::Closed;
 use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
 use crate::entry::{Entry, EntryKind};
@@ -79,6 +80,8 @@ pub struct Sender {
     untold: Vec<EntryFailure>,
     stops_at_first: bool,
     first: Option<Error>,
+    /// Directories of the destination into which nothing is sent any more.
+    closed: Closed,
 }
 
 impl Sender {
@@ -99,6 +102,7 @@ impl Sender {
             untold: Vec::new(),
             stops_at_first: false,
             first: None,
+            closed: Closed::default(),
         }
     }
 
@@ -149,6 +153,10 @@ impl Sender {
             }
         };
         let is_dir = entry.kind == EntryKind::Dir;
+        if !is_dir && self.closed.holds(&entry.path) {
+            self.closed.count(&entry.path);
+            return None;
+        }
         let id = self.plan.handle_entry(origin, entry, digest);
         match open {
             Some(open) => drop(self.open.insert(id, open)),
@@ -207,7 +215,22 @@ impl Sender {
                 self.settle_verdict(&item, verdict);
             }
         }
+        self.drop_closed();
         Ok(())
+    }
+
+    /// Gives up what waits to be sent into directories that take nothing.
+    fn drop_closed(&mut self) {
+        if self.closed.is_empty() {
+            return;
+        }
+        let closed = &self.closed;
+        let is_lost = |entry: &Entry| entry.kind != EntryKind::Dir && closed.holds(&entry.path);
+        for item in self.plan.drop_items(is_lost) {
+            self.open.remove(&item.id);
+            self.hard_links.remove(item.id);
+            self.closed.count(&item.entry.path);
+        }
     }
 
     /// Takes the names a dry run would have sent since the last call.
@@ -312,20 +335,42 @@ impl Sender {
         dir || link
     }
 
-    /// Takes an entry out of what is under way; false if it is not there.
-    fn close(&mut self, id: EntryId) -> bool {
-        self.open.remove(&id).is_some() || self.dirs.remove(id) || self.hard_links.remove(id)
+    /// The receiver could not take an entry, or only without some attribute. A failure under the name of a directory
+    /// above the entry says that the directory takes nothing.
+    pub fn handle_failed(&mut self, failure: EntryFailure) {
+        let Some(id) = failure.id.filter(|_| !failure.kept) else { return self.fail(failure) };
+        self.plan.drop_file(id);
+        match self.open.remove(&id) {
+            Some(open) if open.path == failure.path => self.fail_one(failure),
+            Some(open) => self.fail_closed(Some(open.path), failure),
+            // Their names are not kept: such a failure may be of the entry or of the directory it is in.
+            None if self.dirs.remove(id) || self.hard_links.remove(id) => match failure.error.code {
+                Code::PermissionDenied => self.fail_closed(None, failure),
+                _ => self.fail_one(failure),
+            },
+            None => {}
+        }
     }
 
-    /// The receiver could not take an entry, or only without some attribute.
-    pub fn handle_failed(&mut self, failure: EntryFailure) {
-        if let Some(id) = failure.id.filter(|_| !failure.kept) {
-            self.plan.drop_file(id);
-            if !self.close(id) {
-                return;
-            }
+    /// An entry failed by itself; no news if nothing can be put where it was to go.
+    fn fail_one(&mut self, failure: EntryFailure) {
+        match self.closed.holds(&failure.path) {
+            true => self.closed.count(&failure.path),
+            false => self.fail(failure),
         }
-        self.fail(failure);
+    }
+
+    /// A directory takes nothing, `entry` in it neither.
+    fn fail_closed(&mut self, entry: Option<RelPath>, failure: EntryFailure) {
+        let is_new = !self.closed.holds(&failure.path) && self.closed.insert(&failure.path);
+        if let Some(entry) = entry.filter(|entry| entry.starts_with(&failure.path)) {
+            self.closed.insert_between(&failure.path, &entry);
+            self.closed.count(&entry);
+        }
+        if is_new {
+            self.fail(failure);
+        }
+        self.drop_closed();
     }
 
     fn fail(&mut self, failure: EntryFailure) {
@@ -372,6 +417,13 @@ impl Sender {
             self.fail(EntryFailure { id: Some(id), path: open.path, kept: false, error });
         }
         self.fail_deferred();
+        for (dir, count) in self.closed.counts().iter().filter(|(_, count)| *count > 0) {
+            let told = self.summary.failures.iter_mut().chain(&mut self.untold);
+            for failure in told.filter(|failure| failure.path == *dir && !failure.kept) {
+                let entries = if *count == 1 { "entry" } else { "entries" };
+                failure.error.cause = format!("{}; {count} {entries} in it not sent", failure.error.cause);
+            }
+        }
         (Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }, self.untold)
     }
 
@@ -475,6 +527,41 @@ mod tests {
         assert!(summary.failures.len() > 100, "{}", summary.failures.len());
         let message = crate::wire::encode(&crate::wire::message::Control::Finished(Ok(summary)));
         assert!(message.len() <= crate::wire::frame::MAX_PAYLOAD_BYTES, "{}", message.len());
+    }
+
+    #[test]
+    fn a_directory_that_takes_nothing_is_one_failure_and_gets_nothing_more() {
+        let denied = |id, path: &str| {
+            let path = RelPath::parse(path.as_bytes()).unwrap();
+            let error = Error::new(Code::PermissionDenied, "create", &path, "EACCES");
+            EntryFailure { id: Some(id), path, kept: false, error }
+        };
+        let mut sender = Sender::new(false, false);
+        add(&mut sender, entry("d", EntryKind::Dir));
+        add(&mut sender, file("d/sent", 10));
+        add(&mut sender, file("d/sub/sent", 10));
+        while sender.poll_unit().is_some() {}
+        for waits in ["d/waits", "d/sub/waits", "open"] {
+            add(&mut sender, file(waits, 10));
+        }
+        sender.handle_failed(denied(1, "d"));
+        // A directory in it cannot be made, which one of its files shows.
+        sender.handle_failed(denied(2, "d"));
+        add(&mut sender, file("d/found later", 10));
+        add(&mut sender, entry("d/link", EntryKind::HardLink { to: RelPath::root() }));
+        add(&mut sender, entry("d/new", EntryKind::Dir));
+        let unit = sender.poll_unit().unwrap();
+        let Unit::Pack(items) = unit else { panic!("one pack") };
+        let paths: Vec<&[u8]> = items.iter().map(|item| item.entry.path.as_bytes()).collect();
+        assert_eq!(paths, [&b"open"[..], b"d/new"]);
+        sender.handle_failed(denied(items[1].id, "d"));
+        sender.handle_acked(&[IdRange { first: 0, count: 1 }]).unwrap();
+        sender.handle_acked(&[IdRange { first: items[0].id, count: 1 }]).unwrap();
+        sender.on_walk_done();
+        assert!(sender.is_settled() && sender.is_handed_out());
+        let summary = sender.finish(0);
+        assert_eq!((summary.files, summary.failed, summary.failures.len()), (1, 1, 1));
+        assert_eq!(summary.failures[0].error.cause, "EACCES; 6 entries in it not sent");
     }
 
     #[test]

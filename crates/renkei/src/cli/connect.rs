@@ -37,7 +37,8 @@ pub(super) fn dialler_of(
             trust = learn(&home, credential, silence, site)?;
         }
     }
-    Ok(Dialler::new(credential, Arc::new(trust), silence)?.with_rules(config.route_rules()))
+    let dialler = Dialler::new(credential, Arc::new(trust), silence)?.with_rules(config.route_rules());
+    Ok(dialler.telling(Arc::new(|what: &str| eprintln!("renkei: {what}"))))
 }
 
 /// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.

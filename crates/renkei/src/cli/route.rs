@@ -6,14 +6,18 @@ use super::{Context, connect};
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::credential::Credential;
+use crate::identity::socket;
 use crate::identity::trust::Trust;
 use crate::mover::dial::Dialler;
+use crate::mover::routes::Tested;
+use crate::site::conditions::Condition;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{EndpointPath, SiteName};
 use renkei_core::route::{Step, Way};
 use renkei_core::wire::message::{Reply, Request};
 use serde::Serialize;
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -22,8 +26,8 @@ use std::sync::Arc;
 /// Show the hops by which data would go, and why
 ///
 /// With one place: from here to its site. With two: from the site of the first to that of the second, whose PoPs talk to
-/// each other. Ways are tried in the order shown; the first one that works is taken. Where a place is named, its site is
-/// asked whether an agent has it.
+/// each other. Ways are tried in the order shown; the first one that works is taken. From here each of them is tried now,
+/// and what failed is said. Where a place is named, its site is asked whether an agent has it.
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Examples:\n  renkei route kek\n  renkei route titech:/scratch kek:/raw\n\nWhich lines are up now, \
@@ -48,7 +52,9 @@ struct Row {
     hops: Vec<String>,
     why: String,
     against: Option<String>,
-    /// Whether it is the first that may be taken.
+    /// Why it does not lead there now.
+    failed: Option<String>,
+    /// Whether it is the first that may be taken and did not fail.
     chosen: bool,
 }
 
@@ -97,12 +103,21 @@ fn site_of(argument: &OsStr) -> Result<SiteName, Error> {
 }
 
 /// The ways of this user, or of the PoP in this directory if nobody is logged in.
-fn from_here(to: &SiteName, context: &Context) -> Result<Vec<Step>, Error> {
+fn from_here(to: &SiteName, context: &Context) -> Result<Vec<Tested>, Error> {
     match connect::dialler(context, &[to]) {
-        Ok(dialler) => dialler.plan(to),
-        Err(error) if error.code == Code::NotLoggedIn => pop(&context.home()?, context)?.plan(to),
+        Ok(dialler) => dialler.test_ways(to),
+        Err(error) if error.code == Code::NotLoggedIn => pop(&context.home()?, context)?.test_ways(to),
         Err(error) => Err(error),
     }
+}
+
+/// What the PoP of this machine says of the ways to a site, if it runs and is ours: that it does not reach it, and why.
+fn failed_before(to: &SiteName, context: &Context) -> Option<Error> {
+    let home = context.home().ok()?;
+    let mut status = socket::request(&home.socket(), &json!({"op": "status"})).ok()?;
+    let all: Vec<Condition> = serde_json::from_value(status["conditions"].take()).ok()?;
+    let is_it = |one: &&Condition| matches!(one.what.as_str(), "partner" | "line") && one.name == to.as_str();
+    all.iter().find(is_it).map(|one| Error::new(one.code, "connect", to, &one.found))
 }
 
 fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
@@ -112,7 +127,7 @@ fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
 }
 
 /// The ways that the PoP of one site has to another, as far as the cards known here tell.
-fn between(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<Step>, Error> {
+fn between(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<Tested>, Error> {
     let home = context.home()?;
     let trust = match connect::dialler(context, &[from.site(), to]) {
         Ok(dialler) => dialler.trust_shared(),
@@ -122,18 +137,22 @@ fn between(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<Ste
     let (config, here) = (Config::load(&home)?, own_site(context).ok());
     let is_own = here.is_some_and(|here| *from == Principal::Host(here));
     let rules = if is_own { config.route_rules() } else { Default::default() };
-    crate::mover::routes::plan_of(from, to, &trust, &rules)
+    let failed = if is_own { failed_before(to, context) } else { None };
+    let steps = crate::mover::routes::plan_of(from, to, &trust, &rules)?;
+    let tested = |step: Step| Tested { failed: failed.clone().filter(|_| step.against.is_none()), step };
+    Ok(steps.into_iter().map(tested).collect())
 }
 
-fn rows(from: &str, to: &Principal, steps: Vec<Step>) -> Vec<Row> {
-    let chosen = steps.iter().position(|step| step.against.is_none());
-    let row = |(number, step): (usize, Step)| Row {
+fn rows(from: &str, to: &Principal, ways: Vec<Tested>) -> Vec<Row> {
+    let chosen = ways.iter().position(|way| way.step.against.is_none() && way.failed.is_none());
+    let row = |(number, Tested { step, failed }): (usize, Tested)| Row {
+        failed: failed.map(|error| error.to_string()),
         hops: hops(from, to.site(), &step.way).into_iter().chain(last_hop(to)).collect(),
         against: step.against,
         chosen: Some(number) == chosen,
         why: step.why,
     };
-    steps.into_iter().enumerate().map(row).collect()
+    ways.into_iter().enumerate().map(row).collect()
 }
 
 /// Who dials whom, one hop each.
@@ -168,6 +187,9 @@ impl Report for Shown {
             writeln!(out, "     {}", row.why)?;
             if let Some(against) = &row.against {
                 writeln!(out, "     not taken: {against}")?;
+            }
+            if let Some(failed) = &row.failed {
+                writeln!(out, "     failed just now: {failed}")?;
             }
         }
         Ok(())

@@ -177,6 +177,11 @@ fn try_link(places: &mut Places, link: &PendingLink) -> Result<(), Error> {
 }
 
 fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
+    if session.receiver(|receiver| receiver.is_refused(&pending.path)) {
+        // It takes nothing, and that was said; that its attributes stay as they are says nothing new.
+        session.on_placed(Done { id: pending.id, path: pending.path.clone(), copy_of: None });
+        return Ok(());
+    }
     let set = session.base().descend(&pending.path).and_then(|dir| dir.set_own_meta(&pending.meta));
     match set {
         Ok(lost) => {

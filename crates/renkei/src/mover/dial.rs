@@ -7,6 +7,7 @@
 //! A storage may be served by an agent. Its PoP then answers that it is elsewhere, and the session goes there by itself:
 //! whoever asks sees one session with the site.
 
+use super::patience::Tell;
 use super::reach::Reach;
 use super::routes::Ways;
 use crate::identity::credential::Credential;
@@ -150,6 +151,12 @@ impl Dialler {
     /// The same with the administrator's word on some sites.
     pub fn with_rules(mut self, rules: BTreeMap<SiteName, Rule>) -> Self {
         self.ways.rules = rules;
+        self
+    }
+
+    /// The same, that tells somebody what it tries when that takes long.
+    pub fn telling(mut self, tell: Tell) -> Self {
+        self.ways.tell = Some(tell);
         self
     }
 

@@ -5,6 +5,7 @@
 //! once per entry or extent.
 
 use super::custody::{Custodian, Witness};
+use super::denied::closed_above;
 use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
@@ -552,21 +553,26 @@ impl Session {
         }
     }
 
-    /// Reports an entry that failed; an error only if it ends the session.
+    /// Reports an entry that failed, under the name of the directory above it if that takes nothing; an error only if it
+    /// ends the session.
     pub(super) fn on_entry_failed(&self, id: EntryId, path: &RelPath, error: Error) -> Result<(), Error> {
-        let error = self.name_side(self.name_final(error, path));
+        let (told, error) = match closed_above(&*self.base, path, &error) {
+            Some(closed) => closed,
+            None => (path.clone(), self.name_final(error, path)),
+        };
+        let error = self.name_side(error);
         if ends_session(error.code) {
             return Err(error);
         }
         tracing::debug!(%error, "entry failed");
         self.give_up(id);
-        self.receiver(|receiver| receiver.on_entry_failed(path, &error));
-        self.control.send(&Control::Failed(EntryFailure {
-            id: Some(id),
-            path: path.clone(),
-            kept: false,
-            error,
-        }))
+        self.receiver(|receiver| {
+            receiver.on_entry_failed(path, &error);
+            if told != *path {
+                receiver.on_entry_failed(&told, &error);
+            }
+        });
+        self.control.send(&Control::Failed(EntryFailure { id: Some(id), path: told, kept: false, error }))
     }
 
     /// Reports attributes that could not be kept.

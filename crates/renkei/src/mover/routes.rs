@@ -5,6 +5,7 @@
 
 use super::dial::{Ahead, Dialler, Session, is_network};
 use super::passage::Passage;
+use super::patience::{Patience, Tell};
 use super::reach::{Reach, resolve};
 use crate::identity::trust::Trust;
 use crate::net::CONNECT_TIMEOUT;
@@ -21,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How long a host may take to answer as long as there are other ways: three tries of the kernel.
 const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
+
+/// How long a host may take to answer where it is only asked whether it does.
+const TEST_WITHIN: Duration = Duration::from_secs(3);
 
 /// What failed a moment ago, shared by all who dial in a process.
 #[derive(Clone)]
@@ -71,6 +75,16 @@ pub struct Ways {
     pub memory: Memory,
     /// Through how many PoPs a way may lead.
     pub further: u8,
+    /// Who hears what is tried when that takes long.
+    pub tell: Option<Tell>,
+}
+
+/// How a way was found to be.
+pub struct Tested {
+    /// The way.
+    pub step: Step,
+    /// Why it does not lead there now; nothing as well where it is not taken.
+    pub failed: Option<Error>,
 }
 
 impl Ways {
@@ -79,7 +93,7 @@ impl Ways {
         let site = Some(principal.site().clone());
         let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
         let (rules, memory) = (BTreeMap::new(), Memory::default());
-        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER }
+        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER, tell: None }
     }
 
     fn now(&self) -> Duration {
@@ -181,8 +195,12 @@ impl Dialler {
         let steps = self.plan(site)?;
         let mut failures = Vec::new();
         let mut open = steps.iter().filter(|step| step.against.is_none()).peekable();
+        let patience = self.ways.tell.as_ref().map(Patience::new);
         while let Some(step) = open.next() {
             let within = if open.peek().is_some() { WITH_OTHERS_LEFT } else { CONNECT_TIMEOUT };
+            if let Some(patience) = &patience {
+                patience.trying(self.attempt_text(site, &step.way, within));
+            }
             match self.by_way(site, &step.way, within, &mut work) {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
@@ -204,6 +222,37 @@ impl Dialler {
             self.ways.memory.lock_unreached().insert(site.clone(), unreached);
         }
         Err(error)
+    }
+
+    /// What is tried, for whoever waits.
+    fn attempt_text(&self, site: &SiteName, way: &Way, within: Duration) -> String {
+        let at = |site: &SiteName| self.trust().endpoints(site).map(|all| all.join(", ")).unwrap_or_default();
+        let how = match way {
+            Way::Direct => format!("at {}", at(site)),
+            Way::Line => "by the line it keeps to here".into(),
+            Way::Through(relay) => format!("through {relay} at {}", at(relay)),
+        };
+        format!("{site} does not answer yet; trying it {how}, for {} s at most", within.as_secs())
+    }
+
+    /// Tries each way that may be taken to a site, and says how that went.
+    ///
+    /// # Errors
+    /// `SiteUnknown`.
+    pub fn test_ways(&self, site: &SiteName) -> Result<Vec<Tested>, Error> {
+        let test = |step: Step| {
+            let mut open = |reach: &Reach| {
+                let host = Principal::Host(site.clone());
+                let opened = self.open_noting(&host, reach, &Ahead::default(), &mut false);
+                opened.map_err(|error| Missed { last: !is_network(error.code), error })
+            };
+            let tested = match step.against {
+                None => self.by_way(site, &step.way, TEST_WITHIN, &mut open).err(),
+                Some(_) => None,
+            };
+            Tested { step, failed: tested.map(|missed| missed.error) }
+        };
+        Ok(self.plan(site)?.into_iter().map(test).collect())
     }
 
     fn by_way<T>(

@@ -6,6 +6,7 @@
 
 use super::background::{Pace, spawn_pace};
 use super::custody::Compare;
+use super::denied::unreadable;
 use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::onto;
@@ -285,7 +286,9 @@ impl Session {
 
     /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
     pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
-        let error = self.root(&item.origin).name(vanished(error)).at(&self.side);
+        let root = self.root(&item.origin);
+        let error = unreadable(&*root.dir, &item.origin.path, vanished(error));
+        let error = root.name(error).at(&self.side);
         tracing::debug!(%error, "source failed");
         let failure = self.tell(|sender| sender.on_source_failed(item.id, error));
         self.check_failed();

@@ -12,6 +12,7 @@
 //! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
 //! unfinished copies are passed over.
 
+use super::denied::unreadable;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
@@ -144,7 +145,7 @@ impl Walk<'_> {
     fn run(&mut self, recursive: bool) -> bool {
         let (entry, raw) = match self.look_at_root() {
             Ok(found) => found,
-            Err(error) => return self.fail(self.to.clone(), error),
+            Err(error) => return self.deny(&self.from.clone(), self.to.clone(), error),
         };
         let is_dir = entry.kind == EntryKind::Dir;
         if !self.is_in(&self.from, is_dir) {
@@ -198,8 +199,14 @@ impl Walk<'_> {
                 (self.from, self.to) = (from, to);
                 true
             }
-            Err(error) => self.fail(to, error),
+            Err(error) => self.deny(&from, to, error),
         }
+    }
+
+    /// Something could not be read: says by whom, and whose it is.
+    fn deny(&mut self, from: &RelPath, to: RelPath, error: Error) -> bool {
+        let error = unreadable(&*self.root.dir, from, error);
+        self.fail(to, error)
     }
 
     fn leave(&mut self) {
@@ -243,7 +250,7 @@ impl Walk<'_> {
         };
         let (entry, raw) = match dir.entry(name, Detail::Full) {
             Ok(found) => found,
-            Err(error) => return self.fail(to, vanished(error)),
+            Err(error) => return self.deny(&from, to, vanished(error)),
         };
         if !self.is_in(&from, entry.kind == EntryKind::Dir) {
             return true;

@@ -21,6 +21,7 @@ mod delegation;
 mod docs;
 mod durability;
 mod errors;
+mod fail_fast;
 mod federation;
 mod fidelity;
 mod files;

@@ -1,0 +1,190 @@
+//! What cannot work is said at once, once, and is not gone on with.
+
+use crate::federation::{Federation, Site, account};
+use renkei::identity::account::Account;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long anything may take; generous, because machines that run tests are busy.
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn give_to_daemon(path: &Path) {
+    let daemon = Account::lookup("daemon").unwrap();
+    std::os::unix::fs::chown(path, Some(daemon.uid), Some(daemon.gid)).unwrap();
+}
+
+/// A federation whose user of titech is `daemon` at kek, whose the storage is; none where that
+/// account cannot be had.
+pub fn with_daemon() -> Option<Federation> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root to serve another account");
+        return None;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let user = format!("{}@titech", account());
+    kek.ok(&["map", "remove", &user]);
+    kek.ok(&["map", "add", &user, "daemon"]);
+    set_mode(kek.root().parent().unwrap(), 0o755);
+    give_to_daemon(kek.root());
+    assert!(titech.ok(&["whoami", "kek"]).contains("daemon"));
+    Some(federation)
+}
+
+/// A tree of files small and large, in directories of their own and beside each other.
+fn tree(at: &Path) {
+    for dir in 0..30 {
+        let dir = at.join("closed").join(format!("d{dir}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        (0..50).for_each(|file| std::fs::write(dir.join(format!("f{file}")), b"small").unwrap());
+    }
+    (0..1500).for_each(|file| std::fs::write(at.join("closed").join(format!("f{file}")), b"small").unwrap());
+    std::fs::write(at.join("closed/large"), vec![7; 3 << 20]).unwrap();
+    std::fs::create_dir(at.join("open")).unwrap();
+    std::fs::write(at.join("open/good"), b"good").unwrap();
+    // A further name of a file that does not arrive cannot arrive either.
+    std::fs::hard_link(at.join("closed/f0"), at.join("closed/again")).unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_one_failure() {
+    let Some(federation) = with_daemon() else { return };
+    let Federation { titech, kek, .. } = &federation;
+    let local = federation.scratch().join("tree");
+    tree(&local);
+    // It is there, and root's.
+    std::fs::create_dir_all(kek.root().join("tree/closed")).unwrap();
+    give_to_daemon(&kek.root().join("tree"));
+    let there = kek.place("tree");
+    let (status, report) = titech.json(&["sync", local.to_str().unwrap(), &there]);
+    assert_eq!((status, report["failed"].as_u64()), (23, Some(1)), "{report}");
+    let failure = &report["failures"][0];
+    assert_eq!((&failure["code"], &failure["path"]), (&"RK-STORE-5".into(), &"closed".into()), "{report}");
+    assert_eq!((&failure["side"], &failure["subject"]), (&"kek".into(), &"/data/tree/closed".into()));
+    let cause = failure["cause"].as_str().unwrap();
+    assert!(cause.starts_with("daemon may not write in it: root:root drwxr-xr-x"), "{cause}");
+    assert!(cause.ends_with(" entries in it not sent"), "{cause}");
+    assert_eq!(std::fs::read(kek.root().join("tree/open/good")).unwrap(), b"good");
+    assert_eq!(std::fs::read_dir(kek.root().join("tree/closed")).unwrap().count(), 0);
+
+    // A directory in it that is there and open gets what is for it.
+    let inner = kek.root().join("tree/closed/d7");
+    std::fs::create_dir(&inner).unwrap();
+    give_to_daemon(&inner);
+    let (status, report) = titech.json(&["sync", local.to_str().unwrap(), &there]);
+    assert_eq!((status, report["failed"].as_u64()), (23, Some(1)), "{report}");
+    assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 50);
+
+    // And when it is mended, the same command brings the rest.
+    give_to_daemon(&kek.root().join("tree/closed"));
+    let (status, report) = titech.json(&["sync", local.to_str().unwrap(), &there]);
+    assert_eq!((status, report["failed"].as_u64()), (0, Some(0)), "{report}");
+    assert_eq!(std::fs::read_dir(kek.root().join("tree/closed")).unwrap().count(), 1500 + 30 + 2);
+}
+
+#[test]
+fn nothing_is_removed_where_nothing_can_be_put() {
+    let Some(federation) = with_daemon() else { return };
+    let Federation { titech, kek, .. } = &federation;
+    let local = federation.scratch().join("tree");
+    tree(&local);
+    let inner = kek.root().join("tree/closed/d7");
+    std::fs::create_dir_all(&inner).unwrap();
+    give_to_daemon(&kek.root().join("tree"));
+    give_to_daemon(&inner);
+    std::fs::write(inner.join("other"), b"mine").unwrap();
+    let (status, report) = titech.json(&["sync", "--delete", local.to_str().unwrap(), &kek.place("tree")]);
+    assert_eq!((status, report["failed"].as_u64()), (23, Some(1)), "{report}");
+    assert!(inner.join("other").exists());
+}
+
+#[test]
+fn a_source_that_cannot_be_read_says_to_whom() {
+    let Some(federation) = with_daemon() else { return };
+    let Federation { titech, kek, .. } = &federation;
+    std::fs::create_dir_all(kek.root().join("run/dir")).unwrap();
+    std::fs::write(kek.root().join("run/secret"), b"x").unwrap();
+    set_mode(&kek.root().join("run/secret"), 0o640);
+    set_mode(&kek.root().join("run/dir"), 0o700);
+    let here = federation.scratch().join("run");
+    let (status, report) = titech.json(&["cp", "-r", &kek.place("run"), here.to_str().unwrap()]);
+    assert_eq!((status, report["failed"].as_u64()), (23, Some(2)), "{report}");
+    let failures = report["failures"].as_array().unwrap();
+    let cause = |path: &str| {
+        let of = failures.iter().find(|one| one["path"] == path);
+        of.unwrap_or_else(|| panic!("{path} is not in {report}"))["cause"].as_str().unwrap()
+    };
+    assert_eq!(cause("run/secret"), "daemon may not read it: root:root -rw-r-----");
+    assert_eq!(cause("run/dir"), "daemon may not read it: root:root drwx------");
+}
+
+/// A command that runs, ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The first line that a command says to the person who waits.
+fn first_word(site: &Site, arguments: &[&str]) -> String {
+    let mut command = site.command();
+    let child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child);
+    let stderr = running.0.stderr.take().unwrap();
+    let (heard, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(stderr).read_line(&mut line);
+        let _ = heard.send(line);
+    });
+    said.recv_timeout(WITHIN).expect("it says something")
+}
+
+#[test]
+fn a_host_that_is_silent_is_told_while_it_is_tried() {
+    let mut federation = Federation::two();
+    let Federation { titech, kek, .. } = &mut federation;
+    kek.stop();
+    // It takes connections and says nothing.
+    let silent = TcpListener::bind(kek.address).unwrap();
+    let line = first_word(titech, &["ls", &kek.root_place()]);
+    let expected = format!("renkei: kek does not answer yet; trying it at {}", silent.local_addr().unwrap());
+    assert!(line.starts_with(&expected), "{line}");
+}
+
+#[test]
+fn a_way_that_just_failed_is_not_shown_as_good() {
+    let mut federation = Federation::two();
+    let Federation { titech, kek, .. } = &mut federation;
+    let good = titech.json(&["route", "kek"]).1;
+    assert_eq!(
+        (&good["ways"][0]["chosen"], &good["ways"][0]["failed"]),
+        (&true.into(), &().into()),
+        "{good}"
+    );
+    kek.stop();
+    let (_, bad) = titech.json(&["route", "kek"]);
+    assert_eq!(bad["ways"][0]["chosen"], false, "{bad}");
+    assert!(bad["ways"][0]["failed"].as_str().unwrap().contains("RK-NET-2"), "{bad}");
+    assert!(!titech.ok(&["route", "kek"]).contains("->"));
+    // What the PoP itself found: a copy in the queue cannot be made.
+    std::fs::write(titech.root().join("file"), "x").unwrap();
+    titech.ok(&["cp", "--detach", &titech.place("file"), &kek.place("file")]);
+    crate::conditions::comes(titech, "partner", "kek");
+    let (_, between) = titech.json(&["route", &titech.root_place(), &kek.root_place()]);
+    assert_eq!(between["ways"][0]["chosen"], false, "{between}");
+    assert!(between["ways"][0]["failed"].as_str().unwrap().contains("RK-NET-2"), "{between}");
+}
