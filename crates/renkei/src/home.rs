@@ -39,7 +39,8 @@ impl Home {
         Home { config: dir.into(), state: dir.join("state"), runtime: dir.join("run") }
     }
 
-    fn system() -> Self {
+    /// The directories of the PoP that a machine runs as a service.
+    pub fn system() -> Self {
         Home { config: "/etc/renkei".into(), state: "/var/lib/renkei".into(), runtime: "/run/renkei".into() }
     }
 
@@ -120,6 +121,11 @@ impl Home {
     /// Serials of certificates that the site's authority revoked.
     pub fn revoked_file(&self) -> PathBuf {
         self.pki_dir().join("revoked")
+    }
+
+    /// With which options the user logged in last.
+    pub fn login_file(&self) -> PathBuf {
+        self.config.join("user").join("login")
     }
 
     /// A user's certificate chain and key; mode 600 in a directory of mode 700.

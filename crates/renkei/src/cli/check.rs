@@ -48,6 +48,12 @@ impl Checks {
         self.push(Level::Ok, what, found.into(), None);
     }
 
+    /// Notes something that is as it should be, and what would make it better.
+    pub(super) fn advise(&mut self, what: &str, found: impl Into<String>, advice: impl Into<String>) {
+        self.ok += 1;
+        self.push(Level::Ok, what, found.into(), Some(advice.into()));
+    }
+
     /// Notes something that should be changed.
     pub(super) fn warn(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.warn += 1;

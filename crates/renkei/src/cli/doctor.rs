@@ -82,6 +82,9 @@ fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Check
         check_host_certificate(home, context.now(), checks);
     }
     check_authority_key(home, checks);
+    running.check_authorities(home, context.now(), checks);
+    running.check_volumes(home, checks);
+    running.check_rules(config, checks);
     if config.storage.is_empty() {
         checks.ok("storages", "none yet; `renkei storage add NAME PATH` shares a directory");
     }
@@ -282,7 +285,12 @@ pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -
     let credential = match Credential::user(home, context.now()) {
         Ok(credential) => credential,
         Err(error) if error.code == Code::NotLoggedIn => {
-            checks.warn("login", "there is no user certificate here", error.code.row().remedy);
+            let found = "nobody is logged in here";
+            // A PoP needs nobody to be.
+            match Config::load(home).is_ok_and(|config| config.site.is_some()) {
+                true => checks.advise("login", found, "`renkei login` for transfers of your own"),
+                false => checks.warn("login", found, error.code.row().remedy),
+            }
             return None;
         }
         Err(error) => {

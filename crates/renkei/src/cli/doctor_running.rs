@@ -4,14 +4,18 @@ use super::check::Checks;
 use super::quantity::span;
 use crate::config::Config;
 use crate::home::Home;
+use crate::identity::certificate::{Facts, utc};
 use crate::identity::socket;
+use crate::identity::trust::Trust;
 use crate::mover::reach::unreachable;
 use crate::site::conditions::Condition;
+use crate::site::diagnosis::certificate_ends;
+use crate::volume::facts;
 use renkei_core::error::Error;
 use renkei_core::wire::message::{AgentStatus, LineStatus};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long our own port may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -84,6 +88,58 @@ impl Running {
                 Some(up_s) => checks.ok(&what, format!("up {}", span(Duration::from_secs(up_s)))),
                 None if self.tells_of("agent", &storage) => {}
                 None => checks.ok(&what, format!("has just ended; {account} runs it")),
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Certificates of the authorities of this site and of its partners, other than those it told of.
+    pub(super) fn check_authorities(&self, home: &Home, now: SystemTime, checks: &mut Checks) {
+        let trust = match Trust::load(home) {
+            Ok(trust) => trust,
+            Err(error) => return checks.error("trust", &error),
+        };
+        for card in trust.list() {
+            let name = format!("authority of {}", card.site);
+            let Ok(facts) = Facts::read(&card.authority) else { continue };
+            let remedy = format!("ask {} for its new card", card.site);
+            let found = format!("valid until {}", utc(facts.not_after));
+            match certificate_ends(&name, facts.not_after, now, &remedy) {
+                _ if self.tells_of("certificate", &name) => {}
+                Some(finding) => checks.warn(&name, found, finding.remedy),
+                None => checks.ok(&name, found),
+            }
+        }
+    }
+
+    /// The volumes, other than those it told of.
+    pub(super) fn check_volumes(&self, home: &Home, checks: &mut Checks) {
+        let volumes = match facts::load(home) {
+            Ok(volumes) => volumes,
+            Err(error) => return checks.error("volumes", &error),
+        };
+        for (name, facts) in volumes.iter().filter(|(name, _)| !self.tells_of("volume", name)) {
+            let what = format!("volume {name}");
+            let asked = || socket::request(&home.socket(), &json!({"op": "volume", "name": name}));
+            let standing = match self.status.is_ok() {
+                true => asked().map(|standing| format!(", {} records", standing["records"])),
+                false => Ok(String::new()),
+            };
+            match standing {
+                Ok(standing) => checks.ok(&what, format!("its home is {}{standing}", facts.home)),
+                Err(error) => checks.error(&what, &error),
+            }
+        }
+    }
+
+    /// The rules of drop folders, other than those it told of.
+    pub(super) fn check_rules(&self, config: &Config, checks: &mut Checks) {
+        for (name, rule) in config.rule.iter().filter(|(name, _)| !self.tells_of("rule", name)) {
+            let what = format!("rule {name}");
+            match config.check_rule(name, rule) {
+                Ok(()) => checks.ok(&what, format!("{} to {}", rule.from, rule.to)),
+                Err(error) => checks.error(&what, &error),
             }
         }
     }

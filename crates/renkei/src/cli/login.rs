@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::{Report, print};
-use crate::home::Home;
+use crate::home::{Home, write_file};
 use crate::identity::authority::{MAX_USER_HOURS, USER_HOURS};
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::login::{LoggedIn, SshRoute, forward, login, login_by_ssh};
@@ -62,8 +62,20 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         None => login(&home, &socket(&home, args.pop.as_deref()), args.hours, context.now())?,
     };
+    remember(&home, args);
     context.output.done(&Done::from(got))?;
     Ok(0)
+}
+
+/// Notes with which options the login was made, for whoever has to repeat it.
+fn remember(home: &Home, args: &Args) {
+    let hours = (args.hours != USER_HOURS).then(|| format!("--hours {}", args.hours));
+    let ssh = args.ssh.as_ref().map(|target| format!("--ssh {target}"));
+    let pop = args.pop.as_ref().map(|pop| format!("--pop {}", pop.display()));
+    let options: Vec<String> = [ssh, pop, hours].into_iter().flatten().collect();
+    if let Err(error) = write_file(&home.login_file(), options.join(" ").as_bytes(), 0o600) {
+        tracing::debug!(%error, "how the login was made is not noted");
+    }
 }
 
 /// Passes a request from standard input to the PoP; the reply, good or bad, is one line for the other end.

@@ -52,10 +52,12 @@ mod mount_helper;
 mod mv;
 mod namespace;
 pub mod output;
+mod pace;
 mod progress;
 mod put;
 mod quantity;
 mod queued;
+mod remedy;
 mod renew;
 mod replicate;
 mod report;
@@ -303,6 +305,9 @@ pub fn run() -> ExitCode {
         crate::telemetry::start_for_command(cli.global.verbose);
     }
     let context = Context { dir: cli.global.dir, output, verbose: cli.global.verbose };
+    if let Ok(home) = context.home() {
+        remedy::read_by(home);
+    }
     let outcome = cli.command.run(&context);
     ExitCode::from(outcome.unwrap_or_else(|error| context.output.error(&error)))
 }

@@ -3,6 +3,7 @@
 //! Answers go to standard output, notices and errors to standard error; with `--json` an error is an object on
 //! standard output too. A reader who closed the pipe is no failure.
 
+use super::remedy::remedy;
 use crate::home::file_error;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
@@ -69,7 +70,7 @@ impl Output {
         if self.json {
             let _ = print(format!("{}\n", error_json(error)).as_bytes());
         } else {
-            eprintln!("renkei: {error}\n  what to do: {}{}", error.code.row().remedy, wildcard_note(error));
+            eprintln!("renkei: {error}\n  what to do: {}{}", remedy(error), wildcard_note(error));
         }
         error.kind().exit_status()
     }
@@ -84,7 +85,7 @@ pub fn error_json(error: &Error) -> serde_json::Value {
         "subject": error.subject,
         "cause": error.cause,
         "title": error.code.row().title,
-        "remedy": error.code.row().remedy,
+        "remedy": remedy(error),
         "exit": error.kind().exit_status(),
     }})
 }

@@ -15,7 +15,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Write standard input to a file at a site
 ///
-/// The file is there, whole and durable, when the command has ended well, and not before: tar c run7 | renkei put
+/// The file is there, whole and durable, when the command succeeded, and not before: tar c run7 | renkei put
 /// kek:/data/run7.tar
 #[derive(Debug, clap::Args)]
 pub struct Args {

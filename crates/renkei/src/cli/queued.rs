@@ -1,6 +1,7 @@
 //! A queued transfer as the verbs show it.
 
 use super::output::error_json;
+use super::pace::{self, Paces};
 use super::quantity::{human, span};
 use super::time::{local, utc};
 use crate::catalogue::hex_id;
@@ -13,7 +14,7 @@ use renkei_core::wire::queue::Queued;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Digits of an id in lists.
 pub(super) const SHORT: usize = 8;
@@ -38,6 +39,8 @@ pub(super) struct Shown {
     class: Class,
     label: String,
     progress: Option<Progress>,
+    /// Bytes per second of what runs, where that is known.
+    rate: Option<u64>,
     summary: Option<Summary>,
     buffered: Option<Value>,
     #[serde(skip)]
@@ -66,10 +69,31 @@ impl Shown {
             class: queued.class,
             label: queued.label,
             progress: queued.progress,
+            rate: None,
             summary: queued.summary,
             buffered: queued.buffered.as_ref().map(buffered_json),
             raw,
         }
+    }
+
+    /// The same, with how fast it is since it was looked at before.
+    pub(super) fn paced(mut self, paces: &mut Paces) -> Self {
+        self.rate = self.progress.and_then(|progress| paces.rate(self.raw.id, &progress, Instant::now()));
+        self
+    }
+
+    /// The same, with how fast it is since its attempt began.
+    pub(super) fn since(mut self, started_ms: u64) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let took = now.saturating_sub(Duration::from_millis(started_ms));
+        self.rate = self.progress.and_then(|progress| pace::rate(progress.bytes_moved, took));
+        self
+    }
+
+    /// How far it is and how fast, if it runs.
+    pub(super) fn pace_text(&self) -> Option<String> {
+        let text = self.progress.map(|progress| pace::text(&progress, self.rate));
+        text.filter(|text| !text.is_empty())
     }
 
     /// Why it waits or failed.
@@ -131,6 +155,7 @@ impl Shown {
                 reason().map(|reason| format!("{reason}{again}"))
             }
             State::Failed | State::Partial => reason(),
+            State::Running => self.pace_text(),
             State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
             _ => None,
         }
@@ -144,7 +169,7 @@ fn buffered_json(buffered: &Buffered) -> Value {
 
 /// How far an attempt is.
 fn progress_text(progress: &Progress) -> String {
-    let done = progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found);
+    let done = pace::bytes_there(progress);
     let more = if progress.walk_done { "" } else { "+" };
     format!("{} of {}{more}", human(done), human(progress.bytes_found))
 }

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::output::{Report, error_json, wildcard_note};
+use super::remedy::remedy;
 use super::transfer::Verb;
 use crate::mover::hex;
 use crate::mover::progress::Note;
@@ -109,7 +110,7 @@ fn print_failures(summary: &Summary, shown: usize, sum_up: bool, context: &Conte
         // A failure of the source as a whole has no path below it.
         let path = if failure.path.is_root() { String::new() } else { format!("{}: ", failure.path) };
         let error = &failure.error;
-        eprintln!("renkei: {path}{error}\n  what to do: {}{}", error.code.row().remedy, wildcard_note(error));
+        eprintln!("renkei: {path}{error}\n  what to do: {}{}", remedy(error), wildcard_note(error));
     }
     let listed = real.count().min(shown) as u64;
     if summary.failed > listed {

@@ -3,6 +3,7 @@
 use super::Context;
 use super::asker::Asker;
 use super::output::Report;
+use super::pace::Paces;
 use super::queued::Shown;
 use renkei_core::error::Error;
 use renkei_core::wire::queue::Listed;
@@ -45,8 +46,10 @@ struct List {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let listed = Listed { ended: args.ended, label: args.label.clone(), before: None };
     let mut asker = Asker::new(context, args.all);
+    let mut paces = Paces::default();
     loop {
-        let transfers = asker.all_transfers(&listed)?.into_iter().map(Shown::new).collect();
+        let shown = |queued| Shown::new(queued).paced(&mut paces);
+        let transfers = asker.all_transfers(&listed)?.into_iter().map(shown).collect();
         if args.watch && !context.output.is_json() {
             super::output::print_part(CLEAR)?;
         }

@@ -3,7 +3,8 @@
 use super::Context;
 use super::asker::Asker;
 use super::output::Report;
-use super::queued::Shown;
+use super::pace::Paces;
+use super::queued::{SHORT, Shown};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::queue::State;
 use serde::Serialize;
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// When it is told first how it stands, and how often then.
+const FIRST_AFTER: Duration = Duration::from_secs(2);
+const TELL_EVERY: Duration = Duration::from_secs(10);
 /// For how long the PoP may not answer: it may be started anew meanwhile.
 const BEAR_SILENCE: Duration = Duration::from_secs(600);
 
@@ -38,7 +42,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut asker = Asker::new(context, false);
     let (mut transfers, mut status) = (Vec::new(), 0);
     for id in &args.ids {
-        let ended = wait_for(id, &mut asker, deadline)?;
+        let ended = wait_for(id, &mut asker, deadline, context)?;
         if status == 0 {
             status = exit_status(&ended);
         }
@@ -48,12 +52,20 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(status)
 }
 
-fn wait_for(id: &str, asker: &mut Asker<'_>, deadline: Option<Instant>) -> Result<Shown, Error> {
-    let mut heard = Instant::now();
+fn wait_for(
+    id: &str,
+    asker: &mut Asker<'_>,
+    deadline: Option<Instant>,
+    context: &Context,
+) -> Result<Shown, Error> {
+    let (mut heard, mut telling) = (Instant::now(), Telling::new());
     loop {
         match asker.story(id) {
             Ok(story) if story.transfer.state.is_end() => return Ok(Shown::new(story.transfer)),
-            Ok(_) => heard = Instant::now(),
+            Ok(story) => {
+                heard = Instant::now();
+                telling.look(Shown::new(story.transfer), context);
+            }
             Err(error) if error.kind() != Kind::Unavailable || heard.elapsed() > BEAR_SILENCE => {
                 return Err(error);
             }
@@ -68,6 +80,29 @@ fn wait_for(id: &str, asker: &mut Asker<'_>, deadline: Option<Instant>) -> Resul
             ));
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Tells now and then how it stands with what is waited for.
+struct Telling {
+    paces: Paces,
+    next: Instant,
+    told: String,
+}
+
+impl Telling {
+    fn new() -> Self {
+        Telling { paces: Paces::default(), next: Instant::now() + FIRST_AFTER, told: String::new() }
+    }
+
+    fn look(&mut self, shown: Shown, context: &Context) {
+        let shown = shown.paced(&mut self.paces);
+        let standing = shown.standing().map_or_else(String::new, |standing| format!("  {standing}"));
+        let text = format!("{}  {}{standing}", &shown.id[..SHORT], shown.state_text());
+        if Instant::now() >= self.next && text != self.told {
+            context.output.notice(&text);
+            (self.next, self.told) = (Instant::now() + TELL_EVERY, text);
+        }
     }
 }
 

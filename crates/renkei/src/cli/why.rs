@@ -5,6 +5,7 @@ use super::asker::Asker;
 use super::output::{Report, wildcard_note};
 use super::quantity::{human, span};
 use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
+use super::remedy::remedy;
 use crate::catalogue::hex_id;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
@@ -83,8 +84,13 @@ impl Told {
             json["kept"] = failure.kept.into();
             json
         };
+        let transfer = Shown::new(raw.transfer.clone());
+        let running = raw.attempts.last().filter(|attempt| attempt.ended_ms.is_none());
         Told {
-            transfer: Shown::new(raw.transfer.clone()),
+            transfer: match running {
+                Some(attempt) => transfer.since(attempt.started_ms),
+                None => transfer,
+            },
             after: raw.after.iter().map(|(id, state)| json!({"id": hex_id(id), "state": state})).collect(),
             story: raw.attempts.iter().map(attempt_json).collect(),
             failures: raw.failures.iter().map(failure).collect(),
@@ -128,7 +134,7 @@ impl Told {
         let stands = matches!(self.transfer.state, State::Waiting | State::Failed | State::Partial);
         match self.transfer.reason().filter(|_| stands) {
             Some(error) => {
-                writeln!(out, "  what to do  {}{}", error.code.row().remedy, wildcard_note(error))
+                writeln!(out, "  what to do  {}{}", remedy(error), wildcard_note(error))
             }
             None => Ok(()),
         }

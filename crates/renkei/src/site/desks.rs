@@ -51,7 +51,7 @@ impl Site {
         let ended = self.try_attend(access, open, request, control).map_err(side)?.map_err(side);
         match &ended {
             Ok(()) => tracing::info!("closed"),
-            Err(error) => tracing::warn!(%error, "ended early"),
+            Err(error) => tracing::warn!(%error, "failed"),
         }
         Ok(ended)
     }

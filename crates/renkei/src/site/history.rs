@@ -39,14 +39,14 @@ pub enum Outcome {
     Running,
     /// It has ended, and how is told in a moment.
     Ended,
-    /// It came to its end; its listed failures are those kept here.
+    /// It is done; its listed failures are those kept here.
     Done {
         /// What it did.
         summary: Summary,
         /// The first failures.
         failures: Vec<String>,
     },
-    /// It ended early.
+    /// It failed.
     Failed(Error),
 }
 

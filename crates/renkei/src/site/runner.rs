@@ -309,8 +309,8 @@ impl Run<'_> {
         let before = self.files_before();
         let outcome = self.attempt();
         match &outcome {
-            Ok(summary) => tracing::info!(files = summary.files, failed = summary.failed, "went to its end"),
-            Err(error) => tracing::warn!(%error, "ended early"),
+            Ok(summary) => tracing::info!(files = summary.files, failed = summary.failed, "done"),
+            Err(error) => tracing::warn!(%error, "failed"),
         }
         self.rest_or_wake(&outcome);
         let progress = self.active.watch.look();

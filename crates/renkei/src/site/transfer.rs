@@ -314,7 +314,7 @@ impl Site {
             }
             Err(error) => {
                 Counters::add(&counters.transfers_failed, 1);
-                tracing::warn!(%error, "ended early");
+                tracing::warn!(%error, "failed");
             }
         }
     }

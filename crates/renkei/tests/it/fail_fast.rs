@@ -166,6 +166,21 @@ fn a_host_that_is_silent_is_told_while_it_is_tried() {
 }
 
 #[test]
+fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    std::fs::write(titech.root().join("big"), vec![7; 64 << 20]).unwrap();
+    let detach = ["cp", "--detach", "--limit", "1MB", &titech.place("big"), &kek.place("big")];
+    let id = titech.json(&detach).1["transfer"].as_str().unwrap().to_owned();
+    let line = first_word(titech, &["wait", &id]);
+    let words = ["running", " %, ", "/s, ETA "];
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    let why = titech.ok(&["why", &id]);
+    assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    titech.ok(&["cancel", &id]);
+}
+
+#[test]
 fn a_way_that_just_failed_is_not_shown_as_good() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;

@@ -50,7 +50,7 @@ fn facts(overview: &Overview, running: usize, rate: u64) -> Html {
     fact("Transfers running", &running);
     fact("Rate now", &chart::rate(rate));
     if let Some((done, failed)) = overview.ended {
-        fact("Ended since the start", &format!("{done} well, {failed} early"));
+        fact("Transfers since the start", &format!("{done} done, {failed} failed"));
     }
     html.put("</dl>", &[]);
     html

@@ -242,7 +242,7 @@ fn happenings(run: &Run) -> Html {
             );
         }
         Outcome::Failed(error) => {
-            html.put("<li><b>after {} s</b> it ended early: {}</li>", &[&after, &error.code.row().title]);
+            html.put("<li><b>after {} s</b> it failed: {}</li>", &[&after, &error.code.row().title]);
         }
     }
     html.put("</ol>", &[]);

@@ -26,8 +26,12 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
         "Connections that did not say who they are and were ended so that others have room",
         &counters.over_share_total,
     );
-    count("transfers_finished", "Transfers that came to their end", &counters.transfers_done);
-    count("transfers_ended_early", "Transfers that ended with an error", &counters.transfers_failed);
+    count(
+        "transfers_finished",
+        "Transfers that are done, some with files that failed",
+        &counters.transfers_done,
+    );
+    count("transfers_ended_early", "Transfers that failed", &counters.transfers_failed);
     count(
         "transfers_on_kept_streams",
         "Transfers received on data streams that were kept from the one before",
