@@ -117,7 +117,7 @@ pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
         (Some(from), Spec::Remote(to)) => Ok(Direction::Between(from, to.site.clone())),
         (None, Spec::Local { .. }) => {
             // One of them may have been meant for a place at a site.
-            let like_place = sources.iter().chain([destination]).map(|spec| spec.shown().to_string());
+            let like_place = sources.iter().chain([destination]).map(Spec::shown);
             let like_place = like_place.into_iter().find(|shown| shown.contains(":/"));
             let cause = "both are on this machine: use cp or rsync; a place at a site is SITE:/STORAGE/PATH";
             Err(match like_place {
