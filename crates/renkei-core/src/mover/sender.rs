@@ -187,9 +187,9 @@ impl Sender {
         self.plan.on_walk_done();
     }
 
-    /// Whether every directory could be read.
+    /// Whether every directory was read.
     pub fn walk_complete(&self) -> bool {
-        self.walk_complete
+        self.walk_done && self.walk_complete
     }
 
     /// The next batch to offer.

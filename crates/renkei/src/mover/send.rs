@@ -411,7 +411,8 @@ fn spawn_streams(
                 Ok(outgoing) => outgoing,
                 Err(error) => return session.fail(error),
             };
-            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Streams end early, too, when the session is over: what was not sent then is not missing at the source.
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 && !session.failure.is_over() {
                 let complete = session.lock().walk_complete();
                 if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {
                     session.fail(error);
@@ -528,13 +529,9 @@ mod tests {
         (Origin { source: 0, path: path.clone() }, Entry { path, meta: Meta::default(), kind })
     }
 
-    #[test]
-    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
-        let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
-        let job = SendJob {
-            roots: vec![root(folder.path())],
+    fn job(folder: &std::path::Path, account: Account) -> SendJob {
+        SendJob {
+            roots: vec![root(folder)],
             recursive: true,
             offers: false,
             digests: false,
@@ -544,11 +541,40 @@ mod tests {
             on_error: OnError::Skip,
             onto: None,
             filter: Filter::default(),
-            account: unusable_account(),
+            account,
             side: "here".into(),
             keep: None,
             compare: None,
-        };
+        }
+    }
+
+    /// Streams may end before the peer hears of the failure; who believed that all was sent would remove what is there.
+    #[test]
+    fn who_fails_never_says_that_all_was_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut near, mut far): (Vec<_>, Vec<_>) = connections(3).into_iter().unzip();
+        let (_control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
+        let (_peer, mut told) = split(far.remove(0), PATIENCE).unwrap();
+        let stop = Stop::default();
+        stop.stop(Error::new(Code::Cancelled, "copy", "", "interrupted"));
+        let job = job(folder.path(), Account::own().unwrap());
+        let sending = std::thread::spawn(move || send(job, &mut receiver, near, &Watch::default(), &stop));
+        let mut messages = Vec::new();
+        while let Ok(message) = told.recv() {
+            messages.push(message);
+        }
+        drop(far);
+        assert_eq!(sending.join().unwrap().unwrap_err().code, Code::Cancelled);
+        assert!(messages.iter().any(|message| matches!(message, Control::Abort(_))), "{messages:?}");
+        assert!(!messages.iter().any(|message| matches!(message, Control::SendDone(_))), "{messages:?}");
+    }
+
+    #[test]
+    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
+        let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
+        let job = job(folder.path(), unusable_account());
         let refused = send(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");
         drop(receiver);
