@@ -342,38 +342,6 @@ impl Request {
         vec![place.storage.as_str()]
     }
 
-    /// Which names it is about, if not about all.
-    pub fn filter(&self) -> Option<&Filter> {
-        fn chosen(open: &OpenFound) -> Option<&Filter> {
-            open.choices.first().map(|(_, choice)| &choice.options.filter)
-        }
-        let filter = match self {
-            Self::OpenReceive(open) | Self::Grant { open, .. } => Some(&open.options.filter),
-            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
-                Some(&send.filter)
-            }
-            Self::OpenFound(open) | Self::ForUser { open, .. } => chosen(open),
-            Self::Submit(submissions) => submissions.first().map(|submission| &submission.send.filter),
-            _ => None,
-        };
-        filter.filter(|filter| !filter.is_empty())
-    }
-
-    /// Says which names it is about.
-    pub fn set_filter(&mut self, filter: &Filter) {
-        match self {
-            Self::OpenReceive(open) | Self::Grant { open, .. } => open.options.filter = filter.clone(),
-            Self::OpenSend(send) | Self::Push { send, .. } => send.filter = filter.clone(),
-            Self::OpenFound(open) | Self::ForUser { open, .. } => open.set_filter(filter),
-            Self::PushFound { send, open, .. } => {
-                send.filter = filter.clone();
-                open.set_filter(filter);
-            }
-            Self::Submit(submissions) => submissions.iter_mut().for_each(|all| all.set_filter(filter)),
-            _ => {}
-        }
-    }
-
     /// Whether it may be for an agent to answer: about storages, or about a grant that somebody there gave.
     pub fn may_be_for_an_agent(&self) -> bool {
         matches!(self, Request::Redeem(_)) || !self.storages().is_empty()
@@ -505,13 +473,6 @@ pub struct OpenFound {
 }
 
 impl OpenFound {
-    /// Says which names it is about.
-    pub fn set_filter(&mut self, filter: &Filter) {
-        for (_, choice) in &mut self.choices {
-            choice.options.filter = filter.clone();
-        }
-    }
-
     /// What was chosen for what was found.
     pub fn choice(&self, found: Found) -> Option<&Choice> {
         self.choices.iter().find(|(what, _)| *what == found).map(|(_, choice)| choice)

@@ -11,6 +11,7 @@ pub mod buffer;
 pub mod circuit;
 pub mod data;
 pub mod file;
+mod filtered;
 pub mod frame;
 pub mod message;
 pub mod queue;

@@ -3,7 +3,6 @@
 use super::buffer::Buffered;
 use super::message::{Class, EntryFailure, OpenFound, OpenSend, Progress, Summary, TransferId, batch};
 use crate::error::Error;
-use crate::mover::filter::Filter;
 use crate::path::SiteName;
 use crate::queue::State;
 use serde::{Deserialize, Serialize};
@@ -28,14 +27,6 @@ pub struct Submission {
     pub open: OpenFound,
     /// When and how.
     pub terms: Terms,
-}
-
-impl Submission {
-    /// Says which names it is about.
-    pub fn set_filter(&mut self, filter: &Filter) {
-        self.send.filter = filter.clone();
-        self.open.set_filter(filter);
-    }
 }
 
 /// When and how a queued transfer runs.

@@ -1,0 +1,58 @@
+//! Requests about some names of a tree alone: the filter travels before the request, as [`Control::Filter`].
+//!
+//! [`Control::Filter`]: super::message::Control::Filter
+
+use super::message::{OpenFound, Request};
+use super::queue::Submission;
+use crate::mover::filter::Filter;
+
+impl Request {
+    /// Which names it is about, if not about all.
+    pub fn filter(&self) -> Option<&Filter> {
+        fn chosen(open: &OpenFound) -> Option<&Filter> {
+            open.choices.first().map(|(_, choice)| &choice.options.filter)
+        }
+        let filter = match self {
+            Self::OpenReceive(open) | Self::Grant { open, .. } => Some(&open.options.filter),
+            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
+                Some(&send.filter)
+            }
+            Self::OpenFound(open) | Self::ForUser { open, .. } => chosen(open),
+            Self::Submit(submissions) => submissions.first().map(|submission| &submission.send.filter),
+            _ => None,
+        };
+        filter.filter(|filter| !filter.is_empty())
+    }
+
+    /// Says which names it is about.
+    pub fn set_filter(&mut self, filter: &Filter) {
+        match self {
+            Self::OpenReceive(open) | Self::Grant { open, .. } => open.options.filter = filter.clone(),
+            Self::OpenSend(send) | Self::Push { send, .. } => send.filter = filter.clone(),
+            Self::OpenFound(open) | Self::ForUser { open, .. } => open.set_filter(filter),
+            Self::PushFound { send, open, .. } => {
+                send.filter = filter.clone();
+                open.set_filter(filter);
+            }
+            Self::Submit(submissions) => submissions.iter_mut().for_each(|all| all.set_filter(filter)),
+            _ => {}
+        }
+    }
+}
+
+impl OpenFound {
+    /// Says which names it is about.
+    pub fn set_filter(&mut self, filter: &Filter) {
+        for (_, choice) in &mut self.choices {
+            choice.options.filter = filter.clone();
+        }
+    }
+}
+
+impl Submission {
+    /// Says which names it is about.
+    pub fn set_filter(&mut self, filter: &Filter) {
+        self.send.filter = filter.clone();
+        self.open.set_filter(filter);
+    }
+}
