@@ -2,7 +2,7 @@
 
 use super::completion::{self, Shell};
 use super::output::print;
-use super::{Context, command};
+use super::{Context, command, man};
 use crate::config;
 use crate::home::file_error;
 use clap::Subcommand;
@@ -45,28 +45,13 @@ pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
         Page::Errors => print(errors().as_bytes())?,
         Page::Cli => print(cli().as_bytes())?,
         Page::Man { dir } => {
-            man_pages(dir).map_err(|error| file_error("write man pages", dir, &error))?;
+            man::write_pages(dir).map_err(|error| file_error("write man pages", dir, &error))?;
         }
         Page::Completions { dir } => {
             completions(dir).map_err(|error| file_error("write completions", dir, &error))?;
         }
     }
     Ok(0)
-}
-
-/// Man pages; what stands behind the options is examples, whose lines are kept.
-fn man_pages(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(command(), dir)?;
-    for page in fs::read_dir(dir)? {
-        let page = page?.path();
-        let text = fs::read_to_string(&page)?;
-        if let Some((before, after)) = text.split_once(".SH EXTRA\nExamples:\n") {
-            let (examples, rest) = after.split_once(".SH").unwrap_or((after, ""));
-            fs::write(&page, format!("{before}.SH EXAMPLES\n.nf\n{examples}.fi\n.SH{rest}"))?;
-        }
-    }
-    Ok(())
 }
 
 fn completions(dir: &Path) -> io::Result<()> {
@@ -158,25 +143,27 @@ renkei doctor kek
 ```
 ";
 
+/// What each exit status but 0 means.
+pub(super) const EXIT_STATUSES: [(Kind, &str); 13] = [
+    (Kind::Internal, "an I/O error or a defect"),
+    (Kind::Invalid, "the command or the request makes no sense"),
+    (Kind::NotFound, "something named does not exist"),
+    (Kind::Exists, "something exists and must not, or has another type"),
+    (Kind::Permission, "not permitted, or nobody is mapped"),
+    (Kind::Identity, "a certificate, login or trust is not good"),
+    (Kind::NoSpace, "no space or quota at the target"),
+    (Kind::Unavailable, "the other side does not answer; try again later"),
+    (Kind::Integrity, "bytes are not what they should be"),
+    (Kind::Changed, "the source changed while it was read"),
+    (Kind::Limit, "a limit was met; try again later"),
+    (Kind::Partial, "some of several things failed, for different reasons or in a transfer"),
+    (Kind::Interrupted, "stopped by Ctrl-C or a signal"),
+];
+
 /// The table of exit statuses.
 fn exit_statuses() -> String {
-    let rows = [
-        (Kind::Internal, "an I/O error or a defect"),
-        (Kind::Invalid, "the command or the request makes no sense"),
-        (Kind::NotFound, "something named does not exist"),
-        (Kind::Exists, "something exists and must not, or has another type"),
-        (Kind::Permission, "not permitted, or nobody is mapped"),
-        (Kind::Identity, "a certificate, login or trust is not good"),
-        (Kind::NoSpace, "no space or quota at the target"),
-        (Kind::Unavailable, "the other side does not answer; try again later"),
-        (Kind::Integrity, "bytes are not what they should be"),
-        (Kind::Changed, "the source changed while it was read"),
-        (Kind::Limit, "a limit was met; try again later"),
-        (Kind::Partial, "some of several things failed, for different reasons or in a transfer"),
-        (Kind::Interrupted, "stopped by Ctrl-C or a signal"),
-    ];
     let mut out = String::from("| status | meaning |\n|---|---|\n| 0 | all is done |\n");
-    for (kind, meaning) in rows {
+    for (kind, meaning) in EXIT_STATUSES {
         writeln!(out, "| {} | {meaning} |", kind.exit_status()).expect("writing to a string cannot fail");
     }
     out
@@ -240,17 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn man_pages_and_completions_are_written() {
+    fn completions_are_written() {
         let keep = tempfile::tempdir().unwrap();
-        let dir = keep.path().join("not/there/yet");
-        man_pages(&dir).unwrap();
-        completions(&dir).unwrap();
-        for name in ["renkei.1", "renkei-storage-add.1", "renkei.bash", "_renkei", "renkei.fish"] {
-            assert!(dir.join(name).exists(), "{name}");
+        completions(keep.path()).unwrap();
+        for name in ["renkei.bash", "_renkei", "renkei.fish"] {
+            assert!(keep.path().join(name).exists(), "{name}");
         }
-        let page = std::fs::read_to_string(dir.join("renkei-cp.1")).unwrap();
-        assert!(page.contains(".SH EXAMPLES\n.nf\n  renkei cp ") && !page.contains("EXTRA"), "{page}");
-        let (_, behind) = page.split_once(".nf\n").unwrap();
-        assert!(behind.contains("\n.fi\n.SH VERSION\n"), "{page}");
     }
 }

@@ -43,6 +43,7 @@ mod ln;
 mod local_tree;
 mod login;
 mod ls;
+mod man;
 mod many;
 mod map;
 mod mkdir;

@@ -1,6 +1,6 @@
 //! A lab's folder: its state file, lock, log, control socket and what its sites keep.
 //!
-//! `/run/renkei-lab/NAME`, or below `RENKEI_LAB_DIR`. The lab's process holds the lock for as long as it lives, so a
+//! `/var/lib/renkei-lab/NAME`, or below `RENKEI_LAB_DIR`. The lab's process holds the lock for as long as it lives, so a
 //! folder whose lock is free is what a crash left, whatever its state file says. [`LabFolder::sweep`] removes all of
 //! it: processes, namespaces, devices, files.
 
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where labs are unless `RENKEI_LAB_DIR` says otherwise.
-const BASE: &str = "/run/renkei-lab";
+const BASE: &str = "/var/lib/renkei-lab";
 /// The name of the lock, by which a lab's folder is known.
 const LOCK: &str = "lock";
 /// Version of the state file.

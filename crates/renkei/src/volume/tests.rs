@@ -514,7 +514,9 @@ fn do_step(place: &Place, step: &Step) {
         }
         Step::Link(d, n, to, m) => {
             let (from, to) = (dir(d), dir(to));
-            if let (Ok(from), Ok(to)) = (from, to) {
+            // The metadata of a symbolic link with several names is found by a scan alone.
+            let is_symlink = place.at(&path(d, n)).is_symlink();
+            if let (Ok(from), Ok(to), false) = (from, to, is_symlink) {
                 let _ = from.hard_link(n.to_string().as_bytes(), &*to, m.to_string().as_bytes());
             }
         }
