@@ -510,6 +510,10 @@ codes! {
         "wait until the home has it all (`renkei volume show NAME`), then do it again; or give it up: `renkei volume \
          unsubscribe NAME --abandon` lists it and leaves the contents as plain files";
 
+    ReplicaWrong = "RK-NS-9", Integrity, Never, "the plain file of a volume is missing or wrong at this site",
+        "`renkei verify --repair PLACE` brings it anew from a site that has it, as the named site does by itself where a policy or \
+         `hold` asks for it; then look at the disk there (`dmesg`, `smartctl -a`)";
+
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",
         "see the cause; a mount needs /dev/fuse, and for users who are not root the package fuse3";

@@ -138,6 +138,16 @@ impl Held {
         Held { version: !version, stamp: Stamp::default(), digest: Some(digest) }
     }
 
+    /// Of a plain file that was found missing or wrong and of which no digest is known.
+    pub fn lost(version: u64) -> Self {
+        Held { version: !version, stamp: Stamp::default(), digest: None }
+    }
+
+    /// Whether the plain file of a version was found missing or wrong, and has not come anew.
+    pub fn is_lost(&self, version: u64) -> bool {
+        self.version == !version
+    }
+
     /// The digest that a plain file of a version should have, after one that was wrong.
     pub fn expected(&self, version: u64) -> Option<[u8; 32]> {
         self.digest.filter(|_| self.version == !version)

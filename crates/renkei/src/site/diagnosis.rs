@@ -220,11 +220,12 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Volumes whose home is here and whose catalogue does not follow the files.
-fn volumes_here(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let own = snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts));
-    let finding = |(name, _): (&String, &Facts)| {
+    let finding = |(name, facts): (&String, &Facts)| {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
-        let error = standing.map_or_else(Some, |standing| standing.trouble)?;
+        let trouble = standing.map_or_else(Some, |standing| standing.trouble);
+        let error = trouble.or_else(|| site.strays.trouble(&facts.id))?;
         let remedy = format!("{}; then `renkei volume check {name}`", error.code.row().remedy);
         Some(Finding::of("volume", name, Severity::Critical, &error).mended_by(remedy))
     };

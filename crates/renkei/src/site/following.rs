@@ -30,7 +30,7 @@ use renkei_core::namespace::{Kind, NodeId, Numbered, Origin, Record};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::file::Changed;
 use renkei_core::wire::message::{Reply, Request};
-use renkei_core::wire::volume::{AboutVolume, Descent, MOST_RECORDS, VolumeReply, VolumeStatus};
+use renkei_core::wire::volume::{AboutVolume, Descent, MOST_RECORDS, Tally, VolumeReply, VolumeStatus};
 use renkei_core::wire::{decode, encode, parts, violation};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -474,11 +474,9 @@ impl Site {
     ) -> Result<VolumeReply, Error> {
         match about {
             AboutVolume::List => self.list_volumes(access).map(VolumeReply::Volumes),
-            AboutVolume::Replicate(place) => self.replicate(access, &place, stop).map(VolumeReply::Tally),
-            AboutVolume::Evict(place) => self.evict(access, &place, stop).map(VolumeReply::Tally),
-            AboutVolume::Verify { place, repair } => {
-                self.verify(access, &place, repair, stop).map(VolumeReply::Tally)
-            }
+            AboutVolume::Replicate(place) => self.here(self.replicate(access, &place, stop)),
+            AboutVolume::Evict(place) => self.here(self.evict(access, &place, stop)),
+            AboutVolume::Verify { place, repair } => self.here(self.verify(access, &place, repair, stop)),
             AboutVolume::Where(place) => self.whereabouts(access, &place).map(VolumeReply::Whereabouts),
             AboutVolume::Known(place) => self.known_digest(access, &place).map(VolumeReply::Digest),
             AboutVolume::Manage { name, what } => {
@@ -486,6 +484,15 @@ impl Site {
             }
             other => Err(violation("volume", format_args!("{other:?} of a user"))),
         }
+    }
+
+    /// What was done at this site, which is the side of whatever failed.
+    fn here(&self, done: Result<Tally, Error>) -> Result<VolumeReply, Error> {
+        let mut tally = done?;
+        for failure in &mut tally.failures {
+            failure.error = failure.error.clone().at(self.name().as_str());
+        }
+        Ok(VolumeReply::Tally(tally))
     }
 
     fn list_volumes(&self, access: &Access) -> Result<Vec<VolumeStatus>, Error> {

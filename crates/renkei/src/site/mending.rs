@@ -9,7 +9,7 @@ use super::Site;
 use super::access::Access;
 use super::collecting::collect;
 use super::replicas::{
-    Checked, Counts, Found, Read, Verdict, check, dir_of, each_file, no_volume, verify_one,
+    Checked, Counts, Found, Read, Verdict, check, dir_of, each_file, found_wrong, no_volume, verify_one,
 };
 use crate::catalogue::VolumeTree;
 use crate::mover::Stop;
@@ -66,7 +66,7 @@ impl Site {
         for failure in &mut tally.failures {
             if let Some((id, version)) = wrong.get(&failure.path) {
                 let became = became(volume.tree(), *id, *version, repair)?;
-                failure.error.cause = format!("{}; {became}", failure.error.cause);
+                failure.error = found_wrong(&failure.error, became);
             }
         }
         Ok(tally)

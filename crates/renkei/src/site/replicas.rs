@@ -197,10 +197,14 @@ impl Site {
             )?;
             Ok((tally, wrong))
         })?;
-        if repair {
-            self.mend(access, &copy, &RelPath::root(), &wrong, (&Watch::default(), stop))?;
-        }
-        Ok(tally)
+        let left = match repair {
+            true => self.mend(access, &copy, &RelPath::root(), &wrong, (&Watch::default(), stop)),
+            // What shall be held comes by itself.
+            false => Ok(wrong.iter().map(|(path, _)| path.clone()).collect()),
+        };
+        self.holding.touch_all(&facts.id);
+        let wrong = wrong.into_iter().map(|(path, _)| path).collect();
+        Ok(with_fates(tally, &wrong, &left?.into_iter().collect(), repair))
     }
 
     /// Brings files anew that verifying found wrong, with nobody asking.
@@ -592,6 +596,33 @@ pub(super) fn each_page(
     Ok(())
 }
 
+/// What verifying found, with what became of it.
+fn with_fates(mut tally: Tally, wrong: &BTreeSet<RelPath>, left: &BTreeSet<RelPath>, repair: bool) -> Tally {
+    for failure in &mut tally.failures {
+        let became = match (wrong.contains(&failure.path), left.contains(&failure.path)) {
+            (false, _) => "no other site has this content, so it stays as it is; mend it from a backup",
+            (true, false) => "it came anew from another site",
+            (true, true) if repair => "no site gave it; `renkei where` tells which have it",
+            (true, true) => "it is given out no more",
+        };
+        failure.error = found_wrong(&failure.error, became);
+    }
+    tally
+}
+
+/// What verifying found of a file of this site, for whoever asked.
+pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
+    let code = match error.code {
+        Code::DigestMismatch | Code::PathNotFound | Code::NotADirectory => Code::ReplicaWrong,
+        code => code,
+    };
+    let what = match error.code {
+        Code::PathNotFound | Code::NotADirectory => "its plain file is not there any more",
+        _ => error.cause.as_str(),
+    };
+    Error { code, cause: format!("{what}; {became}"), ..error.clone() }
+}
+
 /// What is known of a plain file that is the version which the catalogue names.
 fn adopt(plain: &LocalStore, found: &Found, came: &Came) -> Result<Held, Error> {
     let (dir, name) = dir_of(plain, &found.path)?;
@@ -620,7 +651,14 @@ fn verify_below(
 ) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     each_file(tree, path, &mut |found| match verify_one(tree, &found, stop, &check)? {
-        Verdict::NotHeld => Ok(()),
+        Verdict::NotHeld => match tree.held(found.id)?.filter(|held| held.is_lost(found.content.version)) {
+            Some(held) => {
+                let cause = "it was found missing or wrong before, and has not come anew";
+                tally.fail(&found.path, Error::new(Code::ReplicaWrong, "verify", &found.path, cause));
+                on_wrong(&found, held.digest)
+            }
+            None => Ok(()),
+        },
         Verdict::Good => {
             tally.count(&found);
             Ok(())
@@ -688,8 +726,9 @@ pub(super) fn give_up(
     found: &Found,
     known: Option<[u8; 32]>,
 ) -> Result<(), Error> {
-    let spoiled = known.map(|digest| Held::spoiled(found.content.version, digest));
-    tree.set_held(&[(found.id, spoiled)])?;
+    let version = found.content.version;
+    let lost = known.map_or_else(|| Held::lost(version), |digest| Held::spoiled(version, digest));
+    tree.set_held(&[(found.id, Some(lost))])?;
     let _ = dir_of(plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
     Ok(())
 }

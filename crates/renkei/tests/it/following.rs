@@ -103,7 +103,7 @@ fn content_comes_from_the_home_or_from_replicas_that_are_right() {
     fs::write(&plain, bytes).unwrap();
     same(&federation, "spoiled");
     let told = federation.titech.json(&["verify", "titech:/genome", "--repair"]);
-    assert_eq!(told.1["failures"][0]["code"], Code::DigestMismatch.to_string(), "{told:?}");
+    assert_eq!(told.1["failures"][0]["code"], Code::ReplicaWrong.to_string(), "{told:?}");
     assert_eq!(held(&federation.titech), (301, 301));
     // At the home: other bytes in place, with the time set back, are found by the digest, and come from the replica.
     let told = federation.kek.ok(&["verify", "kek:/genome"]);
@@ -195,6 +195,58 @@ fn a_copy_is_kept_through_kills_at_any_moment() {
     let same = |text: &str| text.replace("titech:", "") == all;
     await_output(&federation.titech, &["find", "titech:/genome"], same);
     assert_eq!(all.lines().count(), 1 + 2 + 302 + 6 * 201);
+}
+
+#[test]
+fn what_one_verify_finds_the_next_one_repairs() {
+    let federation = with_volume();
+    let Federation { titech, .. } = &federation;
+    subscribe(titech);
+    titech.ok(&["replicate", "titech:/genome/2026"]);
+    titech.ok(&["verify", "titech:/genome/2026"]);
+    let raw = titech.root().join("genome/2026/raw");
+    fs::remove_file(raw.join("7")).unwrap();
+    tree::rot(&raw.join("8"));
+    let all = held(titech);
+    // Found, and told with what helps and where it is.
+    let verify = |more: &[&str]| titech.json(&[&["verify", "titech:/genome/2026/raw"], more].concat());
+    let (status, told) = verify(&[]);
+    let failures = told["failures"].as_array().unwrap();
+    assert_eq!((status, failures.len()), (9, 2), "{told}");
+    for failure in failures {
+        assert_eq!(failure["code"], Code::ReplicaWrong.to_string(), "{told}");
+        assert_eq!(failure["side"], "titech", "{told}");
+        assert!(failure.to_string().contains("verify --repair"), "{told}");
+    }
+    assert_eq!(held(titech), (all.0 - 2, all.1));
+    // Found again as long as nobody brings it.
+    assert_eq!(verify(&[]).1["failures"].as_array().unwrap().len(), 2);
+    let (_, told) = verify(&["--repair"]);
+    assert!(
+        told["failures"].as_array().unwrap().iter().all(|one| one.to_string().contains("came anew")),
+        "{told}"
+    );
+    assert_eq!(held(titech), all);
+    for number in ["7", "8"] {
+        assert_eq!(fs::read_to_string(raw.join(number)).unwrap(), format!("read {number}"));
+    }
+    let (status, told) = verify(&[]);
+    assert_eq!(status, 0, "{told}");
+}
+
+#[test]
+fn what_verifying_finds_comes_by_itself_where_it_shall_be_held() {
+    let federation = with_volume();
+    let Federation { titech, .. } = &federation;
+    let account = account();
+    let all = ["--from", "kek", "--storage", "data", "--hold", "--account", &account];
+    titech.ok(&[&["volume", "subscribe", "genome"], &all[..]].concat());
+    await_held(titech, (301, 301));
+    let gone = titech.root().join("genome/2026/raw/7");
+    fs::remove_file(&gone).unwrap();
+    assert_ne!(titech.json(&["verify", "titech:/genome/2026/raw"]).0, 0);
+    await_that(|| fs::read_to_string(&gone).is_ok_and(|text| text == "read 7"));
+    await_held(titech, (301, 301));
 }
 
 #[test]
