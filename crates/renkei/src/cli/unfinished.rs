@@ -205,7 +205,10 @@ impl Report for Shown {
 
 fn write_line(at: &str, one: &Unfinished, dropped: bool, out: &mut dyn Write) -> io::Result<()> {
     let id = &one.id[..one.id.len().min(SHORT)];
-    let (room, files, done) = (human(one.bytes), one.files, one.files_done);
+    let kept = match (one.files, one.files_done) {
+        (0, 0) => "nothing is whole yet".to_owned(),
+        (files, done) => format!("{} kept of files in part: {files}, files done: {done}", human(one.bytes)),
+    };
     let age = Duration::from_millis(unix_ms(SystemTime::now()).saturating_sub(one.written_ms));
     let state = match (dropped, one.running) {
         (true, _) => "removed".to_owned(),
@@ -213,5 +216,5 @@ fn write_line(at: &str, one: &Unfinished, dropped: bool, out: &mut dyn Write) ->
         (false, false) => format!("stopped {} ago, kept {} more", span(age), span(until(one.until_ms))),
     };
     let owner = if one.owner.is_empty() { String::new() } else { format!("  {}", one.owner) };
-    writeln!(out, "{id}  {at}:{}{owner}  {room} of {files} files, {done} files done  {state}", one.to)
+    writeln!(out, "{id}  {at}:{}{owner}  {kept}  {state}", one.to)
 }

@@ -409,6 +409,24 @@ fn a_queued_copy_survives_kills_of_agent_and_pops() {
 }
 
 #[test]
+fn what_is_cancelled_frees_its_room_at_an_agent() {
+    let world = World::start();
+    let (here, there) = (world.person(&world.titech), world.person(&world.kek));
+    fs::write(world.kek.root().join("large"), noise(5, 40 << 20)).unwrap();
+    give(&world.kek.root().join("large"));
+    let agent = Agent::start(&here, &world.titech);
+    let id = there.ok(&["cp", "--detach", "--limit", "4M", "kek:/data/large", &agent.place("large")]);
+    let listed = || there.json(&["unfinished", "titech:/scratch"]).1["unfinished"][0].clone();
+    let is_kept = || listed()["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20);
+    wait_until(Duration::from_secs(60), is_kept, &|| listed().to_string());
+    assert_eq!(listed()["id"].as_str(), Some(id.trim()));
+    there.ok(&["cancel", id.trim()]);
+    let is_gone = || crate::tree::count(&agent.root) == 0;
+    wait_until(Duration::from_secs(60), is_gone, &|| listed().to_string());
+    assert!(listed().is_null());
+}
+
+#[test]
 fn a_copy_that_was_cut_goes_on_at_the_block() {
     let world = World::start();
     let person = world.person(&world.titech);
