@@ -15,6 +15,7 @@ mod filtered;
 pub mod frame;
 pub mod message;
 pub mod queue;
+pub mod status;
 pub mod unfinished;
 pub mod volume;
 

@@ -9,6 +9,7 @@ use crate::raw;
 use crate::tree::MIB;
 use renkei::identity::authority::Authority;
 use renkei::identity::credential::Credential;
+use renkei::store::temp::temp_job;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::slot_range;
 use renkei_core::mover::journal::State;
@@ -73,10 +74,9 @@ impl Run {
 fn temps(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let (dirs, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let is_temp =
-        |path: &PathBuf| renkei::store::temp::is_temp_name(path.file_name().unwrap().as_encoded_bytes());
+    let job = |path: &PathBuf| temp_job(path.file_name().unwrap().as_encoded_bytes());
     let below = dirs.iter().flat_map(|dir| temps(dir));
-    files.into_iter().filter(is_temp).chain(below).filter(|path| path.exists()).collect()
+    files.into_iter().filter(|path| job(path).is_some()).chain(below).filter(|path| path.exists()).collect()
 }
 
 /// Room that temporary files below a directory take.
@@ -283,7 +283,7 @@ fn what_is_unfinished_is_listed_and_dropped_by_whom_it_belongs_to() {
     assert_eq!((listed["at"].as_str(), listed["to"].as_str()), (Some("kek"), Some("/data")));
     assert_eq!(listed["bytes"].as_u64(), Some(whole(kek)));
     // Somebody else of that site, with an account at kek, sees and removes nothing of it.
-    kek.ok(&["map", "add", "bob@titech", &crate::federation::account()]);
+    kek.ok(&["map", "add", "--yes", "bob@titech", &crate::federation::account()]);
     let authority = Authority::load(&raw::home(titech)).unwrap();
     let bob = raw::issue_user(&authority, "bob", 1, SystemTime::now());
     let ask_bob = |what| ask(titech, &bob, kek, what);
