@@ -23,7 +23,8 @@ class Followed:
         self.far.trust(self.home)
         self.home.serve()
         self.far.serve()
-        self.home.run("volume", "create", volume, "--storage", "data", "--in-place", name)
+        self.home.run("volume", "create", volume, "--storage", "data", "--in-place", name, "--account",
+                      getpass.getuser())
         for who in (self.far.name, f"*@{self.home.name}"):
             self.home.run("volume", "grant", volume, who, "write")
 

@@ -4,6 +4,7 @@ Each copy has a mount of its own, made before it, so that no cache has what earl
 to the destination's disk, without waiting for that; a writer reads from the source's and calls fsync. Trees go by `cp -r`.
 """
 
+import getpass
 import os
 import shutil
 import signal
@@ -137,7 +138,8 @@ class Renkei(Mount):
         storage, name = os.path.split(folder)
         self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
         self.pop.serve()
-        self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name)
+        self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name, "--account",
+                     getpass.getuser())
         self.pop.run("volume", "grant", self.volume, f"*@{self.pop.name}", self.grants)
 
     def mounted(self):

@@ -410,6 +410,9 @@ codes! {
         "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
     NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
         "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
+    RootAccount = "RK-AUTH-22", Permission, Never, "root would work for others, and nobody said so",
+        "name an account without privileges: `--account NAME`, or `volumes.account` in config.toml for all new volumes; \
+         `--account root` if it must be root";
     ShutOut = "RK-AUTH-26", Permission, Never, "the site's administrator shut the user out",
         "ask the site's administrator; there `renkei map remove PRINCIPAL` takes the rule away";
     MountNotGranted = "RK-AUTH-25", Permission, Never, "the site does not grant this mount its credential any more",

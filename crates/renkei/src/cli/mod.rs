@@ -88,6 +88,7 @@ mod unsubscribe;
 mod upload;
 mod verify;
 mod volume;
+mod volume_account;
 mod volume_far;
 mod volume_kept;
 mod volume_quota;

@@ -1,10 +1,11 @@
 //! `renkei volume subscribe`: has this site follow a volume of another one.
 
 use super::output::Report;
+use super::volume_account::chosen;
 use super::volume_show::ask;
 use super::{Context, login};
+use crate::config::Config;
 use crate::home::Home;
-use crate::identity::account::Account;
 use crate::identity::socket;
 use crate::site::following::Subscription;
 use crate::volume::Standing;
@@ -38,7 +39,7 @@ pub struct Args {
     /// Hold nothing that the home's policy wants held here; else what --storage has room for is held
     #[arg(long)]
     no_policy: bool,
-    /// The account whose files the replicas are; else yours
+    /// The account whose files the replicas are [default: the storage's account, else the directory's owner, never root]
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
     /// Return at once: the tree comes by and by
@@ -56,15 +57,20 @@ struct Subscribed<'a> {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let home = context.home()?;
+    let config = Config::load(&home)?;
+    let storage = args.storage.as_ref().and_then(|name| config.storage.get(name));
+    let folder = storage.map(|storage| storage.path.join(&args.volume));
+    let named = args.account.as_deref();
+    let account = chosen("subscribe", &args.volume, named, storage, folder.as_deref(), &config)?;
     let subscription = Subscription {
         name: args.volume.clone(),
         home: SiteName::parse(&args.from)?,
         storage: args.storage.clone().unwrap_or_default(),
         hold: args.hold.as_deref().map_or_else(|| Ok(Vec::new()), folders)?,
         refuses_policy: args.no_policy,
-        account: args.account.clone().map_or_else(|| Account::own().map(|own| own.name), Ok)?,
+        account: account.name,
     };
-    let home = context.home()?;
     let path = login::socket(&home, None);
     socket::request(&path, &json!({"op": "subscribe", "subscription": subscription}))?;
     if !args.no_wait

@@ -1,6 +1,7 @@
 //! `renkei volume`: the volumes of a PoP, for its administrator in its directory, and for users over the network.
 
 use super::output::Report;
+use super::volume_account::{chosen, warn_of_root};
 use super::volume_far::Far;
 use super::volume_show::{ask, show, shown};
 use super::{Context, login, subscribe, unsubscribe, volume_quota};
@@ -11,7 +12,6 @@ use crate::identity::socket;
 use crate::mover::fresh_id;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
-use crate::store::names::user_name;
 use crate::store::tree::remove_tree;
 use crate::volume::change::{add_grant, pair, set, take_back};
 use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, text};
@@ -26,7 +26,6 @@ use renkei_core::wire::volume::Manage;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Make trees with a name of their own: plain files, and a catalogue that follows them
@@ -148,7 +147,7 @@ struct Create {
     /// A directory that is there becomes the volume: no byte is moved
     #[arg(long, value_name = "DIR")]
     in_place: Option<PathBuf>,
-    /// Who works for those whom a grant lets in [default: the storage's account, else the directory's owner]
+    /// Who works for those whom a grant lets in [default: the storage's account, else the directory's owner, never root]
     #[arg(long)]
     account: Option<String>,
     /// Seconds between two scans for what changed behind the PoP's back; 0 for none
@@ -191,7 +190,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Show { name } => show(name, &home, context),
         Action::Set { name, values, folder } => change(name, "changed", &home, context, |facts| {
-            values.iter().try_for_each(|value| set_locally(facts, &with_folder(value, folder)))
+            values.iter().try_for_each(|value| set_locally(name, facts, &with_folder(value, folder)))
         }),
         Action::Quota(args) => volume_quota::run(args, &home, context),
         Action::Pause { name } => change(name, "paused", &home, context, |facts| set(facts, "paused", "yes")),
@@ -200,6 +199,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Grant { name, who, level, on } => {
             let grant = Grant::parse(who, level, on)?;
+            if let Ok(account) = facts::find(&home, name).and_then(|facts| Account::lookup(&facts.account)) {
+                warn_of_root(name, &account);
+            }
             change(name, "granted", &home, context, |facts| add_grant(facts, grant))
         }
         Action::Revoke { name, who, on } => {
@@ -353,8 +355,8 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
     let folder = folder(storage, &path);
     refuse_overlap(&folder, &config, home)?;
     let is_new = args.in_place.is_none();
-    let account =
-        account(args, storage, is_new.then_some(folder.as_path()).filter(|_| !folder.exists()), &folder)?;
+    let named = args.account.as_deref();
+    let account = chosen("create volume", &args.name, named, Some(storage), Some(&folder), &config)?;
     make_it(storage, &path, is_new, &account)?;
     let facts =
         Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
@@ -368,30 +370,6 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
             report("created", &args.name, None, "; its files are looked at when the PoP runs", context)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Whose the volume is.
-fn account(
-    args: &Create,
-    storage: &Storage,
-    missing: Option<&Path>,
-    folder: &Path,
-) -> Result<Account, Error> {
-    if let Some(name) = args.account.as_ref().or(storage.account.as_ref()) {
-        return Account::lookup(name);
-    }
-    if missing.is_some() {
-        return Account::own();
-    }
-    let owner = folder.metadata().map_err(|error| file_error("create volume", folder, &error))?.uid();
-    match user_name(owner) {
-        Some(name) => Account::lookup(&name),
-        None => Err(invalid(
-            "create volume",
-            folder.display(),
-            format!("no account has its owner's number {owner}; give --account"),
-        )),
     }
 }
 
@@ -427,10 +405,14 @@ fn change(
 }
 
 /// What the administrator may set.
-fn set_locally(facts: &mut Facts, value: &str) -> Result<(), Error> {
+fn set_locally(name: &str, facts: &mut Facts, value: &str) -> Result<(), Error> {
     let (key, text) = pair(value)?;
     match key.as_str() {
-        "account" => facts.account = Account::lookup(&text)?.name,
+        "account" => {
+            let account = Account::lookup(&text)?;
+            warn_of_root(name, &account);
+            facts.account = account.name;
+        }
         _ => set(facts, &key, &text)?,
     }
     Ok(())

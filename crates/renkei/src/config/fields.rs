@@ -98,6 +98,9 @@ pub const FIELDS: &[Field] = &[
     Field { key: "buffer.spill_after_s", kind: Type::Number("seconds"), default: "600", env: "RENKEI_BUFFER_SPILL_AFTER_S",
         effect: "When the destination of a queued copy between two other sites cannot be reached for so long, its files are \
                  brought here and forwarded later. 0: never." },
+    Field { key: "volumes.account", kind: Type::Text, default: "", env: "RENKEI_VOLUMES_ACCOUNT",
+        effect: "The account of volumes that are made, or subscribed to, by root in a directory of root's without --account. Without it \
+                 one must be named: root works for others only where that is said." },
     Field { key: "volumes.create", kind: Type::List, default: "[]", env: "RENKEI_VOLUMES_CREATE",
         effect: "Who may make volumes in storages that they may write, as `alice@kek`, or `*@kek` for all users of a site; each \
                  manages what it made. Empty: the administrator alone." },

@@ -8,6 +8,7 @@
 //! the whole daemon. Non-goals: the umask, which belongs to the whole process; keeping hostile code on the thread
 //! from coming back, which shares all memory with threads that are root.
 
+use crate::store::privileges;
 use renkei_core::error::{Code, Error};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -35,6 +36,9 @@ pub struct Account {
     pub gid: u32,
     /// All its groups, the primary one among them.
     pub groups: Vec<u32>,
+    /// Whether it works for somebody whose own account it is not, and who gets none of its rights to give
+    /// ([`crate::store::privileges`]).
+    pub is_lent: bool,
 }
 
 impl Account {
@@ -65,6 +69,16 @@ impl Account {
         }
     }
 
+    /// The account of that name, to work for others.
+    pub fn lookup_to_lend(name: &str) -> Result<Self, Error> {
+        Ok(Self::lookup(name)?.lent())
+    }
+
+    /// The same account, to work for others.
+    pub fn lent(self) -> Self {
+        Account { is_lent: true, ..self }
+    }
+
     /// The account this process runs as; named `uid-N` where the system has no name for it.
     pub fn own() -> Result<Self, Error> {
         let uid = rustix::process::geteuid().as_raw();
@@ -75,6 +89,7 @@ impl Account {
                 uid,
                 gid: rustix::process::getegid().as_raw(),
                 groups: groups.into_iter().map(Gid::as_raw).collect(),
+                is_lent: false,
             })
         })
     }
@@ -95,6 +110,9 @@ impl Account {
     /// The thread must not be used for the account's work then: it may have changed in part.
     pub fn assume(&self) -> Result<(), Error> {
         self.check_servable()?;
+        if self.is_lent {
+            privileges::lend();
+        }
         if rustix::process::geteuid().as_raw() == self.uid {
             return Ok(());
         }
@@ -150,7 +168,7 @@ impl Account {
                 unsafe { libc::getgrouplist(c_name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
             if found >= 0 {
                 groups.truncate(usize::try_from(found).unwrap_or_default());
-                return Ok(Account { name, uid, gid, groups });
+                return Ok(Account { name, uid, gid, groups, is_lent: false });
             }
             if groups.len() >= MAX_GROUPS {
                 return Err(Error::new(Code::SystemCall, "getgrouplist", name, "too many groups"));

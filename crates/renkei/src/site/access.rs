@@ -100,6 +100,7 @@ impl Access {
         let Mapped { account: mapped, rule, is_guest } = mapped(&proof.principal, &snapshot)?;
         let account = match snapshot.is_agent() {
             true => own_account(&mapped, &snapshot)?,
+            false if is_guest => Account::lookup_to_lend(&mapped)?,
             false => Account::lookup(&mapped)?,
         };
         // For its agent the PoP need not become it.
@@ -276,11 +277,16 @@ impl Access {
         }
         let mut store = root.store().map_err(|error| error.at(self.site()))?;
         store = self.narrowed(store, place, need);
-        let account = match &root.storage.account {
-            Some(name) => Account::lookup(name)?,
-            None => self.account.clone(),
-        };
+        let account = self.working_as(root.storage.account.as_deref())?;
         Ok(Opened { store, path: place.path.clone(), account })
+    }
+
+    /// The account that works in a place which has one, else the principal's own. It is lent unless it is that one.
+    pub(super) fn working_as(&self, name: Option<&str>) -> Result<Account, Error> {
+        match name {
+            Some(name) if self.is_guest || name != self.account.name => Account::lookup_to_lend(name),
+            _ => Ok(self.account.clone()),
+        }
     }
 
     /// The store as the scope lets it be used.
@@ -329,7 +335,10 @@ impl Access {
 fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
     let served = snapshot.storages.values().find_map(|root| root.storage.agent.as_deref());
     match served {
-        Some(served) if served == mapped => Account::own(),
+        Some(served) if served == mapped => {
+            let own = Account::own()?;
+            Ok(if own.name == mapped { own } else { own.lent() })
+        }
         served => {
             let cause = format!("that of {}, you are {mapped}", served.unwrap_or("nobody"));
             Err(Error::new(Code::NotAgentsAccount, "assume account", mapped, cause))

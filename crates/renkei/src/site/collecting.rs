@@ -125,7 +125,7 @@ impl Hands for AsAccount {
     }
 
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
-        Account::lookup(&self.0)?.spawn("volume", work)?.join().expect("a panic aborts the process");
+        Account::lookup_to_lend(&self.0)?.spawn("volume", work)?.join().expect("a panic aborts the process");
         Ok(())
     }
 }
@@ -215,7 +215,7 @@ pub(super) fn collect(site: &Site, name: &str, facts: &Facts, volume: &Arc<Volum
         return Ok(());
     }
     // What was replaced while it was on its way is nobody's.
-    let (plain, account) = (volume.plain().clone(), Account::lookup(&facts.account)?);
+    let (plain, account) = (volume.plain().clone(), Account::lookup_to_lend(&facts.account)?);
     let work = move || plain.root().and_then(|root| remove_tree(&*root, INCOMING));
     match account.spawn("collect", work)?.join().expect("a panic aborts the process") {
         Err(error) if error.code != Code::PathNotFound => Err(error),
@@ -257,7 +257,7 @@ fn bring_from_any(
 
 /// Those that may be put in their places: a plain file that is wrong is replaced if its owner stays the same.
 fn replaceable(facts: &Facts, volume: &Volume, found: Vec<AwayFound>) -> Result<Vec<AwayFound>, Error> {
-    let account = Account::lookup(&facts.account)?;
+    let account = Account::lookup_to_lend(&facts.account)?;
     if account.uid == 0 || found.iter().all(|found| !found.is_wrong) {
         return Ok(found);
     }
@@ -279,7 +279,7 @@ fn bring(
     from: &SiteName,
     wanted: &mut Vec<AwayFound>,
 ) -> Result<(), Error> {
-    let (snapshot, account) = (site.snapshot(), Account::lookup(&facts.account)?);
+    let (snapshot, account) = (site.snapshot(), Account::lookup_to_lend(&facts.account)?);
     let access = Access::of_the_pop(snapshot, &account);
     let plain = volume.plain().clone();
     let base =

@@ -174,7 +174,8 @@ fn keep_following(site: &Weak<Site>, name: &str, facts: &Facts) {
 
 /// Brings in what a PoP that was killed left, and starts to hand in what is changed here.
 fn begin_writing(site: &Arc<Site>, name: &str, facts: &Facts) -> Result<(), Error> {
-    let (contents, account) = (site.snapshot().contents(name, facts)?, Account::lookup(&facts.account)?);
+    let (contents, account) =
+        (site.snapshot().contents(name, facts)?, Account::lookup_to_lend(&facts.account)?);
     let pending = contents.pending.clone();
     if let Some(plain) = contents.plain {
         let group = group_name(account.gid).unwrap_or_else(|| account.gid.to_string());
@@ -189,7 +190,7 @@ fn begin_writing(site: &Arc<Site>, name: &str, facts: &Facts) -> Result<(), Erro
 /// Takes records as they come; ends without an error when the volume is not followed any more.
 fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Result<(), Error> {
     let contents = site.snapshot().contents(name, facts)?;
-    let account = Account::lookup(&facts.account)?;
+    let account = Account::lookup_to_lend(&facts.account)?;
     let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
     let run_as = |work: Box<dyn FnOnce() + Send>| {
         account.spawn("replicas", work)?.join().expect("a panic aborts the process");
@@ -349,7 +350,7 @@ impl Site {
             return Err(violation("follow", "another answer"));
         };
         if !wanted.storage.is_empty() {
-            let account = Account::lookup(&wanted.account)?;
+            let account = Account::lookup_to_lend(&wanted.account)?;
             let store = snapshot.storage(&wanted.storage)?.store()?;
             make_folder(&account, store, name)?;
         }

@@ -109,7 +109,7 @@ impl Site {
 
     /// A followed volume, opened by the PoP itself.
     pub(super) fn own_copy(&self, name: &str, facts: &Facts) -> Result<(Access, Copy), Error> {
-        let (snapshot, account) = (self.snapshot(), Account::lookup(&facts.account)?);
+        let (snapshot, account) = (self.snapshot(), Account::lookup_to_lend(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
         let contents = snapshot.contents(name, facts)?;
         let copy = Copy { name: name.into(), facts: facts.clone(), contents, account };
@@ -284,7 +284,7 @@ impl Site {
             let cause = "what this site holds is the business of those who have an account here";
             return Err(Error::new(Code::NotAllowed, "replicate", place, cause));
         }
-        let account = Account::lookup(&facts.account)?;
+        let account = Account::lookup_to_lend(&facts.account)?;
         account.check_servable()?;
         let contents = snapshot.contents(&place.storage, facts)?;
         await_sent(&contents, &place.path)?;

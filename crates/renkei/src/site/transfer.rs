@@ -363,7 +363,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
         // One account reads all: a storage's own account must not read what lies in another storage.
-        if account.as_ref().is_some_and(|account| *account != place.account) {
+        if account.as_ref().is_some_and(|account| account.uid != place.account.uid) {
             let cause = "its storage is read by another account than the source before; copy them separately";
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
         }

@@ -192,7 +192,7 @@ fn pass(site: &Weak<Site>, name: &str, facts: &Facts) -> Result<(), Error> {
     let here = site.upgrade().ok_or_else(gone)?;
     let snapshot = here.snapshot();
     let is_home = !snapshot.follows(facts);
-    let account = crate::identity::account::Account::lookup(&facts.account)?;
+    let account = crate::identity::account::Account::lookup_to_lend(&facts.account)?;
     let tree = snapshot.volume_tree(facts.id)?;
     let plain: Arc<dyn Store> = match is_home {
         true => plain_of_home(&snapshot, facts)?,

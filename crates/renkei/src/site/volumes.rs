@@ -98,11 +98,10 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
     if is_granted && !folders.iter().any(|folder| folder.is_root()) {
         store = Arc::new(Narrowed::new(store, folders));
     }
-    let account = match (is_granted, &storage.account) {
-        (true, _) => Account::lookup(&facts.account)?,
-        (false, Some(name)) => Account::lookup(name)?,
-        (false, None) => access.account.clone(),
-    };
+    let account = access.working_as(match is_granted {
+        true => Some(&facts.account),
+        false => storage.account.as_deref(),
+    })?;
     account.check_servable()?;
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
@@ -122,7 +121,7 @@ fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Re
         let cause = format!("it is on its way from {}", facts.home);
         return Err(Error::new(Code::TreeNotHere, "open", place, cause));
     }
-    let account = Account::lookup(&facts.account)?;
+    let account = access.working_as(Some(&facts.account))?;
     account.check_servable()?;
     let writer = match need {
         Need::Write => Some(writer(access, facts, place, &pending)?),
@@ -159,7 +158,7 @@ fn writer(access: &Access, facts: &Facts, place: &Place, pending: &Pending) -> R
 /// Opens for another site that has the volume what this one holds of it: nobody is asked for what others ask.
 fn entered_by_sister(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
     let store: Arc<dyn Store> = Arc::new(access.snapshot.followed_here(&place.storage, facts)?);
-    let account = Account::lookup(&facts.account)?;
+    let account = Account::lookup_to_lend(&facts.account)?;
     account.check_servable()?;
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }

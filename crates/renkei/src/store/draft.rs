@@ -3,7 +3,7 @@
 //! What is there is copied when the first byte is written, not before. A draft that was published is the file itself; what
 //! is written then begins the next version. A draft that is dropped leaves nothing.
 
-use super::{Detail, Dir, ReadFile, WriteFile};
+use super::{Detail, Dir, ReadFile, WriteFile, privileges};
 use renkei_core::entry::{EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -212,7 +212,8 @@ impl Draft {
         }
         let Body::Fresh(file, _) = &*body else { return settle(&target, mtime) };
         let file = file.clone();
-        file.set_meta(&self.meta(&target, &*file, mtime)?)?;
+        let meta = self.meta(&target, &*file, mtime)?;
+        privileges::keeping_acls(|| file.set_meta(&meta))?;
         let names_first = self.is_new.load(Ordering::Relaxed) && target.dir.names_first();
         if !names_first {
             file.sync_all()?;

@@ -6,10 +6,11 @@
 //!
 //! Applying goes by handle. The order matters: chown first, because it clears set-id bits; ACLs before chmod,
 //! because they rewrite the group bits. Set-id bits are a grant of the owner's authority, so they are applied
-//! only if the file really belongs to the owner (and group) they were given for.
+//! only if the file really belongs to the owner (and group) they were given for. A thread that works for others applies
+//! none of all this ([`privileges`]).
 
 use super::errno::{self, Step};
-use super::{Detail, Raw, names};
+use super::{Detail, Raw, names, privileges};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -29,6 +30,7 @@ const NAMES_BYTES: usize = 1024;
 const MAX_XATTR_BYTES: usize = 64 * 1024;
 /// Most that all attributes of a file may take: what fits the metadata of one entry on the wire with its path.
 const MAX_XATTRS_BYTES: usize = renkei_core::wire::data::MAX_META_BYTES / 2;
+const NOT_THEIRS: &str = "the file does not belong to the owner or group they were set for";
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
@@ -202,7 +204,10 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     let mut lost = Lost { subject, errors: Vec::new() };
     let stat =
         rustix::fs::fstat(handle.fd()).map_err(|errno| errno::error(errno, Step::Meta, "stat", subject))?;
-    let (uid, gid) = give_away(handle, meta, &stat);
+    let (uid, gid) = match privileges::is_lent() {
+        true => (stat.st_uid, stat.st_gid),
+        false => give_away(handle, meta, &stat),
+    };
     let kind = file_type(&stat);
     if kind != FileType::Symlink {
         for xattr in &meta.xattrs {
@@ -211,7 +216,7 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     }
     lost.note("set mtime", set_mtime(handle, meta.mtime), "")?;
     if kind != FileType::Symlink {
-        let mode = lost.safe_mode(meta, kind, uid, gid);
+        let mode = lost.safe_mode(meta, &stat, uid, gid);
         lost.note("chmod", handle.chmod(Mode::from_raw_mode(mode)), "")?;
     }
     Ok(lost.errors)
@@ -242,6 +247,9 @@ pub(super) fn file_uid() -> u32 {
 fn set_xattr(handle: Handle<'_>, xattr: &Xattr) -> io::Result<()> {
     if !travels(&xattr.name) || xattr.name.contains(&0) {
         return Err(Errno::OPNOTSUPP);
+    }
+    if xattr.name.starts_with(b"system.") && !privileges::may_set_acls() {
+        return Err(Errno::PERM);
     }
     // Too many or too large attributes are "no space" on ext4 while the disk has plenty.
     handle.set_xattr(xattr).map_err(|errno| if errno == Errno::NOSPC { Errno::TOOBIG } else { errno })
@@ -281,20 +289,22 @@ impl Lost<'_> {
     /// The mode without set-id bits that would give somebody else's authority away.
     ///
     /// A directory's set-gid bit only says which group new files get, and stays.
-    fn safe_mode(&mut self, meta: &Meta, kind: FileType, uid: u32, gid: u32) -> u32 {
+    fn safe_mode(&mut self, meta: &Meta, stat: &Stat, uid: u32, gid: u32) -> u32 {
         let mode = meta.mode & MODE_BITS;
-        if kind == FileType::Directory || mode & (SET_UID | SET_GID) == 0 {
+        if file_type(stat) == FileType::Directory || mode & (SET_UID | SET_GID) == 0 {
             return mode;
         }
         let is_owners = !meta.owner.is_empty() && names::user_name(uid).as_ref() == Some(&meta.owner);
         let is_groups = !meta.group.is_empty() && names::group_name(gid).as_ref() == Some(&meta.group);
-        let kept = match (is_owners, is_groups) {
-            (true, true) => mode,
-            (true, false) => mode & !SET_GID,
-            (false, _) => mode & !(SET_UID | SET_GID),
+        let (kept, why) = match (privileges::is_lent(), is_owners, is_groups) {
+            // Those that are there were given by somebody who may.
+            (true, ..) => (mode & (!(SET_UID | SET_GID) | stat.st_mode), "the account here works for others"),
+            (_, true, true) => (mode, ""),
+            (_, true, false) => (mode & !SET_GID, NOT_THEIRS),
+            (_, false, _) => (mode & !(SET_UID | SET_GID), NOT_THEIRS),
         };
         if kept != mode {
-            let why = "set-id bits dropped: the file does not belong to the owner or group they were set for";
+            let why = format!("set-id bits dropped: {why}");
             self.errors.push(Error::new(Code::PermissionDenied, "chmod", self.subject, why));
         }
         kept

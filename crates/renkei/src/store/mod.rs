@@ -32,6 +32,7 @@ pub mod marker;
 mod metadata;
 pub mod names;
 pub mod narrowed;
+pub mod privileges;
 pub mod temp;
 pub mod tree;
 
@@ -242,7 +243,8 @@ pub trait WriteFile: Send + Sync {
     /// Applies metadata and returns what could not be kept, one error each.
     ///
     /// Attributes that are not in `meta` stay. Owner and group are given where the account may, else left
-    /// without a word; set-id bits are dropped unless the file belongs to the named owner (and group).
+    /// without a word; set-id bits are dropped unless the file belongs to the named owner (and group). A thread that works for
+    /// others ([`privileges`]) gives nothing away and sets no access lists and no set-id bits that are not there.
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
 
     /// Starts writing `range` to the disk without waiting for it.

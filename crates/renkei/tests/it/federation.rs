@@ -133,6 +133,8 @@ impl Site {
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);
         }
+        // What tests make as root may be root's.
+        command.env("RENKEI_VOLUMES_ACCOUNT", account());
         command.arg("--dir").arg(dir).stdin(Stdio::null());
         command
     }

@@ -44,6 +44,7 @@ mod mount_two;
 mod mount_user;
 mod mover;
 mod notify;
+mod ownership;
 mod postgres;
 mod private;
 mod proxy;

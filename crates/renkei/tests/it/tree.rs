@@ -395,7 +395,7 @@ pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) {
 }
 
 /// A POSIX ACL with a named user, as the kernel stores it (linux/posix_acl_xattr.h).
-fn acl(user: u16) -> Vec<u8> {
+pub fn acl(user: u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let entries = [(1, 7, NOBODY), (2, user, 12345), (4, 5, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY)];
     let mut bytes = 2u32.to_le_bytes().to_vec();

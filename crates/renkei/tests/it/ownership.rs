@@ -1,0 +1,213 @@
+//! Owners, groups, access lists and set-id bits that a sender names: nobody gets by them what the sender may not give.
+
+use crate::federation::{Federation, Site, account};
+use crate::tree::{acl, set_xattr};
+use renkei_core::error::Code;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const WITHIN: Duration = Duration::from_secs(30);
+const NAMES: [&str; 3] = ["root", "nobody", "group"];
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root to make files of others");
+    }
+    root
+}
+
+/// Files of several owners with all that gives rights away.
+fn forge(dir: &Path) -> PathBuf {
+    let folder = dir.join("forged");
+    fs::create_dir_all(&folder).unwrap();
+    let nobody = rights("nobody");
+    for (name, owner, mode) in
+        [(NAMES[0], (0, 0), 0o6755), (NAMES[1], nobody, 0o4755), (NAMES[2], (nobody.0, 0), 0o2755)]
+    {
+        let path = folder.join(name);
+        fs::write(&path, "#!/bin/sh\nid\n").unwrap();
+        chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        set_xattr(&path, ACCESS_ACL, &acl(0o6));
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    folder
+}
+
+/// User and group of an account.
+fn rights(name: &str) -> (u32, u32) {
+    let account = renkei::identity::account::Account::lookup(name).unwrap();
+    (account.uid, account.gid)
+}
+
+/// What came belongs to the account and gives nobody anything.
+#[track_caller]
+fn assert_harmless(folder: &Path, account: &str) {
+    let (uid, gid) = rights(account);
+    for name in NAMES {
+        let path = folder.join(name);
+        let found = path.metadata().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let seen = (found.uid(), found.gid(), found.mode() & 0o6000);
+        assert_eq!(seen, (uid, gid, 0), "{}: owner, group, set-id bits", path.display());
+        let mut room = [0; 256];
+        let listed = rustix::fs::getxattr(&path, ACCESS_ACL, &mut room);
+        assert_eq!(listed, Err(rustix::io::Errno::NODATA), "{}", path.display());
+    }
+}
+
+/// Two sites; titech's user has no account at kek, but what grants open.
+fn with_guest() -> Federation {
+    let federation = Federation::two();
+    federation.kek.ok(&["map", "remove", "root@titech"]);
+    federation
+}
+
+/// Hands the volume's files out as this account.
+fn volume_of(kek: &Site, account: &str) {
+    kek.ok(&["volume", "create", "genome", "--storage", "data", "--account", account]);
+    kek.ok(&["volume", "grant", "genome", "*@titech", "write"]);
+}
+
+fn send(from: &Site, folder: &Path, to: &str) {
+    let sent = from.renkei(&["cp", "-r", folder.to_str().unwrap(), to]);
+    let said = String::from_utf8_lossy(&sent.stderr);
+    assert!(said.contains("set-id bits dropped"), "what is not kept is told: {said}");
+}
+
+fn await_file(path: &Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < WITHIN, "{} does not come", path.display());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_grant_on_a_volume_of_root_makes_nobody_root() {
+    if !is_root() {
+        return;
+    }
+    let federation = with_guest();
+    let Federation { titech, kek, .. } = &federation;
+    volume_of(kek, "root");
+    send(titech, &forge(&federation.scratch()), "kek:/genome/");
+    assert_harmless(&kek.root().join("genome/forged"), "root");
+}
+
+#[test]
+fn a_grant_on_a_volume_gives_nothing_of_its_account() {
+    if !is_root() {
+        return;
+    }
+    let federation = with_guest();
+    let Federation { titech, kek, .. } = &federation;
+    volume_of(kek, "nobody");
+    send(titech, &forge(&federation.scratch()), "kek:/genome/");
+    assert_harmless(&kek.root().join("genome/forged"), "nobody");
+}
+
+#[test]
+fn the_account_of_a_storage_gives_nothing_away() {
+    if !is_root() {
+        return;
+    }
+    let federation = with_guest();
+    let Federation { titech, kek, .. } = &federation;
+    kek.ok(&["map", "add", "root@titech", "daemon"]);
+    kek.ok(&["storage", "remove", "data"]);
+    kek.ok(&["storage", "add", "data", kek.root().to_str().unwrap(), "--account", "root"]);
+    send(titech, &forge(&federation.scratch()), "kek:/data/");
+    assert_harmless(&kek.root().join("forged"), "root");
+}
+
+#[test]
+fn replicas_give_nothing_away_whatever_the_home_says() {
+    if !is_root() {
+        return;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    forge(&kek.root().join("genome"));
+    kek.ok(&["volume", "create", "genome", "--storage", "data", "--in-place", "genome"]);
+    kek.ok(&["volume", "grant", "genome", "titech", "read"]);
+    let with = ["--from", "kek", "--storage", "data", "--account", "root", "--hold"];
+    titech.ok(&[&["volume", "subscribe", "genome"], &with[..]].concat());
+    let replicas = titech.root().join("genome/forged");
+    NAMES.iter().for_each(|name| await_file(&replicas.join(name)));
+    assert_harmless(&replicas, "root");
+}
+
+#[test]
+fn what_a_site_with_a_write_grant_sends_gives_nothing_away() {
+    if !is_root() {
+        return;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    kek.ok(&["volume", "create", "genome", "--storage", "data", "--account", "root"]);
+    kek.ok(&["volume", "grant", "genome", "titech", "write"]);
+    chown(titech.root(), Some(rights("nobody").0), None).unwrap();
+    let with = ["--from", "kek", "--storage", "data", "--account", "nobody"];
+    titech.ok(&[&["volume", "subscribe", "genome"], &with[..]].concat());
+    titech.ok(&["volume", "grant", "genome", "*@titech", "write"]);
+    let begun = Instant::now();
+    while titech.json(&["volume", "show", "genome"]).1["standing"]["followed"]["writes"] != true {
+        assert!(begun.elapsed() < WITHIN, "titech may not write");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let sent = titech.renkei(&["cp", "-r", forge(&federation.scratch()).to_str().unwrap(), "/genome/"]);
+    assert!(String::from_utf8_lossy(&sent.stderr).contains("set-id bits dropped"), "{sent:?}");
+    assert_harmless(&titech.root().join("genome/forged"), "nobody");
+    let there = kek.root().join("genome/forged");
+    NAMES.iter().for_each(|name| await_file(&there.join(name)));
+    assert_harmless(&there, "root");
+}
+
+#[test]
+fn who_works_as_its_own_account_keeps_what_it_may_give() {
+    if !is_root() {
+        return;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    titech.ok(&["cp", "-r", forge(&federation.scratch()).to_str().unwrap(), "kek:/data/"]);
+    let came = kek.root().join("forged");
+    assert_eq!(came.join("root").metadata().unwrap().mode() & 0o7777, 0o6755);
+    assert_eq!(came.join("nobody").metadata().unwrap().uid(), rights("nobody").0);
+}
+
+#[test]
+fn a_volume_works_as_root_only_where_that_is_said() {
+    if !is_root() {
+        return;
+    }
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let unsaid = |site: &Site, words: &[&str]| {
+        let mut command = site.command();
+        command.env_remove("RENKEI_VOLUMES_ACCOUNT").args(words).output().unwrap()
+    };
+    let create = ["volume", "create", "genome", "--storage", "data"];
+    let refused = unsaid(kek, &create);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains(&Code::RootAccount.to_string()) && said.contains("--account"), "{said}");
+    assert!(!kek.root().join("genome").exists(), "a refused volume leaves nothing");
+    // Where the storage is somebody's, so is the volume.
+    chown(kek.root(), Some(rights("nobody").0), None).unwrap();
+    assert_eq!(unsaid(kek, &create).status.code(), Some(0));
+    assert_eq!(kek.root().join("genome").metadata().unwrap().uid(), rights("nobody").0);
+    assert!(
+        !String::from_utf8_lossy(&unsaid(kek, &["volume", "grant", "genome", "titech", "read"]).stderr)
+            .contains("root")
+    );
+    let refused = unsaid(titech, &["volume", "subscribe", "genome", "--from", "kek", "--storage", "data"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(&Code::RootAccount.to_string()), "{refused:?}");
+    kek.ok(&["volume", "set", "genome", &format!("account={}", account())]);
+    let warned = kek.renkei(&["volume", "grant", "genome", "*@titech", "read"]);
+    let said = String::from_utf8_lossy(&warned.stderr);
+    assert!(said.contains("the account of /genome is root"), "{said}");
+}
