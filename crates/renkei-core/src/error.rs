@@ -349,6 +349,10 @@ codes! {
         "upgrade the side that asked: it did not know what to do with this answer";
     AgentAbsent = "RK-ROUTE-9", Unavailable, Later, "the agent that serves the storage is not connected",
         "start `renkei agent` in the network where the storage is; `renkei status SITE` shows whether it is connected";
+    TargetUnproven = "RK-ROUTE-10", Identity, Never, "what the circuit would lead to did not prove to be a PoP of the site",
+        "the endpoints in the site's card are wrong, or somebody else listens there: ask the site's administrator for a new card";
+    InsideAddress = "RK-ROUTE-11", Permission, Never, "the PoP passes no circuits on to an address inside",
+        "if the site is really there, the administrator of the PoP says so: `renkei trust allow-private SITE`";
 
     // WIRE: the renkei/1 protocol.
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",

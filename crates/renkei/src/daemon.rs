@@ -186,8 +186,8 @@ impl Handler for Local {
         }
     }
 
-    fn lend(&self, _: Peer, request: &Value) -> Result<OwnedFd, Error> {
-        self.site.lend(&field(request, "key")?, field(request, "handle")?)
+    fn lend(&self, peer: Peer, request: &Value) -> Result<OwnedFd, Error> {
+        self.site.lend(peer.uid, &field(request, "key")?, field(request, "handle")?)
     }
 }
 
@@ -235,6 +235,9 @@ impl Local {
             let account = Account::lookup_uid(peer.uid)?;
             let own = format!("{}@{}", account.name, self.site.name());
             status.transfers.retain(|transfer| transfer.principal == own);
+            status.relayed.retain(|relayed| relayed.principal == own);
+            status.agents.retain(|agent| agent.account == account.name);
+            status.lines.clear();
         }
         Ok(status)
     }

@@ -63,6 +63,8 @@ pub enum Why {
         rule: String,
         /// Its line in the file, from 1.
         line: usize,
+        /// Whether it is for all users of a site and gives each the account of the same name.
+        is_wildcard: bool,
     },
     /// A user of the PoP's own site.
     OwnUser,
@@ -148,7 +150,8 @@ impl Rule {
                 return Verdict { account: None, why: Why::ShutOut { line: self.line } };
             }
         };
-        let why = Why::Rule { rule: self.to_string(), line: self.line };
+        let is_wildcard = self.pattern.user.is_none() && self.account == AccountRule::SameName;
+        let why = Why::Rule { rule: self.to_string(), line: self.line, is_wildcard };
         Verdict { account: Some(account.into()), why }
     }
 }
@@ -242,7 +245,7 @@ impl fmt::Display for Rule {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Rule { rule, line } => write!(f, "rule `{rule}` on line {line}"),
+            Why::Rule { rule, line, .. } => write!(f, "rule `{rule}` on line {line}"),
             Why::OwnUser => f.write_str("a user of this site, no rule needed"),
             Why::ShutOut { line } => write!(f, "the rule on line {line} shuts the user out"),
             Why::NoRule => f.write_str("no rule is about this principal"),
@@ -294,7 +297,7 @@ mod tests {
     fn a_verdict_names_its_rule() {
         let mapping = Mapping::parse(TABLE).unwrap();
         let verdict = mapping.resolve(&Principal::parse("alice@kek").unwrap(), OwnUsers::NeedRule);
-        assert_eq!(verdict.why, Why::Rule { rule: "alice@kek alice".into(), line: 4 });
+        assert_eq!(verdict.why, Why::Rule { rule: "alice@kek alice".into(), line: 4, is_wildcard: false });
         assert_eq!(verdict.why.to_string(), "rule `alice@kek alice` on line 4");
     }
 

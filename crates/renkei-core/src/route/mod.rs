@@ -5,7 +5,9 @@
 //! together; [`Failures`] remembers. Both know neither clock nor network.
 
 mod failures;
+mod inside;
 mod plan;
 
 pub use failures::Failures;
+pub use inside::is_inside;
 pub use plan::{Facts, Rule, Step, Way, plan};

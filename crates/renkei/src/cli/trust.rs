@@ -2,12 +2,14 @@
 
 use super::Context;
 use super::output::Report;
+use crate::config::allow_private;
 use crate::home::file_error;
 use crate::identity::card::{MAX_CARD_BYTES, SiteCard};
 use crate::identity::trust::{Added, Trust};
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_core::route;
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -36,6 +38,11 @@ enum Action {
         /// Do not ask: the fingerprint was compared
         #[arg(long)]
         yes: bool,
+    },
+    /// Let others be led through this PoP to a site's PoPs at addresses inside: loopback, link-local, private
+    AllowPrivate {
+        /// Name of the site; `*` for all
+        site: String,
     },
     /// List the trusted sites
     List,
@@ -71,6 +78,12 @@ struct Exported {
 }
 
 #[derive(Serialize)]
+struct Allowed<'a> {
+    site: &'a str,
+    action: &'static str,
+}
+
+#[derive(Serialize)]
 struct Changed {
     site: SiteName,
     fingerprint: Option<String>,
@@ -82,6 +95,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Export { site } => export(&trust, site.as_deref(), context),
         Action::Add { file, yes } => add(&mut trust, file, *yes, context),
+        Action::AllowPrivate { site } => allow(&trust, site, context),
         Action::List => list(&trust, context),
         Action::Remove { site } => {
             let site = SiteName::parse(site)?;
@@ -110,11 +124,36 @@ fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u
     let unreadable = |error| Error { subject: file.display().to_string(), ..error };
     let card = SiteCard::parse(&read_card(file)?).map_err(unreadable)?;
     let (site, fingerprint) = (card.site.clone(), card.fingerprint());
-    if trust.compare(&card)? == Added::New && !yes {
-        confirm(&card, file)?;
+    if trust.compare(&card)? != Added::Same && !yes {
+        confirm(&card, trust.card(&site), file)?;
     }
+    let places = inside(&card);
     let action = word(trust.add(card)?);
+    if action != word(Added::Same) && !places.is_empty() {
+        eprintln!(
+            "renkei: {site} is at {}, inside; this PoP leads others there only after `renkei trust allow-private {site}`",
+            places.join(", ")
+        );
+    }
     context.output.done(&Changed { site, fingerprint: Some(fingerprint), action })?;
+    Ok(0)
+}
+
+/// The endpoints of a card that are addresses inside.
+fn inside(card: &SiteCard) -> Vec<String> {
+    let is_inside = |endpoint: &&String| {
+        let host = endpoint.rsplit_once(':').map_or(endpoint.as_str(), |(host, _)| host);
+        host == "localhost" || host.trim_matches(['[', ']']).parse().is_ok_and(route::is_inside)
+    };
+    card.endpoints.iter().filter(is_inside).cloned().collect()
+}
+
+fn allow(trust: &Trust, site: &str, context: &Context) -> Result<u8, Error> {
+    if site != "*" {
+        trust.endpoints(&SiteName::parse(site)?)?;
+    }
+    allow_private(&context.home()?, site)?;
+    context.output.done(&Allowed { site, action: "allowed" })?;
     Ok(0)
 }
 
@@ -141,16 +180,24 @@ fn read_card(file: &Path) -> Result<String, Error> {
     })
 }
 
-/// Shows who is about to be trusted and asks on the terminal.
-fn confirm(card: &SiteCard, file: &Path) -> Result<(), Error> {
+/// Shows who is about to be trusted, or where a trusted site says to be now, and asks on the terminal.
+fn confirm(card: &SiteCard, known: Option<&SiteCard>, file: &Path) -> Result<(), Error> {
     let refuse = |cause: &str| Err(Error::new(Code::UsageInvalid, "add site card", &card.site, cause));
     eprintln!("site         {}", card.site);
+    if let Some(known) = known {
+        eprintln!("reached at   {} till now", known.places());
+    }
     eprintln!("reached at   {}", card.places());
     eprintln!("fingerprint  {}", card.fingerprint());
+    let (what, question) = match known {
+        None => ("fingerprint", "Did the site confirm this fingerprint by telephone or in person? [y/N] "),
+        Some(_) => ("endpoints", "Did the site say that it is reached there now? [y/N] "),
+    };
     if file == Path::new("-") || !io::stdin().is_terminal() {
-        return refuse("no terminal to ask on; compare the fingerprint with the site, then give --yes");
+        let cause = format!("no terminal to ask on; compare the {what} with the site, then give --yes");
+        return refuse(&cause);
     }
-    eprint!("Did the site confirm this fingerprint by telephone or in person? [y/N] ");
+    eprint!("{question}");
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     match answer.trim().to_ascii_lowercase().as_str() {
@@ -187,6 +234,12 @@ impl Report for Listing {
 impl Report for Exported {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(self.card.as_bytes())
+    }
+}
+
+impl Report for Allowed<'_> {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "circuits to {} may lead to addresses inside", self.site)
     }
 }
 

@@ -106,19 +106,29 @@ fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
 
 /// Adds a site to those that lines are kept to.
 pub fn add_reverse(home: &Home, site: &SiteName) -> Result<(), Error> {
+    add_to_list(home, "reverse", site.as_str())
+}
+
+/// Adds a site to those whose PoPs may be inside.
+pub fn allow_private(home: &Home, site: &str) -> Result<(), Error> {
+    add_to_list(home, "relay_private", site)
+}
+
+/// Adds a text to a list at the top of the file.
+fn add_to_list(home: &Home, key: &str, text: &str) -> Result<(), Error> {
     change(home, |document| {
-        let before = document.get("reverse").cloned();
-        let mut sites: Vec<String> = match &before {
+        let before = document.get(key).cloned();
+        let mut texts: Vec<String> = match &before {
             Some(item) => item.as_array().map_or_else(
                 || item.as_str().map(str::to_owned).into_iter().collect(),
-                |list| list.iter().filter_map(|site| site.as_str().map(str::to_owned)).collect(),
+                |list| list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect(),
             ),
             None => Vec::new(),
         };
-        if !sites.iter().any(|known| known == site.as_str()) {
-            sites.push(site.to_string());
+        if !texts.iter().any(|known| known == text) {
+            texts.push(text.to_owned());
         }
-        document["reverse"] = value(sites.into_iter().collect::<toml_edit::Array>());
+        document[key] = value(texts.into_iter().collect::<toml_edit::Array>());
         Ok(())
     })
 }

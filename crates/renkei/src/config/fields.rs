@@ -50,8 +50,14 @@ pub const FIELDS: &[Field] = &[
     Field { key: "relay", kind: Type::Text, default: "trusted", env: "RENKEI_RELAY",
         effect: "For whom connections to other sites pass through this PoP: `trusted` (users and PoPs of all trusted sites), \
                  `own` (users of this site), `none`. They lead to trusted sites alone, and are encrypted from end to end." },
+    Field { key: "relay_private", kind: Type::List, default: "[]", env: "RENKEI_RELAY_PRIVATE",
+        effect: "Sites to whose PoPs connections of others pass through this PoP also where the endpoint is an address inside: of this \
+                 machine, the local link or a private network. `*`: all. `renkei trust allow-private SITE` adds one." },
     Field { key: "map_own_users", kind: Type::Bool, default: "true", env: "RENKEI_MAP_OWN_USERS",
         effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
+    Field { key: "map_min_uid", kind: Type::Number("user id"), default: "1000", env: "RENKEI_MAP_MIN_UID",
+        effect: "The lowest user id to which a rule as `*@titech *` leads: accounts of the system (daemon, www-data) and nobody are reached by \
+                 rules that name their user alone." },
     Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
         effect: "How long a peer may be silent before the connection is given up." },
     Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",

@@ -10,7 +10,8 @@ mod rule;
 mod volumes;
 
 pub use edit::{
-    add_reverse, add_rule, add_storage, remove_rule, remove_storage, set_require_mount, template,
+    add_reverse, add_rule, add_storage, allow_private, remove_rule, remove_storage, set_require_mount,
+    template,
 };
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
@@ -56,8 +57,13 @@ pub struct Config {
     pub reverse: Vec<SiteName>,
     /// For whom circuits to other sites pass through here.
     pub relay: Relay,
+    /// To whose PoPs they pass also at addresses inside; `*` for all.
+    #[serde(deserialize_with = "sites_or_all")]
+    pub relay_private: Vec<String>,
     /// Whether users of the own site become the account of the same name without a rule.
     pub map_own_users: bool,
+    /// The lowest user id to which a rule for all users of a site leads by the name alone.
+    pub map_min_uid: u32,
     /// How long a silent peer is borne, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub stall_timeout_s: u64,
@@ -274,7 +280,9 @@ impl Default for Config {
             endpoints: Vec::new(),
             reverse: Vec::new(),
             relay: Relay::Trusted,
+            relay_private: Vec::new(),
             map_own_users: true,
+            map_min_uid: 1000,
             stall_timeout_s: 60,
             catalogue: String::new(),
             delegation_days: 7,
@@ -444,6 +452,14 @@ impl OneOrMany {
             Ok(OneOrMany::Many(texts)) => Ok(texts),
             Err(_) => Err(D::Error::custom(format!("write {form}, or a list of them"))),
         }
+    }
+}
+
+fn sites_or_all<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = OneOrMany::read(deserializer, "\"SITE\" or \"*\"")?;
+    match texts.iter().find(|text| *text != "*" && SiteName::parse(text).is_err()) {
+        Some(bad) => Err(D::Error::custom(format!("`{bad}` is neither a site's name nor `*`"))),
+        None => Ok(texts),
     }
 }
 

@@ -3,11 +3,14 @@
 use super::account::Account;
 use crate::config::Config;
 use crate::home::{Home, read_text, write_file};
+use crate::store::names::user_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Rule, Verdict, Why};
 
 /// Largest table accepted.
 const MAX_BYTES: u64 = 16 << 20;
+/// The account of those who have none, on Linux.
+const NOBODY: u32 = 65_534;
 /// Mode of the file: it holds no secret.
 const MODE: u32 = 0o644;
 /// The first table of a PoP.
@@ -15,7 +18,7 @@ pub const TEMPLATE: &str = "\
 # Who becomes which local account: one `PATTERN ACCOUNT` per line. Nobody else gets in.
 #   alice@kek   alice      one user of another site
 #   *@kek       guest      every other user of that site
-#   *@osaka     *          users become the account of their own name (never root)
+#   *@osaka     *          users become the account of their own name (never root, nor one of the system)
 #   eve@osaka   !          shut out, whatever else is said
 ";
 
@@ -137,9 +140,27 @@ pub fn account_of(mapping: &Mapping, config: &Config, principal: &Principal) -> 
         let code = if let Why::ShutOut { .. } = verdict.why { Code::ShutOut } else { Code::NotMapped };
         return Err(Error::new(code, "map", principal, verdict.why));
     };
+    check_ordinary(principal, &verdict.why, &name, config)?;
     let account = Account::lookup(&name)?;
     account.check_servable()?;
     Ok(account)
+}
+
+/// A rule for all users of a site makes nobody an account of the system.
+///
+/// # Errors
+/// `NotMapped`.
+pub fn check_ordinary(principal: &Principal, why: &Why, name: &str, config: &Config) -> Result<(), Error> {
+    let (Why::Rule { is_wildcard: true, .. }, Some(uid)) = (why, user_id(name)) else { return Ok(()) };
+    let min = config.map_min_uid;
+    if uid >= min && uid != NOBODY {
+        return Ok(());
+    }
+    let cause = format!(
+        "a rule with `*` leads to no account of the system: {name} has uid {uid}, `map_min_uid` is {min}; the administrator may name \
+         the user: renkei map add {principal} {name}"
+    );
+    Err(Error::new(Code::NotMapped, "map", principal, cause))
 }
 
 #[cfg(test)]

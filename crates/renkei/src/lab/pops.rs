@@ -6,7 +6,7 @@
 use super::folder::LabFolder;
 use super::network::host_names;
 use super::topology::{Gate, Site, Topology};
-use crate::config::{DEFAULT_PORT, MAX_REVERSE, add_reverse};
+use crate::config::{DEFAULT_PORT, MAX_REVERSE, add_reverse, allow_private};
 use crate::home::{Home, make_dir};
 use crate::identity::account::Account;
 use crate::identity::map;
@@ -129,6 +129,8 @@ fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> 
             let card = Trust::load(&home(other))?.export(&other.name);
             let card = card.expect("a PoP that was just made has its own card");
             trust.add(card.for_others())?;
+            // A lab is inside all over.
+            allow_private(&home(site), other.name.as_str())?;
             map::add(&home(site), &format!("{user}@{}", other.name), &account)?;
         }
     }

@@ -234,7 +234,17 @@ impl Dialler {
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
         let reach = Reach::Direct(address, CONNECT_TIMEOUT);
-        self.shake(&Principal::Host(site.clone()), &reach, reach.connect(site)?)
+        self.secure_on(site, address, reach.connect(site)?)
+    }
+
+    /// Shakes hands on a connection to that address; the peer is the site it should be.
+    pub(super) fn secure_on(
+        &self,
+        site: &SiteName,
+        address: SocketAddr,
+        sock: TcpStream,
+    ) -> Result<TlsStream, Error> {
+        self.shake(&Principal::Host(site.clone()), &Reach::Direct(address, CONNECT_TIMEOUT), sock)
     }
 
     fn shake(&self, peer: &Principal, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {

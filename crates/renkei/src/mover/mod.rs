@@ -34,6 +34,7 @@ pub mod receive;
 mod room;
 pub mod routes;
 pub mod send;
+pub mod targets;
 #[cfg(test)]
 pub(crate) mod tests;
 mod throttle;

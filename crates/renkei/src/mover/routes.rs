@@ -7,6 +7,7 @@ use super::dial::{Ahead, Dialler, Session, is_network};
 use super::passage::Passage;
 use super::patience::{Patience, Tell};
 use super::reach::{Reach, resolve};
+use super::targets::Targets;
 use crate::identity::trust::Trust;
 use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
@@ -75,6 +76,8 @@ pub struct Ways {
     pub memory: Memory,
     /// Through how many PoPs a way may lead.
     pub further: u8,
+    /// What is asked of an address, if connections to it are for others.
+    pub targets: Option<Targets>,
     /// Who hears what is tried when that takes long.
     pub tell: Option<Tell>,
 }
@@ -93,7 +96,7 @@ impl Ways {
         let site = Some(principal.site().clone());
         let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
         let (rules, memory) = (BTreeMap::new(), Memory::default());
-        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER, tell: None }
+        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER, tell: None, targets: None }
     }
 
     fn now(&self) -> Duration {
@@ -291,7 +294,7 @@ impl Dialler {
     ) -> Result<T, Missed> {
         let (mut failures, mut refused) = (Vec::new(), None);
         for endpoint in self.trust().endpoints(site).map_err(|error| Missed { error, last: false })? {
-            match self.by_endpoint(endpoint, &mut work) {
+            match self.by_endpoint(site, endpoint, &mut work) {
                 Ok(done) => return Ok(done),
                 Err(missed) if missed.last && is_network(missed.error.code) => return Err(missed),
                 Err(missed) if missed.last => refused = refused.or(Some(missed)),
@@ -313,12 +316,15 @@ impl Dialler {
 
     fn by_endpoint<T>(
         &self,
+        site: &SiteName,
         endpoint: &str,
         work: &mut impl FnMut(SocketAddr) -> Result<T, Missed>,
     ) -> Result<T, Missed> {
         let mut last = None;
         for address in resolve(endpoint).map_err(|error| Missed { error, last: false })? {
-            match work(address) {
+            let checked = self.ways.targets.as_ref().map_or(Ok(()), |to| to.check(self, site, address));
+            let checked = checked.map_err(|error| Missed { error, last: false });
+            match checked.and_then(|()| work(address)) {
                 Err(missed) if !missed.last => last = Some(missed.error),
                 done => return done,
             }

@@ -6,6 +6,7 @@ use super::snapshot::Snapshot;
 use super::volumes::{entered, granted};
 use crate::identity::account::Account;
 use crate::identity::certificate::{Facts, public_key};
+use crate::identity::map::check_ordinary;
 use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use crate::store::Store;
@@ -383,6 +384,10 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
         };
         return Err(Error::new(Code::NotMapped, "map", principal, cause));
     };
+    // The accounts of an agent's machine are others.
+    if !snapshot.is_agent() {
+        check_ordinary(principal, &verdict.why, &name, &snapshot.config)?;
+    }
     let rule = match verdict.why {
         Why::Rule { rule, .. } => rule,
         _ => "own user".into(),

@@ -177,8 +177,8 @@ impl Site {
         Ok(now.texts.get_or_init(|| texts.collect()))
     }
 
-    /// The storages that agents serve.
-    pub(super) fn agent_status(&self) -> Vec<AgentStatus> {
+    /// The storages that agents serve, of those that may be told.
+    pub(super) fn agent_status(&self, is_told: impl Fn(&str) -> bool) -> Vec<AgentStatus> {
         let (now, lines) = (self.last_snapshot(), self.switchboard.lines());
         let status = |storage: &String| {
             let (account, agent) = (now.agent_of(storage)?, now.agent(storage));
@@ -186,7 +186,7 @@ impl Site {
             let up_s = line.map(|line| line.since.elapsed().as_secs());
             Some(AgentStatus { storage: storage.clone(), account: account.into(), up_s })
         };
-        now.storages.keys().filter_map(status).collect()
+        now.storages.keys().filter(|storage| is_told(storage)).filter_map(status).collect()
     }
 
     /// Whether the PoP is asked about its own storages, and not about one that an agent has.

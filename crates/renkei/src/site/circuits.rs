@@ -4,7 +4,8 @@
 //! site, got by the best way from here, and their bytes are passed on unseen. A connection may come a moment before
 //! the session that speaks for it: it waits, in a stranger's place, and is refused when nobody spoke for it in time.
 //! Guarantees: only principals the configuration lets, only to trusted sites, no more than `limits.max_circuits`; a
-//! ticket works once; when the session ends, unused tickets end with it. Non-goal: looking into what passes.
+//! ticket works once; when the session ends, unused tickets end with it; what they lead to has proved to be a PoP of that
+//! site ([`crate::mover::targets`]). Non-goal: looking into what passes.
 
 use super::access::Proof;
 use super::pacing::Paced;
@@ -15,6 +16,7 @@ use crate::config::Relay;
 use crate::mover::dial::Dialler;
 use crate::mover::reach::Reach;
 use crate::mover::routes::Ways;
+use crate::mover::targets::{Proofs, Targets};
 use crate::net::control::ControlSender;
 use crate::net::socket::{keep_alive, prepare_sending, rtt};
 use crate::net::splice::couple;
@@ -38,8 +40,8 @@ use std::time::{Duration, Instant};
 const SPOKEN_FOR_WITHIN: Duration = Duration::from_secs(10);
 /// How long a circuit may carry nothing.
 const IDLE: Duration = Duration::from_secs(600);
-/// Stack of a circuit's thread, which calls little.
-const STACK_BYTES: usize = 256 << 10;
+/// Stack of a circuit's thread, which shakes hands once and then calls little.
+const STACK_BYTES: usize = 1 << 20;
 
 /// What somebody asked for in one request.
 pub struct Asked {
@@ -80,7 +82,10 @@ struct Early {
 
 /// All circuits.
 #[derive(Default)]
-pub(crate) struct Circuits(Mutex<State>);
+pub(crate) struct Circuits {
+    state: Mutex<State>,
+    proofs: Arc<Proofs>,
+}
 
 #[derive(Default)]
 struct State {
@@ -160,7 +165,7 @@ impl State {
 
 impl Circuits {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
     /// Lets circuits pass; gives those that came already.
@@ -370,11 +375,16 @@ impl Site {
         match &leave.asked.to {
             agent @ Principal::Agent { .. } => self.call_agent(agent).map(|far| (far, None)),
             _ => {
-                let ways = Ways { further: leave.asked.further, ..self.ways(now) };
+                let ways =
+                    Ways { further: leave.asked.further, targets: Some(self.targets(now)), ..self.ways(now) };
                 let (far, reach) = leave.dial(&self.dialler(now)?.with_ways(ways))?;
                 Ok((far, Some(reach)))
             }
         }
+    }
+
+    fn targets(&self, now: &Snapshot) -> Targets {
+        Targets { inside: now.config.relay_private.clone(), proofs: self.circuits.proofs.clone() }
     }
 }
 

@@ -17,8 +17,11 @@ use crate::mover::journal::{Journal, boot_id, check_unfinished};
 use crate::net::control::ControlReceiver;
 use crate::store::desk::Desk;
 use crate::store::locks::Locker;
+use crate::store::names::user_id;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
 use renkei_core::mover::journal::{Header, VERSION};
+use renkei_core::path::SiteName;
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
 use std::collections::HashMap;
@@ -29,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// How long drafts of a session that was lost wait for the next.
 const DRAFTS_KEPT: Duration = Duration::from_secs(600);
+/// No account has it.
+const NO_UID: u32 = u32::MAX;
 /// Journals of one principal, of sessions that write, which are kept for a week after a crash.
 const MAX_UNFINISHED: usize = 4096;
 
@@ -83,7 +88,7 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         listed.tell(format!("data streams open: {}", streams.len()), control.round_trip());
-        let _lending = self.lending.enter(open.key, &desk);
+        let _lending = self.lending.enter(open.key, &desk, access);
         let counters = &self.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +175,15 @@ pub(super) fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
 
 /// Sessions whose open files can be lent to programs of this machine, by their secrets.
 #[derive(Default)]
-pub(crate) struct Lending(Mutex<HashMap<SessionKey, Weak<Desk>>>);
+pub(crate) struct Lending(Mutex<HashMap<SessionKey, Borrowed>>);
+
+/// What can be lent of a session, and to whom.
+struct Borrowed {
+    desk: Weak<Desk>,
+    /// Its user, and the account that user has here.
+    user: Principal,
+    uid: u32,
+}
 
 /// A session's place in [`Lending`], until it ends.
 struct Lent<'a> {
@@ -180,13 +193,20 @@ struct Lent<'a> {
 }
 
 impl Lending {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Weak<Desk>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Borrowed>> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    fn enter(&self, key: SessionKey, desk: &Arc<Desk>) -> Lent<'_> {
+    fn find(&self, key: &SessionKey, may: impl Fn(&Borrowed) -> bool) -> Option<Arc<Desk>> {
+        self.lock().get(key).filter(|borrowed| may(borrowed)).and_then(|borrowed| borrowed.desk.upgrade())
+    }
+
+    fn enter(&self, key: SessionKey, desk: &Arc<Desk>, access: &Access) -> Lent<'_> {
         let desk = Arc::downgrade(desk);
-        self.lock().insert(key, desk.clone());
+        // The account of a guest is the volume's.
+        let uid = if access.account.is_lent { NO_UID } else { access.account.uid };
+        let borrowed = Borrowed { desk: desk.clone(), user: access.principal.clone(), uid };
+        self.lock().insert(key, borrowed);
         Lent { lending: self, key, desk }
     }
 }
@@ -194,22 +214,35 @@ impl Lending {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut lending = self.lending.lock();
-        if lending.get(&self.key).is_some_and(|desk| desk.ptr_eq(&self.desk)) {
+        if lending.get(&self.key).is_some_and(|borrowed| borrowed.desk.ptr_eq(&self.desk)) {
             lending.remove(&self.key);
         }
     }
 }
 
 impl Site {
-    /// The plain file that a file session has open for reading, for whoever on this machine knows the session's secret.
+    /// The plain file that a file session has open for reading, for a process of this machine that knows the session's
+    /// secret and is the session's user or the administrator's.
     ///
     /// # Errors
-    /// `NotOpen` if there is no such session, `Unsupported` if nothing of it can be lent under that handle.
-    pub fn lend(&self, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
+    /// `NotOpen` if there is no such session of that caller, `Unsupported` if nothing of it can be lent under that handle.
+    pub fn lend(&self, caller: u32, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
         let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
-        let desk = self.lending.lock().get(key).and_then(Weak::upgrade);
-        let desk = desk.ok_or_else(|| refusal(Code::NotOpen, "no session of this PoP"))?;
+        let desk = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
+        let desk = desk.ok_or_else(|| refusal(Code::NotOpen, "no session of yours at this PoP"))?;
         desk.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "no plain file is behind it"))
+    }
+}
+
+impl Borrowed {
+    /// Whether the account with this number, of a PoP of that site, may borrow: the administrator's, or its user's.
+    fn is_for(&self, caller: u32, site: &SiteName) -> bool {
+        let is_administrator = caller == 0 || caller == rustix::process::geteuid().as_raw();
+        let is_user = || {
+            self.user.site() == site
+                && self.user.user_name().is_some_and(|name| user_id(name) == Some(caller))
+        };
+        is_administrator || caller == self.uid || is_user()
     }
 }
 
@@ -258,4 +291,24 @@ fn open_desk(
         locker,
     };
     Ok((desk, job))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_lent_to_whose_session_it_is_and_to_the_administrator() {
+        let (kek, titech) =
+            (SiteName::parse("kek").expect("a name"), SiteName::parse("titech").expect("a name"));
+        let user = Principal::user(&kek, "daemon").expect("a name");
+        let daemon = user_id("daemon").expect("each system has it");
+        let borrowed = Borrowed { desk: Weak::new(), user, uid: 4_000_000 };
+        let own = rustix::process::geteuid().as_raw();
+        for caller in [0, own, 4_000_000, daemon] {
+            assert!(borrowed.is_for(caller, &kek), "{caller}");
+        }
+        assert!(!borrowed.is_for(4_000_001, &kek), "somebody else");
+        assert!(daemon == own || !borrowed.is_for(daemon, &titech), "another site's user of the same name");
+    }
 }

@@ -198,7 +198,8 @@ impl Site {
         *why = error.cloned().or_else(|| why.take());
     }
 
-    pub(super) fn line_status(&self) -> Vec<LineStatus> {
+    /// The lines that are up to or from sites that may be told.
+    pub(super) fn line_status(&self, is_told: impl Fn(&SiteName) -> bool) -> Vec<LineStatus> {
         let lines = self.switchboard.lines();
         let of_others = lines.iter().filter(|line| matches!(line.keeper, Principal::Host(_)));
         let of_others = of_others.map(|line| LineStatus {
@@ -211,6 +212,6 @@ impl Site {
             kept_here: true,
             up_s: since.elapsed().as_secs(),
         });
-        own.chain(of_others).collect()
+        own.chain(of_others).filter(|line| is_told(&line.site)).collect()
     }
 }

@@ -344,7 +344,8 @@ impl Site {
         access
     }
 
-    /// What the PoP is doing, as far as `access` may see it; the administrator (no access) sees all.
+    /// What the PoP is doing, as far as `access` may see it: its own transfers and circuits, the line of its own site, the
+    /// agents of its own account. The administrator (no access) sees all.
     pub fn status(&self, access: Option<&Access>) -> Status {
         let visible = |status: &TransferStatus| {
             access.is_none_or(|access| status.principal == access.principal.to_string())
@@ -354,11 +355,11 @@ impl Site {
             uptime_s: self.started.elapsed().as_secs(),
             sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
-            lines: self.line_status(),
+            lines: self.line_status(|site| access.is_none_or(|access| access.principal.site() == site)),
             relayed: self
                 .circuits
                 .list(|principal| access.is_none_or(|access| access.principal == *principal)),
-            agents: self.agent_status(),
+            agents: self.agent_status(|storage| access.is_none_or(|access| access.may_see(storage))),
         }
     }
 

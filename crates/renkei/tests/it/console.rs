@@ -47,6 +47,11 @@ impl Answer {
 
 /// Sends a request as a browser would, with a cookie if it has one, and a form if it posts.
 fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
+    ask_with(site, page, &format!("Cookie: other=1; {cookie}\r\n"), form)
+}
+
+/// The same, with these lines in the head.
+fn ask_with(site: &Site, page: &str, lines: &str, form: Option<&str>) -> Answer {
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -60,7 +65,7 @@ fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
     let mut stream = rustls::Stream::new(&mut tls, &mut sock);
     let (method, form) = form.map_or(("GET", ""), |form| ("POST", form));
     let request = format!(
-        "{method} {page} HTTP/1.1\r\nHost: kek\r\nCookie: other=1; {cookie}\r\nConnection: close\r\n\
+        "{method} {page} HTTP/1.1\r\nHost: kek\r\n{lines}Connection: close\r\n\
          Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
         form.len()
     );
@@ -337,4 +342,26 @@ fn a_transfer_that_waits_says_for_what() {
     assert_eq!(ask(kek, &format!("{page}/retry"), &own, Some(&token)).status, 303);
     wait_for(kek, &page, &own, |page| page.body.contains(">done<"));
     wait_for(kek, &format!("/console/queue/{second}"), &own, |page| page.body.contains(">done<"));
+}
+
+#[test]
+fn nobody_is_logged_in_by_a_form_of_another_page() {
+    let federation = Federation::two();
+    let kek = &federation.kek;
+    let link = kek.ok(&["console"]);
+    let form = format!("t={}", secret(&link));
+    for from in [
+        "Origin: https://evil.example\r\n",
+        "Origin: null\r\n",
+        "Origin: http://kek\r\n",
+        "Sec-Fetch-Site: cross-site\r\n",
+        "Sec-Fetch-Site: same-site\r\nOrigin: https://kek\r\n",
+    ] {
+        let answer = ask_with(kek, "/console/login", from, Some(&form));
+        assert_eq!(answer.status, 403, "{from}");
+        assert!(!answer.head.to_ascii_lowercase().contains("set-cookie"), "{}", answer.head);
+    }
+    // The link was not used up by that.
+    let own = "Origin: https://kek\r\nSec-Fetch-Site: same-origin\r\n";
+    assert_eq!(ask_with(kek, "/console/login", own, Some(&form)).status, 303);
 }

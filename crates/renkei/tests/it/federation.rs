@@ -40,6 +40,8 @@ pub struct Site {
     process: Option<Child>,
     /// Whether its commands are told where to listen.
     listens: bool,
+    /// What its commands are told beside that; empty is not told.
+    pub environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Federation {
@@ -69,7 +71,15 @@ impl Site {
         let root = parent.join(format!("{name}-data"));
         std::fs::create_dir_all(&root).unwrap();
         let address = free_address();
-        let mut site = Site { name: name.into(), address, dir, root, process: None, listens: false };
+        let mut site = Site {
+            name: name.into(),
+            address,
+            dir,
+            root,
+            process: None,
+            listens: false,
+            environment: Vec::new(),
+        };
         site.ok(&["init", "--site", name, "--listen", &address.to_string()]);
         site.ok(&["storage", "add", "data", site.root.to_str().unwrap()]);
         site.restart();
@@ -83,7 +93,7 @@ impl Site {
         std::fs::create_dir_all(&root).unwrap();
         let (dir, address) = (parent.join(name), free_address());
         std::fs::create_dir_all(&dir).unwrap();
-        Site { name: name.into(), address, dir, root, process: None, listens: true }
+        Site { name: name.into(), address, dir, root, process: None, listens: true, environment: Vec::new() }
     }
 
     /// Makes a site that names no endpoint and keeps a line to `hub`, and starts its PoP.
@@ -92,7 +102,15 @@ impl Site {
         let root = parent.join(format!("{name}-data"));
         std::fs::create_dir_all(&root).unwrap();
         let address = free_address();
-        let mut site = Site { name: name.into(), address, dir, root, process: None, listens: false };
+        let mut site = Site {
+            name: name.into(),
+            address,
+            dir,
+            root,
+            process: None,
+            listens: false,
+            environment: Vec::new(),
+        };
         let (line, storage) = (hub.ok(&["invite"]), format!("data={}", site.root.display()));
         let listen = address.to_string();
         let init =
@@ -123,6 +141,13 @@ impl Site {
         if self.listens {
             command.env("RENKEI_LISTEN", self.address.to_string());
         }
+        for (name, value) in &self.environment {
+            if value.is_empty() {
+                command.env_remove(name)
+            } else {
+                command.env(name, value)
+            };
+        }
         command
     }
 
@@ -133,6 +158,8 @@ impl Site {
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);
         }
+        // All sites of tests are on this machine.
+        command.env("RENKEI_RELAY_PRIVATE", "*");
         // What tests make as root may be root's.
         command.env("RENKEI_VOLUMES_ACCOUNT", account());
         command.arg("--dir").arg(dir).stdin(Stdio::null());

@@ -53,6 +53,7 @@ mod queue_bad;
 mod queue_many;
 mod raw;
 mod records;
+mod relay_target;
 mod remedies;
 mod restored;
 mod revoked;

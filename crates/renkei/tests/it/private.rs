@@ -330,6 +330,16 @@ fn a_queued_copy_outlives_the_trust_of_its_relay() {
 }
 
 #[test]
+fn a_user_is_told_of_the_line_of_its_own_site_alone() {
+    let sites = Sites::start();
+    let (_, status) = sites.left.json(&["status", "hub"]);
+    let lines = status["lines"].as_array().unwrap_or_else(|| panic!("{status}"));
+    let told: Vec<&str> = lines.iter().filter_map(|line| line["site"].as_str()).collect();
+    assert_eq!(told, ["left"], "{status}");
+    assert_eq!(sites.lines(), ["left", "right"], "the administrator sees all");
+}
+
+#[test]
 fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;

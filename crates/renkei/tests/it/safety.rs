@@ -586,3 +586,31 @@ fn secrets_that_others_can_read_are_refused() {
     let (status, report) = titech.json(&["ls", &kek.place("")]);
     assert_eq!((status, &report["error"]["code"]), (6, &"RK-AUTH-12".into()), "{report}");
 }
+
+#[test]
+fn a_rule_for_all_users_of_a_site_leads_to_no_account_of_the_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let kek = Site::start(dir.path(), "kek");
+    let evil = SiteName::parse("evil").unwrap();
+    let authority = Authority::create(&evil, SystemTime::now()).unwrap();
+    let card = SiteCard {
+        site: evil,
+        endpoints: vec!["pop.evil.example:7512".into()],
+        via: Vec::new(),
+        authority: authority.certificate().clone(),
+        revocation_list: None,
+    };
+    raw::trust_card(&kek, &card);
+    kek.ok(&["map", "add", "*@evil", "*"]);
+    let ask = |user: &str| {
+        let credential = raw::issue_user(&authority, user, 1, SystemTime::now());
+        raw::whoami(&mut raw::connect(&kek, &credential, &kek).unwrap())
+    };
+    for user in ["root", "daemon", "www-data", "nobody"] {
+        assert_eq!(ask(user).unwrap_err().code, Code::NotMapped, "{user}");
+    }
+    if rustix::process::geteuid().is_root() {
+        kek.ok(&["map", "add", "daemon@evil", "daemon"]);
+        assert_eq!(ask("daemon").unwrap(), "daemon", "who is named is let in");
+    }
+}

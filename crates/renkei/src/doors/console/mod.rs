@@ -18,8 +18,8 @@ use crate::site::console::Visitor;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Form, Path, Query, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName, REFERRER_POLICY, SET_COOKIE,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName, ORIGIN, REFERRER_POLICY,
+    SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::map_response;
@@ -178,6 +178,18 @@ async fn change(
 
 // ---- log in and out --------------------------------------------------------------------------------------------------
 
+/// Whether a form was sent by a page of this PoP, by what the browser says; what is no browser says nothing.
+fn is_from_here(headers: &HeaderMap) -> bool {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let is_same_site = text(&HeaderName::from_static("sec-fetch-site"))
+        .is_none_or(|from| matches!(from, "same-origin" | "none"));
+    let is_own = text(&ORIGIN).is_none_or(|origin| {
+        let host = text(&HOST).unwrap_or_default();
+        !host.is_empty() && origin.strip_prefix("https://") == Some(host)
+    });
+    is_same_site && is_own
+}
+
 /// What a link has to show.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -197,7 +209,10 @@ async fn ask_login(State(site): State<Arc<Site>>, Query(shown): Query<Shown>) ->
     answer(StatusCode::OK, page::log_in(&site.name(), &shown.t))
 }
 
-async fn login(State(site): State<Arc<Site>>, Form(shown): Form<Shown>) -> Response {
+async fn login(State(site): State<Arc<Site>>, headers: HeaderMap, Form(shown): Form<Shown>) -> Response {
+    if !is_from_here(&headers) {
+        return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
+    }
     match site.console_login(&shown.t) {
         Ok(Some(secret)) => {
             let cookie = set_cookie(&site, &secret, COOKIE_SECONDS);
