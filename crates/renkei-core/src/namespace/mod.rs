@@ -27,8 +27,9 @@ pub mod tree;
 
 use crate::entry::FileTime;
 use crate::error::Error;
-use crate::path::path_bytes;
-use serde::{Deserialize, Serialize};
+use crate::path::{MAX_NAME_BYTES, path_bytes};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A node's number in its volume. Sites draw numbers from ranges of their own, so that what they make has one before the
 /// home knows of it.
@@ -180,8 +181,25 @@ impl Node {
 }
 
 /// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`.
+/// Another one is no message of a site that is sound, and is not read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Name(#[serde(with = "path_bytes")] pub Vec<u8>);
+pub struct Name(#[serde(serialize_with = "path_bytes::serialize", deserialize_with = "name")] pub Vec<u8>);
+
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let bytes = path_bytes::deserialize(deserializer)?;
+    match is_name(&bytes) {
+        true => Ok(bytes),
+        false => Err(D::Error::custom("not a name in a directory")),
+    }
+}
+
+/// Whether a directory can have this name in it.
+fn is_name(bytes: &[u8]) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&bytes.len())
+        && bytes != b"."
+        && bytes != b".."
+        && !bytes.iter().any(|byte| matches!(byte, b'/' | 0))
+}
 
 impl From<&str> for Name {
     fn from(text: &str) -> Self {
@@ -365,6 +383,18 @@ pub struct Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_name_is_not_read() {
+        let read =
+            |bytes: &[u8]| crate::wire::decode::<Name>("name", &crate::wire::encode(&Name(bytes.to_vec())));
+        for good in [&b"a"[..], b"...", b"a b", &[0xff], &[b'x'; 255]] {
+            assert_eq!(read(good).unwrap().0, good);
+        }
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../../etc/passwd", b"a\0b", &[b'x'; 256]] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn numbers_say_whose_they_are() {

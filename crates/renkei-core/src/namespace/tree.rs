@@ -3,7 +3,7 @@
 use super::overlay::Overlay;
 use super::{
     Attributes, Base, Beside, Change, Content, Effects, Kind, Known, Name, NewKind, Node, NodeId, Numbered,
-    Origin, ROOT, Spot,
+    Origin, ROOT, Spot, is_name,
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
@@ -120,8 +120,7 @@ fn check_name(name: &Name) -> Result<(), Error> {
     if bytes.len() > MAX_NAME_BYTES {
         return Err(refused(Code::NameTooLong, "name", shown(name)));
     }
-    let bad = bytes.is_empty() || bytes == b"." || bytes == b"..";
-    if bad || bytes.iter().any(|byte| matches!(byte, b'/' | 0)) {
+    if !is_name(bytes) {
         return Err(refused(Code::BadPath, "name", shown(name)));
     }
     Ok(())

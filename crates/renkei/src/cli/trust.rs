@@ -41,7 +41,7 @@ enum Action {
     },
     /// Let others be led through this PoP to a site's PoPs at addresses inside: loopback, link-local, private
     AllowPrivate {
-        /// Name of the site; `*` for all
+        /// Name of the site
         site: String,
     },
     /// List the trusted sites
@@ -75,12 +75,6 @@ struct Exported {
     site: SiteName,
     fingerprint: String,
     card: String,
-}
-
-#[derive(Serialize)]
-struct Allowed<'a> {
-    site: &'a str,
-    action: &'static str,
 }
 
 #[derive(Serialize)]
@@ -149,11 +143,10 @@ fn inside(card: &SiteCard) -> Vec<String> {
 }
 
 fn allow(trust: &Trust, site: &str, context: &Context) -> Result<u8, Error> {
-    if site != "*" {
-        trust.endpoints(&SiteName::parse(site)?)?;
-    }
-    allow_private(&context.home()?, site)?;
-    context.output.done(&Allowed { site, action: "allowed" })?;
+    let site = SiteName::parse(site)?;
+    trust.endpoints(&site)?;
+    allow_private(&context.home()?, site.as_str())?;
+    context.output.done(&Changed { site, fingerprint: None, action: "allowed inside" })?;
     Ok(0)
 }
 
@@ -234,12 +227,6 @@ impl Report for Listing {
 impl Report for Exported {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(self.card.as_bytes())
-    }
-}
-
-impl Report for Allowed<'_> {
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "circuits to {} may lead to addresses inside", self.site)
     }
 }
 

@@ -33,11 +33,11 @@ pub(super) fn chosen(
     {
         return Ok(owner);
     }
-    let Some(name) = &config.volumes.account else {
+    if config.volumes.account.is_empty() {
         let cause = "its directory is root's, and root works for others only where that is said";
         return Err(Error::new(Code::RootAccount, op, volume, cause));
-    };
-    Account::lookup(name).inspect(|account| warn_of_root(volume, account))
+    }
+    Account::lookup(&config.volumes.account).inspect(|account| warn_of_root(volume, account))
 }
 
 /// The owner of a directory, or of the next above it up to the storage's, who is not root.

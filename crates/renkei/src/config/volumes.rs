@@ -13,8 +13,8 @@ pub struct Volumes {
     /// Who may make volumes: `NAME@SITE`, or `*@SITE` for all users of a site.
     #[serde(deserialize_with = "users")]
     pub create: Vec<String>,
-    /// The account of new volumes whose directory is root's and for which none was named.
-    pub account: Option<String>,
+    /// The account of new volumes whose directory is root's and for which none was named; empty for none.
+    pub account: String,
 }
 
 impl Volumes {

@@ -45,6 +45,8 @@ const PAGES_AHEAD: u64 = 64;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Pauses before a home that could not be asked is asked again: the first, and the longest.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Answers without records, though there are said to be more, that are borne one after the other.
+const MOST_EMPTY: u32 = 10;
 /// How often it is looked whether there are other volumes to follow.
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes of a part of a tree in one message, far below the largest frame.
@@ -215,7 +217,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
     }
     tree.remove_old_copies()?;
     pending.on_connected();
-    let mut last = 0;
+    let (mut last, mut empty) = (0, 0);
     while is_followed(site, facts) {
         let (mut seq, mut broken) = (tree.position()?.seq, None);
         let patience = match *heard {
@@ -242,6 +244,11 @@ fn follow(site: &Arc<Site>, name: &str, facts: &Facts, heard: &mut bool) -> Resu
         broken.map_or(Ok(()), Err)?;
         if last < seq {
             return Err(shorter(name, &facts.home, seq, last));
+        }
+        // One that came while the question was answered is told the next time.
+        empty = if seq == asked && last > seq { empty + 1 } else { 0 };
+        if empty > MOST_EMPTY {
+            return Err(violation("log", "no records, though it says that there are more"));
         }
         *heard = true;
         site.note_asked(&facts.home, None);

@@ -25,7 +25,7 @@ use renkei_core::namespace::{Content, Kind, Node, NodeId};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{Algorithm, EntryFailure};
 use renkei_core::wire::volume::{Holding, Tally};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -572,6 +572,8 @@ pub(super) fn each_page(
         return work(vec![Found { id, path: path.clone(), content, node }]);
     }
     let mut dirs = vec![(id, path.clone())];
+    // What a home says of directories may be a circle.
+    let mut seen = HashSet::from([id]);
     while let Some((dir, above)) = dirs.pop() {
         let mut last = None;
         loop {
@@ -581,7 +583,8 @@ pub(super) fn each_page(
             for (name, id, node) in page {
                 let path = above.child(&name.0)?;
                 match node.kind.clone() {
-                    Kind::Dir { .. } => dirs.push((id, path)),
+                    Kind::Dir { .. } if seen.insert(id) => dirs.push((id, path)),
+                    Kind::Dir { .. } => {}
                     Kind::File(content) => files.push(Found { id, path, content, node }),
                     Kind::Symlink { .. } | Kind::Merged { .. } => {}
                 }

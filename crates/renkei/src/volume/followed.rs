@@ -117,11 +117,15 @@ impl Followed {
     }
 
     fn parent(&self, id: NodeId) -> Option<NodeId> {
-        match self.pending.node(id).ok()??.kind {
-            Kind::Dir { parent, .. } if id != ROOT => Some(parent),
-            Kind::Merged { into } => self.parent(into),
-            _ => None,
+        let mut at = id;
+        for _ in 0..crate::store::MAX_LINEAGE {
+            match self.pending.node(at).ok()??.kind {
+                Kind::Dir { parent, .. } if at != ROOT => return Some(parent),
+                Kind::Merged { into } => at = into,
+                _ => return None,
+            }
         }
+        None
     }
 }
 

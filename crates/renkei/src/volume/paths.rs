@@ -4,7 +4,7 @@ use crate::catalogue::VolumeTree;
 use renkei_core::error::Error;
 use renkei_core::namespace::{NodeId, ROOT, Spot};
 use renkei_core::path::RelPath;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Paths in a tree, as far as they were looked up.
 pub(super) struct Paths<'t> {
@@ -33,12 +33,33 @@ impl<'t> Paths<'t> {
         if let Some(known) = self.known.get(&dir) {
             return Ok(known.clone());
         }
-        let named = self.tree.names_of(&[dir])?.remove(&dir).and_then(|mut names| names.pop());
-        let path = match named.or_else(|| self.gone.get(&dir).cloned()) {
-            Some(spot) if spot.dir != dir => self.of(&spot)?,
-            _ => None,
-        };
-        self.known.insert(dir, path.clone());
-        Ok(path)
+        let (above, mut path) = self.climb(dir)?;
+        for (dir, spot) in above.into_iter().rev() {
+            path = path.map(|path| path.child(&spot.name.0)).transpose()?;
+            self.known.insert(dir, path.clone());
+        }
+        self.known.entry(dir).or_insert(None);
+        Ok(self.known[&dir].clone())
+    }
+
+    /// The names of a directory and of those above it whose paths are not known, and the path above them; none if there is
+    /// no way up, as in directories that lie one within the other.
+    fn climb(&self, dir: NodeId) -> Result<(Vec<(NodeId, Spot)>, Option<RelPath>), Error> {
+        let (mut above, mut seen, mut at) = (Vec::new(), HashSet::new(), dir);
+        while at != ROOT {
+            if let Some(known) = self.known.get(&at) {
+                return Ok((above, known.clone()));
+            }
+            let named = self.tree.names_of(&[at])?.remove(&at).and_then(|mut names| names.pop());
+            match named.or_else(|| self.gone.get(&at).cloned()) {
+                Some(spot) if seen.insert(at) => {
+                    let next = spot.dir;
+                    above.push((at, spot));
+                    at = next;
+                }
+                _ => return Ok((above, None)),
+            }
+        }
+        Ok((above, Some(RelPath::root())))
     }
 }

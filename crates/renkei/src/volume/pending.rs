@@ -18,10 +18,11 @@ use renkei_core::error::{Code, Error};
 use renkei_core::namespace::follower::{Follower, Refused};
 use renkei_core::namespace::merged::Merged;
 use renkei_core::namespace::news::News;
+use renkei_core::namespace::tree::MAX_DEPTH;
 use renkei_core::namespace::{Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Spot};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::{decode, encode, violation};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -481,8 +482,12 @@ impl Pending {
     /// # Errors
     /// As [`Pending::path_of`].
     pub fn path_of_dir(&self, dir: NodeId) -> Result<Option<RelPath>, Error> {
-        let (mut names, mut dir) = (Vec::new(), dir);
+        let (mut names, mut dir, mut steps) = (Vec::new(), dir, 0);
         while dir != ROOT {
+            steps += 1;
+            if steps > 2 * MAX_DEPTH {
+                return Err(violation("volume", "directories that lie one within the other"));
+            }
             let parent = match self.node(dir)?.map(|node| node.kind) {
                 Some(Kind::Dir { parent, .. }) => parent,
                 Some(Kind::Merged { into }) => {
