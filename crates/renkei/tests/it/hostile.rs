@@ -35,7 +35,7 @@ pub fn small_file(path: &str, size: u64, _content: &[u8]) -> Entry {
 }
 
 /// Resident memory of a site's PoP, in MiB.
-fn memory(site: &Site) -> u64 {
+pub fn memory(site: &Site) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", site.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
@@ -115,7 +115,7 @@ fn anonymous(site: &Site, alpn: &[u8]) -> rustls::ClientConnection {
 }
 
 /// Asks for a page; how the connection ended, and what came.
-fn fetch(site: &Site, alpn: &[u8], page: &str) -> (std::io::Result<usize>, String) {
+pub fn fetch(site: &Site, alpn: &[u8], page: &str) -> (std::io::Result<usize>, String) {
     let mut tls = anonymous(site, alpn);
     let mut sock = TcpStream::connect(site.address).unwrap();
     sock.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -389,13 +389,13 @@ fn bad_certificates_are_refused_each_with_its_code() {
     // An authority that calls itself titech is not titech's.
     let impostor = Authority::create(&SiteName::parse("titech").unwrap(), now).unwrap();
     check(&raw::issue_user(&impostor, &account, 1, now), Code::UnknownAuthority);
-    let (card, foreign) = foreign_name(&format!("renkei://titech/user/{account}"));
+    let (card, foreign) = foreign_name(&[&format!("renkei://titech/user/{account}")]);
     raw::trust_card(kek, &card);
     check(&foreign, Code::ForeignName);
 }
 
-/// The card of `cern`, and a credential with which cern's authority vouches for `uri`.
-fn foreign_name(uri: &str) -> (SiteCard, Credential) {
+/// The card of `cern`, and a credential with which its authority vouches for these names.
+pub fn foreign_name(uris: &[&str]) -> (SiteCard, Credential) {
     let ca_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -405,7 +405,8 @@ fn foreign_name(uri: &str) -> (SiteCard, Credential) {
     let issuer = Issuer::new(params, ca_key);
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
-    params.subject_alt_names.push(SanType::URI(uri.to_owned().try_into().unwrap()));
+    let uri = |uri: &&str| SanType::URI((*uri).to_owned().try_into().unwrap());
+    params.subject_alt_names.extend(uris.iter().map(uri));
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;
