@@ -187,7 +187,7 @@ impl Holding {
         let volumes = self.lock();
         let Some(state) = volumes.get(id) else { return Holds::default() };
         let part = state.run.as_ref().and_then(|run| run.part.as_ref());
-        let missing = |of: fn(&Held) -> u64| state.held.values().map(of).sum();
+        let missing = |of: fn(&Held) -> u64| state.held.values().map(of).fold(0, u64::saturating_add);
         let mut shown = Holds {
             by_policy: duties_taken(state, facts).iter().map(RelPath::to_string).collect(),
             is_paused: is_paused(state, facts),

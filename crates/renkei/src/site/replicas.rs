@@ -350,7 +350,7 @@ fn lacking_of(
         for spot in names.get(&id).map(Vec::as_slice).unwrap_or_default() {
             let Some(path) = pending.path_of(spot)?.filter(|path| path.starts_with(folder)) else { continue };
             found.missing_files += 1;
-            found.missing_bytes += content.size;
+            found.missing_bytes = found.missing_bytes.saturating_add(content.size);
             files.push((path, held.and_then(|held| held.expected(content.version))));
         }
     }
@@ -367,11 +367,11 @@ fn missing(tree: &VolumeTree, pending: &Pending, path: &RelPath) -> Result<(Hold
     let (mut paths, mut found) = (Vec::new(), Holding::nothing(path.clone()));
     each_held(tree, path, &mut |file, is_held| {
         found.files += 1;
-        found.bytes += file.content.size;
+        found.bytes = found.bytes.saturating_add(file.content.size);
         // What was written here and not handed in yet is newer.
         if !is_held && !pending.is_unsent(file.id) {
             found.missing_files += 1;
-            found.missing_bytes += file.content.size;
+            found.missing_bytes = found.missing_bytes.saturating_add(file.content.size);
             if paths.len() <= MAX_NAMED {
                 paths.push(file.path);
             }
@@ -504,7 +504,7 @@ pub(super) trait Counts {
 impl Counts for Tally {
     fn count(&mut self, found: &Found) {
         self.files += 1;
-        self.bytes += found.content.size;
+        self.bytes = self.bytes.saturating_add(found.content.size);
     }
 
     fn fail(&mut self, path: &RelPath, error: Error) {

@@ -262,7 +262,7 @@ impl Pass {
             Verdict::NotHeld => {}
             Verdict::Good => {
                 self.course.files += 1;
-                self.course.bytes += found.content.size;
+                self.course.bytes = self.course.bytes.saturating_add(found.content.size);
             }
             Verdict::Wrong(error, known) => self.on_wrong(&found, error, known)?,
         }

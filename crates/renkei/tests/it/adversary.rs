@@ -35,7 +35,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// How long a PoP has for what a hostile log makes it do.
 const EXPOSED: Duration = Duration::from_secs(3);
 /// What a PoP may need more after all this, in MiB.
-const MAX_GAIN_MIB: u64 = 150;
+const MAX_GAIN_MIB: u64 = 400;
 
 // ---- a home ----------------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ fn a_follower_with_a_write_grant_changes_the_volume_alone() {
 #[test]
 fn a_certificate_with_two_names_is_nobodys() {
     let federation = Federation::two();
-    let Federation { titech, kek, .. } = &federation;
+    let Federation { kek, .. } = &federation;
     let own = format!("renkei://titech/user/{}", account());
     for names in [
         &["renkei://cern/user/alice", "renkei://cern/user/bob"][..],
@@ -358,9 +358,7 @@ fn a_certificate_with_two_names_is_nobodys() {
         let _ = kek.renkei(&["trust", "remove", "cern"]);
         raw::trust_card(kek, &card);
         kek.ok(&["map", "add", "*@cern", &account()]);
-        let refused =
-            raw::connect(titech, &credential, kek).and_then(|mut session| raw::whoami(&mut session));
-        let code = refused.expect_err("two names").code;
+        let code = raw::refusal_of(&credential, kek).code;
         assert!(
             matches!(code, Code::BadCertificate | Code::ForeignName | Code::UnknownAuthority),
             "{names:?}: {code}"

@@ -7,7 +7,7 @@ use renkei::home::Home;
 use renkei::identity::authority::Authority;
 use renkei::identity::card::SiteCard;
 use renkei::identity::credential::{Credential, KeyRequest, generate_key};
-use renkei::identity::tls::server_config;
+use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::identity::trust::Trust;
 use renkei::mover::dial::{Ahead, Dialler, Session};
 use renkei::net::tls::TlsStream;
@@ -21,7 +21,7 @@ use renkei_core::wire::message::{
     Request, Source,
 };
 use renkei_core::wire::{VERSIONS, decode, encode};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -98,6 +98,19 @@ pub fn secure(site: &Site, to: &Site) -> TlsStream {
     let stream = dialler(site, &user(site)).secure(&name(to), to.address).unwrap();
     stream.bear_silence(PATIENCE).unwrap();
     stream
+}
+
+/// What a site says against a credential that our own side would not even show.
+pub fn refusal_of(credential: &Credential, to: &Site) -> Error {
+    let sock = TcpStream::connect(to.address).unwrap();
+    let config = client_config(credential).unwrap();
+    match TlsStream::connect(sock, config, server_name(&name(to)), PATIENCE) {
+        Ok(mut stream) => {
+            let _ = put(&mut stream, FrameKind::Control, &hello(SPOKEN, SystemTime::now()));
+            take_refusal(&mut stream)
+        }
+        Err(error) => error,
+    }
 }
 
 /// Sends one frame.
