@@ -22,7 +22,7 @@ use renkei_core::namespace::tree::MAX_DEPTH;
 use renkei_core::namespace::{Change, Kind, Name, Node, NodeId, Numbered, Origin, ROOT, Spot};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
-use renkei_core::wire::{decode, encode, violation};
+use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -486,7 +486,8 @@ impl Pending {
         while dir != ROOT {
             steps += 1;
             if steps > 2 * MAX_DEPTH {
-                return Err(violation("volume", "directories that lie one within the other"));
+                // A home may say of directories that each lies in the other: no path leads there.
+                return Ok(None);
             }
             let parent = match self.node(dir)?.map(|node| node.kind) {
                 Some(Kind::Dir { parent, .. }) => parent,

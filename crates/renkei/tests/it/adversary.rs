@@ -258,7 +258,12 @@ fn a_home_that_lies_harms_its_own_volumes_alone() {
     let around: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(around.iter().all(|name| !name.to_string_lossy().contains("escaped")), "{around:?}");
     assert!(!titech.root().join("escaped").exists());
-    LIES.iter().for_each(|volume| drop(titech.ok(&["volume", "unsubscribe", volume])));
+    for volume in LIES {
+        // Changes may wait that such a home never takes.
+        if !titech.renkei(&["volume", "unsubscribe", volume]).status.success() {
+            titech.ok(&["volume", "unsubscribe", "--abandon", volume]);
+        }
+    }
     assert_unharmed(&titech, before, "all of them");
 }
 
@@ -357,7 +362,7 @@ fn a_certificate_with_two_names_is_nobodys() {
         let (card, credential) = foreign_name(names);
         let _ = kek.renkei(&["trust", "remove", "cern"]);
         raw::trust_card(kek, &card);
-        kek.ok(&["map", "add", "*@cern", &account()]);
+        kek.ok(&["map", "add", "--yes", "*@cern", &account()]);
         let code = raw::refusal_of(&credential, kek).code;
         assert!(
             matches!(code, Code::BadCertificate | Code::ForeignName | Code::UnknownAuthority),
