@@ -125,7 +125,7 @@ impl Site {
         }
         let go_on = || is_followed(self, facts);
         let Some(late) = take_another(session, volume, tree, origin, &go_on)? else { return Ok(()) };
-        let account = Account::lookup(&facts.account)?;
+        let account = Account::lookup_to_lend(&facts.account)?;
         let run_as = |work: Box<dyn FnOnce() + Send>| {
             account.spawn("reconcile", work)?.join().expect("a panic aborts the process");
             Ok(())
