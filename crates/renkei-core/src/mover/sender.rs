@@ -29,6 +29,8 @@ struct Open {
     path: RelPath,
     /// Size of a file; `None` for a link.
     bytes: Option<u64>,
+    /// Bytes of it that an earlier run brought, and that count as done already.
+    present: u64,
 }
 
 /// A set of entry numbers, a bit each.
@@ -143,9 +145,9 @@ impl Sender {
             EntryKind::File { stamp, .. } => {
                 self.progress.files_found += 1;
                 self.progress.bytes_found = self.progress.bytes_found.saturating_add(stamp.size);
-                Some(Open { path: entry.path.clone(), bytes: Some(stamp.size) })
+                Some(Open { path: entry.path.clone(), bytes: Some(stamp.size), present: 0 })
             }
-            EntryKind::Symlink { .. } => Some(Open { path: entry.path.clone(), bytes: None }),
+            EntryKind::Symlink { .. } => Some(Open { path: entry.path.clone(), bytes: None, present: 0 }),
             EntryKind::Dir | EntryKind::HardLink { .. } => None,
             EntryKind::Special => {
                 let error = Error::new(Code::SpecialFile, "walk", &entry.path, "skipped");
@@ -247,12 +249,17 @@ impl Sender {
                 self.settle(item.id);
             }
             Verdict::Partial(ranges) => {
-                let size = item.entry.size();
+                let (size, mut present) = (item.entry.size(), 0u64);
                 for SlotRange { first, count } in ranges {
                     let start = slot_range(first, size).start;
                     let end = slot_range(first.saturating_add(count), size).start.min(size);
                     let bytes = end.saturating_sub(start);
                     self.summary.bytes_skipped = self.summary.bytes_skipped.saturating_add(bytes);
+                    present = present.saturating_add(bytes).min(size);
+                }
+                if let Some(open) = self.open.get_mut(&item.id) {
+                    open.present = present;
+                    self.progress.bytes_done = self.progress.bytes_done.saturating_add(present);
                 }
             }
             Verdict::Refuse(error) => {
@@ -292,6 +299,7 @@ impl Sender {
     pub fn on_source_failed(&mut self, id: EntryId, error: Error) -> Option<EntryFailure> {
         self.plan.drop_file(id);
         let open = self.open.remove(&id)?;
+        self.forget_present(&open);
         let failure = EntryFailure { id: Some(id), path: open.path, kept: false, error };
         self.fail(failure.clone());
         Some(failure)
@@ -322,7 +330,8 @@ impl Sender {
                 self.summary.files += 1;
                 self.summary.bytes = self.summary.bytes.saturating_add(bytes);
                 self.progress.files_done += 1;
-                self.progress.bytes_done = self.progress.bytes_done.saturating_add(bytes);
+                let come = bytes.saturating_sub(open.present);
+                self.progress.bytes_done = self.progress.bytes_done.saturating_add(come);
             }
         }
         true
@@ -340,7 +349,9 @@ impl Sender {
     pub fn handle_failed(&mut self, failure: EntryFailure) {
         let Some(id) = failure.id.filter(|_| !failure.kept) else { return self.fail(failure) };
         self.plan.drop_file(id);
-        match self.open.remove(&id) {
+        let open = self.open.remove(&id);
+        open.iter().for_each(|open| self.forget_present(open));
+        match open {
             Some(open) if open.path == failure.path => self.fail_one(failure),
             Some(open) => self.fail_closed(Some(open.path), failure),
             // Their names are not kept: such a failure may be of the entry or of the directory it is in.
@@ -350,6 +361,11 @@ impl Sender {
             },
             None => {}
         }
+    }
+
+    /// What an earlier run brought of a file that failed counts for nothing.
+    fn forget_present(&mut self, open: &Open) {
+        self.progress.bytes_done = self.progress.bytes_done.saturating_sub(open.present);
     }
 
     /// An entry failed by itself; no news if nothing can be put where it was to go.
@@ -444,6 +460,7 @@ impl Sender {
 mod tests {
     use super::*;
     use crate::entry::{Meta, Stamp};
+    use crate::mover::digest::SLOT_BYTES;
 
     fn entry(name: &str, kind: EntryKind) -> Entry {
         Entry { path: RelPath::parse(name.as_bytes()).unwrap(), meta: Meta::default(), kind }
@@ -562,6 +579,24 @@ mod tests {
         let summary = sender.finish(0);
         assert_eq!((summary.files, summary.failed, summary.failures.len()), (1, 1, 1));
         assert_eq!(summary.failures[0].error.cause, "EACCES; 6 entries in it not sent");
+    }
+
+    #[test]
+    fn a_resumed_file_begins_where_it_is() {
+        let mut sender = Sender::new(true, false);
+        let size = 10 * SLOT_BYTES;
+        for name in ["f", "g"] {
+            add(&mut sender, file(name, size));
+        }
+        sender.on_walk_done();
+        sender.poll_offer().unwrap();
+        let present = || Verdict::Partial(vec![SlotRange { first: 0, count: 9 }]);
+        sender.handle_verdicts(vec![(0, present()), (1, present())]).unwrap();
+        assert_eq!(sender.progress().bytes_done, 18 * SLOT_BYTES);
+        sender.handle_acked(&[IdRange { first: 0, count: 1 }]).unwrap();
+        assert_eq!(sender.progress().bytes_done, 19 * SLOT_BYTES);
+        sender.on_source_failed(1, Error::new(Code::SourceVanished, "open", "g", ""));
+        assert_eq!(sender.progress().bytes_done, size);
     }
 
     #[test]

@@ -37,15 +37,16 @@ impl Display {
         let shown_bar = bar.clone();
         let thread = std::thread::spawn(move || {
             let (mut notes, mut last) = (Vec::new(), Instant::now());
+            let mut position = Position::default();
             let started = Instant::now();
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 notes.extend(watch.take_notes());
                 let progress = watch.look();
                 if let Some(bar) = &shown_bar {
-                    show(bar, &progress);
+                    show(bar, &progress, &mut position);
                 } else if lines && progress.files_found > 0 && last.elapsed() >= LINE_EVERY {
                     last = Instant::now();
-                    eprintln!("{}", line(&progress, started.elapsed()));
+                    eprintln!("{}", line(&progress, position.of(&progress), started.elapsed()));
                 }
             }
             notes.extend(watch.take_notes());
@@ -107,24 +108,42 @@ fn bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style)
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+/// How far a transfer is, counting what an earlier run brought or was there already.
+#[derive(Default)]
+struct Position {
+    before: u64,
+    is_shown: bool,
+}
+
+impl Position {
+    fn of(&mut self, progress: &Progress) -> u64 {
+        self.before = self.before.max(progress.bytes_done.saturating_sub(progress.bytes_moved));
+        (self.before + progress.bytes_moved).min(progress.bytes_found)
+    }
+}
+
+fn show(bar: &ProgressBar, progress: &Progress, position: &mut Position) {
     if progress.files_found == 0 {
         return;
     }
     bar.set_length(progress.bytes_found);
-    bar.set_position(progress.bytes_moved.max(progress.bytes_done));
+    bar.set_position(position.of(progress));
+    if !std::mem::replace(&mut position.is_shown, true) {
+        // What was there before came at no rate.
+        bar.reset_eta();
+    }
     let more = if progress.walk_done { "" } else { "+" };
     bar.set_message(format!("{}/{}{more} files", progress.files_done, progress.files_found));
 }
 
-fn line(progress: &Progress, elapsed: Duration) -> String {
+fn line(progress: &Progress, position: u64, elapsed: Duration) -> String {
     let rate = progress.bytes_moved as f64 / elapsed.as_secs_f64();
     let more = if progress.walk_done { "" } else { " so far" };
     format!(
         "{} of {} files, {} of {}{more}, {}/s",
         progress.files_done,
         progress.files_found,
-        HumanBytes(progress.bytes_moved.max(progress.bytes_done)),
+        HumanBytes(position),
         HumanBytes(progress.bytes_found),
         HumanBytes(rate as u64),
     )
