@@ -67,7 +67,10 @@ fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> 
             };
             let side = site.name();
             match site.tickets.join(&join, stream) {
-                Ok(()) => Ok(seat.prove()),
+                Ok(()) => {
+                    seat.prove();
+                    Ok(())
+                }
                 Err((error, mut stream)) => Err(refuse(&mut stream, error.at(side.as_str()))),
             }
         }
