@@ -12,6 +12,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 /// Beginnings of statements that read all of a volume, or have only as many rows to read as there are volumes or sites.
 const MAY_READ_ALL: &[(&str, &str)] = &[
     ("DELETE FROM tree_origins WHERE volume = $1", "as many rows as sites"),
+    ("DELETE FROM tree_pending WHERE volume = $1", "removes all: the log is another one"),
+    ("DELETE FROM tree_held WHERE volume = $1", "removes all: the log is another one"),
     ("SELECT owner, files, bytes FROM tree_usage", "as many rows as owners"),
     ("DELETE FROM tree_usage WHERE volume = $1", "as many rows as owners"),
     ("SELECT number FROM tree_volumes WHERE (id", "as many rows as volumes"),
