@@ -1,13 +1,14 @@
 //! Where a PoP or a user keeps configuration, keys, state and the socket, and how those files are written.
 //!
-//! One directory (`--dir D`) holds everything and may be both a PoP's and a user's. Without it, root uses
+//! One directory (`--dir D`) holds everything and may be both a PoP's and a user's; whom a user of another site trusts, and
+//! what belongs to an identity with a name (`--identity`), is then in `user/` and `identities/`. Without it, root uses
 //! `/etc/renkei`, `/var/lib/renkei` and `/run/renkei`, anybody else the XDG folders.
 //!
 //! Guarantees: a file written here is complete or not there ([`write_file`]); directories with secrets are
 //! mode 700. Non-goal: what stands in the files.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::path::SiteName;
+use renkei_core::path::{SiteName, is_label};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -21,6 +22,8 @@ pub struct Home {
     config: PathBuf,
     state: PathBuf,
     runtime: PathBuf,
+    /// Who its user is, if not the one who is meant without a word.
+    identity: Option<String>,
 }
 
 impl Home {
@@ -36,12 +39,13 @@ impl Home {
 
     /// Everything in one directory.
     pub fn at(dir: &Path) -> Self {
-        Home { config: dir.into(), state: dir.join("state"), runtime: dir.join("run") }
+        Home { config: dir.into(), state: dir.join("state"), runtime: dir.join("run"), identity: None }
     }
 
     /// The directories of the PoP that a machine runs as a service.
     pub fn system() -> Self {
-        Home { config: "/etc/renkei".into(), state: "/var/lib/renkei".into(), runtime: "/run/renkei".into() }
+        let [config, state, runtime] = ["/etc/renkei", "/var/lib/renkei", "/run/renkei"].map(PathBuf::from);
+        Home { config, state, runtime, identity: None }
     }
 
     fn xdg(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
@@ -60,7 +64,44 @@ impl Home {
             Some(dir) => PathBuf::from(dir).join("renkei"),
             None => state.join("run"),
         };
-        Ok(Home { config, state, runtime })
+        Ok(Home { config, state, runtime, identity: None })
+    }
+
+    /// The same for another one of its user's identities: `name`, else what RENKEI_IDENTITY names, else the one without a name.
+    ///
+    /// # Errors
+    /// `UsageInvalid` for a name that is none.
+    pub fn with_identity(self, name: Option<&str>) -> Result<Self, Error> {
+        let identity = match name {
+            Some(name) => Some(name.to_owned()),
+            None => variable("RENKEI_IDENTITY").map(|name| name.to_string_lossy().into_owned()),
+        };
+        match identity.as_deref().filter(|name| !is_label(name)) {
+            Some(name) => {
+                let cause = "an identity is named by 1 to 63 of a-z, 0-9 and -, starting with a letter";
+                Err(Error::new(Code::UsageInvalid, "select identity", name, cause))
+            }
+            None => Ok(Home { identity, ..self }),
+        }
+    }
+
+    /// Whether the user goes by an identity that has a name.
+    pub fn has_identity(&self) -> bool {
+        self.identity.is_some()
+    }
+
+    /// Where a user keeps what must not mix with what the PoP of this directory trusts.
+    pub fn of_user(&self) -> Home {
+        let user = match &self.identity {
+            Some(name) => Path::new("identities").join(name),
+            None => "user".into(),
+        };
+        Home {
+            config: self.config.join(&user),
+            state: self.state.join(&user),
+            runtime: self.runtime.clone(),
+            identity: None,
+        }
     }
 
     /// The socket of the PoP that a machine runs as a service.
@@ -125,17 +166,17 @@ impl Home {
 
     /// With which options the user logged in last.
     pub fn login_file(&self) -> PathBuf {
-        self.config.join("user").join("login")
+        self.of_user().config.join("login")
     }
 
     /// A user's certificate chain and key; mode 600 in a directory of mode 700.
     pub fn user_credential(&self) -> PathBuf {
-        self.config.join("user").join("credential.pem")
+        self.of_user().config.join("credential.pem")
     }
 
     /// The credential of this directory's mounts, as [`Home::user_credential`].
     pub fn mount_credential(&self) -> PathBuf {
-        self.config.join("user").join("mount.pem")
+        self.of_user().config.join("mount.pem")
     }
 
     /// The mounts that the PoP gave credentials of their own.

@@ -100,7 +100,7 @@ fn with_completers(command: clap::Command) -> clap::Command {
 }
 
 fn context() -> Context {
-    Context { dir: None, output: Output::new(false, true), verbose: 0 }
+    Context { output: Output::new(false, true), ..Context::default() }
 }
 
 /// What `find` gives, if it does so soon.

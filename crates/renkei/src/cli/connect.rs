@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::identity::card::SiteCard;
 use crate::identity::credential::Credential;
-use crate::identity::trust::Trust;
+use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
@@ -31,6 +31,7 @@ pub(super) fn dialler_of(
     let home = context.home()?;
     let config = Config::load(&home)?;
     let silence = config.stall_timeout();
+    let home = home_of_user(&home, credential.principal()?.site())?;
     let mut trust = Trust::load(&home)?;
     for site in sites {
         if trust.card(site).is_none() {
@@ -81,13 +82,19 @@ pub(super) fn session(context: &Context, site: &SiteName) -> Result<Session, Err
     Ok(session)
 }
 
+/// Where the user of a directory keeps whom to trust.
+pub(super) fn user_home(home: &Home) -> Result<Home, Error> {
+    home_of_user(home, Credential::user_named(home)?.site())
+}
+
 /// Keeps the newest revocation list the site sent, if it is good.
 pub(super) fn keep_revocations(home: &Home, session: &Session) {
     if session.welcome.crl.is_empty() {
         return;
     }
-    let merged =
-        Trust::load(home).and_then(|mut trust| trust.merge_crl(session.site(), &session.welcome.crl));
+    let merged = user_home(home)
+        .and_then(|home| Trust::load(&home))
+        .and_then(|mut trust| trust.merge_crl(session.site(), &session.welcome.crl));
     if let Err(error) = merged {
         tracing::debug!(%error, "revocation list not kept");
     }
@@ -155,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_bare_name_is_a_site_where_places_are_meant() {
-        let context = Context { dir: None, output: Output::new(true, true), verbose: 0 };
+        let context = Context { output: Output::new(true, true), ..Context::default() };
         for text in ["kek", "kek:", "kek:/"] {
             assert_eq!(site_or_place(OsStr::new(text), &context).unwrap().to_string(), "kek:/");
         }

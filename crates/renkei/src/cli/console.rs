@@ -1,6 +1,6 @@
 //! `renkei console`: a one-time link to a PoP's web page.
 
-use super::connect::{own_site, session, site_argument, unexpected};
+use super::connect::{own_site, session, site_argument, unexpected, user_home};
 use super::output::Report;
 use super::{Context, login};
 use crate::config::Config;
@@ -77,7 +77,8 @@ fn of_user(site: &SiteName, context: &Context) -> Result<Link, Error> {
 
 /// The name under which the site was reached, else its address.
 fn endpoint(session: &Session, context: &Context) -> Result<String, Error> {
-    let trust = Trust::load(&context.home()?)?;
+    let home = context.home()?;
+    let trust = Trust::load(&user_home(&home).unwrap_or(home))?;
     let Reach::Direct(address, _) = session.reach else {
         let cause =
             "a browser cannot reach its PoP, which takes no connections; use one on the PoP's machine";

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::check::Checks;
-use super::connect::{keep_revocations, learn, unexpected};
+use super::connect::{keep_revocations, learn, unexpected, user_home};
 use super::doctor::check_login;
 use super::kernel::Buffers;
 use super::quantity::{human, milliseconds, span};
@@ -30,10 +30,11 @@ const SKEW_WORTH_A_WORD: Duration = Duration::from_secs(30);
 pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
     let home = context.home()?;
     let silence = Config::load(&home)?.stall_timeout();
-    let mut trust = Trust::load(&home)?;
+    let user_home = user_home(&home).unwrap_or_else(|_| home.clone());
+    let mut trust = Trust::load(&user_home)?;
     if trust.card(site).is_none() {
         let learnt = Credential::user(&home, context.now())
-            .and_then(|credential| learn(&home, &credential, silence, site));
+            .and_then(|credential| learn(&user_home, &credential, silence, site));
         match learnt {
             Ok(learnt) => trust = learnt,
             Err(error) => checks.error("trust", &error),

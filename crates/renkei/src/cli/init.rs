@@ -3,7 +3,7 @@
 use super::output::Report;
 use super::{Context, join, storage};
 use crate::config::{Config, template};
-use crate::home::{Home, make_dir, make_private_dir, write_file};
+use crate::home::{Home, file_error, make_dir, make_private_dir, write_file};
 use crate::identity::authority::{Authority, renew_host};
 use crate::identity::invitation::Invitation;
 use crate::identity::map;
@@ -16,6 +16,8 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 /// Make a PoP: configuration, site authority and host certificate
+///
+/// The same command can be given again: what is there stays, what is missing is made, also after it was killed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the site: 1 to 63 of a-z, 0-9 and -, starting with a letter
@@ -42,6 +44,9 @@ struct Made {
     listen: Vec<SocketAddr>,
     endpoints: Vec<String>,
     fingerprint: String,
+    /// Whether it was made by this command.
+    #[serde(skip)]
+    is_new: bool,
     /// Whether the endpoints are a guess.
     #[serde(skip)]
     derived: bool,
@@ -58,10 +63,19 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     // What is wrong with it shows before anything is made.
     let invitation =
         args.reverse.as_deref().map(|text| join::line(text)?.parse::<Invitation>()).transpose()?;
-    make(&home, &site, args, context)?;
-    args.storage.iter().try_for_each(|storage| storage::add_named(storage, context))?;
-    if let Some(invitation) = invitation {
-        introduction::join(&home, &invitation, true, context.now()).map_err(|error| error.at("client"))?;
+    let storages =
+        args.storage.iter().map(|argument| storage::named(argument)).collect::<Result<Vec<_>, _>>()?;
+    let is_new = make(&home, &site, args, context)?;
+    for (name, storage) in &storages {
+        let there = Config::load(&home)?.storage.get(name).is_some_and(|there| there.path == storage.path);
+        if !there {
+            storage::add_and_record(name, storage, &home)?;
+        }
+    }
+    if let Some(invitation) = invitation
+        && !Config::load(&home)?.reverse.contains(&invitation.site)
+    {
+        introduction::join(&home, &invitation, true, context.now()).map_err(|error| half(error, &site))?;
     }
     let config = Config::load(&home)?;
     let trust = Trust::load(&home)?;
@@ -69,6 +83,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let option = context.dir.as_ref().map(|dir| format!(" --dir {}", dir.display())).unwrap_or_default();
     context.output.done(&Made {
         dir: home.config_dir().display().to_string(),
+        is_new,
         derived: config.endpoints.is_empty() && config.reverse.is_empty(),
         places: card.places(),
         listen: config.listen,
@@ -80,11 +95,18 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Makes everything; the configuration comes last, because its presence says that there is a PoP.
-fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<Config, Error> {
+/// The PoP is there, and the line to its hub is not.
+fn half(error: Error, site: &SiteName) -> Error {
+    let cause = format!("{}; the PoP of {site} is made: give the same command again", error.cause);
+    Error { cause, ..error }.at("client")
+}
+
+/// Makes everything; the configuration comes last, because its presence says that there is a PoP. What a command that was
+/// killed left is taken up. Whether anything was to be made.
+fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<bool, Error> {
     let path = home.config_file();
     if path.exists() {
-        return Err(Error::new(Code::AlreadyInitialised, "init", path.display(), "the file exists"));
+        return check_same(home, site, args).map(|()| false);
     }
     let text = template(site, &args.listen, &args.endpoint);
     let config = Config::parse(&text, &path)?;
@@ -92,20 +114,54 @@ fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<
     make_private_dir(home.state_dir())?;
     make_private_dir(&home.journal_dir())?;
     make_dir(&home.trust_dir(), 0o755)?;
-    let authority = Authority::create(site, context.now())?;
-    authority.store(home)?;
+    let authority = authority(home, site, context)?;
     renew_host(home, &authority, &config.announced_endpoints(), false, context.now())?;
     if !home.map_file().exists() {
         write_file(&home.map_file(), map::TEMPLATE.as_bytes(), 0o644)?;
     }
     write_file(&path, text.as_bytes(), 0o644)?;
-    Ok(config)
+    Ok(true)
+}
+
+/// The site's authority: a new one, or that of an `init` of the same site that did not come to its end.
+fn authority(home: &Home, site: &SiteName, context: &Context) -> Result<Authority, Error> {
+    match (home.ca_key().exists(), home.ca_cert().exists()) {
+        (true, true) => return Authority::load_of(home, site),
+        // Without its certificate nobody has ever seen it.
+        (true, false) => {
+            let path = home.ca_key();
+            std::fs::remove_file(&path).map_err(|error| file_error("remove", &path, &error))?;
+        }
+        _ => {}
+    }
+    let authority = Authority::create(site, context.now())?;
+    authority.store(home)?;
+    Ok(authority)
+}
+
+/// Whether the PoP that is there is the one that is asked for.
+fn check_same(home: &Home, site: &SiteName, args: &Args) -> Result<(), Error> {
+    let config = Config::load(home)?;
+    let other =
+        |what: String| Err(Error::new(Code::AlreadyInitialised, "init", home.config_file().display(), what));
+    match config.site(home)? {
+        own if own != site => return other(format!("it is of site {own}")),
+        _ => {}
+    }
+    if !args.listen.is_empty() && args.listen != config.listen {
+        return other("`listen` in it is another one; change it there".into());
+    }
+    if !args.endpoint.is_empty() && args.endpoint != config.endpoints {
+        return other("`endpoints` in it are other ones; change them there".into());
+    }
+    Authority::load_of(home, site).map(drop)
 }
 
 impl Report for Made {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let (site, option) = (&self.site, &self.option);
-        writeln!(out, "The PoP of site {site} is ready in {}.", self.dir)?;
+        let what = if self.is_new { "is ready in" } else { "was there already, in" };
+        writeln!(out, "The PoP of site {site} {what} {}.", self.dir)?;
         writeln!(out, "  reached at   {}", self.places)?;
         if self.derived {
             writeln!(

@@ -123,7 +123,7 @@ mod tests {
     use renkei_core::error::Code;
 
     fn context() -> Context {
-        Context { dir: None, output: Output::new(true, true), verbose: 0 }
+        Context { output: Output::new(true, true), ..Context::default() }
     }
 
     fn failing(path: &OsString) -> Result<(), Error> {

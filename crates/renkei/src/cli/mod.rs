@@ -125,6 +125,9 @@ pub struct Global {
     /// folders otherwise
     #[arg(long, global = true, help_heading = "Global options", value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Which of your identities: each has a login of its own; also RENKEI_IDENTITY. Default: the one without a name
+    #[arg(long, global = true, help_heading = "Global options", value_name = "NAME")]
+    identity: Option<String>,
     /// Print one JSON object instead of text
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
@@ -266,9 +269,10 @@ impl Command {
 }
 
 /// What every verb gets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     dir: Option<PathBuf>,
+    identity: Option<String>,
     /// How to print.
     pub output: Output,
     /// How often `-v` was given.
@@ -278,7 +282,7 @@ pub struct Context {
 impl Context {
     /// The directories chosen by `--dir`, the environment or the account.
     pub fn home(&self) -> Result<Home, Error> {
-        Home::select(self.dir.as_deref())
+        Home::select(self.dir.as_deref())?.with_identity(self.identity.as_deref())
     }
 
     /// The moment, for certificates.
@@ -306,7 +310,8 @@ pub fn run() -> ExitCode {
     if !matches!(cli.command, Command::Serve(_) | Command::Agent(_)) {
         crate::telemetry::start_for_command(cli.global.verbose);
     }
-    let context = Context { dir: cli.global.dir, output, verbose: cli.global.verbose };
+    let context =
+        Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };
     if let Ok(home) = context.home() {
         remedy::read_by(home);
     }

@@ -293,6 +293,9 @@ fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
     if let Some(dir) = &context.dir {
         command.arg("--dir").arg(dir);
     }
+    if let Some(identity) = &context.identity {
+        command.arg("--identity").arg(identity);
+    }
     command.arg("-v").args(args.words());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn().map_err(failed)?;

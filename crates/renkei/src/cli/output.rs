@@ -17,7 +17,7 @@ pub trait Report: Serialize {
 }
 
 /// Where and how to print.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Output {
     json: bool,
     quiet: bool,

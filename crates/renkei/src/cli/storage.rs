@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::Report;
-use crate::config::{Config, Storage, add_storage, remove_storage, set_require_mount};
+use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
 use crate::site::storage_identity;
@@ -10,6 +10,7 @@ use crate::store::local::{Access, LocalStore};
 use crate::volume::facts;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
+use renkei_core::path::is_label;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -119,14 +120,17 @@ fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Adds `NAME=PATH`, as it is given to `init`.
-pub(super) fn add_named(argument: &str, context: &Context) -> Result<(), Error> {
+/// Reads `NAME=PATH`, as it is given to `init`; the directory must be there.
+pub(super) fn named(argument: &str) -> Result<(String, Storage), Error> {
     let (name, path) = argument.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
     })?;
     let path = root(Path::new(path))?;
     let storage = Storage { require_mount: is_mount_point(&path), path, ..Storage::default() };
-    add_and_record(name, &storage, &context.home()?)
+    match is_label(name) {
+        true => Ok((name.to_owned(), storage)),
+        false => Err(Error::new(Code::UsageInvalid, "add storage", name, LABEL_RULE)),
+    }
 }
 
 fn is_mount_point(path: &Path) -> bool {
@@ -134,7 +138,7 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Adds a storage, and records which directory it is: what is found under its path later has to be the same.
-fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
+pub(super) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
     add_storage(home, name, storage)?;
     if storage.agent.is_some() {
         return Ok(());

@@ -91,8 +91,12 @@ impl Authority {
     /// Reads the authority of the PoP in `home`.
     pub fn load(home: &Home) -> Result<Self, Error> {
         let config = Config::load(home)?;
-        let site = config.site(home)?.clone();
-        let path = home.ca_key();
+        Self::load_of(home, config.site(home)?)
+    }
+
+    /// The same where there is no configuration yet.
+    pub fn load_of(home: &Home, site: &SiteName) -> Result<Self, Error> {
+        let (site, path) = (site.clone(), home.ca_key());
         let missing = |path: &std::path::Path| {
             Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
         };

@@ -15,7 +15,7 @@ use super::card::SiteCard;
 use super::certificate::parse_chain;
 use super::credential::{Credential, KeyRequest};
 use super::socket::{self, Peer};
-use super::trust::{Added, Trust};
+use super::trust::{Added, Trust, home_of_user};
 use super::verify::verify_peer;
 use super::{issued, map, secret};
 use crate::home::{Home, make_private_dir};
@@ -183,13 +183,17 @@ pub(super) fn keep_at(
     let reply = Reply::deserialize(reply).map_err(|error| bad(error.to_string()))?;
     let credential = Credential::parse(&reply.certificate, &key.key, file)?;
     let cards = reply.cards.iter().map(|text| SiteCard::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut trust = Trust::load(home)?;
+    let principal = credential.principal()?;
+    let place = home_of_user(home, principal.site())?;
+    let mut trust = Trust::load(&place)?;
     for card in &cards {
         trust.compare(card)?;
     }
-    let principal = credential.principal()?;
     if !cards.iter().any(|card| card.site == *principal.site()) {
         return Err(bad(format!("it lacks the card of {}", principal.site())));
+    }
+    if place != *home {
+        make_private_dir(place.config_dir())?;
     }
     let mut sites = Vec::new();
     for card in cards {

@@ -37,6 +37,16 @@ pub enum Added {
     Same,
 }
 
+/// Where a user of `site` keeps whom to trust: with the PoP of the same site, else apart. Whom a login brings is nobody that
+/// the PoP of another site has to trust.
+///
+/// # Errors
+/// Those of the PoP's files.
+pub fn home_of_user(home: &Home, site: &SiteName) -> Result<Home, Error> {
+    let is_apart = home.has_identity() || own_card(home)?.is_some_and(|card| card.site != *site);
+    Ok(if is_apart { home.of_user() } else { home.clone() })
+}
+
 /// The trusted sites.
 #[derive(Debug)]
 pub struct Trust {

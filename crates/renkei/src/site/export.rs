@@ -15,7 +15,7 @@ use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::credential::{Credential, KeyRequest};
 use crate::identity::secret;
-use crate::identity::trust::Trust;
+use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::identity::Principal;
@@ -227,7 +227,7 @@ impl Export {
 
     /// Has the card of the own site here, from the login or from the last time.
     fn keep_own_card(&self) -> Result<(), Error> {
-        let known = match Trust::load(&self.user)?.export(&self.site) {
+        let known = match Trust::load(&home_of_user(&self.user, &self.site)?)?.export(&self.site) {
             Some(card) => Some(card),
             None => Trust::load(&self.home)?.export(&self.site),
         };

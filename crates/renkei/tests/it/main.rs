@@ -31,6 +31,7 @@ mod filter;
 mod following;
 mod following_writes;
 mod hostile;
+mod identities;
 mod join;
 mod kept;
 mod lab;
