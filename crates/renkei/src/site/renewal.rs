@@ -20,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a renewal that failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Pause after one that worked: whatever seems due again at once is not, and each certificate is on record for ever.
+const REST: Duration = Duration::from_secs(600);
 
 /// Renews what is due before the PoP reads it, also a certificate that has expired; without the authority nothing is done.
 ///
@@ -33,24 +35,24 @@ pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(
 
 /// Starts the thread that renews the PoP's certificate as long as it lives.
 pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
-    let failed: Mutex<Option<Instant>> = Mutex::default();
+    let rests: Mutex<Option<(Instant, Duration)>> = Mutex::default();
     let look = move |site: &Site| {
-        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+        let mut rests = rests.lock().unwrap_or_else(PoisonError::into_inner);
+        if rests.is_some_and(|(since, pause)| since.elapsed() < pause) {
             return;
         }
         let now = site.last_snapshot();
         let Some(leaf) = now.credential.chain.first() else { return };
-        *failed = match renew_if_due(site.home(), &now.config, leaf, SystemTime::now()) {
+        *rests = match renew_if_due(site.home(), &now.config, leaf, SystemTime::now()) {
             Ok(None) => None,
             Ok(Some(_)) => {
                 site.read_again();
-                None
+                Some((Instant::now(), REST))
             }
             Err(error) => {
                 let remedy = error.code.row().remedy;
                 tracing::error!(code = %error.code, %error, remedy, "the PoP's certificate is not renewed");
-                Some(Instant::now())
+                Some((Instant::now(), AGAIN_AFTER))
             }
         };
     };
