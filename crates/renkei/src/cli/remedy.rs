@@ -75,6 +75,8 @@ impl Reader {
             UsageInvalid | BadPath | PathNotFound => misspelt(error),
             MountBusy => Some(busy(&error.subject)),
             PopNotRunning => Some(self.not_running()),
+            // That of a PoP, which no login mends.
+            CertificateExpired if !error.subject.contains('@') => None,
             CertificateExpired | NotLoggedIn if error.op == "read credential" => self.log_in(),
             _ => None,
         }
@@ -279,6 +281,8 @@ mod tests {
         let by_ssh = Reader { login: Some("--ssh alice@pop.titech".into()), ..reader() };
         assert!(by_ssh.remedy(&expired).unwrap().starts_with("`renkei login --ssh alice@pop.titech`"));
         assert_eq!(reader().remedy(&expired), None);
+        let of_a_pop = Error { subject: "titech".into(), ..expired };
+        assert_eq!(by_ssh.remedy(&of_a_pop), None);
         let laptop = Reader::default().remedy(&error(Code::PopNotRunning, "/run/renkei/renkei.sock", ""));
         assert!(laptop.unwrap().contains("`renkei login --ssh USER@HOST`"));
     }
