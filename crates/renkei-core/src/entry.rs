@@ -3,6 +3,14 @@
 use crate::path::{RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
 
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
+/// How far apart the changes of two sites begin: a prime, so that few coincide.
+const ORIGIN_STEP: u64 = 15_485_863;
+
+/// The least number that files of volumes have; file systems give such to few.
+pub const FIRST_NODE: u64 = 1 << 47;
+
 /// A point in time as file systems keep it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileTime {
@@ -51,6 +59,35 @@ pub struct Stamp {
     pub ino: u64,
 }
 
+impl Stamp {
+    /// What a file shows as long as it has one version of its content, wherever that is asked: `by` says which change of which site made
+    /// it. Two versions differ in their time of change, also where length and time of modification are the same.
+    pub fn of_version(ino: u64, size: u64, mtime: FileTime, by: (u16, u64)) -> Self {
+        let (origin, number) = by;
+        let mut nanos = (u64::from(origin) * ORIGIN_STEP + number) % NANOS;
+        if nanos == u64::from(mtime.nanos) {
+            // Equal times say that no version is told.
+            nanos = (nanos + NANOS / 2) % NANOS;
+        }
+        let ctime = FileTime { secs: mtime.secs, nanos: u32::try_from(nanos).unwrap_or_default() };
+        Stamp { size, mtime, ctime, ino }
+    }
+
+    /// What tells the versions of a file in a volume apart, if this is of such a file.
+    pub fn version(&self) -> Option<u32> {
+        let tells = self.ino >= FIRST_NODE && self.ctime.secs == self.mtime.secs && self.ctime != self.mtime;
+        tells.then_some(self.ctime.nanos)
+    }
+
+    /// Whether two sites may mean one version: certain if both tell it, else by length and time of modification, which is all
+    /// that a plain file or an older program tells.
+    pub fn may_be(&self, other: &Stamp) -> bool {
+        let versions = self.version().zip(other.version()).filter(|_| self.ino == other.ino);
+        let is_alike = (self.size, self.mtime) == (other.size, other.mtime);
+        is_alike && versions.is_none_or(|(own, others)| own == others)
+    }
+}
+
 /// The type of a directory entry, with what only that type has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
@@ -96,5 +133,23 @@ impl Entry {
             EntryKind::File { stamp, .. } => stamp.size,
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_equal_length_and_time_differ() {
+        let mtime = FileTime { secs: 1_700_000_000, nanos: 7 };
+        let of = |origin, number| Stamp::of_version(1 << 50, 700, mtime, (origin, number));
+        assert!(of(0, 1).may_be(&of(0, 1)) && !of(0, 1).may_be(&of(0, 2)) && !of(0, 1).may_be(&of(1, 1)));
+        // One whose number is that of the nanoseconds still tells itself from what tells no version.
+        assert_ne!(of(0, 7).ctime, mtime);
+        let plain = Stamp { ino: 12, ctime: FileTime { secs: 1_800_000_000, nanos: 0 }, ..of(0, 1) };
+        let older = Stamp { ctime: mtime, ..of(0, 1) };
+        assert!(of(0, 1).may_be(&plain) && of(0, 2).may_be(&older));
+        assert!(!of(0, 1).may_be(&Stamp { size: 701, ..plain }));
     }
 }

@@ -520,6 +520,8 @@ codes! {
     ReplicaWrong = "RK-NS-9", Integrity, Never, "the plain file of a volume is missing or wrong at this site",
         "`renkei verify --repair PLACE` brings it anew from a site that has it, as the named site does by itself where a policy or \
          `hold` asks for it; then look at the disk there (`dmesg`, `smartctl -a`)";
+    BothStay = "RK-NS-12", Exists, Never, "another site wrote the file at the same time, and both contents stay",
+        "compare the two files, keep what you want under the file's name, and remove the other one";
 
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",

@@ -25,7 +25,7 @@ pub mod quota;
 pub mod source;
 pub mod tree;
 
-use crate::entry::FileTime;
+use crate::entry::{FIRST_NODE, FileTime};
 use crate::error::Error;
 use crate::path::{MAX_NAME_BYTES, path_bytes};
 use serde::de::Error as _;
@@ -52,7 +52,7 @@ pub const ROOT: NodeId = NodeId(1);
 pub struct Origin(pub u16);
 
 /// Numbers of nodes that one origin may give.
-const IDS_OF_ONE: u64 = 1 << 47;
+const IDS_OF_ONE: u64 = FIRST_NODE;
 
 impl Origin {
     /// The home itself, where it must give a number of its own.

@@ -114,6 +114,27 @@ fn shown(name: &Name) -> String {
     String::from_utf8_lossy(&name.0).into_owned()
 }
 
+/// What stands between a name and whose it is, in the name of what stands beside it.
+const BESIDE: &str = ".conflict-";
+
+/// The name that content gets whose place another version has: whose change it is, and which; `count` more were taken.
+pub fn beside_name(name: &Name, (origin, number): (Origin, u64), count: u32) -> Name {
+    let mut mark = format!("{BESIDE}{}-{number}", origin.0);
+    if count > 0 {
+        mark += &format!("-{count}");
+    }
+    let kept = name.0.len().min(MAX_NAME_BYTES - mark.len());
+    Name([&name.0[..kept], mark.as_bytes()].concat())
+}
+
+/// Whether this is the name of something that stands beside what has the other name.
+pub fn is_beside(name: &[u8], other: &[u8]) -> bool {
+    let Some(at) = name.windows(BESIDE.len()).rposition(|part| part == BESIDE.as_bytes()) else {
+        return false;
+    };
+    other.starts_with(&name[..at]) && name != other
+}
+
 /// Whether a name may be given.
 fn check_name(name: &Name) -> Result<(), Error> {
     let bytes = &name.0;
@@ -234,13 +255,7 @@ impl<T: Tree> Draft<'_, T> {
         for count in 0..MAX_BESIDE {
             let (origin, number) = self.by;
             // The same name wherever the change is looked at.
-            let mut mark = format!(".conflict-{}-{number}", origin.0);
-            if count > 0 {
-                mark += &format!("-{count}");
-            }
-            let kept = at.name.0.len().min(MAX_NAME_BYTES - mark.len());
-            let name = Name([&at.name.0[..kept], mark.as_bytes()].concat());
-            let beside = Spot { dir: at.dir, name };
+            let beside = Spot { dir: at.dir, name: beside_name(&at.name, (origin, number), count) };
             if self.tree.child(&beside).is_none() {
                 return Ok(beside);
             }

@@ -2,7 +2,7 @@
 
 use crate::store::names;
 use fuser::{FileAttr, FileType, INodeNo};
-use renkei_core::entry::{EntryKind, FileTime};
+use renkei_core::entry::{EntryKind, FileTime, Stamp};
 use renkei_core::wire::file::Item;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +32,20 @@ impl Known {
     pub(super) fn same_content(&self, other: &Known) -> bool {
         let key = |known: &Known| (known.ino, known.size, known.mtime, known.ctime);
         key(self) == key(other)
+    }
+
+    /// Whether this is the file that `found` is: of one that somebody has open other versions are other files, so that what is
+    /// read of it, and its size, stay those of the version that was opened.
+    pub(super) fn is_file(&self, found: &Known, is_open: bool) -> bool {
+        let key = |known: &Known| (known.ino, known.kind);
+        let version = |known: &Known| known.stamp().version().map(|version| (known.size, version));
+        let is_other = is_open && version(self).zip(version(found)).is_some_and(|(own, other)| own != other);
+        key(self) == key(found) && !is_other
+    }
+
+    fn stamp(&self) -> Stamp {
+        let Known { ino, size, mtime, ctime, .. } = *self;
+        Stamp { size, mtime, ctime, ino }
     }
 
     /// In the kernel's form, under the number the mount gave it.
@@ -142,7 +156,7 @@ fn before_epoch(by: Duration) -> FileTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::entry::{Entry, Meta, Stamp};
+    use renkei_core::entry::{Entry, Meta};
     use renkei_core::path::RelPath;
 
     #[test]

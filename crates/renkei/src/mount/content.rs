@@ -16,6 +16,7 @@ use super::passing::{Way, read_plain};
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
+use renkei_core::namespace::tree::is_beside;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
 use std::os::fd::OwnedFd;
@@ -237,7 +238,7 @@ impl Mounted {
     /// Checks that what was opened is the file it was to be, and tells whether the kernel's cache is of this version.
     fn take_version(&self, id: u64, handle: Handle, item: &Item) -> Result<bool, Refusal> {
         let known = self.owners.known(item);
-        if !self.is_still(id, &known)? {
+        if !self.is_still(id, &known, 1)? && !self.table().becomes(id, known) {
             self.close(handle);
             // The kernel looks the name up anew, and opens what has it now.
             return Err(Refusal::plain(libc::ESTALE));
@@ -429,7 +430,11 @@ impl Mounted {
         }
         let path = self.table().path(id)?;
         let op = Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) };
-        let item = super::item(self.ask_changing(op, vec![path])?.0)?;
+        let item = super::item(self.ask_changing(op, vec![path.clone()])?.0)?;
+        if is_put_beside(&item.entry.path, &path) {
+            self.on_beside(id, draft, &item, &path);
+            return Ok(());
+        }
         let (now, before) = (self.owners.known(&item), self.table().node(id)?.known);
         if now.size != draft.size() {
             let cause = format!("it has {} bytes of {}", now.size, draft.size());
@@ -442,6 +447,18 @@ impl Mounted {
             self.forget_attributes(id);
         }
         Ok(())
+    }
+
+    /// What was written here has a name of its own now, because another site wrote the file meanwhile.
+    fn on_beside(&self, id: u64, draft: &Draft, item: &Item, path: &RelPath) {
+        let cause = format!("another site wrote it meanwhile; what was written here is {}", item.entry.path);
+        self.troubles.keep(&Error::new(Code::BothStay, "publish", path, cause));
+        draft.on_published();
+        draft.is_behind.store(true, Ordering::Release);
+        if let Ok(node) = self.table().node(id) {
+            (node.cached, node.learnt) = (None, None);
+        }
+        self.forget_attributes(id);
     }
 
     /// Publishes all that is written; errors are told and logged.
@@ -484,6 +501,12 @@ impl Mounted {
             self.close(version);
         }
     }
+}
+
+/// Whether a file was published beside the one that it was to be.
+fn is_put_beside(published: &RelPath, path: &RelPath) -> bool {
+    let names = published.name().zip(path.name());
+    names.is_some_and(|(name, other)| is_beside(name, other) && published.parent() == path.parent())
 }
 
 /// How the kernel is to treat a file: what appends goes past its cache, whose end may be out of date.

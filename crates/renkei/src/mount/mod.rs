@@ -200,7 +200,7 @@ impl Mounted {
             (node.content.is_some(), node.is_looked_up)
         };
         match found.map(|item| self.owners.known(&item)) {
-            Ok(known) if self.is_still(id, &known)? => Ok(self.learn(id, known, mark)?),
+            Ok(known) if self.is_still(id, &known, 0)? => Ok(self.learn(id, known, mark)?),
             // Another file has the name by now, or none: who has this one open keeps it.
             Ok(_) if is_open => Ok(self.shown(id)?),
             // It was replaced since this very call found its name: that is what the call shows.
@@ -224,10 +224,11 @@ impl Mounted {
         Ok(is_removed || node.is_ahead())
     }
 
-    /// Whether what was found under the name of a file is that file.
-    fn is_still(&self, id: u64, found: &Known) -> Result<bool, Error> {
-        let known = self.table().node(id)?.known;
-        Ok((known.ino, known.kind) == (found.ino, found.kind))
+    /// Whether what was found under the name of a file is that file, which so many may have open.
+    fn is_still(&self, id: u64, found: &Known, users: usize) -> Result<bool, Error> {
+        let mut table = self.table();
+        let node = table.node(id)?;
+        Ok(node.known.is_file(found, node.users() > users))
     }
 
     fn learn(&self, id: u64, known: Known, mark: Mark) -> Result<Known, Error> {

@@ -15,6 +15,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Number of the top of what is mounted.
 pub(super) const ROOT: u64 = 1;
@@ -262,6 +263,26 @@ impl Table {
         }
     }
 
+    /// A file became another one at the other side, as it does where another site's version came: under its one name, and nobody
+    /// but whoever opens it now has it open. Whether it is so.
+    pub(super) fn becomes(&mut self, id: u64, known: Known) -> bool {
+        let is_file = |known: &Known| known.kind == FileType::RegularFile && known.links <= 1;
+        let Some(node) = self.nodes.get(&id) else { return false };
+        let [(dir, name)] = &node.names[..] else { return false };
+        let is_alone = node.users() <= 1;
+        let is_named = self.child(*dir, name) == Some(id);
+        if !is_named || !is_alone || node.is_ahead() || !is_file(&node.known) || !is_file(&known) {
+            return false;
+        }
+        let before = node.known.ino;
+        self.leave_other(id, before);
+        self.enter_other(id, known.ino);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            (node.known, node.learnt) = (known, None);
+        }
+        true
+    }
+
     /// The kernel was told of a file.
     pub(super) fn count(&mut self, id: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
@@ -418,13 +439,18 @@ impl Node {
         }
     }
 
+    /// How many have it open.
+    pub(super) fn users(&self) -> usize {
+        self.content.as_ref().map_or(0, |content| content.users.load(Ordering::Relaxed))
+    }
+
     /// Whether what was found is this file; then it is what is known of it now. A file that is ahead here stays what
     /// it is, whoever else writes it.
     fn takes(&mut self, known: Known) -> bool {
         if self.is_ahead() {
             return true;
         }
-        let is_same = (self.known.ino, self.known.kind) == (known.ino, known.kind);
+        let is_same = self.known.is_file(&known, self.users() > 0);
         if is_same {
             self.known = known;
         }

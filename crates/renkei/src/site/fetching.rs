@@ -234,8 +234,7 @@ impl Fetching {
                         format!("it is no file at {site} any more"),
                     ));
                 };
-                let same = (stamp.size, stamp.mtime) == (expected.size, expected.mtime);
-                let stamp = if same { expected } else { stamp };
+                let stamp = if stamp.may_be(&expected) { expected } else { stamp };
                 Ok(Box::new(FarFile { files, handle, stamp }))
             }
             other => Err(violation("open", format_args!("{other:?}"))),
@@ -280,6 +279,10 @@ impl ReadFile for Named {
     fn has_writer(&self) -> bool {
         false
     }
+
+    fn is_version(&self) -> bool {
+        true
+    }
 }
 
 /// A file at another site.
@@ -313,6 +316,10 @@ impl ReadFile for FarFile {
 
     fn has_writer(&self) -> bool {
         false
+    }
+
+    fn is_version(&self) -> bool {
+        true
     }
 }
 

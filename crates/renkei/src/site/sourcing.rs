@@ -129,10 +129,6 @@ pub(super) struct Wish<'w> {
     pub(super) stamp: Stamp,
 }
 
-fn is_same(a: &Stamp, b: &Stamp) -> bool {
-    (a.size, a.mtime) == (b.size, b.mtime)
-}
-
 impl Fetching {
     /// Opens a file at the first of some sites that gives it. `first` may say that it is another version by now.
     ///
@@ -149,7 +145,7 @@ impl Fetching {
             match self.open_at(wish, &site, Some(&site) == first) {
                 Ok(file) => {
                     let stamp = file.stamp()?;
-                    let rest = if is_same(&stamp, &wish.stamp) { sites } else { VecDeque::new() };
+                    let rest = if stamp.may_be(&wish.stamp) { sites } else { VecDeque::new() };
                     let (name, path) = (wish.name.to_owned(), wish.path.clone());
                     let (fetching, state) = (self.clone(), Mutex::new((Arc::from(file), rest)));
                     return Ok(Box::new(Anywhere { fetching, name, path, stamp, state }));
@@ -164,7 +160,7 @@ impl Fetching {
         let opened = self.open(wish.name, site, wish.path, wish.stamp);
         self.failing().note(site, opened.as_ref().err());
         let file = opened?;
-        if !any && !is_same(&file.stamp()?, &wish.stamp) {
+        if !any && !file.stamp()?.may_be(&wish.stamp) {
             return Err(Error::new(Code::SourceChanged, "open", wish.path, "it has another version"));
         }
         Ok(file)
@@ -236,5 +232,9 @@ impl ReadFile for Anywhere {
 
     fn has_writer(&self) -> bool {
         false
+    }
+
+    fn is_version(&self) -> bool {
+        true
     }
 }

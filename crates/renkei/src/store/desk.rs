@@ -8,7 +8,7 @@
 //! opened; a draft follows its file when that is renamed through the same desk, and has nowhere to go when it is removed.
 //! Non-goals: changing a file in place, locks.
 
-use super::draft::{Draft, Names, Target, refuse_losses};
+use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::leases::Lessee;
 use super::locks::{LockAt, Locker};
 use super::temp::{is_temp_name, temp_name};
@@ -22,16 +22,24 @@ use renkei_core::wire::file::{Alteration, Answer, Files, Handle, Item, MAX_IO_BY
 use renkei_core::wire::message::{BATCH_ENTRIES, Space};
 use renkei_core::wire::{encode, violation};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What one desk may have open.
 pub const MAX_OPEN: usize = 4096;
 /// Bytes of entries in one answer about a directory.
 const ITEMS_BYTES: usize = 1 << 20;
+/// Unit of a file's blocks.
+const BLOCK_BYTES: u64 = 512;
 /// How often a file is looked at again that is replaced while it is opened.
-const MAX_RACES: usize = 16;
+const MAX_RACES: u32 = 16;
+/// How long it is waited for what belongs to a version that another site gives out already.
+const VERSION_WITHIN: Duration = Duration::from_secs(10);
+/// Pauses meanwhile.
+const VERSION_PAUSES: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(50);
 
 /// A directory of a store, and what is open below it.
 pub struct Desk {
@@ -302,14 +310,8 @@ impl Desk {
 
     fn open(&self, path: &RelPath) -> Result<Answer, Error> {
         let (dir, name) = self.place(path)?;
-        for _ in 0..MAX_RACES {
-            let file = dir.open_read(&name)?;
-            let item = item(dir.entry(&name, Detail::Basic)?, path.clone());
-            if file.stamp()?.ino == item.ino {
-                return Ok(Answer::Opened { handle: self.keep(Open::File(file))?, item });
-            }
-        }
-        Err(Error::new(Code::SourceChanged, "open", path, "it is replaced again and again"))
+        let (file, item) = of_one_version(&*dir, &name, path)?;
+        Ok(Answer::Opened { handle: self.keep(Open::File(file))?, item })
     }
 
     fn begin_draft(&self, path: &RelPath, start: Start, mode: u32) -> Result<Answer, Error> {
@@ -318,14 +320,19 @@ impl Desk {
             // Before anything is made.
             return Err(too_many());
         }
-        let handle = self.next_handle();
-        let draft =
-            Draft::begin(target.clone(), self.temp(handle)?, start, mode & 0o7777, self.left.clone())?;
-        let found = target.dir.entry(&target.name, Detail::Basic);
+        let (beginning, found) = match start {
+            Start::New => (Beginning::New, None),
+            Start::Empty => (Beginning::Empty, None),
+            Start::Content => {
+                let (file, item) = of_one_version(&*target.dir, &target.name, path)?;
+                (Beginning::Content(file), Some(item))
+            }
+        };
+        let (handle, mode) = (self.next_handle(), mode & 0o7777);
+        let draft = Draft::begin(target.clone(), self.temp(handle)?, beginning, mode, self.left.clone())?;
         let item = match found {
-            Ok(found) => item(found, path.clone()),
-            Err(error) if error.code == Code::PathNotFound => nothing_yet(path, mode),
-            Err(error) => return Err(error),
+            Some(item) => item,
+            None => item_or_nothing(&target, path, mode)?,
         };
         self.table().open.insert(handle, Arc::new(Open::Draft(draft)));
         Ok(Answer::Opened { handle, item })
@@ -350,11 +357,7 @@ impl Desk {
         if !is_there || self.find(handle).is_ok() {
             return Err(lost());
         }
-        let item = match target.dir.entry(&target.name, Detail::Basic) {
-            Ok(found) => item(found, path.clone()),
-            Err(error) if error.code == Code::PathNotFound => nothing_yet(path, mode),
-            Err(error) => return Err(error),
-        };
+        let item = item_or_nothing(&target, path, mode)?;
         let draft = Draft::resume(target, temp, mode & 0o7777, self.left.clone())?;
         self.table().open.insert(handle, Arc::new(Open::Draft(draft)));
         Ok(Answer::Opened { handle, item })
@@ -380,9 +383,13 @@ impl Desk {
     fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.draft(handle)?;
         let Open::Draft(draft) = &*open else { return Err(unknown(handle)) };
-        draft.publish(mtime, &self.names)?;
+        let published = draft.publish(mtime, &self.names)?;
         let target = draft.target().clone();
-        Ok(Answer::Item(item(target.dir.entry(&target.name, Detail::Basic)?, target.path)))
+        let found = target.dir.entry(&target.name, Detail::Basic);
+        Ok(Answer::Item(match published {
+            Some(published) => published_item(found.ok(), published, target.path),
+            None => item(found?, target.path),
+        }))
     }
 
     fn close(&self, handle: Handle) -> Result<Answer, Error> {
@@ -616,6 +623,35 @@ impl Reading {
     }
 }
 
+/// Opens a file and tells what it is, both of one version: content that is shown or written on from as another version than it
+/// is would take the place of that one.
+///
+/// # Errors
+/// Those of the store; `SourceChanged` if the two do not come together.
+fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn ReadFile>, Item), Error> {
+    let (begun, mut races, mut pause) = (Instant::now(), 0, VERSION_PAUSES.start);
+    loop {
+        let file = dir.open_read(name)?;
+        let item = item(dir.entry(name, Detail::Basic)?, path.clone());
+        let stamp = file.stamp()?;
+        // A plain file that is written where it lies is never twice the same.
+        let is_written = races >= MAX_RACES && !file.is_version() && stamp.ino == item.ino;
+        if is_written || matches!(item.entry.kind, EntryKind::File { stamp: shown, .. } if shown == stamp) {
+            return Ok((file, item));
+        }
+        if races >= MAX_RACES && (begun.elapsed() > VERSION_WITHIN || !file.is_version()) {
+            let cause =
+                "it is replaced again and again, or what is known of its newest version does not come";
+            return Err(Error::new(Code::SourceChanged, "open", path, cause));
+        }
+        if file.is_version() {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(VERSION_PAUSES.end);
+        }
+        races += 1;
+    }
+}
+
 fn done((): ()) -> Answer {
     Answer::Done
 }
@@ -643,6 +679,31 @@ fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
         entry.meta.group = names::group_name(raw.gid).unwrap_or_default();
     }
     Item { entry, ino: raw.ino, links: raw.nlink, blocks: raw.blocks, ctime: raw.ctime }
+}
+
+/// What a target is, or what it will be.
+fn item_or_nothing(target: &Target, path: &RelPath, mode: u32) -> Result<Item, Error> {
+    match target.dir.entry(&target.name, Detail::Basic) {
+        Ok(found) => Ok(item(found, path.clone())),
+        Err(error) if error.code == Code::PathNotFound => Ok(nothing_yet(path, mode)),
+        Err(error) => Err(error),
+    }
+}
+
+/// What was published, also if somebody has put another version in its place by now.
+fn published_item(found: Option<(Entry, Raw)>, published: Published, path: RelPath) -> Item {
+    let Published { stamp, meta } = published;
+    let shows =
+        |found: &(Entry, Raw)| matches!(found.0.kind, EntryKind::File { stamp: now, .. } if now == stamp);
+    match found.filter(shows) {
+        Some(found) => item(found, path),
+        None => {
+            let (ino, ctime) = (stamp.ino, stamp.ctime);
+            let (blocks, kind) = (stamp.size.div_ceil(BLOCK_BYTES), EntryKind::File { stamp, sparse: false });
+            let entry = Entry { path, meta: Meta { xattrs: Vec::new(), ..meta }, kind };
+            Item { entry, ino, links: 1, blocks, ctime }
+        }
+    }
 }
 
 /// A file that is there when it is published.

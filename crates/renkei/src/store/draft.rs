@@ -4,10 +4,9 @@
 //! is written then begins the next version. A draft that is dropped leaves nothing.
 
 use super::{Detail, Dir, ReadFile, WriteFile, privileges};
-use renkei_core::entry::{EntryKind, FileTime, Meta};
+use renkei_core::entry::{EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::Start;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -30,6 +29,10 @@ pub(super) struct Draft {
     mode: u32,
     target: Mutex<Target>,
     body: RwLock<Body>,
+    /// The version that it was made from, as it showed then; none if that is not known any more.
+    seen: Mutex<Option<Stamp>>,
+    /// The plain file of that version: as long as it is open no other one gets its number.
+    base: Mutex<Option<Box<dyn ReadFile>>>,
     /// Whether something could not be written: what it holds is not what it should be.
     is_broken: AtomicBool,
     /// Whether its file was made with it, and nothing was published since: then nothing is lost with what is there.
@@ -51,6 +54,24 @@ pub(super) struct Target {
     pub(super) path: RelPath,
     /// Whether the name was removed, so that there is nothing to publish to.
     pub(super) is_gone: bool,
+}
+
+/// A version that a draft became.
+pub(super) struct Published {
+    /// What the file shows of it.
+    pub(super) stamp: Stamp,
+    /// What it has beside its content.
+    pub(super) meta: Meta,
+}
+
+/// What a draft begins with.
+pub(super) enum Beginning {
+    /// A file that is made now.
+    New,
+    /// The content of a version.
+    Content(Box<dyn ReadFile>),
+    /// Nothing, in place of what is there.
+    Empty,
 }
 
 /// Who may change names now, of those who use one desk; nobody when they are gone.
@@ -103,20 +124,28 @@ impl Draft {
     pub(super) fn begin(
         target: Target,
         temp: Vec<u8>,
-        start: Start,
+        beginning: Beginning,
         mode: u32,
         left: Option<Arc<AtomicUsize>>,
     ) -> Result<Self, Error> {
-        let body = match start {
-            Start::New => Body::Published(make_empty(&target, &temp, mode)?),
-            Start::Content => Body::Read(target.dir.open_read(&target.name)?),
-            Start::Empty => {
-                expect_file(&target)?;
-                Body::Fresh(target.dir.create_temp(&temp, false)?.into(), target.dir.clone())
+        let is_new = matches!(beginning, Beginning::New);
+        let (body, seen) = match beginning {
+            Beginning::New => {
+                let file = make_empty(&target, &temp, mode)?;
+                (Body::Published(file.clone()), Some(file.stamp()?))
+            }
+            Beginning::Content(file) => {
+                let seen = file.stamp()?;
+                (Body::Read(file), Some(seen))
+            }
+            Beginning::Empty => {
+                let seen = expect_file(&target)?;
+                (Body::Fresh(target.dir.create_temp(&temp, false)?.into(), target.dir.clone()), seen)
             }
         };
         let draft = Self::new(target, temp, mode, body, left);
-        draft.is_new.store(start == Start::New, Ordering::Relaxed);
+        draft.is_new.store(is_new, Ordering::Relaxed);
+        *draft.seen() = seen;
         Ok(draft)
     }
 
@@ -134,7 +163,16 @@ impl Draft {
     fn new(target: Target, temp: Vec<u8>, mode: u32, body: Body, left: Option<Arc<AtomicUsize>>) -> Self {
         let (target, body) = (Mutex::new(target), RwLock::new(body));
         let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
-        Draft { temp, mode, target, body, is_broken, is_new, is_given_up, left }
+        let (seen, base) = Default::default();
+        Draft { temp, mode, target, body, seen, base, is_broken, is_new, is_given_up, left }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<Stamp>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn base(&self) -> MutexGuard<'_, Option<Box<dyn ReadFile>>> {
+        self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets what it holds go when it is dropped.
@@ -175,7 +213,12 @@ impl Draft {
         }
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*body, Body::Fresh(..)) {
-            *body = self.freshen(&body)?;
+            let fresh = self.freshen(&body)?;
+            if let Body::Read(base) = std::mem::replace(&mut *body, fresh)
+                && !base.is_version()
+            {
+                *self.base() = Some(base);
+            }
         }
         match &*body {
             Body::Fresh(file, _) => change(&**file),
@@ -199,8 +242,9 @@ impl Draft {
         Ok(Body::Fresh(file, dir))
     }
 
-    /// Makes what it holds durable under the file's name; `names` is held while it is renamed.
-    pub(super) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<(), Error> {
+    /// Makes what it holds durable under the file's name; `names` is held while it is renamed. Gives the version that it became;
+    /// none if nothing was written since the last one.
+    pub(super) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<Option<Published>, Error> {
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         let target = self.target().clone();
         if target.is_gone {
@@ -210,35 +254,45 @@ impl Draft {
             let cause = "a part of it could not be written";
             return Err(Error::new(Code::IoFailed, "publish", &target.path, cause));
         }
-        let Body::Fresh(file, _) = &*body else { return settle(&target, mtime) };
-        let file = file.clone();
+        let Body::Fresh(file, from) = &*body else { return settle(&target, mtime).map(|()| None) };
+        let (file, from) = (file.clone(), from.clone());
         let meta = self.meta(&target, &*file, mtime)?;
         privileges::keeping_acls(|| file.set_meta(&meta))?;
         let names_first = self.is_new.load(Ordering::Relaxed) && target.dir.names_first();
         if !names_first {
             file.sync_all()?;
         }
-        let target = self.rename(&body, names)?;
+        let (target, stamp) = self.rename(&*from, &*file, names)?;
         *body = Body::Published(file.clone());
+        *self.base() = None;
         self.is_new.store(false, Ordering::Relaxed);
+        let published = Some(Published { stamp, meta });
         if !names_first {
-            return target.dir.sync();
+            return target.dir.sync().map(|()| published);
         }
         // What a sync could not write it does not tell twice.
-        target.dir.sync_with(&*file).inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
+        let synced = target.dir.sync_with(&*file);
+        synced.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed)).map(|()| published)
     }
 
-    /// Gives the temporary file its name, wherever that is now; no rename or removal comes in between.
-    fn rename(&self, body: &Body, names: &Names) -> Result<Target, Error> {
+    /// Gives the temporary file its name, wherever that is now; no rename or removal comes in between. Where another site's
+    /// version has that name, this is a file beside it from now on.
+    fn rename(&self, from: &dyn Dir, file: &dyn WriteFile, names: &Names) -> Result<(Target, Stamp), Error> {
         let _names = names.give()?;
         let target = self.target().clone();
         if target.is_gone {
             return Err(gone(&target));
         }
-        if let Body::Fresh(_, dir) = body {
-            dir.rename(&self.temp, &*target.dir, &target.name)?;
+        let mut seen = self.seen();
+        let replaced = from.replace(&self.temp, &*target.dir, &target.name, seen.as_ref())?;
+        let stamp = replaced.stamp.map_or_else(|| file.stamp(), Ok)?;
+        *seen = Some(stamp);
+        drop(seen);
+        if let Some(name) = replaced.beside {
+            let path = target.path.parent().unwrap_or_default().child(&name)?;
+            *self.target() = Target { name, path, ..target };
         }
-        Ok(target)
+        Ok((self.target().clone(), stamp))
     }
 
     /// The metadata of the new version: that of the version before but for its time and set-id bits.
@@ -304,15 +358,15 @@ fn make_empty(target: &Target, temp: &[u8], mode: u32) -> Result<Arc<dyn WriteFi
     Ok(file)
 }
 
-/// Lets only regular files be replaced, and nothing.
-fn expect_file(target: &Target) -> Result<(), Error> {
+/// Lets only regular files be replaced, and nothing; gives what the file shows.
+fn expect_file(target: &Target) -> Result<Option<Stamp>, Error> {
     let entry = match target.dir.entry(&target.name, Detail::Basic) {
         Ok((entry, _)) => entry,
-        Err(error) if error.code == Code::PathNotFound => return Ok(()),
+        Err(error) if error.code == Code::PathNotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     match entry.kind {
-        EntryKind::File { .. } => Ok(()),
+        EntryKind::File { stamp, .. } => Ok(Some(stamp)),
         EntryKind::Dir => Err(Error::new(Code::IsADirectory, "draft", &target.path, "")),
         _ => Err(Error::new(Code::SpecialFile, "draft", &target.path, "only regular files are written")),
     }

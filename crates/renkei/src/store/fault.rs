@@ -4,7 +4,7 @@
 //! synced before it is renamed and acknowledged. Events carry the moments they began and ended, so that with
 //! many threads "before" means that one call returned before the other was made.
 
-use super::{Detail, Dir, Listing, Raw, ReadFile, Space, Store, WriteFile};
+use super::{Detail, Dir, Listing, Raw, ReadFile, Replaced, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -412,6 +412,21 @@ impl Dir for FaultDir {
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         let work = |here: &dyn Dir, there: &dyn Dir| here.rename_no_replace(from, there, to);
         self.between(Op::RenameNoReplace, from, to_dir, to, work)
+    }
+
+    fn replace(
+        &self,
+        from: &[u8],
+        to_dir: &dyn Dir,
+        to: &[u8],
+        seen: Option<&Stamp>,
+    ) -> Result<Replaced, Error> {
+        let mut replaced = Replaced::default();
+        self.between(Op::Rename, from, to_dir, to, |here, there| {
+            replaced = here.replace(from, there, to, seen)?;
+            Ok(())
+        })?;
+        Ok(replaced)
     }
 
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {

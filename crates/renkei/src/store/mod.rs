@@ -133,6 +133,19 @@ pub trait Dir: Any + Send + Sync {
     /// Renames unless `to` exists, which is `PathExists`.
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
 
+    /// Gives a new version of a file, written under the temporary name `from`, the file's name `to`; it was made from the
+    /// version `seen`, if that is known. A store in which several sites write gives it a name beside that one if
+    /// another site's version came in between, so that both stay.
+    fn replace(
+        &self,
+        from: &[u8],
+        to_dir: &dyn Dir,
+        to: &[u8],
+        _seen: Option<&Stamp>,
+    ) -> Result<Replaced, Error> {
+        self.rename(from, to_dir, to).map(|()| Replaced::default())
+    }
+
     /// Makes a directory; the umask applies to `mode`, as it does for mkdir.
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error>;
 
@@ -208,6 +221,11 @@ pub trait ReadFile: Send + Sync {
 
     /// Whether anybody has the file open for writing, as far as the file system can tell; asked by the file's owner.
     fn has_writer(&self) -> bool;
+
+    /// Whether it is one version that never changes, which its stamp tells from all others.
+    fn is_version(&self) -> bool {
+        false
+    }
 }
 
 /// A file open for writing.
@@ -260,6 +278,15 @@ pub trait WriteFile: Send + Sync {
 
     /// Returns when content and metadata are on stable storage (fsync).
     fn sync_all(&self) -> Result<(), Error>;
+}
+
+/// What became of a new version of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// The name that it got instead of the file's.
+    pub beside: Option<Vec<u8>>,
+    /// What the file shows of it; none if that is what the written file shows.
+    pub stamp: Option<Stamp>,
 }
 
 /// The names in a directory, read on as the caller asks.

@@ -6,6 +6,7 @@
 use super::compare::{Compare, Holds, OWN, Of, Place};
 use super::plain::{Plain, is_same_content};
 use crate::catalogue::Away;
+use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Attributes, Base, Change, Kind, NewKind, Node, NodeId, Record};
 use renkei_core::path::RelPath;
@@ -46,17 +47,18 @@ impl Compare {
         if plain.kind() != Some(NewKind::File) {
             return self.make_beside(place, path, plain).map(|()| true);
         }
-        if (content.size, node.attributes.mtime) == (stamp.size, stamp.mtime) {
+        if held.is_some_and(|held| is_same_content(&held.stamp, &stamp)) {
+            return Ok(true);
+        }
+        let is_empty = (content.size, stamp.size) == (0, 0) && stamp.mtime == node.attributes.mtime;
+        if is_empty || self.is_placed(id, content.version, &stamp) {
             // It came, and was not noted.
             let (of, digest) = (Of::Version(content.version), content.digest);
             self.batch.held.push(Holds { id, of, stamp, digest });
             self.batch.arrived.push(id);
             return Ok(true);
         }
-        if held.is_some_and(|held| is_same_content(&held.stamp, &stamp)) {
-            return Ok(true);
-        }
-        if self.replaces.get(path) == Some(&content.version) {
+        if self.replacing.version(path) == Some(content.version) {
             self.tally.changed += 1;
             self.tally.note("changed", path);
             self.set_content(path, id, Base::Version(content.version), plain)?;
@@ -65,6 +67,11 @@ impl Compare {
             return Ok(true);
         }
         self.make_beside(place, path, plain).map(|()| true)
+    }
+
+    /// Whether a plain file is the one that was fetched as a version: equal length and time do not say so.
+    fn is_placed(&self, id: NodeId, version: u64, stamp: &Stamp) -> bool {
+        self.placing.get(&id).is_some_and(|placing| placing.contains(&(version, stamp.ino)))
     }
 
     /// What was made in the place of something that is away becomes a node of its own.

@@ -10,6 +10,7 @@
 
 use super::digests::Digests;
 use super::known::Known;
+use super::names::Replacing;
 use super::plain::{Plain, Seen, look, seen};
 use super::tally::Tally;
 use crate::catalogue::{Held, VolumeTree};
@@ -58,7 +59,9 @@ pub(super) struct Compare {
     /// Directories and links of other sites that could not be made.
     pub(super) unplaced: HashSet<NodeId>,
     /// Names that somebody writes who knew of the version that is away.
-    pub(super) replaces: HashMap<RelPath, u64>,
+    pub(super) replacing: Arc<Replacing>,
+    /// Plain files that get their places now or were about to when the PoP was killed: of which version, and their inode numbers.
+    pub(super) placing: HashMap<NodeId, Vec<(u64, u64)>>,
     /// The number of the account whose files the volume's are.
     pub(super) uid: Option<u32>,
 }
@@ -158,7 +161,12 @@ fn chain(path: &RelPath) -> Vec<RelPath> {
 
 impl Compare {
     /// Compares the tree below `top` with the catalogue's.
-    pub(super) fn new(tree: Arc<VolumeTree>, top: Arc<dyn Dir>, digests: Arc<Digests>) -> Self {
+    pub(super) fn new(
+        tree: Arc<VolumeTree>,
+        top: Arc<dyn Dir>,
+        digests: Arc<Digests>,
+        replacing: Arc<Replacing>,
+    ) -> Self {
         let numbers = Numbers { change: None, ids: 0..0 };
         let (links, seen) = (HashMap::new(), HashMap::new());
         Compare {
@@ -171,7 +179,8 @@ impl Compare {
             seen,
             tally: Tally::default(),
             unplaced: HashSet::new(),
-            replaces: HashMap::new(),
+            replacing,
+            placing: HashMap::new(),
             uid: None,
         }
     }

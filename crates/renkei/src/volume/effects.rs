@@ -6,6 +6,7 @@
 //! What could not be done is found by the next comparison, which trusts the plain tree.
 
 use super::away::Arrived;
+use super::names::Names;
 use super::paths::Paths;
 use super::plain::is_same_content;
 use crate::catalogue::{Held, VolumeTree};
@@ -285,10 +286,10 @@ impl Plan {
         self.steps.is_empty() && self.dirs.is_empty()
     }
 
-    /// Does it below `top`; what was fetched is in `incoming`.
-    pub(super) fn carry_out(self, top: Arc<dyn Dir>, incoming: Option<Arc<dyn Dir>>) -> Done {
+    /// Does it below `top`; what was fetched is in `incoming`. Nobody changes `names` between a look at one and its change.
+    pub(super) fn carry_out(self, top: Arc<dyn Dir>, incoming: Option<Arc<dyn Dir>>, names: Names) -> Done {
         let (done, touched) = (Done::default(), BTreeSet::new());
-        let mut hand = Hand { top, incoming, held: self.held, done, touched };
+        let mut hand = Hand { top, incoming, names, held: self.held, done, touched };
         for step in &self.steps {
             if let Err(error) = hand.take(step) {
                 hand.done.failed.push((step.path().clone(), error));
@@ -324,6 +325,7 @@ static EMPTY: std::sync::LazyLock<RelPath> = std::sync::LazyLock::new(RelPath::r
 struct Hand {
     top: Arc<dyn Dir>,
     incoming: Option<Arc<dyn Dir>>,
+    names: Names,
     held: HashMap<NodeId, Held>,
     done: Done,
     /// Directories of which names changed.
@@ -411,7 +413,8 @@ impl Hand {
     }
 
     fn remove(&mut self, path: &RelPath, id: NodeId) -> Result<(), Error> {
-        let at = self.open(path)?;
+        let (at, names) = (self.open(path)?, self.names.clone());
+        let _names = names.own();
         if self.is_ours(&at, Some(id))? {
             match at.dir.remove_file(at.name) {
                 Err(error) if error.code == Code::IsADirectory => at.dir.remove_dir(at.name)?,
@@ -429,7 +432,8 @@ impl Hand {
         to: &RelPath,
         replaced: Option<NodeId>,
     ) -> Result<(), Error> {
-        let (old, new) = (self.open(from)?, self.open(to)?);
+        let (old, new, names) = (self.open(from)?, self.open(to)?, self.names.clone());
+        let own = names.own();
         if !self.is_ours(&new, replaced)? {
             return Ok(());
         }
@@ -449,7 +453,10 @@ impl Hand {
                 Ok(())
             }
             // What is away has another's name now: the plain file of that goes.
-            Some(replaced) => self.remove(to, replaced),
+            Some(replaced) => {
+                drop(own);
+                self.remove(to, replaced)
+            }
             None => Ok(()),
         }
     }
@@ -532,6 +539,8 @@ impl Hand {
         meta: &Meta,
     ) -> Result<Option<Stamp>, Error> {
         from.set_meta(temp, meta)?;
+        let names_now = self.names.clone();
+        let _own = names_now.own();
         for name in names {
             let at = self.open(name)?;
             if !self.is_ours(&at, Some(id))? {
@@ -563,7 +572,8 @@ impl Hand {
         let Some(held) = self.held.get(&id).filter(|held| held.version == version).cloned() else {
             return Ok(());
         };
-        let at = self.open(path)?;
+        let (at, names) = (self.open(path)?, self.names.clone());
+        let _names = names.own();
         if !self.is_ours(&at, Some(id))? {
             return Ok(());
         }

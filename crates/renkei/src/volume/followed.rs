@@ -5,11 +5,13 @@
 //! in `writing`. Guarantee: no question about names and metadata leaves the site.
 
 use super::pending::{Listed as Page, Pending};
-use super::writing::if_there;
+use super::writing::{Over, if_there};
 use crate::store::leases::LeaseTable;
 use crate::store::local::LocalStore;
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Listed, Listing, Raw, ReadFile, Space, Store, TypeHint, WriteFile};
+use crate::store::{
+    Detail, Dir, Listed, Listing, Raw, ReadFile, Replaced, Space, Store, TypeHint, WriteFile,
+};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
@@ -201,7 +203,12 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
 
 /// What a file shows as long as it has this content.
 pub fn stamp(id: NodeId, content: &Content, mtime: FileTime) -> Stamp {
-    Stamp { size: content.size, mtime, ctime: mtime, ino: id.0 }
+    Stamp::of_version(id.0, content.size, mtime, (content.by.0.0, content.by.1))
+}
+
+/// Whether what a file showed is this content, whatever became of its times since.
+pub(super) fn is_shown(seen: &Stamp, id: NodeId, content: &Content) -> bool {
+    seen.size == content.size && *seen == stamp(id, content, seen.mtime)
 }
 
 type Seen = HashMap<Vec<u8>, (NodeId, Node)>;
@@ -270,13 +277,15 @@ impl FollowedDir {
 
     fn told(&self, path: RelPath, id: NodeId, node: Node) -> (Entry, Raw) {
         let Node { kind, attributes, links, .. } = node;
-        let mtime = attributes.mtime;
+        let (mtime, mut ctime) = (attributes.mtime, attributes.mtime);
         let (size, kind) = match kind {
             Kind::Dir { .. } => (0, EntryKind::Dir),
             Kind::Merged { .. } => (0, EntryKind::Special),
             Kind::Symlink { target } => (target.len() as u64, EntryKind::Symlink { target }),
             Kind::File(content) => {
-                (content.size, EntryKind::File { stamp: stamp(id, &content, mtime), sparse: false })
+                let stamp = stamp(id, &content, mtime);
+                ctime = stamp.ctime;
+                (content.size, EntryKind::File { stamp, sparse: false })
             }
         };
         let (mode, owner, group) = (attributes.mode, attributes.owner, attributes.group);
@@ -285,7 +294,7 @@ impl FollowedDir {
             dev: self.volume.device,
             nlink: links.into(),
             blocks: size.div_ceil(512),
-            ctime: mtime,
+            ctime,
             ..Raw::default()
         };
         (Entry { path, meta: Meta { mode, mtime, owner, group, xattrs: Vec::new() }, kind }, raw)
@@ -298,14 +307,15 @@ impl FollowedDir {
         self.unsee(from);
         peer.unsee(to);
         if is_temp_name(from) {
-            self.with_room(to, || self.publish(from, peer, to, replace))
+            let over = if replace { Over::Any } else { Over::Nothing };
+            self.with_room(to, || self.publish(from, peer, to, over).map(drop))
         } else {
             self.move_to(from, peer, to, replace)
         }
     }
 
     /// Does what may find no room under the limits of the volume, once more after the home was heard.
-    fn with_room(&self, name: &[u8], work: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+    fn with_room<T>(&self, name: &[u8], work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let is_over = |error: &Error| error.code == Code::QuotaExceeded;
         let mut done = work();
         for _ in 0..ASK_ROOM {
@@ -419,6 +429,20 @@ impl Dir for FollowedDir {
 
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.rename_to(from, to_dir, to, false)
+    }
+
+    fn replace(
+        &self,
+        from: &[u8],
+        to_dir: &dyn Dir,
+        to: &[u8],
+        seen: Option<&Stamp>,
+    ) -> Result<Replaced, Error> {
+        let peer = self.peer("publish", to_dir)?;
+        self.unsee(from);
+        peer.unsee(to);
+        let over = seen.map_or(Over::Any, |seen| Over::Seen(*seen));
+        self.with_room(to, || self.publish(from, peer, to, over))
     }
 
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {

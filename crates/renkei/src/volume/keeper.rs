@@ -6,6 +6,7 @@
 use super::away::{AwayDirs, Hands};
 use super::compare::Compare;
 use super::digests::Digests;
+use super::names::Names;
 use super::notes::{Job, Notes, Taken};
 use super::quota::Quotas;
 use super::tally::Tally;
@@ -43,6 +44,7 @@ pub(super) struct Shared {
     pub(super) digests: Arc<Digests>,
     pub(super) quotas: Quotas,
     pub(super) leases: Arc<LeaseTable>,
+    pub(super) names: Names,
     told: Mutex<Told>,
 }
 
@@ -75,8 +77,10 @@ impl Shared {
         leases: LeaseTable,
     ) -> Self {
         let (scan_every_s, leases) = (AtomicU64::new(scan_every_s), Arc::new(leases));
-        let (notes, away, quotas, digests, told) = Default::default();
-        Shared { name: name.into(), notes, scan_every_s, watch, away, hands, digests, quotas, leases, told }
+        let (notes, away, quotas, digests) = Default::default();
+        let (names, told) = Default::default();
+        let name = name.into();
+        Shared { name, notes, scan_every_s, watch, away, hands, digests, quotas, leases, names, told }
     }
 
     fn told_mut(&self) -> MutexGuard<'_, Told> {
@@ -118,7 +122,8 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Of the tree below `top`; it begins with a scan.
     pub(super) fn new(shared: Arc<Shared>, tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
-        let compare = Compare::new(tree.clone(), top.clone(), shared.digests.clone());
+        let compare =
+            Compare::new(tree.clone(), top.clone(), shared.digests.clone(), shared.notes.replacing());
         let scan_at = Some(Instant::now());
         Keeper { shared, tree, top, compare, todo: Vec::new(), running: None, scan_at, begun: 0 }
     }
@@ -177,7 +182,6 @@ impl Keeper {
     }
 
     fn compare_noted(&mut self, taken: &Taken) -> Result<(), Error> {
-        self.compare.replaces.clone_from(&taken.replaces);
         let mut own = taken.own.clone();
         for (from, to) in &taken.moved {
             self.compare.follow_move(from, to)?;

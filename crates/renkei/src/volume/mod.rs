@@ -27,6 +27,7 @@ pub mod guarded;
 mod keeper;
 mod known;
 pub mod lineage;
+mod names;
 mod notes;
 pub mod only_here;
 mod paths;
@@ -50,6 +51,7 @@ mod turn;
 mod unkept;
 mod view;
 mod view_away;
+mod view_replace;
 mod watch;
 mod writing;
 

@@ -5,11 +5,12 @@
 //! ([`Notes::flush`]). A note says where to look, not what happened, so it does no harm to have one too many.
 
 use super::away::Ask;
+use super::names::Replacing;
 use super::plain::Seen;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long a note waits at most.
@@ -23,6 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Notes {
     state: Mutex<State>,
     changed: Condvar,
+    replacing: Arc<Replacing>,
 }
 
 /// What the keeper takes at once.
@@ -88,6 +90,13 @@ pub(super) enum Job {
     Step,
 }
 
+/// When names are noted that somebody changes.
+#[derive(Clone, Copy)]
+enum Moment {
+    Before,
+    After,
+}
+
 /// What somebody waits for.
 pub(super) struct Awaited {
     number: u64,
@@ -112,14 +121,19 @@ impl Touch<'_> {
 
 impl Drop for Touch<'_> {
     fn drop(&mut self) {
-        let left = std::mem::take(&mut self.left);
-        self.notes.add(std::mem::take(&mut self.paths), self.replaces.take(), left);
+        let (left, replaced) = (std::mem::take(&mut self.left), self.replaces.take());
+        self.notes.add(std::mem::take(&mut self.paths), replaced, left, Moment::After);
     }
 }
 
 impl Notes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Names that are being replaced.
+    pub(super) fn replacing(&self) -> Arc<Replacing> {
+        self.replacing.clone()
     }
 
     /// Notes names that are changed as long as the value lives.
@@ -129,13 +143,24 @@ impl Notes {
 
     /// The same of names of which one is of something that is away; tells which version of it is replaced.
     pub(super) fn touch_away(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) -> Touch<'_> {
-        self.add(paths.clone(), replaces.clone(), Vec::new());
+        self.add(paths.clone(), replaces.clone(), Vec::new(), Moment::Before);
         Touch { notes: self, paths, replaces, left: Vec::new() }
     }
 
-    fn add(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>, left: Vec<(RelPath, Option<Seen>)>) {
+    fn add(
+        &self,
+        paths: Vec<RelPath>,
+        replaces: Option<(RelPath, u64)>,
+        left: Vec<(RelPath, Option<Seen>)>,
+        moment: Moment,
+    ) {
         let mut state = self.state();
         let was_empty = state.is_empty();
+        match (&replaces, moment) {
+            (Some((path, version)), Moment::Before) => self.replacing.begin(path.clone(), *version),
+            (Some((path, _)), Moment::After) => self.replacing.end(path),
+            (None, _) => {}
+        }
         for path in &paths {
             state.taken.left.remove(path);
         }
@@ -307,6 +332,8 @@ impl Notes {
     /// What was taken is in the catalogue.
     pub(super) fn on_stored(&self, taken: &Taken) {
         let mut state = self.state();
+        let settled = taken.replaces.keys().filter(|path| !state.taken.replaces.contains_key(*path));
+        settled.for_each(|path| self.replacing.settle(path));
         state.is_working = false;
         state.done = state.done.max(taken.upto);
         self.changed.notify_all();

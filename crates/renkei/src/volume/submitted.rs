@@ -10,7 +10,7 @@ use super::keeper::{Keeper, PAUSE};
 use super::notes::Asked;
 use super::paths::Paths;
 use crate::catalogue::OWN;
-use crate::store::Dir;
+use crate::store::{Detail, Dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Change, Kind, NewKind, NodeId, Numbered, Record, Spot};
 use renkei_core::path::RelPath;
@@ -21,6 +21,10 @@ use std::sync::{Arc, Mutex};
 
 /// The note of the record after which records may not be done in the plain tree.
 const BEGUN: &str = "begun";
+/// The note of plain files that get their places.
+const PLACING: &str = "placing";
+/// A plain file that gets its place: of which node and version, and its inode number.
+type Placing = (NodeId, u64, u64);
 /// Records and nodes that are read at once.
 const PAGE: usize = 1000;
 
@@ -60,6 +64,9 @@ impl Keeper {
     /// Does again what was begun when the PoP was killed, and finds out what is away.
     pub(super) fn recover(&mut self) -> Result<(), Error> {
         self.compare.uid = self.shared.hands.uid().ok();
+        if let Some(note) = self.tree.note(PLACING)?.filter(|note| !note.is_empty()) {
+            self.expect_placed(decode("placing", &note)?);
+        }
         if let Some(after) = self.begun()? {
             let mut after = after;
             loop {
@@ -270,9 +277,9 @@ impl Keeper {
             return Ok(());
         }
         let (top, result) = (self.top.clone(), Arc::new(Mutex::new(Done::default())));
-        let told = result.clone();
+        let (told, names) = (result.clone(), self.shared.names.clone());
         let work = move || {
-            let done = plan.carry_out(top, incoming);
+            let done = plan.carry_out(top, incoming, names);
             *told.lock().expect("no thread panics while it holds the lock") = done;
         };
         if let Err(error) = self.shared.hands.run(Box::new(work)) {
@@ -304,10 +311,30 @@ impl Keeper {
             spots.values().flatten().map(|spot| paths.of(spot)).collect();
         self.bring(&named?.into_iter().flatten().collect::<Vec<_>>())?;
         self.make_missing();
-        let plan = Plan::placing(&tree, arrived)?;
         let incoming = self.top.child(INCOMING)?;
+        self.note_placing(&*incoming, &arrived)?;
+        let plan = Plan::placing(&tree, arrived)?;
         self.do_it(plan, Some(incoming))?;
+        self.compare.placing.clear();
         self.forget_if_none()
+    }
+
+    /// Notes which plain files get their places next, so that they are known again after a kill.
+    fn note_placing(&mut self, incoming: &dyn Dir, arrived: &[Arrived]) -> Result<(), Error> {
+        let placing = arrived.iter().filter_map(|arrived| {
+            let (_, raw) = incoming.entry(&arrived.name, Detail::Basic).ok()?;
+            Some((arrived.id, arrived.version, raw.ino))
+        });
+        let placing: Vec<Placing> = placing.collect();
+        self.tree.set_note(PLACING, &encode(&placing))?;
+        self.expect_placed(placing);
+        Ok(())
+    }
+
+    fn expect_placed(&mut self, placing: Vec<Placing>) {
+        for (id, version, ino) in placing {
+            self.compare.placing.entry(id).or_default().push((version, ino));
+        }
     }
 
     /// Makes directories and links of other sites that could not be made, or that somebody removed with files in them

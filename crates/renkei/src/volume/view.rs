@@ -12,7 +12,7 @@ use super::quota::{self, Parts};
 use super::view_away::shown_path;
 use crate::store::leases::LeaseTable;
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Listing, Raw, ReadFile, Space, Store, WriteFile};
+use crate::store::{Detail, Dir, Listing, Raw, ReadFile, Replaced, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
@@ -127,7 +127,7 @@ impl VolumeDir {
     }
 
     /// Tells those who hold leases that names were changed here and elsewhere; an empty name is the directory itself.
-    fn call_back(&self, changed: &[(&VolumeDir, &[u8])]) {
+    pub(super) fn call_back(&self, changed: &[(&VolumeDir, &[u8])]) {
         let leases = &self.volume.shared.leases;
         if !leases.is_held() {
             return;
@@ -175,7 +175,7 @@ impl VolumeDir {
     }
 
     /// The path of a name that the catalogue shall know.
-    fn noted(&self, name: &[u8]) -> Option<RelPath> {
+    pub(super) fn noted(&self, name: &[u8]) -> Option<RelPath> {
         if is_temp_name(name) { None } else { self.real.child(name).ok() }
     }
 
@@ -206,7 +206,7 @@ impl VolumeDir {
     }
 
     /// Does what adds to the volume, as far as its limits allow.
-    fn add<T>(
+    pub(super) fn add<T>(
         &self,
         op: &str,
         path: Option<RelPath>,
@@ -279,7 +279,10 @@ impl VolumeDir {
         let parts = || quota::of_rename((&*self.inner, from), (&*peer.inner, to));
         let is_away = replaces.is_some();
         let mut touch = self.volume.shared.notes.touch_away(both, replaces);
-        let done = self.add("publish", arrives, parts, || work(&*peer.inner));
+        let done = self.add("publish", arrives, parts, || {
+            let _names = self.volume.shared.names.share();
+            work(&*peer.inner)
+        });
         leave(&mut touch, &[(self, from), (peer, to)]);
         // Also if it failed: some of it may be done.
         self.call_back(&[(self, from), (peer, to)]);
@@ -370,6 +373,19 @@ impl Dir for VolumeDir {
         self.move_with(from, to_dir, to, Replace::No, |peer| self.inner.rename_no_replace(from, peer, to))
     }
 
+    fn replace(
+        &self,
+        from: &[u8],
+        to_dir: &dyn Dir,
+        to: &[u8],
+        seen: Option<&Stamp>,
+    ) -> Result<Replaced, Error> {
+        match seen {
+            Some(seen) => self.replace_seen(from, self.peer("publish", to_dir)?, to, seen),
+            None => self.rename(from, to_dir, to).map(|()| Replaced::default()),
+        }
+    }
+
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error> {
         self.check_free(name)?;
         let make = || self.inner.mkdir(name, mode).inspect(|()| self.hold_made(name));
@@ -403,7 +419,10 @@ impl Dir for VolumeDir {
                 time: away.node.attributes.mtime,
             });
         }
-        self.change_name(name, || self.inner.remove_file(name))
+        self.change_name(name, || {
+            let _names = self.volume.shared.names.share();
+            self.inner.remove_file(name)
+        })
     }
 
     fn remove_dir(&self, name: &[u8]) -> Result<(), Error> {
@@ -466,7 +485,7 @@ impl Dir for VolumeDir {
 
 /// Notes how names are after they were changed, if somebody may have to be told that they are otherwise later. The time of
 /// a directory tells nothing: it changes with what is in it.
-fn leave(touch: &mut Touch<'_>, names: &[(&VolumeDir, &[u8])]) {
+pub(super) fn leave(touch: &mut Touch<'_>, names: &[(&VolumeDir, &[u8])]) {
     for (dir, name) in names.iter().filter(|(dir, _)| dir.volume.shared.leases.is_held()) {
         if let Some(path) = dir.noted(name)
             && let Ok(plain) = look(&*dir.inner, name)

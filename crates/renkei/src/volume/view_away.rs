@@ -31,7 +31,7 @@ pub(super) struct AwayFile {
     pub(super) content: Content,
     stamp: Stamp,
     /// Whether the plain file is there and was found wrong.
-    is_wrong: bool,
+    pub(super) is_wrong: bool,
 }
 
 impl AwayFile {
@@ -43,7 +43,7 @@ impl AwayFile {
             dev,
             nlink: links.into(),
             blocks: 0,
-            ctime: attributes.mtime,
+            ctime: self.stamp.ctime,
             ..Raw::default()
         };
         let meta = Meta {

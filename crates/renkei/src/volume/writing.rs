@@ -3,7 +3,7 @@
 //! Content is written beside the file under a temporary name, which is in no catalogue; giving it the file's name is
 //! the change. Directories of plain files are made when something is written into them.
 
-use super::followed::{FollowedDir, Writer, shown};
+use super::followed::{FollowedDir, Writer, is_shown, shown, stamp as version_stamp};
 use super::pending::Turn;
 use super::recovery::recover_left;
 use super::turn::Work;
@@ -11,9 +11,10 @@ use super::unkept::Sign;
 use crate::catalogue::Held;
 use crate::store::temp::is_temp_name;
 use crate::store::tree::make_dirs;
-use crate::store::{Detail, Dir, Store};
+use crate::store::{Detail, Dir, Replaced, Store};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::namespace::tree::beside_name;
 use renkei_core::namespace::{
     Attributes, Base, Beside, Change, Kind, Name, NewKind, Node, NodeId, ROOT, Spot,
 };
@@ -25,6 +26,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const UMASK: u32 = 0o022;
 /// What the account needs in a directory of plain files.
 const OWNER_ALL: u32 = 0o700;
+
+/// Names beside a taken one that are tried.
+const MAX_BESIDE: u32 = 1000;
+
+/// What may have the name that something is published under.
+#[derive(Clone, Copy)]
+pub(super) enum Over {
+    Nothing,
+    Any,
+    /// A version of this site, or the one that the writer has seen.
+    Seen(Stamp),
+}
 
 /// What is known of plain files after a change.
 pub(super) type HeldNow = Vec<(NodeId, Option<Held>)>;
@@ -101,25 +114,29 @@ impl FollowedDir {
         Ok(turn)
     }
 
-    /// Gives what was written under a temporary name its own.
+    /// Gives what was written under a temporary name its own, or one beside it.
     pub(super) fn publish(
         &self,
         temp: &[u8],
         to: &FollowedDir,
         name: &[u8],
-        replace: bool,
-    ) -> Result<(), Error> {
+        over: Over,
+    ) -> Result<Replaced, Error> {
         let writer = self.writer("rename", name)?;
         let (plain, to_plain) = (self.plain_dir(writer)?, to.plain_dir(writer)?);
         let mut turn = self.turn(writer)?;
-        let at = to.spot(name);
-        let there = self.volume.pending.child(&at)?;
-        if there.is_some() && !replace {
+        let there = self.volume.pending.child(&to.spot(name))?;
+        if there.is_some() && matches!(over, Over::Nothing) {
             return Err(Error::new(Code::PathExists, "rename", shown(&to.path, name), ""));
         }
+        let beside = to.place_of_version(&turn, name, &there, &over)?;
+        let (name, there) = match &beside {
+            Some(beside) => (&beside[..], None),
+            None => (name, there),
+        };
         let alias = turn.take_alias(temp);
         if alias.is_some() && alias == there.as_ref().map(|(id, _)| *id) {
-            return Ok(());
+            return Ok(Replaced::default());
         }
         let leaving = match (&there, alias) {
             // It is the same file in a new version.
@@ -129,25 +146,48 @@ impl FollowedDir {
         let found = plain.entry(temp, Detail::Basic);
         let ino = found.as_ref().map_or(0, |(_, raw)| raw.ino);
         let mut fresh = match alias {
-            Some(id) => Fresh::link(id, at, there)?,
-            None => Fresh::of(&mut turn, writer, at, &found?.0, there)?,
+            Some(id) => Fresh::link(id, to.spot(name), there)?,
+            None => Fresh::of(&mut turn, writer, to.spot(name), &found?.0, there)?,
         };
         fresh.held.retain(|(id, _)| Some(*id) != alias);
         let sign = Some(Sign::Wrote(to.real_now()?.child(name)?, ino));
         let work = Work { sign, held: fresh.held, dirs: vec![to_plain.clone()] };
-        turn.make_without(leaving, fresh.changes, work, |_| {
-            match plain.rename(temp, &*to_plain, name) {
-                Err(error) if error.code == Code::PathNotFound && alias.is_some() => {
-                    if_there(to_plain.remove_file(name))
-                }
-                // A directory of which the volume knows nothing.
-                Err(error) if error.code == Code::IsADirectory => {
-                    to_plain.remove_dir(name)?;
-                    plain.rename(temp, &*to_plain, name)
-                }
-                done => done,
+        let put = || put_in_place(&*plain, temp, &*to_plain, name, alias.is_some());
+        turn.make_without(leaving, fresh.changes, work, |_| put())?;
+        // As long as this one has the turn it is its own version that has the name.
+        let stamp = match self.volume.pending.child(&to.spot(name))? {
+            Some((id, Node { kind: Kind::File(content), attributes, .. })) => {
+                Some(version_stamp(id, &content, attributes.mtime))
             }
-        })
+            _ => None,
+        };
+        Ok(Replaced { stamp, beside })
+    }
+
+    /// The name that a new version gets instead of the file's: another site's version came there that its writer has not seen.
+    fn place_of_version(
+        &self,
+        turn: &Turn<'_>,
+        name: &[u8],
+        there: &Option<(NodeId, Node)>,
+        over: &Over,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let (Over::Seen(seen), Some((id, Node { kind: Kind::File(content), .. }))) = (over, there) else {
+            return Ok(None);
+        };
+        let origin = turn.origin()?;
+        if content.by.0 == origin || is_shown(seen, *id, content) {
+            return Ok(None);
+        }
+        let (name, by) = (Name(name.to_vec()), (origin, turn.next_number()?));
+        for count in 0..MAX_BESIDE {
+            let Name(beside) = beside_name(&name, by, count);
+            if self.volume.pending.child(&self.spot(&beside))?.is_none() {
+                tracing::info!(path = %self.path, name = ?String::from_utf8_lossy(&beside), "both contents stay");
+                return Ok(Some(beside));
+            }
+        }
+        Err(Error::new(Code::PathExists, "publish", shown(&self.path, &name.0), "as are all names beside it"))
     }
 
     /// Makes a directory.
@@ -331,6 +371,25 @@ impl FollowedDir {
     fn about(&self, op: &str, name: &[u8], error: Error) -> Error {
         // The rules know nodes and names, not paths.
         Error { op: op.into(), subject: shown(&self.path, name), ..error }
+    }
+}
+
+/// Gives the plain file of a new version its name.
+fn put_in_place(
+    plain: &dyn Dir,
+    temp: &[u8],
+    to: &dyn Dir,
+    name: &[u8],
+    is_alias: bool,
+) -> Result<(), Error> {
+    match plain.rename(temp, to, name) {
+        Err(error) if error.code == Code::PathNotFound && is_alias => if_there(to.remove_file(name)),
+        // A directory of which the volume knows nothing.
+        Err(error) if error.code == Code::IsADirectory => {
+            to.remove_dir(name)?;
+            plain.rename(temp, to, name)
+        }
+        done => done,
     }
 }
 

@@ -42,6 +42,7 @@ mod mount;
 mod mount_credential;
 mod mount_io;
 mod mount_posix;
+mod mount_sites;
 mod mount_two;
 mod mount_user;
 mod mover;

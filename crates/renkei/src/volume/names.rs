@@ -1,0 +1,84 @@
+//! Names of the plain tree at the home that somebody changes through the volume while the keeper compares and changes them, too.
+
+use renkei_core::path::RelPath;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Who may change names now: many of those who work on the volume, or the keeper alone, which so has a name as it looked at it.
+/// Whoever has them waits for nothing.
+#[derive(Clone, Default)]
+pub(super) struct Names(Arc<RwLock<()>>);
+
+impl Names {
+    /// For those who work on the volume.
+    pub(super) fn share(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read().expect("no thread panics while it holds the lock")
+    }
+
+    /// For the keeper.
+    pub(super) fn own(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().expect("no thread panics while it holds the lock")
+    }
+}
+
+/// Names that somebody replaces who knows of the version that is away, from before the change until the catalogue has it: the
+/// keeper may come to such a name at any moment between.
+#[derive(Default)]
+pub(super) struct Replacing(Mutex<HashMap<RelPath, Replaced>>);
+
+struct Replaced {
+    version: u64,
+    /// How many are at it.
+    writers: usize,
+}
+
+impl Replacing {
+    fn all(&self) -> MutexGuard<'_, HashMap<RelPath, Replaced>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Somebody begins to replace a version.
+    pub(super) fn begin(&self, path: RelPath, version: u64) {
+        let mut all = self.all();
+        let replaced = all.entry(path).or_insert(Replaced { version, writers: 0 });
+        *replaced = Replaced { version, writers: replaced.writers + 1 };
+    }
+
+    /// The plain file is replaced, and noted.
+    pub(super) fn end(&self, path: &RelPath) {
+        if let Some(replaced) = self.all().get_mut(path) {
+            replaced.writers = replaced.writers.saturating_sub(1);
+        }
+    }
+
+    /// The catalogue has what was noted of a name.
+    pub(super) fn settle(&self, path: &RelPath) {
+        let mut all = self.all();
+        if all.get(path).is_some_and(|replaced| replaced.writers == 0) {
+            all.remove(path);
+        }
+    }
+
+    /// The version that somebody replaces under a name.
+    pub(super) fn version(&self, path: &RelPath) -> Option<u64> {
+        self.all().get(path).map(|replaced| replaced.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_is_known_until_the_catalogue_has_it() {
+        let (replacing, path) = (Replacing::default(), RelPath::parse(b"a").unwrap());
+        replacing.begin(path.clone(), 7);
+        // The keeper came to the name before it was changed.
+        replacing.settle(&path);
+        assert_eq!(replacing.version(&path), Some(7));
+        replacing.end(&path);
+        assert_eq!(replacing.version(&path), Some(7));
+        replacing.settle(&path);
+        assert_eq!(replacing.version(&path), None);
+    }
+}

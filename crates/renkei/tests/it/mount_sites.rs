@@ -1,0 +1,368 @@
+//! One volume through two mounts at two sites, its home and one that follows it: what was closed at one is what the other
+//! works on, and nothing of it is ever lost.
+
+use crate::federation::{Federation, Site, account};
+use crate::following::subscribe;
+use crate::mount::{can_mount, end};
+use crate::tree::noise;
+use std::fs::{self, File, FileTimes};
+use std::io::{self, Read};
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long somebody waits for what the other site closed.
+const WITHIN: Duration = Duration::from_secs(40);
+/// A test in which nothing happens for so long fails: its mounts are ended.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The home of a volume and a site that follows it and may write, each with a mount over its own PoP.
+struct Sites {
+    points: Vec<Point>,
+    federation: Federation,
+    _watched: Sender<()>,
+}
+
+#[derive(Clone)]
+struct Point {
+    at: PathBuf,
+    process: i32,
+}
+
+impl Point {
+    fn mount(site: &Site, at: PathBuf) -> Point {
+        fs::create_dir(&at).unwrap();
+        let (status, told) = site.json(&["mount", "/genome", at.to_str().unwrap()]);
+        assert_eq!(status, 0, "{told}");
+        Point { at, process: i32::try_from(told["process"].as_u64().unwrap()).unwrap() }
+    }
+}
+
+impl Drop for Sites {
+    fn drop(&mut self) {
+        self.points.iter().for_each(|point| end(&point.at, point.process));
+    }
+}
+
+impl Sites {
+    fn new() -> Option<Sites> {
+        if !can_mount() {
+            return None;
+        }
+        let federation = Federation::two();
+        let Federation { kek, titech, .. } = &federation;
+        kek.ok(&["volume", "create", "genome", "--storage", "data"]);
+        kek.ok(&["volume", "grant", "genome", "titech", "write"]);
+        subscribe(titech);
+        titech.ok(&["volume", "grant", "genome", &format!("{}@titech", account()), "write"]);
+        until("titech may write", || titech.renkei(&["mkdir", "/genome/first"]).status.success());
+        until("kek hears of it", || kek.root().join("genome/first").is_dir());
+        let (watched, ended) = mpsc::channel();
+        let mut sites = Sites { points: Vec::new(), federation, _watched: watched };
+        for site in [&sites.federation.kek, &sites.federation.titech] {
+            let point = Point::mount(site, sites.federation.scratch().join(&site.name));
+            sites.points.push(point);
+        }
+        let points = sites.points.clone();
+        thread::spawn(move || {
+            loop {
+                match ended.recv_timeout(PATIENCE) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        eprintln!("the mounts are ended because nothing happens");
+                        return points.iter().for_each(|point| end(&point.at, point.process));
+                    }
+                }
+            }
+        });
+        Some(sites)
+    }
+
+    /// Something happened.
+    fn tick(&self) {
+        self._watched.send(()).unwrap();
+    }
+
+    fn path(&self, side: usize, name: &str) -> PathBuf {
+        self.points[side].at.join(name)
+    }
+
+    /// Waits until a file has this content at a side.
+    fn await_content(&self, side: usize, name: &str, expected: &[u8]) {
+        let mut seen = None;
+        let is_there = || {
+            seen = Some(fs::read(self.path(side, name)));
+            self.tick();
+            seen.as_ref().is_some_and(|seen| seen.as_ref().is_ok_and(|seen| seen == expected))
+        };
+        until_told(is_there, || format!("{name} at side {side}"));
+    }
+
+    /// The names in the top of the volume at a side.
+    fn names(&self, side: usize) -> Vec<String> {
+        let dir = fs::read_dir(&self.points[side].at).unwrap();
+        let mut names: Vec<String> =
+            dir.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until nothing is on its way between the two.
+    fn settle(&self) {
+        let Federation { kek, titech, .. } = &self.federation;
+        until("all is at the home", || {
+            self.tick();
+            let (_, here) = titech.json(&["volume", "show", "genome"]);
+            let (_, home) = kek.json(&["volume", "show", "genome"]);
+            here["standing"]["followed"]["pending"] == 0 && home["standing"]["away"].is_null()
+        });
+    }
+
+    /// Both sites end with this content and nothing beside it.
+    fn expect_alone(&self, name: &str, expected: &[u8]) {
+        self.settle();
+        for side in 0..2 {
+            self.await_content(side, name, expected);
+            assert_eq!(self.names(side), ["first", name], "at side {side}");
+        }
+        let home = self.federation.kek.root().join("genome").join(name);
+        assert!(fs::read(home).unwrap() == expected, "the plain file at the home");
+    }
+}
+
+fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_told(is_so, || what.into());
+}
+
+fn until_told(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < WITHIN, "{} has not come", what());
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Closes a file and tells what became of it.
+fn close(file: File) -> io::Result<()> {
+    // SAFETY: the descriptor is this file's alone.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn open(path: &Path) -> File {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// One file that two programs change in turns.
+struct Turns {
+    rounds: usize,
+    /// Writes one round into the file, as `state` has it.
+    write: fn(&File, usize),
+    /// What the file has after so many rounds.
+    state: fn(usize) -> Vec<u8>,
+}
+
+const FILE: &str = "turns";
+const FILE_BYTES: usize = 20_000;
+const PART_BYTES: usize = 700;
+
+/// Where a round overwrites.
+fn part_at(round: usize) -> usize {
+    (round * 3331) % (FILE_BYTES - PART_BYTES)
+}
+
+fn overwritten(rounds: usize) -> Vec<u8> {
+    let mut content = noise(0, FILE_BYTES);
+    for round in 1..=rounds {
+        content[part_at(round)..][..PART_BYTES].copy_from_slice(&noise(round as u64, PART_BYTES));
+    }
+    content
+}
+
+fn overwrite(file: &File, round: usize) {
+    file.write_all_at(&noise(round as u64, PART_BYTES), part_at(round) as u64).unwrap();
+}
+
+fn appended(rounds: usize) -> Vec<u8> {
+    (0..=rounds).flat_map(|round| noise(round as u64, 100 + round)).collect()
+}
+
+fn append(file: &File, round: usize) {
+    let end = file.metadata().unwrap().len();
+    file.write_all_at(&noise(round as u64, 100 + round), end).unwrap();
+}
+
+/// Overwrites, and gives the file the time that it had.
+fn overwrite_unseen(file: &File, round: usize) {
+    overwrite(file, round);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    file.set_times(FileTimes::new().set_modified(time)).unwrap();
+}
+
+impl Turns {
+    /// The side whose turn it is writes each round after it has read the round before.
+    fn run(&self) {
+        let Some(sites) = Sites::new() else { return };
+        let first = File::create(sites.path(0, FILE)).unwrap();
+        first.write_all_at(&(self.state)(0), 0).unwrap();
+        close(first).unwrap();
+        let so_far = SoFar::default();
+        thread::scope(|scope| {
+            for side in 0..2 {
+                let (sites, so_far) = (&sites, &so_far);
+                scope.spawn(move || {
+                    let _failing = Failing(&so_far.has_failed);
+                    let own = (1..=self.rounds).filter(|round| round % 2 == side);
+                    own.for_each(|round| self.take_turn(sites, side, round, so_far));
+                });
+            }
+        });
+        sites.expect_alone(FILE, &(self.state)(self.rounds));
+    }
+
+    fn take_turn(&self, sites: &Sites, side: usize, round: usize, so_far: &SoFar) {
+        let path = sites.path(side, FILE);
+        self.await_round(&path, round - 1, so_far);
+        sites.tick();
+        let file = open(&path);
+        (self.write)(&file, round);
+        close(file).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        so_far.closed.store(round, Ordering::Release);
+    }
+
+    /// Waits until the file has what the other side closed; what it has until then is what it had before.
+    fn await_round(&self, path: &Path, round: usize, so_far: &SoFar) {
+        let (expected, begun) = ((self.state)(round), Instant::now());
+        loop {
+            assert!(!so_far.has_failed.load(Ordering::Relaxed), "the other side failed");
+            let seen = match fs::read(path) {
+                Ok(seen) => seen,
+                Err(error) if round == 0 && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                Err(error) => panic!("reading round {round}: {error}"),
+            };
+            if seen == expected && so_far.closed.load(Ordering::Acquire) == round {
+                return;
+            }
+            let which = (0..=round + 1).find(|round| (self.state)(*round) == seen);
+            assert!(which.is_some() || seen.is_empty(), "{} bytes that nobody wrote", seen.len());
+            assert!(which <= Some(round), "round {round} is over before it was read");
+            assert!(begun.elapsed() < WITHIN, "round {round} is lost; {} shows {which:?}", path.display());
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// How far both are.
+#[derive(Default)]
+struct SoFar {
+    /// The last round whose file was closed: processes that other tests start publish what is open here.
+    closed: AtomicUsize,
+    has_failed: AtomicBool,
+}
+
+/// Says that a side failed, so that the other one does not wait for it.
+struct Failing<'a>(&'a AtomicBool);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn two_sites_that_overwrite_in_turns_lose_nothing() {
+    Turns { rounds: 60, write: overwrite, state: overwritten }.run();
+}
+
+#[test]
+fn two_sites_that_append_in_turns_lose_nothing() {
+    Turns { rounds: 40, write: append, state: appended }.run();
+}
+
+#[test]
+fn versions_of_equal_length_and_time_are_told_apart() {
+    Turns { rounds: 30, write: overwrite_unseen, state: overwritten }.run();
+}
+
+/// A program that has a file open, has written it and waits. A process of its own: each that this one starts for another test closes
+/// what is open here, and closing publishes.
+struct LateDraft(Child);
+
+impl LateDraft {
+    fn begin(path: &Path, text: &str) -> LateDraft {
+        let script = r#"exec 3<>"$0"; printf %s "$1" >&3; echo written; read -r _; exec 3>&-"#;
+        let mut command = Command::new("sh");
+        command.args(["-euc", script]).arg(path).arg(text).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut draft = LateDraft(command.spawn().unwrap());
+        let mut told = [0; 8];
+        draft.0.stdout.take().unwrap().read_exact(&mut told).unwrap();
+        draft
+    }
+
+    fn close(&mut self) {
+        drop(self.0.stdin.take());
+        until("the program ends", || self.0.try_wait().unwrap().is_some());
+    }
+}
+
+impl Drop for LateDraft {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.kill();
+        // It may be in a call of the mount, which ends when that does.
+        let _ = self.0.try_wait();
+    }
+}
+
+/// A draft that is begun at one side and closed after the other side's version has come there.
+fn publish_late(late: usize) {
+    let Some(mut sites) = Sites::new() else { return };
+    fs::write(sites.path(0, FILE), "of both").unwrap();
+    sites.await_content(1, FILE, b"of both");
+    sites.settle();
+    // The mount itself shows what is written in it.
+    let site = if late == 0 { &sites.federation.kek } else { &sites.federation.titech };
+    sites.points.push(Point::mount(site, sites.federation.scratch().join("second")));
+    let mut draft = LateDraft::begin(&sites.path(late, FILE), "late one");
+    sites.tick();
+    fs::write(sites.path(1 - late, FILE), "early").unwrap();
+    sites.await_content(2, FILE, b"early");
+    draft.close();
+    sites.settle();
+    for side in 0..2 {
+        until_told(
+            || {
+                sites.tick();
+                sites.names(side).len() == 3
+            },
+            || format!("what was late, at side {side}: {:?}", sites.names(side)),
+        );
+        let names = sites.names(side);
+        let beside = names.iter().find(|name| name.contains(".conflict-")).unwrap();
+        sites.await_content(side, FILE, b"early");
+        sites.await_content(side, beside, b"late one");
+    }
+}
+
+#[test]
+fn an_older_draft_of_the_home_stands_beside_what_the_follower_closed() {
+    publish_late(0);
+}
+
+#[test]
+fn an_older_draft_of_a_follower_stands_beside_what_the_home_closed() {
+    publish_late(1);
+}
