@@ -6,7 +6,7 @@ use crate::following::subscribe;
 use crate::mount::{can_mount, end};
 use crate::tree::noise;
 use std::fs::{self, File, FileTimes};
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -303,12 +303,11 @@ struct LateDraft(Child);
 
 impl LateDraft {
     fn begin(path: &Path, text: &str) -> LateDraft {
-        let script = r#"exec 3<>"$0"; printf %s "$1" >&3; echo written; read -r _; exec 3>&-"#;
-        let mut command = Command::new("sh");
-        command.args(["-euc", script]).arg(path).arg(text).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = Command::new("dd");
+        command.arg(format!("of={}", path.display())).arg(format!("bs={}", text.len()));
+        command.arg("conv=notrunc").stdin(Stdio::piped()).stderr(Stdio::null());
         let mut draft = LateDraft(command.spawn().unwrap());
-        let mut told = [0; 8];
-        draft.0.stdout.take().unwrap().read_exact(&mut told).unwrap();
+        draft.0.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
         draft
     }
 
@@ -337,7 +336,8 @@ fn publish_late(late: usize) {
     let site = if late == 0 { &sites.federation.kek } else { &sites.federation.titech };
     sites.points.push(Point::mount(site, sites.federation.scratch().join("second")));
     let mut draft = LateDraft::begin(&sites.path(late, FILE), "late one");
-    sites.tick();
+    // Programs of one mount see what is written in it.
+    sites.await_content(late, FILE, b"late one");
     fs::write(sites.path(1 - late, FILE), "early").unwrap();
     sites.await_content(2, FILE, b"early");
     draft.close();
