@@ -405,22 +405,44 @@ fn what_was_decided_before_a_kill_is_done_after_it() {
     assert_log(&place.volume);
 }
 
-#[test]
-fn what_was_put_in_its_place_before_a_kill_is_known_after_it() {
-    let (mut place, mut writer) = (Place::new(), Writer::new());
+/// A file that is away, and in its place a plain one of the same length and time that the volume has not noted; gives the number of
+/// that one and of its inode.
+fn put_unnoted(place: &Place, writer: &mut Writer) -> (NodeId, u64, u64) {
     place.check();
     let file = writer.file(1, spot(ROOT, "f"), "f", b"came");
-    writer.submit(&place, file);
+    writer.submit(place, file);
     let temp = place.at(".rk~0000000000000001-0000000000000001");
     fs::write(&temp, b"came").unwrap();
     let mtime = std::time::UNIX_EPOCH + std::time::Duration::new(1_001, 7);
     fs::File::options().write(true).open(&temp).unwrap().set_modified(mtime).unwrap();
     fs::rename(&temp, place.at("f")).unwrap();
+    let (id, node) = node(place, &spot(ROOT, "f")).unwrap();
+    let Kind::File(content) = node.kind else { panic!("a file") };
+    (id, content.version, fs::metadata(place.at("f")).unwrap().ino())
+}
+
+#[test]
+fn what_was_put_in_its_place_before_a_kill_is_known_after_it() {
+    let (mut place, mut writer) = (Place::new(), Writer::new());
+    let put = put_unnoted(&place, &mut writer);
+    place.volume.tree().set_note("placing", &renkei_core::wire::encode(&vec![put])).unwrap();
     place.reopen();
     place.check();
     assert_eq!(only_there(&place), []);
     assert_eq!(place.store.dir(&rel("")).unwrap().open_read(b"f").unwrap().stamp().unwrap().size, 4);
     assert_log(&place.volume);
+}
+
+#[test]
+fn what_has_the_length_and_time_of_what_is_away_is_not_taken_for_it() {
+    let (mut place, mut writer) = (Place::new(), Writer::new());
+    put_unnoted(&place, &mut writer);
+    place.reopen();
+    place.check();
+    assert_eq!(only_there(&place).len(), 1);
+    let names = listed(&*view(&place, &writer));
+    assert!(names[0] == "f" && names[1].starts_with("f.conflict-0-"), "{names:?}");
+    assert_eq!(fs::read(place.at(&names[1])).unwrap(), b"came");
 }
 
 /// What reading a plain file told, whatever is in it.
