@@ -279,6 +279,10 @@ codes! {
         "the administrator should mount its file system, and it goes on by itself; if it shall be a plain directory from now on: \
          `renkei storage accept NAME --require-mount=no`";
 
+    DirectoryTaken = "RK-STORE-29", Exists, Never, "the directory is that of another volume, or of another site",
+        "choose another directory: what one of the two evicts would be gone for the other, too; if the site that the cause names \
+         keeps it no more, remove `.rk~volume` from it";
+
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
         "give the same command again when the file is no longer written to";
@@ -516,6 +520,9 @@ codes! {
     ChangesWait = "RK-NS-8", Exists, Never, "what was written here would be given up with the subscription",
         "wait until the home has it all (`renkei volume show NAME`), then do it again; or give it up: `renkei volume \
          unsubscribe NAME --abandon` lists it and leaves the contents as plain files";
+    VolumeChanged = "RK-NS-10", Unavailable, Later, "the volume's directory is another one than it was",
+        "mount or move back what belongs there; if its files were copied to this one: `renkei volume check NAME --accept`, which \
+         compares and takes them";
 
     ReplicaWrong = "RK-NS-9", Integrity, Never, "the plain file of a volume is missing or wrong at this site",
         "`renkei verify --repair PLACE` brings it anew from a site that has it, as the named site does by itself where a policy or \

@@ -33,6 +33,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -176,6 +177,10 @@ impl Handler for Local {
                 only_administrator(peer, "of what is unfinished")?;
                 Ok(told(&self.site.all_unfinished(&field(request, "what")?)?))
             }
+            "released" => {
+                only_administrator(peer, "of the storages")?;
+                Ok(self.site.await_release(&field::<PathBuf>(request, "path")?).into())
+            }
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),
             "subscribe" => {
@@ -254,6 +259,10 @@ impl Local {
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
             "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
+            "accept" => {
+                let incomplete = request["incomplete"] == Value::Bool(true);
+                serde_json::to_value(site.accept_volume(&name()?, incomplete)?)
+            }
             "unsubscribe" => {
                 serde_json::to_value(site.unsubscribe(&name()?, request["abandon"] == Value::Bool(true))?)
             }

@@ -5,6 +5,7 @@ use super::output::Report;
 use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
+use crate::identity::socket;
 use crate::site::storage_identity;
 use crate::store::local::{Access, LocalStore};
 use crate::volume::facts;
@@ -12,6 +13,7 @@ use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::is_label;
 use serde::Serialize;
+use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -105,11 +107,27 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::List => list(context),
         Action::Remove { name } => {
             let home = context.home()?;
+            let path = Config::load(&home)?.storage.remove(name).map(|storage| storage.path);
             remove_storage(&home, name)?;
             storage_identity::forget(&home, name)?;
+            let still = path.map_or(0, |path| await_release(&home, &path));
+            if still > 0 {
+                eprintln!(
+                    "renkei: the PoP still has {still} files of it open; `renkei status` shows for what"
+                );
+            }
             changed("removed", name, context)
         }
     }
+}
+
+/// Waits until the PoP, if it runs, has closed all below a directory, so that it can be unmounted; what is still open.
+fn await_release(home: &Home, path: &Path) -> u64 {
+    if path.as_os_str().is_empty() {
+        return 0;
+    }
+    let answer = socket::request(&home.socket(), &json!({"op": "released", "path": path}));
+    answer.ok().and_then(|open| open.as_u64()).unwrap_or(0)
 }
 
 /// A storage and a volume never have the same name.

@@ -77,6 +77,7 @@ fn leave(args: &Args, facts: &Facts, home: &Home, config: &Config) -> Result<Onl
         }
     }
     facts::remove(home, &args.name)?;
+    volume::release(facts, config, home)?;
     drop(pending);
     volumes.forget(facts.id)?;
     Ok(only)

@@ -14,6 +14,7 @@ use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use crate::store::tree::remove_tree;
 use crate::volume::change::{add_grant, pair, set, take_back};
+use crate::volume::claim::{self, DirectoryClaim};
 use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, text};
 use crate::volume::facts::{self, Facts, SCAN_EVERY_S, id_text};
 use crate::volume::grant::{Grant, Grantee};
@@ -119,6 +120,13 @@ enum Action {
     Check {
         /// Name of the volume
         name: String,
+        /// Take the directory that is there now for the volume's, to which its files were copied: what has the size and time that
+        /// the catalogue knows stays what it was, for this site and all that follow
+        #[arg(long)]
+        accept: bool,
+        /// Take it although files are missing or others: they are removed or changed for all sites
+        #[arg(long, requires = "accept")]
+        yes: bool,
     },
     /// Forget a volume; its plain files stay
     Delete {
@@ -210,7 +218,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Subscribe(args) => subscribe::run(args, context),
         Action::Unsubscribe(args) => unsubscribe::run(args, context),
-        Action::Check { name } => {
+        Action::Check { name, accept: true, yes } => {
+            facts::find(&home, name)?;
+            let request = json!({"op": "volume", "act": "accept", "name": name, "incomplete": yes});
+            report("accepted", name, Some(ask(&home, request)?), "", context)
+        }
+        Action::Check { name, .. } => {
             facts::find(&home, name)?;
             let found: Scanned = ask(&home, json!({"op": "volume", "act": "check", "name": name}))?;
             report("checked", name, Some(found), "", context)
@@ -241,7 +254,7 @@ impl Action {
             | Action::Quota(volume_quota::Args { name, .. })
             | Action::Grant { name, .. }
             | Action::Revoke { name, .. }
-            | Action::Check { name }
+            | Action::Check { name, .. }
             | Action::Delete { name, .. } => Some(name),
             Action::List | Action::Subscribe(_) | Action::Unsubscribe(_) => None,
         }
@@ -286,6 +299,10 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
             let on = on.as_ref().map(|on| RelPath::parse_lenient(on.as_bytes())).transpose()?;
             far.done(Manage::Revoke { who: who.clone(), on })?;
             report("revoked", &name, None, "", context)
+        }
+        Action::Check { accept: true, .. } => {
+            let cause = "its administrator does that, in the directory of its PoP";
+            return Err(invalid("accept volume", &name, cause));
         }
         Action::Check { .. } => report("checked", &name, Some(far.ask(Manage::Check)?), "", context),
         Action::Delete { files: false, .. } => {
@@ -362,6 +379,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
         Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
     let mut facts = Facts { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
     args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
+    claim::mark(&folder, &DirectoryClaim::new(&facts.id, facts.home.as_str()));
     facts.store(home, &args.name)?;
     // The PoP, if it runs, has looked at all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {
@@ -427,6 +445,7 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
         refuse_whole_storage(name, &facts)?;
     }
     facts::remove(home, name)?;
+    release(&facts, &config, home)?;
     let request = json!({"op": "volume", "act": "forget", "id": id_text(&facts.id)});
     match socket::request(&login::socket(home, None), &request) {
         Ok(_) => {}
@@ -439,6 +458,15 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
         remove_files(&facts, &config)?;
     }
     report("deleted", name, None, if files { " with its files" } else { "; its files stay" }, context)
+}
+
+/// Takes the marker of a volume that is not kept any more out of its directory.
+pub(super) fn release(facts: &Facts, config: &Config, home: &Home) -> Result<(), Error> {
+    if let Some(storage) = config.storage.get(&facts.storage) {
+        let own = DirectoryClaim::new(&facts.id, config.site(home)?.as_str());
+        claim::release(&folder(storage, &facts.place()?), &own);
+    }
+    Ok(())
 }
 
 /// The files of a volume that is a whole storage are not removed.
@@ -486,7 +514,7 @@ impl Report for Changed {
         found
             .examples
             .iter()
-            .filter(|_| self.action == "checked")
+            .filter(|_| self.action != "created")
             .try_for_each(|line| writeln!(out, "  {line}"))
     }
 }

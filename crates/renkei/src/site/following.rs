@@ -17,6 +17,8 @@ use crate::store::Store;
 use crate::store::names::group_name;
 use crate::volume::Facts;
 use crate::volume::care::Care;
+use crate::volume::claim::{DirectoryClaim, mark};
+use crate::volume::creation::refuse_taken;
 use crate::volume::followed::Writer;
 use crate::volume::grant::{Grant, folders};
 use crate::volume::lineage::{Claim, note_followed};
@@ -351,6 +353,9 @@ impl Site {
         if wanted.home == snapshot.site {
             return Err(Error::new(Code::UsageInvalid, "subscribe", name, "its home is this site"));
         }
+        if let Some(storage) = snapshot.config.storage.get(&wanted.storage) {
+            refuse_taken(&storage.path.join(name), &snapshot.config, self.home())?;
+        }
         let mut session = self.dialler(&snapshot)?.connect(&wanted.home)?;
         let VolumeReply::Followed { volume, .. } = ask(&mut session, AboutVolume::Follow(name.clone()))?
         else {
@@ -360,6 +365,8 @@ impl Site {
             let account = Account::lookup_to_lend(&wanted.account)?;
             let store = snapshot.storage(&wanted.storage)?.store()?;
             make_folder(&account, store, name)?;
+            let folder = snapshot.storage(&wanted.storage)?.storage.path.join(name);
+            mark(&folder, &DirectoryClaim::new(&volume, snapshot.site.as_str()));
         }
         let path = if wanted.storage.is_empty() { String::new() } else { name.clone() };
         let grant = vec![Grant::parse(&format!("*@{}", snapshot.site), "read", "")?];

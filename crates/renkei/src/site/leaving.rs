@@ -2,6 +2,7 @@
 
 use super::Site;
 use super::snapshot::Snapshot;
+use crate::volume::claim::{DirectoryClaim, release};
 use crate::volume::creation::folder;
 use crate::volume::facts::{self, Facts, unknown};
 use crate::volume::only_here::OnlyHere;
@@ -41,11 +42,20 @@ impl Site {
         facts::remove(self.home(), name)?;
         pending.stop();
         drop(turn);
+        self.release_folder(&snapshot, facts);
         self.read_again();
         let (changes, files) = (only.changes, only.files);
         tracing::info!(target: "audit", volume = name, changes, files, "unsubscribed");
         self.forget_volume(facts.id)?;
         Ok(only)
+    }
+
+    /// Takes the marker of a volume that is not kept here any more out of its directory.
+    pub(super) fn release_folder(&self, snapshot: &Snapshot, facts: &Facts) {
+        let storage = snapshot.config.storage.get(&facts.storage);
+        if let (Some(storage), Ok(place)) = (storage, facts.place()) {
+            release(&folder(storage, &place), &DirectoryClaim::new(&facts.id, snapshot.site.as_str()));
+        }
     }
 
     /// Files that were written here, of which the home has the name and is not known to have the content.

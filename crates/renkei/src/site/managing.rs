@@ -10,6 +10,7 @@ use super::snapshot::Snapshot;
 use crate::mover::{Stop, fresh_id};
 use crate::volume::Facts;
 use crate::volume::change::{add_grant, set, take_back};
+use crate::volume::claim::{DirectoryClaim, mark};
 use crate::volume::creation::{check_name, folder, make_folder, owner, refuse_overlap, relative, text};
 use crate::volume::facts::{self, unknown};
 use crate::volume::grant::{Grant, Grantee};
@@ -142,6 +143,7 @@ impl Site {
             return Err(Error::new(Code::UsageInvalid, "delete volume", name, cause));
         }
         facts::remove(self.home(), name)?;
+        self.release_folder(&self.snapshot(), &facts);
         self.read_again();
         self.forget_volume(facts.id)
     }
@@ -167,6 +169,7 @@ impl Site {
         let mut facts = Facts { in_place: *in_place, managers, ..facts };
         settings.iter().try_for_each(|(key, value)| set(&mut facts, key, value))?;
         take_folder(opened, *in_place)?;
+        mark(&folder(storage, &place.path), &DirectoryClaim::new(&facts.id, snapshot.site.as_str()));
         facts.store(self.home(), name)?;
         self.read_again();
         Ok(())

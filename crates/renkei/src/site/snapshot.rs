@@ -16,6 +16,7 @@ use crate::identity::tls::{http_config, server_config};
 use crate::identity::trust::Trust;
 use crate::store::Store;
 use crate::store::local::Access as Mode;
+use crate::volume::claim::DirectoryClaim;
 use crate::volume::followed::{FollowedStore, Writer};
 use crate::volume::pending::Pending;
 use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
@@ -247,7 +248,6 @@ impl Snapshot {
 
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
         let root = self.storage(&facts.storage)?;
-        root.local()?;
         let (storage, identity) = (&root.storage, Some(root.identity()?));
         let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
         let at = At { root: storage.path.clone(), path: facts.place()?, access, identity };
@@ -261,10 +261,19 @@ impl Snapshot {
         for (_, facts) in self.volumes.iter().filter(|(name, _)| self.trouble_of(name).is_some()) {
             self.open_volumes.close(facts.id);
         }
+        self.reopen_moved_volumes();
         for name in self.volumes.keys() {
             if let Some(Err(error)) = self.volume(name) {
                 tracing::debug!(%error, name, "the volume is not there");
             }
+        }
+    }
+
+    /// Closes the volumes of this site in whose place is another directory now.
+    pub(super) fn reopen_moved_volumes(&self) {
+        for facts in self.volumes.values().filter(|facts| !self.follows(facts)) {
+            self.open_volumes
+                .close_if_moved(facts.id, || self.storage(&facts.storage)?.local()?.below(&facts.place()?));
         }
     }
 
@@ -326,7 +335,15 @@ impl Snapshot {
     pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
         let plain = match facts.storage.as_str() {
             "" => None,
-            storage => Some(Arc::new(self.storage(storage)?.local()?.below(&facts.place()?)?)),
+            storage => {
+                let root = self.storage(storage)?;
+                let plain = Arc::new(root.local()?.below(&facts.place()?)?);
+                let access = if root.storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
+                let own = DirectoryClaim::new(&facts.id, self.site.as_str());
+                let hands = AsAccount(facts.account.clone());
+                self.open_volumes.claim(facts.id, &own, (&plain, access), &hands)?;
+                Some(plain)
+            }
         };
         Ok(Contents {
             id: facts.id,

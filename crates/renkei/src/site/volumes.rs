@@ -82,6 +82,8 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
     if snapshot.follows(facts) {
         return entered_copy(access, facts, place, need);
     }
+    // What is open is what is at the path.
+    snapshot.storage(&facts.storage)?.local()?;
     let volume = snapshot.volume(&place.storage).ok_or_else(|| unknown(&place.storage))??;
     let storage = &snapshot.storage(&facts.storage)?.storage;
     if need == Need::Write && storage.read_only {
@@ -241,6 +243,20 @@ impl Site {
             Err(error) if error.code == Code::Cancelled && stop.check().is_ok() => check(),
             checked => checked,
         }
+    }
+
+    /// Takes the directory in which a volume's files are now for the one that it knew, and compares the two.
+    ///
+    /// # Errors
+    /// `VolumeChanged` if files are missing and that is not said to be meant, else as [`Site::check_volume`].
+    pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
+        let snapshot = self.snapshot();
+        // The directory that is there now, not one that was open before.
+        snapshot.reopen_moved_volumes();
+        let volume = snapshot.volume(name).ok_or_else(|| unknown(name))??;
+        volume.accept(incomplete)?;
+        drop(volume);
+        self.check_volume(name, &Stop::default())
     }
 
     /// The digest of a file as the catalogue has it, without reading the file; none if it is not known of what is there.

@@ -6,8 +6,9 @@
 
 use super::Site;
 use renkei_core::error::{Code, Error};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the PoP looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -37,6 +38,39 @@ impl Site {
             now.trouble_of(name).or_else(|| exchanged.contains(&storage).then(|| was_exchanged(storage)))
         });
     }
+}
+
+/// How long a removed storage may take to be closed.
+const RELEASED_WITHIN: Duration = Duration::from_secs(20);
+
+impl Site {
+    /// Waits until nothing below a directory is open any more, as after its storage was removed; tells how much still is.
+    pub fn await_release(&self, root: &Path) -> usize {
+        self.read_again();
+        // The kernel has the names without links.
+        let root = root.canonicalize().unwrap_or_else(|_| root.into());
+        let begin = Instant::now();
+        loop {
+            let now = self.last_snapshot();
+            let mut others = now.storages.values().map(|other| &other.storage.path);
+            // What another storage has open there is meant to be.
+            let is_served = others.any(|other| other.starts_with(&root) || root.starts_with(other));
+            let open = if is_served { 0 } else { open_below(&root) };
+            if open == 0 || begin.elapsed() > RELEASED_WITHIN {
+                return open;
+            }
+            self.watch_storages();
+            now.follow_volumes();
+            std::thread::sleep(LOOK_EVERY / 20);
+        }
+    }
+}
+
+/// How many files and directories this process has open below a directory, by the names that the kernel has for them.
+fn open_below(root: &Path) -> usize {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let links = listed.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.filter(|link| link.starts_with(root)).count()
 }
 
 fn was_exchanged(storage: &str) -> Error {

@@ -1,13 +1,14 @@
 //! What tells one directory from another that has the same path: a small file in it, and what the file system says of it.
 //!
-//! A marker is a text file with an id drawn once, in the root of a storage. It goes with the directory when that is moved,
+//! A marker is a text file with an id drawn once, in the root of a storage or of a volume. It goes with the directory when that is moved,
 //! mounted elsewhere or copied as a whole. Where none can be written (a file system that is mounted read-only, a directory
 //! that is not the PoP's to change) the fingerprint has to do: type of the file system, inode and time of birth of the
 //! directory; where there is no such time, the name that a network file system is mounted by.
 //! Guarantee: a marker is whole or not there, and the first of several writers at a time has it. Non-goal: secrecy; whoever
 //! may write to a directory may also remove its marker.
 
-use super::jail::open_name;
+use super::MAX_LINEAGE;
+use super::jail::{HANDLE, open_name};
 use super::local::LocalStore;
 use renkei_core::error::{Code, Error};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,14 +25,20 @@ use std::path::Path;
 /// The marker in the root of a storage.
 pub const STORAGE: &str = ".rk~storage";
 
+/// The marker in the directory of a volume's plain files.
+pub const VOLUME: &str = ".rk~volume";
+
 /// All markers.
-const MARKERS: [&str; 1] = [STORAGE];
+const MARKERS: [&str; 2] = [STORAGE, VOLUME];
 
 /// Longest marker that is read.
 const MAX_BYTES: u64 = 4096;
 
 /// Mode of a marker: it holds no secret.
 const MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// How a marker is opened: what somebody put in its place may be anything.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// File systems that give each object a number anew when they are mounted.
 const WITHOUT_LASTING_INODES: [&str; 2] = ["fuse", "overlay"];
@@ -149,12 +156,31 @@ impl LocalStore {
     /// # Errors
     /// Those of the system; `InvalidData` for what is no text file of a marker's size.
     pub fn marker(&self, name: &str) -> io::Result<Option<String>> {
-        match open_name(self.root_fd(), name.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+        match open_name(self.root_fd(), name.as_bytes(), READ) {
             Ok(fd) => read_text(fd).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::LOOP) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is a symbolic link")),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// The texts of a marker in the root and in each directory above it, as far as they can be read.
+    pub fn markers_upwards(&self, name: &str) -> Vec<String> {
+        let (mut found, mut last) = (Vec::new(), None);
+        let mut at = rustix::io::fcntl_dupfd_cloexec(self.root_fd(), 0);
+        for _ in 0..MAX_LINEAGE {
+            let Ok(dir) = at else { break };
+            let Ok(stat) = fstat(&dir) else { break };
+            // The root of the machine is above itself.
+            if last == Some((stat.st_dev, stat.st_ino)) {
+                break;
+            }
+            last = Some((stat.st_dev, stat.st_ino));
+            found
+                .extend(open_name(dir.as_fd(), name.as_bytes(), READ).ok().and_then(|fd| read_text(fd).ok()));
+            at = openat(&dir, "..", HANDLE | OFlags::CLOEXEC, Mode::empty());
+        }
+        found
     }
 
     /// Whether a marker is certainly not in the root any more.

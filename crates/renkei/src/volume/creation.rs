@@ -3,10 +3,12 @@
 //! Whose work it is, the administrator's or a user's, is the caller's matter.
 
 use super::Facts;
+use super::claim;
 use super::facts;
 use crate::config::{Config, Storage};
 use crate::home::Home;
-use crate::store::{Detail, Dir, Store};
+use crate::store::marker::is_marker;
+use crate::store::{Detail, Dir, Listed, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::ffi::OsStr;
@@ -90,7 +92,17 @@ pub fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(),
             return Err(invalid(folder.display(), cause));
         }
     }
-    Ok(())
+    refuse_taken(folder, config, home)
+}
+
+/// A directory of another site's volume, or of one that is reached by another path, is not taken.
+///
+/// # Errors
+/// `DirectoryTaken`.
+pub fn refuse_taken(folder: &Path, config: &Config, home: &Home) -> Result<(), Error> {
+    let kept: Vec<String> = facts::load(home)?.values().map(|facts| facts::id_text(&facts.id)).collect();
+    let site = config.site(home)?;
+    claim::refuse_taken(folder, site.as_str(), |id| kept.iter().any(|kept| kept == id))
 }
 
 /// Makes the directories on the way to a new volume that are missing, and makes sure that its own is empty; `on_made` is
@@ -116,7 +128,9 @@ pub fn make_folder(
             Err(error) => return Err(error),
         }
     }
-    match store.root()?.descend(path)?.list()?.next() {
+    let is_marked =
+        |listed: &Result<Listed, Error>| listed.as_ref().is_ok_and(|listed| is_marker(&listed.name));
+    match store.root()?.descend(path)?.list()?.find(|listed| !is_marked(listed)) {
         None => Ok(()),
         Some(_) => {
             let cause = "it is not empty; with --in-place it becomes the volume as it is";

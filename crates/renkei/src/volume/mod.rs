@@ -7,6 +7,7 @@
 //! the catalogue and its log. At a site that follows the same trait is served from the copy of the catalogue (`followed`), with
 //! what this site changes itself over it (`pending`, `writing`). Non-goal: replicas.
 
+mod accepting;
 mod aside;
 mod away;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod becomes;
 mod beside;
 pub mod care;
 pub mod change;
+pub mod claim;
 mod compare;
 pub mod creation;
 mod digests;
@@ -67,6 +69,7 @@ use crate::store::leases::{self, LeaseTable};
 use crate::store::local::{Access, LocalStore};
 use crate::store::marker::Identity;
 use care::UseRow;
+use claim::DirectoryClaim;
 use keeper::{Keeper, Shared};
 use pending::{Pending, Refusal};
 use reconcile::Reconciled;
@@ -91,6 +94,8 @@ pub struct Volumes {
     /// Which database, as the configuration names it.
     named: String,
     open: Mutex<Open>,
+    /// Directories of replicas that are marked as this site's own.
+    claimed: Mutex<HashMap<VolumeId, Identity>>,
 }
 
 #[derive(Default)]
@@ -122,6 +127,8 @@ pub struct Volume {
     store: Arc<LocalStore>,
     tree: Arc<VolumeTree>,
     shared: Arc<Shared>,
+    /// What marks the directory as its own.
+    own: DirectoryClaim,
 }
 
 /// How it stands with a volume, as it is shown.
@@ -267,7 +274,7 @@ pub struct Scanned {
 impl Volumes {
     /// None is open yet; their trees are in the database that is `named`.
     pub fn new(home: &Home, named: &str) -> Self {
-        Volumes { home: home.clone(), named: named.into(), open: Mutex::default() }
+        Volumes { home: home.clone(), named: named.into(), open: Mutex::default(), claimed: Mutex::default() }
     }
 
     fn open_ones(&self) -> MutexGuard<'_, Open> {
@@ -369,6 +376,39 @@ impl Volumes {
         }
     }
 
+    /// Makes sure that the directory of a followed volume's replicas is nobody else's, and marks it.
+    ///
+    /// # Errors
+    /// `DirectoryTaken`.
+    pub fn claim(
+        &self,
+        id: VolumeId,
+        own: &DirectoryClaim,
+        (plain, access): (&Arc<LocalStore>, Access),
+        hands: &dyn Hands,
+    ) -> Result<(), Error> {
+        let claimed = || self.claimed.lock().expect("no thread panics while it holds the lock");
+        let identity = plain.identity().ok();
+        if identity.is_some() && claimed().get(&id).copied() == identity {
+            return Ok(());
+        }
+        claim::take(plain, own, access, hands)?;
+        claimed().extend(identity.map(|identity| (id, identity)));
+        Ok(())
+    }
+
+    /// Closes a volume in whose place is another directory now; it is opened anew when it is asked for.
+    pub fn close_if_moved(&self, id: VolumeId, now: impl FnOnce() -> Result<LocalStore, Error>) {
+        let open = self.open_ones().volumes.get(&id).cloned();
+        let Some(volume) = open else { return };
+        let is_there = now().and_then(|now| Ok(now.identity().ok() == volume.store.identity().ok()));
+        if !is_there.unwrap_or(false) {
+            tracing::warn!(volume = volume.shared.name, "another directory, or none, is in its place");
+            drop(volume);
+            self.close(id);
+        }
+    }
+
     /// Closes a volume whose storage cannot be used now.
     pub fn close(&self, id: VolumeId) {
         if let Some(volume) = self.open_ones().volumes.remove(&id) {
@@ -425,13 +465,17 @@ impl Volume {
             _ => error,
         };
         let store = Arc::new(at.open_root()?.below(&at.path).map_err(missing)?);
+        let own = DirectoryClaim::new(&facts.id, facts.home.as_str());
+        // Another directory than before is not marked until it is accepted.
+        let access = if keeper::is_top(&tree, &*store.root()?)? { at.access } else { Access::ReadOnly };
+        claim::take(&store, &own, access, &*hands)?;
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases));
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
         tree.give_from(OWN, least_number())?;
-        let volume = Volume { at: at.clone(), store, tree, shared };
+        let volume = Volume { at: at.clone(), store, tree, shared, own };
         volume.start()?;
         Ok(volume)
     }

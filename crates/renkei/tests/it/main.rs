@@ -19,6 +19,7 @@ mod console;
 mod console_pages;
 mod content;
 mod delegation;
+mod directories;
 mod docs;
 mod doctor;
 mod durability;

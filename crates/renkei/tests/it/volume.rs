@@ -2,6 +2,7 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::tree;
+use renkei::store::marker::is_marker;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -26,7 +27,11 @@ fn tree(top: &Path) -> BTreeMap<String, (u32, i64, i64, Vec<u8>)> {
     let (mut found, mut todo) = (BTreeMap::new(), vec![String::new()]);
     while let Some(dir) = todo.pop() {
         for item in fs::read_dir(top.join(&dir)).unwrap() {
-            let path = format!("{dir}{}", item.unwrap().file_name().into_string().unwrap());
+            let name = item.unwrap().file_name().into_string().unwrap();
+            if is_marker(name.as_bytes()) {
+                continue;
+            }
+            let path = format!("{dir}{name}");
             let data = fs::symlink_metadata(top.join(&path)).unwrap();
             let content = match data.file_type() {
                 kind if kind.is_dir() => {

@@ -1,0 +1,132 @@
+//! Taking another directory for that of a volume, after its files were copied to another disk.
+//!
+//! Copies have other inode numbers, by which each file would count as written anew. What has the size and the time of modification
+//! that the catalogue knows is taken for what it was: numbers, versions, digests and the log stay, so followers notice nothing.
+//! Whether the bytes are the same tells `renkei verify`. Guarantee: unless told to, nothing is taken where something is missing.
+
+use super::Volume;
+use super::claim;
+use super::keeper::TOP;
+use super::known::Known;
+use super::plain::look;
+use crate::catalogue::Held;
+use crate::store::{Detail, Dir, Store};
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Kind, NodeId, ROOT};
+use renkei_core::path::RelPath;
+use std::sync::Arc;
+
+/// Rows that are stored at once.
+const BATCH: usize = 1000;
+
+/// Names that are told.
+const MOST_TOLD: usize = 5;
+
+/// What was found of the files that the catalogue knows.
+#[derive(Default)]
+struct Found {
+    same: u64,
+    other: u64,
+    missing: u64,
+    examples: Vec<String>,
+    /// What is to be stored.
+    rows: Vec<(NodeId, Option<Held>)>,
+}
+
+impl Found {
+    fn note(&mut self, what: &str, path: &RelPath) {
+        if self.examples.len() < MOST_TOLD {
+            self.examples.push(format!("{what} {path}"));
+        }
+    }
+}
+
+impl Volume {
+    /// Takes the directory that is open for the volume's; with `incomplete` also where files are missing or others.
+    ///
+    /// # Errors
+    /// `VolumeChanged` if it is not complete, `CatalogueFailed`, those of the file system.
+    pub fn accept(&self, incomplete: bool) -> Result<(), Error> {
+        let top = self.plain().root()?;
+        let found = self.go_through(&top, |_| Ok(()))?;
+        if found.missing + found.other > 0 && !incomplete {
+            let (missing, other, all) =
+                (found.missing, found.other, found.same + found.missing + found.other);
+            let cause = format!(
+                "of {all} files and directories {missing} are missing and {other} have another size or time ({}); copy what is \
+                 missing, or take it as it is, which removes it for all sites, with --accept --yes",
+                found.examples.join(", ")
+            );
+            return Err(Error::new(Code::VolumeChanged, "accept volume", &self.shared.name, cause));
+        }
+        let mut found = self.go_through(&top, |rows| self.tree().set_held(rows))?;
+        self.tree().set_held(&std::mem::take(&mut found.rows))?;
+        let ino = top.self_entry(Detail::Basic)?.1.ino.to_be_bytes();
+        self.tree().set_note(TOP, &ino)?;
+        claim::take(&self.store, &self.own, self.at.access, &*self.shared.hands)?;
+        tracing::info!(target: "audit", volume = self.shared.name, same = found.same, missing = found.missing, other = found.other,
+            "another directory is taken for the volume's");
+        Ok(())
+    }
+
+    /// Looks at all that the catalogue knows and has here; `store` is given rows for what is the same.
+    fn go_through(
+        &self,
+        top: &Arc<dyn Dir>,
+        store: impl Fn(&[(NodeId, Option<Held>)]) -> Result<(), Error>,
+    ) -> Result<Found, Error> {
+        let (mut found, mut todo) = (Found::default(), vec![(RelPath::root(), ROOT)]);
+        while let Some((path, id)) = todo.pop() {
+            let dir = if path.is_root() { Ok(top.clone()) } else { top.descend(&path) };
+            let Ok(dir) = dir else {
+                found.missing += 1;
+                found.note("missing:", &path);
+                continue;
+            };
+            let mut known = Known::of(id, false);
+            while known.peek(self.tree())?.is_some() {
+                let (name, node) = known.take();
+                let Some((id, node)) = node else { break };
+                let path = path.child(&name)?;
+                match node.kind {
+                    Kind::Dir { .. } => todo.push((path, id)),
+                    Kind::File(_) => self.look_at(&*dir, &name, &path, id, &mut found)?,
+                    Kind::Symlink { .. } | Kind::Merged { .. } => {}
+                }
+                if found.rows.len() >= BATCH {
+                    store(&std::mem::take(&mut found.rows))?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn look_at(
+        &self,
+        dir: &dyn Dir,
+        name: &[u8],
+        path: &RelPath,
+        id: NodeId,
+        found: &mut Found,
+    ) -> Result<(), Error> {
+        // What is not here was written at another site and has not come.
+        let Some(held) = self.tree().held(id)? else { return Ok(()) };
+        match look(dir, name)? {
+            None => {
+                found.missing += 1;
+                found.note("missing:", path);
+            }
+            Some(plain) => {
+                let stamp = plain.stamp();
+                if (stamp.size, stamp.mtime) == (held.stamp.size, held.stamp.mtime) {
+                    found.same += 1;
+                    found.rows.push((id, Some(Held { stamp, ..held })));
+                } else {
+                    found.other += 1;
+                    found.note("other:", path);
+                }
+            }
+        }
+        Ok(())
+    }
+}
