@@ -122,7 +122,7 @@ impl Pages {
         fields(output, "", &mut found);
         let known = self.documented.get(verb).unwrap_or_else(|| panic!("docs/json.md has no `## {verb}`"));
         // Objects that are described elsewhere on the page.
-        let elsewhere = ["reason.", "progress.", "summary.", "error.", "buffered."];
+        let elsewhere = ["trouble.", "reason.", "progress.", "summary.", "error.", "buffered."];
         let inside = |path: &str| elsewhere.iter().any(|part| path.contains(part)) && verb != "failure";
         let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal") || inside(path);
         let failure = |path: &str| path.starts_with("failures[].");

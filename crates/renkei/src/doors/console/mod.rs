@@ -21,7 +21,8 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName, ORIGIN, REFERRER_POLICY,
     SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -178,13 +179,14 @@ async fn change(
 
 // ---- log in and out --------------------------------------------------------------------------------------------------
 
-/// Whether a form was sent by a page of this PoP, by what the browser says; what is no browser says nothing.
-fn is_from_here(headers: &HeaderMap) -> bool {
+/// Whether a form was sent by a page of this PoP, by what the browser says; what is no browser says nothing. In HTTP/2 the
+/// address has the host's name, not a header.
+fn is_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_same_site = text(&HeaderName::from_static("sec-fetch-site"))
         .is_none_or(|from| matches!(from, "same-origin" | "none"));
     let is_own = text(&ORIGIN).is_none_or(|origin| {
-        let host = text(&HOST).unwrap_or_default();
+        let host = uri.authority().map(Authority::as_str).or(text(&HOST)).unwrap_or_default();
         !host.is_empty() && origin.strip_prefix("https://") == Some(host)
     });
     is_same_site && is_own
@@ -209,8 +211,13 @@ async fn ask_login(State(site): State<Arc<Site>>, Query(shown): Query<Shown>) ->
     answer(StatusCode::OK, page::log_in(&site.name(), &shown.t))
 }
 
-async fn login(State(site): State<Arc<Site>>, headers: HeaderMap, Form(shown): Form<Shown>) -> Response {
-    if !is_from_here(&headers) {
+async fn login(
+    State(site): State<Arc<Site>>,
+    uri: Uri,
+    headers: HeaderMap,
+    Form(shown): Form<Shown>,
+) -> Response {
+    if !is_from_here(&uri, &headers) {
         return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
     }
     match site.console_login(&shown.t) {
