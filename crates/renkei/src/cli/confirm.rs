@@ -14,7 +14,8 @@ pub(super) fn confirm(yes: bool, op: &str, subject: &str, warnings: &[String]) -
     let refuse = |why: &str| {
         Err(Error::new(Code::NotConfirmed, op, subject, format!("{}; {why}", warnings.join("; "))))
     };
-    if !yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    let is_asked = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !yes && !is_asked {
         return refuse("nothing was changed");
     }
     for warning in warnings {

@@ -302,7 +302,7 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
         }
         Action::Check { accept: true, .. } => {
             let cause = "its administrator does that, in the directory of its PoP";
-            return Err(invalid("accept volume", &name, cause));
+            Err(invalid("accept volume", &name, cause))
         }
         Action::Check { .. } => report("checked", &name, Some(far.ask(Manage::Check)?), "", context),
         Action::Delete { files: false, .. } => {

@@ -401,7 +401,7 @@ impl Volumes {
     pub fn close_if_moved(&self, id: VolumeId, now: impl FnOnce() -> Result<LocalStore, Error>) {
         let open = self.open_ones().volumes.get(&id).cloned();
         let Some(volume) = open else { return };
-        let is_there = now().and_then(|now| Ok(now.identity().ok() == volume.store.identity().ok()));
+        let is_there = now().map(|now| now.identity().ok() == volume.store.identity().ok());
         if !is_there.unwrap_or(false) {
             tracing::warn!(volume = volume.shared.name, "another directory, or none, is in its place");
             drop(volume);

@@ -14,6 +14,9 @@ pub(super) struct Paths<'t> {
     gone: HashMap<NodeId, Spot>,
 }
 
+/// Directories with their names, the lowest first, and the path above the last one.
+type Climbed = (Vec<(NodeId, Spot)>, Option<RelPath>);
+
 impl<'t> Paths<'t> {
     /// Of a tree, and of what it had before some directories went.
     pub(super) fn of_tree(tree: &'t VolumeTree, gone: HashMap<NodeId, Spot>) -> Self {
@@ -44,7 +47,7 @@ impl<'t> Paths<'t> {
 
     /// The names of a directory and of those above it whose paths are not known, and the path above them; none if there is
     /// no way up, as in directories that lie one within the other.
-    fn climb(&self, dir: NodeId) -> Result<(Vec<(NodeId, Spot)>, Option<RelPath>), Error> {
+    fn climb(&self, dir: NodeId) -> Result<Climbed, Error> {
         let (mut above, mut seen, mut at) = (Vec::new(), HashSet::new(), dir);
         while at != ROOT {
             if let Some(known) = self.known.get(&at) {

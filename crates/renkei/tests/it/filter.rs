@@ -48,7 +48,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 fn rules_hold_in_each_direction_and_from_the_top() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
-    fill(&titech.root());
+    fill(titech.root());
     let here = titech.root().join("run").to_str().unwrap().to_owned();
     let rules = ["--exclude", "/run/tmp/", "--exclude", "*.tmp", "--exclude", "sub/*.o"];
     let expected = set(&["a.h5", "sub/", "sub/b.h5", "sub/deep/", "sub/deep/c.h5", "sub/tmp"]);
@@ -77,7 +77,7 @@ fn rules_hold_in_each_direction_and_from_the_top() {
 fn sync_neither_sends_nor_removes_what_it_is_not_about() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
-    fill(&titech.root());
+    fill(titech.root());
     let there = kek.root().join("run");
     fs::create_dir_all(there.join("old/tmp")).unwrap();
     fs::create_dir_all(there.join("gone")).unwrap();
@@ -118,7 +118,7 @@ fn sync_neither_sends_nor_removes_what_it_is_not_about() {
 fn names_are_taken_from_a_list() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
-    fill(&titech.root());
+    fill(titech.root());
     let list = titech.root().join("list");
     fs::write(&list, "sub/deep/c.h5\n./a.h5\n").unwrap();
     let list = list.to_str().unwrap();
