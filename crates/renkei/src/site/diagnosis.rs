@@ -1,7 +1,7 @@
-//! Where it is looked for what is not as it should be: one function for each kind of thing, all in [`SOURCES`].
+//! Where it is looked for what is not as it should be: one function for each kind of thing, all in `SOURCES`.
 //!
 //! A source looks at what the PoP knows by itself and waits for nobody: the list of [`super::conditions`] is only as fresh as
-//! the slowest of them. To have something else told, write a function and add it to [`SOURCES`]. The pairs of `what`
+//! the slowest of them. To have something else told, write a function and add it to `SOURCES`. The pairs of `what`
 //! and `name` are unique in what one look finds.
 
 use super::Site;
