@@ -379,7 +379,8 @@ fn with_seen(tree: &impl Tree, change: Change) -> Change {
         }
         Change::Rename { from, to, replace, time, .. } => {
             let there = look(&to);
-            let (replace, seen) = (replace && there.is_some(), there.and_then(not_dir));
+            // Also a directory: where it stands at the home, there may be a file that nobody here knows of.
+            let (replace, seen) = (replace && there.is_some(), there.map(|(id, node)| Known::of(id, &node)));
             Change::Rename { from, to, replace, seen, time }
         }
         change => change,

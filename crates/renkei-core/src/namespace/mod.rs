@@ -96,7 +96,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What is seen in a node that is no directory.
+    /// What is seen in a node; a directory has no content.
     pub fn of(id: NodeId, node: &Node) -> Self {
         let content = match &node.kind {
             Kind::File(content) => Some(content.base()),
