@@ -15,6 +15,7 @@
 
 pub mod holder;
 pub mod locks;
+pub mod site;
 pub mod telling;
 #[cfg(test)]
 mod tests;

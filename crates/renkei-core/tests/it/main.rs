@@ -10,4 +10,5 @@ mod mover;
 mod namespace;
 mod queue;
 mod seeds;
+mod site_leases;
 mod tree;
