@@ -29,9 +29,9 @@ pub enum Kind {
     Integrity,
     /// The source changed while it was read.
     Changed,
-    /// Somebody stopped the work.
+    /// The work was cancelled.
     Interrupted,
-    /// Some files failed, the rest went well.
+    /// Some files failed, the others are done.
     Partial,
     /// A defect in renkei or an I/O error of the machine.
     Internal,
@@ -40,9 +40,9 @@ pub enum Kind {
 /// When the same request may work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Only after somebody changed something.
+    /// Only after a correction.
     Never,
-    /// By itself, after a while.
+    /// Automatically, after a while.
     Later,
 }
 
@@ -78,7 +78,7 @@ pub struct Error {
     pub op: String,
     /// The path, peer or name it was done to; printable.
     pub subject: String,
-    /// The first cause, in the words of whoever saw it.
+    /// The first cause, as the side that found it states it.
     pub cause: String,
 }
 
@@ -222,18 +222,18 @@ codes! {
     PathNotFound = "RK-STORE-1", NotFound, Never, "no such file or directory",
         "check the path; `renkei ls` shows what is in a directory at a site";
     PathExists = "RK-STORE-2", Exists, Never, "exists already",
-        "choose another name, or remove what is there";
+        "choose another name, or remove the existing one";
     NotADirectory = "RK-STORE-3", Exists, Never, "not a directory",
-        "a file stands where a directory is needed; check the path, for a site's with `renkei stat`";
+        "a file exists where a directory is needed; check the path (at a site: `renkei stat`)";
     IsADirectory = "RK-STORE-4", Exists, Never, "is a directory",
-        "use -r to work on directories with all in them";
+        "add -r to include directories and their contents";
     PermissionDenied = "RK-STORE-5", Permission, Never, "permission denied by the file system",
         "ask the owner for access; `renkei whoami SITE` shows the account you work as";
     NoSpace = "RK-STORE-6", NoSpace, Never, "no space left on the target",
-        "free space (`renkei df` shows it), then give the same command again: it resumes; a queued transfer does so by itself";
+        "free space (`renkei df` shows it), then run the same command again: it resumes; a queued transfer resumes automatically";
     QuotaExceeded = "RK-STORE-7", NoSpace, Never, "disk quota exceeded",
-        "free some of the account's space or ask for quota, then give the same command again: it resumes; a queued transfer \
-         does so by itself";
+        "free some of the account's space or ask for quota, then run the same command again: it resumes; a queued transfer \
+         resumes automatically";
     ReadOnlyStorage = "RK-STORE-8", Permission, Never, "the storage is read-only",
         "write to another storage, or let the administrator add this one without --read-only";
     NameTooLong = "RK-STORE-9", Invalid, Never, "the name is too long for the target file system",
@@ -243,151 +243,151 @@ codes! {
     OutsideStorage = "RK-STORE-11", Permission, Never, "the path leads out of the storage",
         "a symbolic link or `..` points outside the storage's root; name the target by its own storage";
     NotEmpty = "RK-STORE-12", Exists, Never, "the directory is not empty",
-        "use `renkei rm -r` to remove a directory with what is in it";
+        "`renkei rm -r` removes a directory and its contents";
     CrossDevice = "RK-STORE-13", Invalid, Never, "the two paths are not on one file system",
         "copy instead of moving: `renkei cp`, then `renkei rm`";
     SpecialFile = "RK-STORE-14", Invalid, Never, "a device, FIFO or socket is not copied",
-        "nothing needs doing; recreate it at the target if it is wanted there";
+        "no action is needed; create it at the target if it is needed there";
     Unsupported = "RK-STORE-15", Invalid, Never, "the target file system cannot hold this",
         "see the cause; the file system lacks the feature (extended attributes, symbolic links, this name)";
     StorageUnknown = "RK-STORE-16", NotFound, Never, "the site has no storage of that name",
         "`renkei ls SITE:/` lists the storages you may use";
-    StorageMissing = "RK-STORE-17", Unavailable, Later, "the storage's root directory is not there",
+    StorageMissing = "RK-STORE-17", Unavailable, Later, "the storage's root directory does not exist",
         "the administrator should check that the file system is mounted";
     TooManyOpenFiles = "RK-STORE-18", Limit, Later, "too many open files",
         "raise the open-files limit (LimitNOFILE in the systemd unit)";
     BadPath = "RK-STORE-19", Invalid, Never, "not a usable path",
         "write a path at a site as SITE:/STORAGE/PATH, without empty, `.` or `..` parts and NUL";
-    BufferFull = "RK-STORE-20", NoSpace, Later, "the PoP's buffer has no room now",
-        "wait until other transfers have left it, or cancel own ones";
+    BufferFull = "RK-STORE-20", NoSpace, Later, "the PoP's buffer is full",
+        "wait until other transfers have left the buffer, or cancel some of your own";
     BufferTooSmall = "RK-STORE-21", NoSpace, Never, "the transfer is larger than the PoP's buffer allows",
-        "make several transfers of it, or copy it while its destination can be reached";
-    BufferGone = "RK-STORE-22", NotFound, Never, "the transfer's files are not in the PoP's buffer any more",
-        "hand the copy in again; what waits there longer than `buffer.keep_days` is removed";
+        "split it into several transfers, or copy it while its destination can be reached";
+    BufferGone = "RK-STORE-22", NotFound, Never, "the transfer's files are no longer in the PoP's buffer",
+        "submit the copy again; files that wait longer than `buffer.keep_days` are removed";
     BufferMissing = "RK-STORE-23", NotFound, Never, "the PoP has no buffer",
         "copy without --detach, or let the administrator give the PoP one: `buffer.size_mib`";
     BufferDiskFull = "RK-STORE-24", NoSpace, Later, "the file system of the PoP's buffer is full",
         "the administrator should free space there, or lower `buffer.size_mib` to what there is";
     NotOpen = "RK-STORE-25", Invalid, Never, "the file or directory is not open",
-        "open it anew; what was open ends with the connection, or when the file is replaced while that is lost";
-    DraftLost = "RK-STORE-26", Unavailable, Never, "what was written and not published is lost",
-        "write it again: the connection was lost before the file was closed or synced; the version before it is still there";
+        "open it again; an open file ends with the connection, or when the file is replaced while the connection is lost";
+    DraftLost = "RK-STORE-26", Unavailable, Never, "data that was written and not yet published is lost",
+        "write it again: the connection was lost before the file was closed or synced; the previous version is still there";
     StorageChanged = "RK-STORE-27", Unavailable, Later, "the storage is not the directory that was recorded",
-        "the administrator should mount or move back what belongs there, and it goes on by itself; if the exchange was meant: \
-         `renkei storage accept NAME`";
+        "the administrator should mount the right file system, or move the directory back: the storage then resumes automatically; if the exchange was \
+         intended: `renkei storage accept NAME`";
     StorageNotMounted = "RK-STORE-28", Unavailable, Later, "nothing is mounted at the storage's directory",
-        "the administrator should mount its file system, and it goes on by itself; if it shall be a plain directory from now on: \
+        "the administrator should mount its file system: the storage then resumes automatically; if it is to be a plain directory from now on: \
          `renkei storage accept NAME --require-mount=no`";
 
-    DirectoryTaken = "RK-STORE-29", Exists, Never, "the directory is that of another volume, or of another site",
-        "choose another directory: what one of the two evicts would be gone for the other, too; if the site that the cause names \
-         keeps it no more, remove `.rk~volume` from it";
+    DirectoryTaken = "RK-STORE-29", Exists, Never, "the directory belongs to another volume, or to another site",
+        "choose another directory: files that one of the two evicts would be lost for the other too; if the site named in the \
+         cause no longer uses it, remove `.rk~volume` from it";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
-        "give the same command again when the file is no longer written to";
+        "run the same command again when no program writes to the file";
     SourceVanished = "RK-MOVE-2", Changed, Never, "the source vanished before it could be read",
-        "nothing, if it was meant to go; else find who removed it";
+        "no action is needed if it was removed on purpose; else find the program that removed it";
     DigestMismatch = "RK-MOVE-3", Integrity, Later, "the bytes that arrived are not the bytes that were sent",
-        "give the command again; if it recurs, memory or a network device corrupts data at the named side";
+        "run the command again; if it recurs, memory or a network device corrupts data at the named side";
     PartialFailure = "RK-MOVE-4", Partial, Never, "some files failed",
-        "each failure is listed with its own code; after mending them give the same command again";
-    Cancelled = "RK-MOVE-5", Interrupted, Later, "stopped on request",
-        "give the same command again to go on where it stopped; `renkei unfinished` shows what is kept for that, and --drop removes it";
+        "each failure is listed with its own code; correct them, then run the same command again";
+    Cancelled = "RK-MOVE-5", Interrupted, Later, "cancelled",
+        "run the same command again to resume; `renkei unfinished` shows the data kept for that, and --drop removes it";
     TransferBusy = "RK-MOVE-6", Limit, Later, "the same transfer is already running",
         "wait for it, or stop the other one";
     SameFile = "RK-MOVE-7", Invalid, Never, "source and destination are the same",
         "choose another destination";
     JournalBroken = "RK-MOVE-8", Internal, Later, "the transfer's journal cannot be used",
-        "give the command again; unusable journals are set aside and the files are compared instead";
+        "run the command again; the unusable journal is set aside and the files are compared instead";
     HardLinkTarget = "RK-MOVE-9", Partial, Never, "a hard link's first name did not arrive",
-        "mend the failure of the first name, then give the same command again";
-    ReadBackMismatch = "RK-MOVE-10", Integrity, Later, "bytes written earlier read back differently",
+        "correct the failure of the first name, then run the same command again";
+    ReadBackMismatch = "RK-MOVE-10", Integrity, Later, "data read back differs from the data that was written",
         "the block is sent again; check the disk of the named side";
     NameTaken = "RK-MOVE-11", Exists, Never, "two entries of one transfer have the same name",
-        "one of them is there; copy sources with equal names one after the other, or to different places";
+        "one of them was copied; copy sources with equal names one after the other, or to different destinations";
     TooManyUnfinished = "RK-MOVE-12", Limit, Later, "the user has too many unfinished transfers at the site",
-        "`renkei unfinished SITE` lists them, with --drop it removes them; or give their commands again; what nobody takes up is forgotten after seven days";
-    IntoItself = "RK-MOVE-13", Invalid, Never, "source and destination lie one within the other",
+        "`renkei unfinished SITE` lists them, with --drop it removes them; or run their commands again; an unfinished transfer is forgotten after seven days";
+    IntoItself = "RK-MOVE-13", Invalid, Never, "source and destination overlap",
         "choose a destination outside the source; with --delete, one that the source is not in";
 
     UnfinishedUnknown = "RK-MOVE-14", NotFound, Never, "no unfinished copy has that id",
-        "`renkei unfinished SITE` lists yours; what was taken up and ended is not there any more";
+        "`renkei unfinished SITE` lists yours; a copy that has since been completed is no longer listed";
     UnfinishedRuns = "RK-MOVE-15", Invalid, Never, "the copy is running",
-        "`renkei cancel ID` stops one that is queued and frees its room; else stop its command with Ctrl-C first";
+        "`renkei cancel ID` stops a queued copy and frees its space; stop any other copy with Ctrl-C first";
 
     // NET: reaching the other side.
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
-        "`renkei doctor SITE` tests each step of the way; if the address changed, `renkei login` learns the new one";
+        "`renkei doctor SITE` tests each step of the connection; if the address changed, `renkei login` learns the new one";
     PortClosed = "RK-NET-2", Unavailable, Later, "nothing listens on the port",
-        "start the PoP (`renkei serve`) or open the port in the firewall";
+        "start the PoP (`renkei serve`), or open the port in the firewall";
     ConnectionLost = "RK-NET-3", Unavailable, Later, "the connection was lost",
-        "give the same command again: it resumes at the block";
+        "run the same command again: it resumes";
     Stalled = "RK-NET-4", Unavailable, Later, "the other side stopped answering",
-        "give the same command again: it resumes; `stall_timeout_s` sets how long silence is borne";
+        "run the same command again: it resumes; `stall_timeout_s` sets how long a peer may be silent";
     NameUnresolved = "RK-NET-5", Unavailable, Later, "the host name cannot be resolved",
         "check the endpoint (`renkei trust list`) and DNS; if the site has a new one, `renkei login` learns it";
-    AddressInUse = "RK-NET-6", Unavailable, Never, "the address to listen on is taken",
+    AddressInUse = "RK-NET-6", Unavailable, Never, "the address to listen on is in use",
         "stop the other program, or set `listen` in config.toml";
     SiteUnreachable = "RK-NET-7", Unavailable, Later, "no endpoint of the site could be reached",
         "`renkei doctor SITE` tests each endpoint";
     PopStopping = "RK-NET-8", Unavailable, Later, "the PoP is stopping",
-        "when the PoP runs again give the same command: it resumes";
+        "run the same command again when the PoP is up: it resumes";
 
     // ROUTE: connections by way of others.
-    NoRoute = "RK-ROUTE-1", Unavailable, Later, "no way leads to the site now",
+    NoRoute = "RK-ROUTE-1", Unavailable, Later, "there is no route to the site",
         "`renkei route` shows the ways and what is wrong with each; a private site needs its line to one of the PoPs named";
-    NoLine = "RK-ROUTE-2", Unavailable, Later, "the site has no line to this PoP now",
-        "start the PoP of that site, or check there that it can dial this one: `renkei status`, `renkei doctor SITE`";
-    CallUnanswered = "RK-ROUTE-3", Unavailable, Later, "the site was called over its line and did not dial back",
-        "check at the called site that connections to this PoP's port are let out";
-    RelayRefused = "RK-ROUTE-4", Permission, Never, "the PoP does not pass circuits on for this principal",
-        "ask its administrator; `relay` in config.toml says for whom it does";
-    CircuitLimit = "RK-ROUTE-5", Limit, Later, "the PoP passes on as many circuits as it allows",
-        "wait for other transfers to end, or let the administrator raise `limits.max_circuits`";
-    ChangedOnTheWay = "RK-ROUTE-6", Integrity, Later, "bytes were changed on the way through another PoP",
-        "nothing false was stored; check memory and network of the named PoP, or forbid it in `route`";
-    RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator forbids every way to the site",
+    NoLine = "RK-ROUTE-2", Unavailable, Later, "the site has no line to this PoP",
+        "start the PoP of that site, or check there whether it can connect to this one: `renkei status`, `renkei doctor SITE`";
+    CallUnanswered = "RK-ROUTE-3", Unavailable, Later, "the site was called over its line and did not connect back",
+        "check at the called site that its firewall allows outgoing connections to this PoP's port";
+    RelayRefused = "RK-ROUTE-4", Permission, Never, "the PoP does not relay for this principal",
+        "ask its administrator; `relay` in config.toml names the principals it relays for";
+    CircuitLimit = "RK-ROUTE-5", Limit, Later, "the PoP relays as many circuits as it allows",
+        "wait for other transfers to end, or ask the administrator to raise `limits.max_circuits`";
+    ChangedOnTheWay = "RK-ROUTE-6", Integrity, Later, "data was altered on the way through another PoP",
+        "the altered data was not stored; check memory and network of the named PoP, or exclude that PoP in `route`";
+    RouteForbidden = "RK-ROUTE-7", Permission, Never, "the administrator excludes every route to the site",
         "see `route` in config.toml";
-    WithAgent = "RK-ROUTE-8", Unavailable, Never, "the storage is with its agent, which is asked instead",
-        "upgrade the side that asked: it did not know what to do with this answer";
+    WithAgent = "RK-ROUTE-8", Unavailable, Never, "the storage is served by its agent",
+        "upgrade the side that asked: it does not support storages of agents";
     AgentAbsent = "RK-ROUTE-9", Unavailable, Later, "the agent that serves the storage is not connected",
         "start `renkei agent` in the network where the storage is; `renkei status SITE` shows whether it is connected";
-    TargetUnproven = "RK-ROUTE-10", Identity, Never, "what the circuit would lead to did not prove to be a PoP of the site",
-        "the endpoints in the site's card are wrong, or somebody else listens there: ask the site's administrator for a new card";
-    InsideAddress = "RK-ROUTE-11", Permission, Never, "the PoP passes no circuits on to an address inside",
-        "if the site is really there, the administrator of the PoP says so: `renkei trust allow-private SITE`";
+    TargetUnproven = "RK-ROUTE-10", Identity, Never, "the target of the circuit did not prove to be a PoP of the site",
+        "the endpoints in the site's card are wrong, or another service listens there: ask the site's administrator for a new card";
+    InsideAddress = "RK-ROUTE-11", Permission, Never, "the PoP does not relay to a private or local address",
+        "if the site really has this address, the administrator of the PoP allows it: `renkei trust allow-private SITE`";
 
     // WIRE: the renkei/1 protocol.
-    ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer does not keep to the protocol",
-        "check that both sides run renkei; report it if they do";
+    ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer violated the protocol",
+        "check that both sides run the same version of renkei; report it if they do";
     VersionMismatch = "RK-WIRE-2", Invalid, Never, "the two sides have no protocol version in common",
         "upgrade the older side";
     FrameTooLarge = "RK-WIRE-3", Limit, Never, "the peer sent a frame larger than allowed",
-        "check that both sides run renkei; report it if they do";
-    TicketRefused = "RK-WIRE-4", Identity, Never, "the ticket is unknown, used up or expired",
-        "give the command again for a fresh ticket";
+        "check that both sides run the same version of renkei; report it if they do";
+    TicketRefused = "RK-WIRE-4", Identity, Never, "the ticket is unknown, used or expired",
+        "run the command again";
     NotRenkei = "RK-WIRE-5", Invalid, Never, "the other side does not speak renkei",
         "check the endpoint's address and port; another service answers there";
-    TooManySessions = "RK-WIRE-6", Limit, Later, "the PoP has as many sessions as it allows",
-        "wait, or let the administrator raise `max_sessions`";
-    TooManyEntries = "RK-WIRE-7", Limit, Never, "a request is larger than the PoP allows",
+    TooManySessions = "RK-WIRE-6", Limit, Later, "the PoP has reached its limit of sessions",
+        "try again later, or ask the administrator to raise `limits.max_sessions`";
+    TooManyEntries = "RK-WIRE-7", Limit, Never, "the request is larger than the PoP allows",
         "split the request";
 
     // AUTH: certificates, trust, mapping.
     CertificateExpired = "RK-AUTH-1", Identity, Never, "the certificate has expired",
         "users: `renkei login`; administrators: `renkei renew`, or a restart of the PoP, which renews it where pki/ca.key is";
     CertificateNotYetValid = "RK-AUTH-2", Identity, Never, "the certificate is not valid yet",
-        "one of the two clocks is wrong; set them by NTP";
+        "one of the two clocks is wrong; synchronise them with NTP";
     UnknownAuthority = "RK-AUTH-3", Identity, Never, "the certificate's site is not trusted here",
-        "`renkei invite` there, `renkei join` here; users: then `renkei login`";
-    WrongSite = "RK-AUTH-4", Identity, Never, "the peer is not the site it should be",
-        "the endpoint belongs to another site; check the site card";
+        "administrators: `renkei invite` at that site, `renkei join` at this one; users: then `renkei login`";
+    WrongSite = "RK-AUTH-4", Identity, Never, "the peer belongs to another site than expected",
+        "the endpoint belongs to another site: check the site card (`renkei trust list`)";
     CertificateRevoked = "RK-AUTH-5", Identity, Never, "the certificate was revoked",
         "log in again, or ask the administrator of the named site why";
-    BadCertificate = "RK-AUTH-6", Identity, Never, "the certificate is not usable",
+    BadCertificate = "RK-AUTH-6", Identity, Never, "the certificate is not valid for this use",
         "see the cause; log in again or renew the host certificate";
-    NotMapped = "RK-AUTH-7", Permission, Never, "no account here is mapped to you",
+    NotMapped = "RK-AUTH-7", Permission, Never, "you are not mapped to an account at the site",
         "ask the site's administrator for `renkei map add PRINCIPAL ACCOUNT`";
     AccountUnknown = "RK-AUTH-8", Permission, Never, "the mapped account does not exist on this machine",
         "the administrator should correct the rule shown by `renkei map list`";
@@ -396,35 +396,35 @@ codes! {
     TlsFailed = "RK-AUTH-10", Identity, Never, "the TLS handshake failed",
         "see the cause; both sides need TLS 1.3 and renkei/1";
     ClockSkew = "RK-AUTH-11", Identity, Never, "the two clocks differ too much",
-        "set both clocks by NTP, then try again";
-    SecretExposed = "RK-AUTH-12", Identity, Never, "a secret file can be read by others",
-        "chmod 600 the file; replace the key if somebody may have read it";
+        "synchronise both clocks with NTP, then try again";
+    SecretExposed = "RK-AUTH-12", Identity, Never, "a secret file is readable by other accounts",
+        "`chmod 600` on the file, as its owner; replace the key if another user may have read it";
     NotLoggedIn = "RK-AUTH-13", Identity, Never, "there is no valid credential",
         "`renkei login` on the PoP's machine, `renkei login --ssh USER@HOST` from another";
-    NotAllowed = "RK-AUTH-14", Permission, Never, "the principal may not do this",
+    NotAllowed = "RK-AUTH-14", Permission, Never, "the principal is not allowed to do this",
         "ask the site's administrator";
-    ForeignName = "RK-AUTH-15", Identity, Never, "a site's authority vouched for a name that is not its own",
+    ForeignName = "RK-AUTH-15", Identity, Never, "a site's authority certified a name of another site",
         "do not trust this site until its administrator explains the certificate";
-    SshFailed = "RK-AUTH-16", Unavailable, Later, "the way through ssh to the PoP's machine failed",
-        "try `ssh USER@HOST renkei whoami` by hand; RENKEI_SSH names another program than ssh";
+    SshFailed = "RK-AUTH-16", Unavailable, Later, "the connection through ssh to the PoP's machine failed",
+        "try `ssh USER@HOST renkei --version` by hand; the variable RENKEI_SSH names a program to use instead of ssh";
     OutOfScope = "RK-AUTH-17", Permission, Never, "the delegated credential does not allow this",
-        "a transfer's credential is for its own places and operations alone; submit another transfer for what else is \
-         wanted";
+        "a transfer's credential covers only the places and operations of that transfer; submit another transfer for \
+         other files";
     BadScope = "RK-AUTH-18", Identity, Never, "the scope of a delegated certificate cannot be used",
-        "see the cause; upgrade the older side, or submit the transfer anew";
+        "see the cause; upgrade the older side, or submit the transfer again";
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
-        "`renkei renew ID` gives it a new one; `delegation_days` says how long one is good";
-    AgentRefused = "RK-AUTH-20", Permission, Never, "the site does not let this agent serve the storage",
-        "the site's administrator allows it by `renkei storage add NAME --agent ACCOUNT`, with the account you are there";
+        "`renkei renew ID` issues a new one; `delegation_days` is the lifetime of a credential";
+    AgentRefused = "RK-AUTH-20", Permission, Never, "the site does not allow this agent to serve the storage",
+        "the site's administrator allows it with `renkei storage add NAME --agent ACCOUNT`, with your account there";
     NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
         "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
-    RootAccount = "RK-AUTH-22", Permission, Never, "root would work for others, and nobody said so",
+    RootAccount = "RK-AUTH-22", Permission, Never, "the operation would run as root without explicit permission",
         "name an account without privileges: `--account NAME`, or `volumes.account` in config.toml for all new volumes; \
          `--account root` if it must be root";
-    ShutOut = "RK-AUTH-26", Permission, Never, "the site's administrator shut the user out",
-        "ask the site's administrator; there `renkei map remove PRINCIPAL` takes the rule away";
-    MountNotGranted = "RK-AUTH-25", Permission, Never, "the site does not grant this mount its credential any more",
-        "the site's administrator grants it anew: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
+    ShutOut = "RK-AUTH-26", Permission, Never, "the site's administrator denied access to the user",
+        "ask the site's administrator: `renkei map remove PRINCIPAL` there removes the rule";
+    MountNotGranted = "RK-AUTH-25", Permission, Never, "the site has revoked this mount's credential",
+        "the site's administrator grants a new one: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
          with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
 
     // CONF: configuration and command line.
@@ -432,136 +432,138 @@ codes! {
         "correct the named line; docs/config.md has every field";
     NotInitialised = "RK-CONF-2", NotFound, Never, "there is no PoP in this directory",
         "name the PoP's directory with --dir, or work as its account; `renkei init --site NAME` makes a new PoP";
-    AlreadyInitialised = "RK-CONF-3", Exists, Never, "there is a PoP in this directory already",
-        "use it as it is, or choose another directory with --dir";
+    AlreadyInitialised = "RK-CONF-3", Exists, Never, "this directory already has a PoP",
+        "use the existing PoP, or choose another directory with --dir";
     CardInvalid = "RK-CONF-4", Invalid, Never, "the site card cannot be read",
         "ask the site for the output of `renkei trust export`, unchanged";
     SiteUnknown = "RK-CONF-5", NotFound, Never, "no site of that name is known here",
-        "`renkei trust list` shows the known sites; a user's own site is asked for others; administrators: `renkei trust add CARD`";
-    UsageInvalid = "RK-CONF-6", Invalid, Never, "the command cannot be carried out so",
+        "`renkei trust list` shows the known sites; the user's own site is asked for others; administrators: `renkei trust add CARD`";
+    UsageInvalid = "RK-CONF-6", Invalid, Never, "invalid command line",
         "see `renkei help COMMAND`";
     PopNotRunning = "RK-CONF-7", Unavailable, Later, "no PoP runs on this directory",
         "start it: `renkei serve`; from another machine: `renkei login --ssh USER@HOST`";
-    CardConflict = "RK-CONF-8", Exists, Never, "the site is known here by another authority",
+    CardConflict = "RK-CONF-8", Exists, Never, "the site is already known here with another authority",
         "compare both fingerprints with the site's administrator; if the new one is right, `renkei trust remove SITE` first";
-    InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation does not work",
-        "ask the site's administrator for a new line of `renkei invite`; one works for one site and until it expires";
-    NotConfirmed = "RK-CONF-11", Invalid, Never, "this is done only if it is meant",
-        "see the cause; if it is meant, give the same command with --yes";
+    InvitationRefused = "RK-CONF-9", Identity, Never, "the invitation is not valid",
+        "ask the site's administrator for a new line of `renkei invite`; an invitation is valid for one site until it expires";
+    NotConfirmed = "RK-CONF-11", Invalid, Never, "confirmation is required",
+        "read the cause; to confirm, run the same command with --yes";
     SiteRenamed = "RK-CONF-13", Invalid, Never, "the configuration names another site than the authority",
-        "write the old name back to `site` in config.toml; `renkei site rename NAME` says how a site gets another name";
+        "restore the old name at `site` in config.toml; `renkei site rename NAME` explains how to rename a site";
     RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
-        "choose another folder: what a rule writes must not come to a folder that a rule of the chain watches";
-    BackupInvalid = "RK-CONF-12", Integrity, Never, "the folder is not a whole backup of renkei",
-        "name the folder that `renkei backup FOLDER` made; if it was copied since, copy it again with all that is in it, or take \
+        "choose another folder: the output of a rule must not reach a folder that a rule of the chain watches";
+    BackupInvalid = "RK-CONF-12", Integrity, Never, "the folder is not a complete backup of renkei",
+        "name the folder that `renkei backup FOLDER` made; if it was copied since, copy it again completely, or use \
          an earlier backup";
 
     // LAB: an emulated federation on one machine.
     TopologyInvalid = "RK-LAB-1", Invalid, Never, "the topology file is not valid",
         "correct the named line; docs/lab.md has every field";
     LabNeedsRoot = "RK-LAB-2", Permission, Never, "a lab needs root",
-        "give the command as root (sudo); namespaces and devices cannot be made otherwise";
+        "run the command as root (sudo): only root can create namespaces and devices";
     TunMissing = "RK-LAB-3", Unavailable, Never, "there are no TAP devices on this machine",
         "`modprobe tun`; in a container, start it with --device /dev/net/tun and the capability NET_ADMIN";
     LabUnknown = "RK-LAB-4", NotFound, Never, "no such lab",
         "`renkei lab list` shows the labs of this machine; `renkei lab up FILE` starts one";
-    LabRunning = "RK-LAB-5", Exists, Never, "a lab of that name runs already",
-        "`renkei lab down` ends it; or give the new one another name with --lab";
+    LabRunning = "RK-LAB-5", Exists, Never, "a lab of that name is already running",
+        "`renkei lab down` stops it; or name the new lab with --lab";
     LabDied = "RK-LAB-6", Unavailable, Never, "the lab's process has ended",
-        "`renkei lab down` cleans up what it left, `renkei lab up FILE` does so too and starts it anew";
+        "`renkei lab down` removes what it left; `renkei lab up FILE` does the same and starts it again";
     LabSetupFailed = "RK-LAB-7", Unavailable, Never, "the lab's network could not be set up",
         "see the cause; a lab needs `ip` (iproute2), for private sites `nft` (nftables), and for the kernel engine `tc`, \
-         `bridge`, sch_netem and sch_htb, which `--engine wire` does without";
+         `bridge`, sch_netem and sch_htb; `--engine wire` needs none of these four";
     LabNameUnknown = "RK-LAB-8", NotFound, Never, "the lab has no such site or link",
         "`renkei lab show` lists both; a link is written SITE..SITE, SITE->SITE or SITE..SITE/PATH";
 
     // QUE: the queue of durable transfers.
     TransferUnknown = "RK-QUE-1", NotFound, Never, "no such transfer",
-        "`renkei transfers` lists yours; what ended is forgotten after `queue.keep_days`";
+        "`renkei transfers --ended` lists yours; transfers that have ended are forgotten after `queue.keep_days`";
     SubmissionConflict = "RK-QUE-2", Exists, Never, "another transfer has that id",
-        "let renkei choose the id; the same id means the same transfer, handed in again";
-    DependencyCycle = "RK-QUE-3", Invalid, Never, "transfers wait for each other in a circle",
-        "leave out one --after";
+        "omit --id; the same id means the same transfer, submitted again";
+    DependencyCycle = "RK-QUE-3", Invalid, Never, "transfers wait for each other in a cycle",
+        "omit one --after";
     DeadlinePassed = "RK-QUE-4", Limit, Never, "the deadline passed before the transfer was done",
         "`renkei why ID` shows what it waited for; `renkei retry ID` tries again and resumes";
-    DependencyFailed = "RK-QUE-5", Interrupted, Never, "a transfer it waits for was given up",
-        "mend that one, then `renkei retry` both";
-    ChangeRefused = "RK-QUE-6", Invalid, Never, "the transfer cannot be changed so now",
-        "`renkei status ID` shows its state; a done one stays done, a running one need not be retried";
+    DependencyFailed = "RK-QUE-5", Interrupted, Never, "a transfer that it depends on failed or was cancelled",
+        "correct that one, then `renkei retry` both";
+    ChangeRefused = "RK-QUE-6", Invalid, Never, "the transfer is in a state that does not allow this change",
+        "`renkei status ID` shows its state; a transfer that is done cannot be changed, one that is running need not be retried";
     CatalogueFailed = "RK-QUE-7", Unavailable, Later, "the catalogue database cannot be used",
         "see the cause; the administrator should check the disk of the PoP or the server that `catalogue` names";
     QueueFull = "RK-QUE-8", Limit, Never, "the user has too many transfers in the queue",
-        "wait until some have ended, or let the administrator raise `queue.max_queued_user`";
+        "wait until some have ended, or ask the administrator to raise `queue.max_queued_user`";
     NotQueueable = "RK-QUE-9", Invalid, Never, "this transfer cannot be queued",
-        "see the cause; a queued copy ends at a site: to bring files to this machine, leave out --detach";
+        "see the cause; a queued copy ends at a site: to copy to this machine, omit --detach";
     IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
-        "write more of the id";
+        "give more digits of the id";
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
-        "nothing: it runs when that one has ended; `renkei transfers` shows both";
+        "no action is needed: it starts when the other one has ended; `renkei transfers` shows both";
     NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",
-        "leave out --notify, or let the administrator add the address to `notify` in config.toml";
+        "omit --notify, or ask the administrator to add the address to `notify` in config.toml";
 
     // NS: the tree of a volume.
     RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
-        "choose a place that is not below it";
-    ContentConflict = "RK-NS-2", Exists, Never, "the file has another version by now",
+        "choose a destination that is not below it";
+    ContentConflict = "RK-NS-2", Exists, Never, "the file has changed since it was read",
         "read the new version, then write again";
     VolumeUnknown = "RK-NS-3", NotFound, Never, "there is no volume of that name",
         "`renkei volume list` shows the volumes of a PoP";
-    RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume does not have these records any more",
-        "nothing: a site that follows gets the tree as it is now";
-    OnlyCopy = "RK-NS-5", Exists, Never, "no other site is known to have the content of the file",
-        "wait until the home has fetched it (`renkei where FILE`), then do it again";
-    TreeNotHere = "RK-NS-6", Unavailable, Later, "the tree of the volume is not here yet",
-        "wait: `renkei volume show` tells when it is";
-    HistoryDiffers = "RK-NS-7", Changed, Later, "the home of the volume has another log than the one that was followed here",
-        "nothing, if the home was restored from a backup: a site that follows compares its copy with the home's tree by itself, \
-         keeps what only it has, and `renkei volume show NAME` there tells what it did";
-    ChangesWait = "RK-NS-8", Exists, Never, "what was written here would be given up with the subscription",
-        "wait until the home has it all (`renkei volume show NAME`), then do it again; or give it up: `renkei volume \
-         unsubscribe NAME --abandon` lists it and leaves the contents as plain files";
-    VolumeChanged = "RK-NS-10", Unavailable, Later, "the volume's directory is another one than it was",
-        "mount or move back what belongs there; if its files were copied to this one: `renkei volume check NAME --accept`, which \
-         compares and takes them";
+    RecordsForgotten = "RK-NS-4", NotFound, Never, "the home of the volume no longer has these log records",
+        "no action is needed: the follower receives the current tree instead";
+    OnlyCopy = "RK-NS-5", Exists, Never, "no other site is known to have a replica of the file",
+        "wait until the home has fetched it (`renkei where FILE` shows that), then try again";
+    TreeNotHere = "RK-NS-6", Unavailable, Later, "the tree of the volume has not been received yet",
+        "wait: `renkei volume show NAME` shows the progress";
+    HistoryDiffers = "RK-NS-7", Changed, Later, "the home's log differs from the log that was followed here",
+        "no action is needed if the home was restored from a backup: the follower compares its copy with the home's tree, \
+         keeps files that only it has, and `renkei volume show NAME` there shows the result";
+    ChangesWait = "RK-NS-8", Exists, Never, "local changes have not reached the home yet",
+        "wait until the home has them (`renkei volume show NAME`), then try again; or abandon them: `renkei volume \
+         unsubscribe NAME --abandon` lists them and leaves the contents as plain files";
+    VolumeChanged = "RK-NS-10", Unavailable, Later, "the volume's directory has been replaced",
+        "mount the right file system, or move the directory back; if the files were copied to this one: `renkei volume check NAME --accept` \
+         compares and accepts them";
 
-    ReplicaWrong = "RK-NS-9", Integrity, Never, "the plain file of a volume is missing or wrong at this site",
-        "`renkei verify --repair PLACE` brings it anew from a site that has it, as the named site does by itself where a policy or \
-         `hold` asks for it; then look at the disk there (`dmesg`, `smartctl -a`)";
-    BothStay = "RK-NS-12", Exists, Never, "another site wrote the file at the same time, and both contents stay",
-        "compare the two files, keep what you want under the file's name, and remove the other one";
+    ReplicaWrong = "RK-NS-9", Integrity, Never, "a replica at this site is missing or corrupt",
+        "`renkei verify --repair PLACE` fetches it again from another site, as happens automatically where a policy or \
+         `hold` requires it; then check the disk there (`dmesg`, `smartctl -a`)";
+    BothStay = "RK-NS-12", Exists, Never, "another site wrote the file at the same time; both versions were kept",
+        "compare the two files, keep one under the file's name, and remove the other";
+    SiteLost = "RK-NS-13", Unavailable, Later, "a site whose changes must be seen first is not reached",
+        "see to the way to the named site (`renkei doctor SITE`); files are as far as they came here until it is back";
 
     // MNT: mounts.
     MountFailed = "RK-MNT-1", Unavailable, Never, "the system refused to mount or unmount",
         "see the cause; a mount needs /dev/fuse, and for users who are not root the package fuse3";
     MountBusy = "RK-MNT-2", Exists, Never, "the mount is in use",
-        "leave the directory and end what uses it (`fuser -vm MOUNTPOINT`), or `renkei umount --lazy`";
+        "leave the directory and end the programs that use it (`fuser -vm MOUNTPOINT`), or `renkei umount --lazy`";
     NotMounted = "RK-MNT-3", NotFound, Never, "nothing is mounted there",
         "`findmnt -t fuse` shows what is mounted";
-    LockHeld = "RK-MNT-4", Limit, Later, "somebody else has the file locked",
-        "wait until that program is done; the cause has its number on its own machine";
-    LocksAway = "RK-MNT-5", Unavailable, Never, "whoever decides about locks cannot be asked",
+    LockHeld = "RK-MNT-4", Limit, Later, "the file is locked by another program",
+        "wait until that program has ended; the cause has its process number on its own machine";
+    LocksAway = "RK-MNT-5", Unavailable, Never, "the lock server of the volume, its home, cannot be reached",
         "try again when the home of the volume can be reached, or mount with `--locks local`";
     LockLost = "RK-MNT-6", Unavailable, Never, "a lock was lost",
-        "close the file and begin anew: somebody else may have locked it meanwhile";
+        "close the file and open it again: another program may have locked it since";
     MountWaits = "RK-MNT-7", Identity, Later, "the mount waits for a credential",
-        "`renkei login` as whoever mounted, with the same --dir: the mount goes on by itself; for a mount that is to go on for \
-         ever, `renkei mount-credential grant`";
+        "`renkei login` as the user who mounted, with the same --dir: the mount then resumes; for a permanent \
+         mount, `renkei mount-credential grant`";
 
     // SYS: the machine and defects.
     Internal = "RK-SYS-1", Internal, Never, "a defect in renkei",
-        "report it with the log of both sides";
-    SystemCall = "RK-SYS-2", Internal, Never, "the operating system refused a call",
+        "report it with the logs of both sides";
+    SystemCall = "RK-SYS-2", Internal, Never, "a system call failed",
         "see the cause";
     OutOfMemory = "RK-SYS-3", Limit, Later, "a memory limit was met",
-        "wait for other work to end, or raise the limit";
-    Unrecognised = "RK-SYS-4", Internal, Never, "the other side reported a code this version does not know",
-        "upgrade this side; the cause has the other side's words";
+        "wait for other transfers to end, or raise the limit";
+    Unrecognised = "RK-SYS-4", Internal, Never, "the other side reported an error code that this version does not know",
+        "upgrade this side; the cause is that of the other side";
     CertificateEnds = "RK-SYS-5", Identity, Never, "a certificate ends soon",
         "administrators: `renkei renew` for the host's certificate; users: `renkei login`";
-    RoomLow = "RK-SYS-6", NoSpace, Later, "little room is left",
-        "free space there, or transfers will end with RK-STORE-6";
-    NoProgress = "RK-SYS-7", Unavailable, Later, "what waits makes no progress",
-        "see the cause; `renkei doctor` at the PoP shows what it waits for";
+    RoomLow = "RK-SYS-6", NoSpace, Later, "free space is low",
+        "free space there, or transfers will fail with RK-STORE-6";
+    NoProgress = "RK-SYS-7", Unavailable, Later, "the queue makes no progress",
+        "see the cause; `renkei doctor` at the PoP shows what the transfers wait for";
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a site may go on without hearing its home.
-pub const TERM: Duration = Duration::from_secs(3);
+pub const TERM: Duration = Duration::from_secs(6);
 /// How long nobody must have written before other sites may believe their copies again.
 pub const IDLE: Duration = Duration::from_secs(2);
 /// Share of a term that is left for clocks that do not go alike.
@@ -112,6 +112,13 @@ pub struct Awaited {
     is_quiet_awaited: bool,
 }
 
+impl Awaited {
+    /// Sites whose flush is waited for no longer count as lost.
+    pub fn give_up(&mut self) {
+        self.lost.extend(self.flushes.drain(..).map(|(site, _)| site));
+    }
+}
+
 impl SiteLeases {
     /// A table without leases.
     ///
@@ -159,7 +166,8 @@ impl SiteLeases {
         self.sites.iter().filter(move |(other, _)| **other != site).map(|(_, one)| one)
     }
 
-    fn on_answers(&mut self, site: Origin, ask: &LeaseAsk, now: Moment) {
+    /// Notes what a site has done, before it is asked whether there is news for it.
+    pub fn on_answers(&mut self, site: Origin, ask: &LeaseAsk, now: Moment) {
         let is_of_this_round = ask.round == self.round;
         let one = self.sites.entry(site).or_default();
         if is_of_this_round {
@@ -384,6 +392,16 @@ impl SiteLease {
     /// Whether the copy may be believed without asking.
     pub fn may_read(&self, now: Moment) -> bool {
         now < self.reads_until
+    }
+
+    /// How long it may be.
+    pub fn reads_for(&self, now: Moment) -> Duration {
+        self.reads_until.saturating_sub(now)
+    }
+
+    /// Whether a write lease was not returned, over or not.
+    pub fn has_write_lease(&self) -> bool {
+        self.writes.is_some()
     }
 
     /// Whether changes may be acknowledged without asking.

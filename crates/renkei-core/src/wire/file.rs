@@ -49,6 +49,20 @@ pub struct OpenFiles {
     pub leases: bool,
     /// The asker's own number, the same in all sessions that it opens one after the other: whose the locks are.
     pub locks: [u8; 16],
+    /// What of other sites' changes an open has to see.
+    pub consistency: Consistency,
+}
+
+/// What an open has to see of changes that were closed through the PoPs of other sites before it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Consistency {
+    /// What has come to this site.
+    Relaxed,
+    /// All of them. While a site that is needed for that is not reached, what has come to this site; that is told.
+    #[default]
+    CloseToOpen,
+    /// All of them; else the open fails.
+    Strict,
 }
 
 /// The secret that a file session is known by.

@@ -2,6 +2,7 @@
 
 use super::message::{EntryFailure, Space, batch};
 use crate::error::Error;
+use crate::lease::site::{LeaseAsk, LeaseGiven};
 use crate::namespace::allowance::{Allowance, Claim};
 use crate::namespace::page::{Page, Reached};
 use crate::namespace::placement::{Reason, Why};
@@ -130,6 +131,25 @@ pub enum AboutVolume {
         /// BLAKE3 of that record, if it is known.
         mark: Option<[u8; 32]>,
     },
+    /// A follower asks the home for its site leases. Answer: `Leases`, as soon as there is something to do, else after a while.
+    Leases {
+        /// The volume.
+        volume: VolumeId,
+        /// What it asks.
+        ask: LeaseAsk,
+        /// How long to wait if there is nothing to do, milliseconds.
+        patience_ms: u32,
+    },
+    /// A follower asks for a write lease. Answer: `WriteLease`.
+    AcquireLease {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// A follower without a read lease asks which record has all that was closed anywhere until now. Answer: `CaughtUp`.
+    CatchUp {
+        /// The volume.
+        volume: VolumeId,
+    },
 }
 
 /// What a user may ask for who makes volumes or manages one.
@@ -221,6 +241,27 @@ pub enum VolumeReply {
         incarnation: Incarnation,
         /// How the asker's records stand to it.
         descent: Descent,
+    },
+    /// Site leases, for a term from the moment of the question.
+    Leases {
+        /// What is given, and what is to be done.
+        given: LeaseGiven,
+        /// The lost sites: what they closed may be missing.
+        #[serde(deserialize_with = "batch")]
+        lost: Vec<SiteName>,
+    },
+    /// A write lease, for a term from the moment of the question.
+    WriteLease {
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// How far a copy must be.
+    CaughtUp {
+        /// The record.
+        last: u64,
+        /// The lost sites: what they closed may be missing.
+        #[serde(deserialize_with = "batch")]
+        lost: Vec<SiteName>,
     },
 }
 

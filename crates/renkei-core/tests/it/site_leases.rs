@@ -40,7 +40,11 @@ enum Message {
     Acquire(Moment),
     Acquired(u64, Moment),
     Open(u64),
-    Opened { open: u64, last: usize, lost: BTreeSet<Origin> },
+    Opened {
+        open: u64,
+        last: usize,
+        lost: BTreeSet<Origin>,
+    },
     /// The site hands changes in; the home says how many of them it has.
     Submit(Vec<ChangeId>),
     Taken,

@@ -11,9 +11,11 @@ use crate::mount::Options;
 use crate::mount::point::{self, Stop};
 use crate::mount::whole::Whole;
 use crate::mover::far::{self, Config, Far, FarFiles, FreshDialler, until_it_passes};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
-use renkei_core::wire::file::Files;
+use renkei_core::wire::file::{Consistency, Files};
 use renkei_core::wire::message::{Identity, Reply, Request};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -65,6 +67,12 @@ pub struct Args {
     /// user.renkei.error alone; other sites see a file a moment later; `fsync` and `renkei umount` still wait.
     #[arg(long, value_name = "WHEN", default_value = "durable")]
     close: Close,
+    /// What `open` sees of files that were closed at other sites before: all of them, or what has come to the site
+    ///
+    /// Of volumes only. With `close-to-open` an open waits for the home where it has to; a site that is not reached is told by `renkei
+    /// status` and files are as far as they came; with `strict` the open fails then (RK-NS-13). `relaxed` never waits.
+    #[arg(long, value_name = "HOW", default_value = "close-to-open")]
+    consistency: Sees,
     /// Who decides about locks (flock, fcntl): the site, for all its mounts, or the kernel, for the programs of this mount
     #[arg(long, value_name = "WHO", default_value = "site")]
     locks: Locks,
@@ -89,6 +97,27 @@ enum Close {
     Durable,
     /// Nothing.
     Early,
+}
+
+/// What of other sites' changes an open sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sees {
+    /// All that was closed before, as far as the sites are reached.
+    CloseToOpen,
+    /// All that was closed before, or the open fails.
+    Strict,
+    /// What has come to the site.
+    Relaxed,
+}
+
+impl Sees {
+    fn consistency(self) -> Consistency {
+        match self {
+            Sees::CloseToOpen => Consistency::CloseToOpen,
+            Sees::Strict => Consistency::Strict,
+            Sees::Relaxed => Consistency::Relaxed,
+        }
+    }
 }
 
 /// Who decides about locks.
@@ -185,6 +214,7 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         site: path.site.clone(),
         write: !args.read_only,
         attr_ttl: args.attr_ttl,
+        consistency: args.consistency.consistency(),
         lender: socket(&context.home()?, None),
         when_lost: match args.when_lost {
             WhenLost::Wait => far::WhenLost::Wait,
@@ -226,6 +256,7 @@ struct Opening {
     write: bool,
     when_lost: far::WhenLost,
     attr_ttl: Duration,
+    consistency: Consistency,
     /// The socket of this machine's PoP.
     lender: PathBuf,
 }
@@ -239,7 +270,8 @@ impl Opening {
             let lender = self.lender.clone();
             // The kernel believes it for some time after that; what is leased is never old.
             let look_ttl = self.attr_ttl / 2;
-            let config = Config { when_lost: self.when_lost, look_ttl, leases: true, ..Config::default() };
+            let Opening { when_lost, consistency, .. } = *self;
+            let config = Config { when_lost, look_ttl, leases: true, consistency, ..Config::default() };
             let files =
                 FarFiles::open(far, config)?.with_lender(lender).with_fresh_dialler(self.fresh.clone());
             Ok(Arc::new(files))
@@ -324,6 +356,9 @@ impl Args {
         let when_lost = if self.when_lost == WhenLost::Wait { "wait" } else { "fail" };
         let locks = if self.locks == Locks::Site { "site" } else { "local" };
         words.extend(["--when-lost".into(), when_lost.into(), "--locks".into(), locks.into()]);
+        let consistency = self.consistency.to_possible_value();
+        let consistency = consistency.as_ref().map(PossibleValue::get_name);
+        words.extend(consistency.into_iter().flat_map(|name| ["--consistency".into(), name.into()]));
         if self.close == Close::Early {
             words.extend(["--close".into(), "early".into()]);
         }

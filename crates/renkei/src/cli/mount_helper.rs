@@ -9,10 +9,11 @@ use std::path::Path;
 /// Names under which this program is that helper.
 const NAMES: [&str; 2] = ["mount.renkei", "mount.fuse.renkei"];
 /// Options that are words of the verb with a value, as mount(8) and as the verb has them.
-const WITH_VALUE: [(&str, &str); 6] = [
+const WITH_VALUE: [(&str, &str); 7] = [
     ("when_lost", "--when-lost"),
     ("attr_ttl", "--attr-ttl"),
     ("locks", "--locks"),
+    ("consistency", "--consistency"),
     ("close", "--close"),
     ("dir", "--dir"),
     ("identity", "--identity"),

@@ -16,7 +16,8 @@ use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::{
-    Answer, Files, Handle, Item, Lessor, Listener, MAX_IO_BYTES, Op, OpenFiles, SessionKey, Start,
+    Answer, Consistency, Files, Handle, Item, Lessor, Listener, MAX_IO_BYTES, Op, OpenFiles, SessionKey,
+    Start,
 };
 use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
@@ -65,6 +66,8 @@ pub struct Config {
     pub look_ttl: Duration,
     /// Whether to ask for leases on what is told.
     pub leases: bool,
+    /// What of other sites' changes an open has to see.
+    pub consistency: Consistency,
 }
 
 impl Default for Config {
@@ -76,6 +79,7 @@ impl Default for Config {
             silence,
             look_ttl: Duration::ZERO,
             leases: false,
+            consistency: Consistency::default(),
         }
     }
 }
@@ -161,7 +165,8 @@ impl Far {
     fn open(&self, key: SessionKey, config: &Config, leasing: &Arc<Leasing>) -> Result<Arc<Link>, Error> {
         let (place, write, max_streams) = (self.place.clone(), self.write, MAX_STREAMS);
         let (leases, locks) = (config.leases, leasing.client());
-        let open = OpenFiles { id: fresh_id()?, place, write, max_streams, key, leases, locks };
+        let (id, consistency) = (fresh_id()?, config.consistency);
+        let open = OpenFiles { id, place, write, max_streams, key, leases, locks, consistency };
         let request = Request::OpenFiles(open);
         let ahead = Wanted { streams: MAX_STREAMS, sends: write, request: Some(request.clone()) };
         let mut session = self.dialler.connect_ahead(&self.site, &ahead)?;

@@ -272,9 +272,10 @@ fn open_desk(
         store = own;
     }
     let left = left.clone();
-    let (lessee, own_locker) = (holder.clone(), locker.clone());
+    let (lessee, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
     let desk = place.run("open", move |_, path| {
         let desk = Desk::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
+        let desk = desk.seeing(consistency);
         Ok(Arc::new(match lessee {
             Some(lessee) => desk.held_by(lessee),
             None => desk,

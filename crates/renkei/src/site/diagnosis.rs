@@ -6,13 +6,15 @@
 
 use super::Site;
 use super::conditions::{Finding, Severity};
-use super::following::{followers, may};
+use super::following::may;
 use super::queue::read_lane;
 use super::rooms::Room;
 use super::snapshot::Snapshot;
 use crate::catalogue::{Listing, Row};
 use crate::identity::certificate::{Facts as Certificate, utc};
 use crate::volume::Facts;
+use crate::volume::followers::{followers, names_of};
+use crate::volume::own_lease::lost_error;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::SiteName;
@@ -222,6 +224,10 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 /// Volumes whose home is here and whose catalogue does not follow the files.
 fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let own = snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts));
+    let lost = own.clone().filter_map(|(name, _)| {
+        let volume = snapshot.volume(name)?.ok()?;
+        lost_sites(name, &names_of(volume.tree(), &volume.site_leases().lost()).ok()?)
+    });
     let finding = |(name, facts): (&String, &Facts)| {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
         let trouble = standing.map_or_else(Some, |standing| standing.trouble);
@@ -229,7 +235,7 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         let remedy = format!("{}; then `renkei volume check {name}`", error.code.row().remedy);
         Some(Finding::of("volume", name, Severity::Critical, &error).mended_by(remedy))
     };
-    own.filter_map(finding).collect()
+    own.clone().filter_map(finding).chain(lost).collect()
 }
 
 /// Volumes of other homes: what keeps this site from following them, and from holding what it shall.
@@ -257,6 +263,7 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
             return found;
         }
     };
+    found.extend(lost_sites(name, &pending.own_lease().lost()));
     if pending.waiting().is_some_and(|waiting| waiting > CHANGES_WAIT_FOR) {
         let cause = format!("{} changes made here wait for {}", pending.count(), facts.home);
         let error = Error::new(Code::NoProgress, "hand in", name, cause);
@@ -266,6 +273,14 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
         );
     }
     found
+}
+
+/// Sites that changed a volume and were not reached before all of it was known.
+fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
+    let first = lost.first()?;
+    let words = "what a site closed may be missing here";
+    let finding = Finding::of("volume", volume, Severity::Warning, &lost_error(lost)).saying(words);
+    Some(finding.mended_by(format!("`renkei doctor {first}` tests each step of the way to it")))
 }
 
 /// At the home: sites that follow a volume and do not ask any more, or never have all.

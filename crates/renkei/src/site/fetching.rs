@@ -17,7 +17,7 @@ use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, NodeId};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::{Answer, Files as _, Handle, Op};
+use renkei_core::wire::file::{Answer, Consistency, Files as _, Handle, Op};
 use renkei_core::wire::violation;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -79,7 +79,9 @@ impl Fetching {
         let dialler = site.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
         let far = Far { dialler, site: at.clone(), place, write: false };
-        let config = Config { when_lost: WhenLost::Fail(PATIENCE), ..Config::default() };
+        // A version is asked for that is known here; the opener has caught up.
+        let consistency = Consistency::Relaxed;
+        let config = Config { when_lost: WhenLost::Fail(PATIENCE), consistency, ..Config::default() };
         let opened = FarFiles::open(far, config).inspect_err(|error| self.failing.note(at, Some(error)));
         let files = Arc::new(opened?);
         *slot = Some((files.clone(), Instant::now()));

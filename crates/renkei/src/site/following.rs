@@ -8,6 +8,7 @@ use super::Site;
 use super::access::{Access, Proof};
 use super::handing::hand_in;
 use super::late::take_pages;
+use super::site_leases::spawn_lease_keepers;
 use super::snapshot::Snapshot;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::identity::account::Account;
@@ -20,6 +21,7 @@ use crate::volume::care::Care;
 use crate::volume::claim::{DirectoryClaim, mark};
 use crate::volume::creation::refuse_taken;
 use crate::volume::followed::Writer;
+use crate::volume::followers::{follower_number, followers, number_follower};
 use crate::volume::grant::{Grant, folders};
 use crate::volume::lineage::{Claim, note_followed};
 use crate::volume::pending::Pending;
@@ -33,9 +35,9 @@ use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::file::Changed;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::volume::{AboutVolume, Descent, MOST_RECORDS, Tally, VolumeReply, VolumeStatus};
-use renkei_core::wire::{decode, encode, parts, violation};
+use renkei_core::wire::{encode, parts, violation};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -53,8 +55,6 @@ const MOST_EMPTY: u32 = 10;
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes of a part of a tree in one message, far below the largest frame.
 const PAGE_BYTES: usize = 1 << 20;
-/// Under which key the home's tree has the numbers of those that follow.
-const FOLLOWERS: &str = "followers";
 
 /// How following a volume stands.
 #[derive(Clone, Debug, Default)]
@@ -187,6 +187,7 @@ fn begin_writing(site: &Arc<Site>, name: &str, facts: &Facts) -> Result<(), Erro
         let work = move || recover(&pending, &writer);
         account.spawn("recover", work)?.join().expect("a panic aborts the process")?;
     }
+    spawn_lease_keepers(site, name, facts, &contents.pending)?;
     let (weak, name, facts) = (Arc::downgrade(site), name.to_owned(), facts.clone());
     spawn("hand in", move || hand_in(&weak, &name, &facts))
 }
@@ -469,6 +470,11 @@ impl Site {
                 };
                 noted_digests(&tree, &versions).map(VolumeReply::Digests)
             }
+            AboutVolume::Leases { volume, ask, patience_ms } => {
+                self.give_leases(proof, volume, &ask, Duration::from_millis(patience_ms.into()), stop)
+            }
+            AboutVolume::AcquireLease { volume } => self.give_write_lease(proof, volume),
+            AboutVolume::CatchUp { volume } => self.tell_last(proof, volume),
             AboutVolume::Lineage { volume, incarnation, after, mark } => {
                 let tree = self.tree_for(proof, volume, Need::Read)?;
                 self.tell_lineage(proof.principal.site(), volume, &tree, &Claim { incarnation, after, mark })
@@ -540,7 +546,12 @@ impl Site {
     }
 
     /// The same, with what is known of the volume.
-    fn open_for(&self, proof: &Proof, id: VolumeId, need: Need) -> Result<(Facts, Arc<VolumeTree>), Error> {
+    pub(super) fn open_for(
+        &self,
+        proof: &Proof,
+        id: VolumeId,
+        need: Need,
+    ) -> Result<(Facts, Arc<VolumeTree>), Error> {
         let (snapshot, principal) = (self.snapshot(), &proof.principal);
         let own = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && !snapshot.follows(facts));
         let unknown = || Error::new(Code::VolumeUnknown, "follow", "volume", "");
@@ -635,32 +646,6 @@ fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(
         _ => Ok(()),
     };
     account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
-}
-
-pub(super) type Followers = BTreeMap<SiteName, Origin>;
-
-/// Who follows, by the numbers that they have.
-pub(super) fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
-    tree.note(FOLLOWERS)?.map_or_else(|| Ok(Followers::new()), |bytes| decode("followers", &bytes))
-}
-
-fn follower_number(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
-    let unknown = || Error::new(Code::NotAllowed, "change volume", site, "it does not follow");
-    followers(tree)?.get(site).copied().ok_or_else(unknown)
-}
-
-/// The number of a site's changes, the same each time it asks; the home's own is 0.
-fn number_follower(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
-    let mut known = followers(tree)?;
-    if let Some(origin) = known.get(site) {
-        return Ok(*origin);
-    }
-    let last = known.values().map(|origin| origin.0).max().unwrap_or(0);
-    let full = || Error::new(Code::TooManyEntries, "follow", site, "no more sites can follow");
-    let origin = last.checked_add(1).map(Origin).filter(|origin| *origin != Origin::HOME).ok_or_else(full)?;
-    known.insert(site.clone(), origin);
-    tree.set_note(FOLLOWERS, &encode(&known))?;
-    Ok(origin)
 }
 
 fn check_origin(changes: &[Numbered], origin: Origin) -> Result<(), Error> {

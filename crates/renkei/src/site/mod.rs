@@ -51,6 +51,7 @@ pub mod rules;
 pub mod runner;
 mod running;
 pub mod scope;
+mod site_leases;
 pub mod snapshot;
 mod sourcing;
 mod spill;

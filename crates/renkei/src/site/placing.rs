@@ -7,10 +7,11 @@
 
 use super::Site;
 use super::access::Proof;
-use super::following::{followers, may};
+use super::following::may;
 use super::sourcing::TELLING_BYTES;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::volume::Facts;
+use crate::volume::followers::followers;
 use renkei_core::error::Error;
 use renkei_core::identity::{Need, Principal};
 use renkei_core::namespace::Origin;

@@ -5,10 +5,10 @@
 //! no time; so now and then it is noted how far the log is, which tells later how old its parts are.
 
 use super::Site;
-use super::following::followers;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::net::unix_ms;
 use crate::volume::Facts;
+use crate::volume::followers::followers;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use renkei_core::wire::{decode, encode};

@@ -91,6 +91,7 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
         return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause));
     }
     let mut store = snapshot.volume_store(&place.storage, volume)?;
+    catch_up(access, || store.catch_up());
     let folders = folders(&facts.grant, &access.principal, need);
     let is_granted = folders.iter().any(|folder| place.path.starts_with(folder));
     if !is_granted && access.is_guest {
@@ -108,6 +109,15 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
 
+/// Waits until a user sees what was closed at other sites before. Where one is not reached, conditions tell of it.
+fn catch_up(access: &Access, work: impl FnOnce() -> Result<bool, Error>) {
+    if !matches!(access.principal, Principal::Host(_))
+        && let Err(error) = work()
+    {
+        tracing::debug!(%error, "what is opened is as far as it came here");
+    }
+}
+
 /// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
 fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
     let pending = access.snapshot.pending(&place.storage, facts)?;
@@ -123,6 +133,7 @@ fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Re
         let cause = format!("it is on its way from {}", facts.home);
         return Err(Error::new(Code::TreeNotHere, "open", place, cause));
     }
+    catch_up(access, || pending.own_lease().catch_up());
     let account = access.working_as(Some(&facts.account))?;
     account.check_servable()?;
     let writer = match need {

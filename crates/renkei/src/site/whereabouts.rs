@@ -5,12 +5,13 @@
 
 use super::Site;
 use super::access::{Access, Proof};
-use super::following::{ask, followers};
+use super::following::ask;
 use super::replicas::{await_sent, count, no_volume};
 use super::snapshot::Snapshot;
 use super::volumes::is_sister;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::volume::Facts;
+use crate::volume::followers::followers;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{Place, RelPath, SiteName};

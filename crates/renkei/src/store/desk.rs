@@ -18,7 +18,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Alteration, Answer, Files, Handle, Item, MAX_IO_BYTES, Op, Start};
+use renkei_core::wire::file::{
+    Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Start,
+};
 use renkei_core::wire::message::{BATCH_ENTRIES, Space};
 use renkei_core::wire::{encode, violation};
 use std::collections::HashMap;
@@ -47,6 +49,8 @@ pub struct Desk {
     path: RelPath,
     base: Arc<dyn Dir>,
     is_writable: bool,
+    /// What of other sites' changes an open has to see.
+    consistency: Consistency,
     /// Who is told of changes, if he wants to be.
     holder: Option<Arc<Lessee>>,
     /// Who decides about locks.
@@ -94,6 +98,7 @@ impl Desk {
             path,
             base,
             is_writable,
+            consistency: Consistency::CloseToOpen,
             holder: None,
             locker: None,
             job,
@@ -106,6 +111,26 @@ impl Desk {
     /// The same, whose drafts outlive it under the key `job` if they are not closed; counted in `left` then.
     pub fn leaving(self, job: u64, left: Arc<AtomicUsize>) -> Self {
         Desk { job, left: Some(left), ..self }
+    }
+
+    /// The same desk for somebody whose opens have to see that much.
+    pub fn seeing(self, consistency: Consistency) -> Self {
+        Desk { consistency, ..self }
+    }
+
+    /// Waits until an open sees what was closed before; tells whether the store had to ask for that.
+    fn catch_up(&self) -> Result<bool, Error> {
+        if self.consistency == Consistency::Relaxed {
+            return Ok(false);
+        }
+        match self.store.catch_up() {
+            Err(error) if self.consistency == Consistency::Strict => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "what is opened is as far as it came here");
+                Ok(false)
+            }
+            had_to_ask => had_to_ask,
+        }
     }
 
     /// The same desk for a holder of leases on the store.
@@ -176,6 +201,14 @@ impl Desk {
         let paths = published.as_ref().into_iter().chain(op.changed_paths());
         let dirs = paths.filter(|path| !path.is_root()).map(|path| self.place(path).map(|(dir, _)| dir));
         dirs.collect::<Result<_, Error>>().unwrap_or_default()
+    }
+
+    /// A name that is not here may have been made elsewhere.
+    fn look_anywhere(&self, path: &RelPath) -> Result<Answer, Error> {
+        match self.look_held(path) {
+            Err(error) if error.code == Code::PathNotFound && self.catch_up()? => self.look_held(path),
+            looked => looked,
+        }
     }
 
     fn look_held(&self, path: &RelPath) -> Result<Answer, Error> {
@@ -276,6 +309,7 @@ impl Desk {
     }
 
     fn open_dir(&self, path: &RelPath) -> Result<Answer, Error> {
+        self.catch_up()?;
         // Its own handle: what it has read ahead is of this moment.
         let dir = self.base.descend(path)?;
         let is_held = self.note(&*dir);
@@ -309,12 +343,14 @@ impl Desk {
     }
 
     fn open(&self, path: &RelPath) -> Result<Answer, Error> {
+        self.catch_up()?;
         let (dir, name) = self.place(path)?;
         let (file, item) = of_one_version(&*dir, &name, path)?;
         Ok(Answer::Opened { handle: self.keep(Open::File(file))?, item })
     }
 
     fn begin_draft(&self, path: &RelPath, start: Start, mode: u32) -> Result<Answer, Error> {
+        self.catch_up()?;
         let target = self.target(path)?;
         if self.table().open.len() >= MAX_OPEN {
             // Before anything is made.
@@ -561,7 +597,7 @@ impl Files for Desk {
 impl Desk {
     fn do_one(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         Ok(match op {
-            Op::Look(path) => self.look_held(&path)?,
+            Op::Look(path) => self.look_anywhere(&path)?,
             Op::OpenDir(path) => self.open_dir(&path)?,
             Op::ReadDir(handle) => self.read_dir(handle)?,
             Op::Open(path) => self.open(&path)?,

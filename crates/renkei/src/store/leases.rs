@@ -30,6 +30,8 @@ pub struct LeaseTable {
     is_held: AtomicBool,
     /// Whether holders of a table before this one may believe something.
     is_quiet: AtomicBool,
+    /// Whether nothing is leased for now.
+    is_suspended: AtomicBool,
     /// The file that is there as long as anybody may believe something, for the table after this one.
     note: Option<Note>,
 }
@@ -58,7 +60,8 @@ impl LeaseTable {
     pub fn new(term: Duration, most: usize) -> Self {
         let (changed, begun, is_held) = (Condvar::new(), Instant::now(), AtomicBool::new(false));
         let (telling, is_quiet) = (Mutex::new(Telling::new(term, most)), AtomicBool::new(false));
-        LeaseTable { telling, changed, begun, is_held, is_quiet, note: None }
+        let is_suspended = AtomicBool::new(false);
+        LeaseTable { telling, changed, begun, is_held, is_quiet, is_suspended, note: None }
     }
 
     /// The same for a place that outlives this process: a file says whether anybody may believe something. If it is there already,
@@ -119,8 +122,21 @@ impl LeaseTable {
         }
     }
 
+    /// Leases nothing any more, or again. Returns when nobody believes what was leased.
+    pub fn suspend(&self, is_suspended: bool) {
+        if self.is_suspended.swap(is_suspended, Ordering::SeqCst) == is_suspended || !is_suspended {
+            return;
+        }
+        self.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+        self.settle(None);
+    }
+
     fn note(&self, holder: HolderId, dir: u64) -> Noted {
         let (mut telling, now) = (self.telling(), self.now());
+        // Under the lock: who was noted before it was said is called.
+        if self.is_suspended.load(Ordering::SeqCst) {
+            return Noted::No;
+        }
         let noted = telling.note(holder, dir, now);
         if noted == Noted::New {
             self.is_held.store(true, Ordering::SeqCst);

@@ -80,6 +80,15 @@ pub trait Store: Send + Sync {
 
     /// Returns when nobody believes any more what was changed through this store.
     fn settle(&self) {}
+
+    /// Returns when what is opened next is made of all that was closed before, wherever that was; tells whether that had to
+    /// be asked for.
+    ///
+    /// # Errors
+    /// `SiteLost` names a site that is not reached; what is here can be opened all the same.
+    fn catch_up(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
 }
 
 /// One open directory.

@@ -76,6 +76,10 @@ impl Store for Narrowed {
     fn settle(&self) {
         self.inner.settle();
     }
+
+    fn catch_up(&self) -> Result<bool, Error> {
+        self.inner.catch_up()
+    }
 }
 
 #[cfg(test)]

@@ -105,6 +105,7 @@ impl Followed {
 
     fn settle(&self) {
         self.pending.leases().settle(self.holder);
+        self.pending.own_lease().acknowledge();
     }
 
     fn child(&self, dir: NodeId, name: &[u8], path: &RelPath) -> Result<(NodeId, Node), Error> {
@@ -193,6 +194,10 @@ impl Store for FollowedStore {
 
     fn settle(&self) {
         self.0.settle();
+    }
+
+    fn catch_up(&self) -> Result<bool, Error> {
+        self.0.pending.own_lease().catch_up()
     }
 }
 

@@ -6,6 +6,7 @@
 use super::away::{AwayDirs, Hands};
 use super::compare::Compare;
 use super::digests::Digests;
+use super::home_leases::HomeLeases;
 use super::names::Names;
 use super::notes::{Job, Notes, Taken};
 use super::quota::Quotas;
@@ -16,6 +17,7 @@ use crate::store::leases::LeaseTable;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed};
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +47,7 @@ pub(super) struct Shared {
     pub(super) digests: Arc<Digests>,
     pub(super) quotas: Quotas,
     pub(super) leases: Arc<LeaseTable>,
+    pub(super) site_leases: HomeLeases,
     pub(super) names: Names,
     told: Mutex<Told>,
 }
@@ -75,13 +78,33 @@ impl Shared {
         scan_every_s: u64,
         watch: Option<Watch>,
         hands: Arc<dyn Hands>,
-        leases: LeaseTable,
+        leases: Arc<LeaseTable>,
+        site_leases: HomeLeases,
     ) -> Self {
-        let (scan_every_s, leases) = (AtomicU64::new(scan_every_s), Arc::new(leases));
+        let scan_every_s = AtomicU64::new(scan_every_s);
         let (notes, away, quotas, digests) = Default::default();
         let (names, told) = Default::default();
         let name = name.into();
-        Shared { name, notes, scan_every_s, watch, away, hands, digests, quotas, leases, names, told }
+        Shared {
+            name,
+            notes,
+            scan_every_s,
+            watch,
+            away,
+            hands,
+            digests,
+            quotas,
+            leases,
+            site_leases,
+            names,
+            told,
+        }
+    }
+
+    /// Returns when nobody believes any more what was changed: mounts of this home, and other sites.
+    pub(super) fn settle(&self, holder: Option<HolderId>) {
+        self.leases.settle(holder);
+        self.site_leases.change_here();
     }
 
     fn told_mut(&self) -> MutexGuard<'_, Told> {

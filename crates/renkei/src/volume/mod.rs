@@ -24,14 +24,17 @@ mod effects;
 pub mod facts;
 mod fellows;
 pub mod followed;
+pub mod followers;
 pub mod grant;
 pub mod guarded;
+pub mod home_leases;
 mod keeper;
 mod known;
 pub mod lineage;
 mod names;
 mod notes;
 pub mod only_here;
+pub mod own_lease;
 mod paths;
 pub mod pending;
 mod plain;
@@ -70,7 +73,9 @@ use crate::store::local::{Access, LocalStore};
 use crate::store::marker::Identity;
 use care::UseRow;
 use claim::DirectoryClaim;
+use home_leases::{HomeLeases, fresh_round};
 use keeper::{Keeper, Shared};
+use lineage::{Lineage, fresh_incarnation};
 use pending::{Pending, Refusal};
 use reconcile::Reconciled;
 use renkei_core::error::{Code, Error};
@@ -471,7 +476,11 @@ impl Volume {
         claim::take(&store, &own, access, &*hands)?;
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
-        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases));
+        // Once, before anybody asks: two who asked at a time would hear of two logs.
+        Lineage::of_home(&tree, fresh_incarnation()?)?;
+        let leases = Arc::new(leases);
+        let site_leases = HomeLeases::open(tree.clone(), leases.clone(), fresh_round()?)?;
+        let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases, site_leases));
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
         tree.give_from(OWN, least_number())?;
@@ -503,6 +512,11 @@ impl Volume {
         if let Some(watch) = &self.shared.watch {
             watch.stop();
         }
+    }
+
+    /// The leases of sites that follow it.
+    pub fn site_leases(&self) -> &HomeLeases {
+        &self.shared.site_leases
     }
 
     /// Its plain files.

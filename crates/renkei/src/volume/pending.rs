@@ -8,6 +8,7 @@
 
 use super::aside::Asides;
 use super::fellows::Fellows;
+use super::own_lease::OwnLease;
 use super::room::Rooms;
 pub use super::turn::Turn;
 use super::unkept::{Did, Sign, Unkept};
@@ -87,6 +88,7 @@ pub struct Pending {
     pub(super) name: String,
     pub(super) tree: Arc<VolumeTree>,
     pub(super) leases: Arc<LeaseTable>,
+    own_lease: OwnLease,
     seen: RwLock<Seen>,
     /// Whether something lies over the copy, or is known beside it.
     differs: AtomicBool,
@@ -224,10 +226,12 @@ impl Pending {
             State { ids: 0..0, beside: HashMap::new(), aliases: HashMap::new(), unkept, asides: None, left };
         let seen = Seen { enlisted, ..Seen::default() };
         let fellows = Fellows::load(&tree)?;
+        let leases = Arc::new(leases);
         let pending = Arc::new(Pending {
             name: name.into(),
             tree,
-            leases: Arc::new(leases),
+            own_lease: OwnLease::new(leases.clone()),
+            leases,
             seen: RwLock::new(seen),
             differs: AtomicBool::new(false),
             turn: Mutex::new(state),
@@ -325,6 +329,11 @@ impl Pending {
     /// The leases on what is seen here.
     pub fn leases(&self) -> &Arc<LeaseTable> {
         &self.leases
+    }
+
+    /// The leases of this site.
+    pub fn own_lease(&self) -> &OwnLease {
+        &self.own_lease
     }
 
     /// The copy below.
@@ -523,6 +532,11 @@ impl Pending {
     /// What the home said of this site, if it was ever asked.
     pub fn enlisted(&self) -> Option<Enlisted> {
         self.seen().enlisted
+    }
+
+    /// The number of the last change that was made.
+    pub fn last_made(&self) -> u64 {
+        lock(&self.progress).made
     }
 
     /// How many changes the home does not have yet.

@@ -6,7 +6,9 @@
 
 use super::Volume;
 use super::away::Elsewhere;
+use super::followers::names_of;
 use super::notes::Touch;
+use super::own_lease::lost_error;
 use super::plain::{look, seen};
 use super::quota::{self, Parts};
 use super::view_away::shown_path;
@@ -104,7 +106,14 @@ impl Store for VolumeStore {
     }
 
     fn settle(&self) {
-        self.volume.shared.leases.settle(self.holder);
+        self.volume.shared.settle(self.holder);
+    }
+
+    fn catch_up(&self) -> Result<bool, Error> {
+        let leases = &self.volume.shared.site_leases;
+        let had_to_ask = !leases.may_read_here();
+        let lost = leases.flush(None);
+        if lost.is_empty() { Ok(had_to_ask) } else { Err(lost_error(&names_of(&self.volume.tree, &lost)?)) }
     }
 }
 
@@ -145,7 +154,7 @@ impl VolumeDir {
 
     fn flush_and_settle(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self.volume.flush_with(work)?;
-        self.volume.shared.leases.settle(self.holder);
+        self.volume.shared.settle(self.holder);
         Ok(())
     }
 

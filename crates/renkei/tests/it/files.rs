@@ -10,7 +10,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::decode;
-use renkei_core::wire::file::{Answer, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame};
+use renkei_core::wire::file::{
+    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame,
+};
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
 use std::fs;
@@ -299,6 +301,7 @@ fn opened(federation: &Federation) -> (renkei::mover::dial::Session, Ticket) {
         key: [NEXT_KEY.fetch_add(1, Ordering::Relaxed); 16],
         leases: false,
         locks: [9; 16],
+        consistency: Consistency::default(),
     };
     let ticket = session.ask_open(Request::OpenFiles(open)).unwrap().ticket;
     (session, ticket)

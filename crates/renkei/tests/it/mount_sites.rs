@@ -366,3 +366,59 @@ fn an_older_draft_of_the_home_stands_beside_what_the_follower_closed() {
 fn an_older_draft_of_a_follower_stands_beside_what_the_home_closed() {
     publish_late(1);
 }
+
+/// Writes a file at one side and opens it once at the other, right after it was closed.
+fn open_after_close(sites: &Sites, round: usize) {
+    let (writer, reader) = (round % 2, 1 - round % 2);
+    let name = format!("file-{}", round % 5);
+    let content = noise(round as u64, 500 + round);
+    // The other side has looked for it: it is missing in the first rounds, and of an older version in later ones.
+    let before = fs::read(sites.path(reader, &name));
+    assert_eq!(before.is_ok(), round > 5, "{before:?}");
+    let begun = Instant::now();
+    let file = File::create(sites.path(writer, &name)).unwrap();
+    file.write_all_at(&content, 0).unwrap();
+    close(file).unwrap();
+    let closed = begun.elapsed();
+    sites.tick();
+    let seen = fs::read(sites.path(reader, &name));
+    println!("round {round}: close {closed:?}, open {:?}", begun.elapsed() - closed);
+    assert!(
+        seen.is_ok_and(|seen| seen == content),
+        "round {round}: an open at side {reader} after the close"
+    );
+    assert!(sites.names(reader).contains(&name), "round {round}: the directory at side {reader}");
+}
+
+#[test]
+fn an_open_sees_what_was_closed_at_the_other_site_before() {
+    let Some(sites) = Sites::new() else { return };
+    (1..=30).for_each(|round| open_after_close(&sites, round));
+    sites.settle();
+    assert_eq!((sites.names(0).len(), sites.names(1).len()), (6, 6), "no conflict copies");
+}
+
+/// Reads at a side for some seconds while nobody writes: it has a lease then, and asks nobody.
+fn read_in_peace(sites: &Sites, side: usize, name: &str, expected: &[u8]) {
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        sites.tick();
+        assert!(fs::read(sites.path(side, name)).is_ok_and(|seen| seen == expected), "at side {side}");
+        thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn an_open_sees_what_was_closed_after_a_time_in_which_nobody_wrote() {
+    let Some(sites) = Sites::new() else { return };
+    let mut content = b"the first".to_vec();
+    fs::write(sites.path(0, FILE), &content).unwrap();
+    for round in 0..4 {
+        let (writer, reader) = (round % 2, 1 - round % 2);
+        sites.await_content(reader, FILE, &content);
+        read_in_peace(&sites, reader, FILE, &content);
+        content = format!("round {round}").into_bytes();
+        fs::write(sites.path(writer, FILE), &content).unwrap();
+        assert_eq!(fs::read(sites.path(reader, FILE)).unwrap(), content, "round {round} at side {reader}");
+    }
+}
