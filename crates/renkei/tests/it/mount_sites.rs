@@ -38,8 +38,13 @@ struct Point {
 
 impl Point {
     fn mount(site: &Site, at: PathBuf) -> Point {
+        Point::mount_with(site, at, "close-to-open")
+    }
+
+    fn mount_with(site: &Site, at: PathBuf, consistency: &str) -> Point {
         fs::create_dir(&at).unwrap();
-        let (status, told) = site.json(&["mount", "/genome", at.to_str().unwrap()]);
+        let words = ["mount", "--consistency", consistency, "/genome", at.to_str().unwrap()];
+        let (status, told) = site.json(&words);
         assert_eq!(status, 0, "{told}");
         Point { at, process: i32::try_from(told["process"].as_u64().unwrap()).unwrap() }
     }
@@ -375,14 +380,11 @@ fn open_after_close(sites: &Sites, round: usize) {
     // The other side has looked for it: it is missing in the first rounds, and of an older version in later ones.
     let before = fs::read(sites.path(reader, &name));
     assert_eq!(before.is_ok(), round > 5, "{before:?}");
-    let begun = Instant::now();
     let file = File::create(sites.path(writer, &name)).unwrap();
     file.write_all_at(&content, 0).unwrap();
     close(file).unwrap();
-    let closed = begun.elapsed();
     sites.tick();
     let seen = fs::read(sites.path(reader, &name));
-    println!("round {round}: close {closed:?}, open {:?}", begun.elapsed() - closed);
     assert!(
         seen.is_ok_and(|seen| seen == content),
         "round {round}: an open at side {reader} after the close"
@@ -421,4 +423,78 @@ fn an_open_sees_what_was_closed_after_a_time_in_which_nobody_wrote() {
         fs::write(sites.path(writer, FILE), &content).unwrap();
         assert_eq!(fs::read(sites.path(reader, FILE)).unwrap(), content, "round {round} at side {reader}");
     }
+}
+
+/// A process that stands still until this goes.
+struct Stopped(i32);
+
+impl Stopped {
+    fn stop(pid: u32) -> Stopped {
+        let pid = i32::try_from(pid).unwrap();
+        // SAFETY: a signal to a process that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::kill(self.0, libc::SIGCONT) };
+    }
+}
+
+/// Whether a site tells of another one that is lost.
+fn tells_of_a_lost_site(site: &Site) -> bool {
+    let (_, status) = site.json(&["status"]);
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|condition| condition["code"] == "RK-NS-13")
+}
+
+/// The follower writes, and stands still before it gave its lease back: it may have closed what nobody else has.
+#[test]
+fn a_site_that_is_lost_while_it_writes_is_told_of_and_stops_no_other() {
+    let Some(mut sites) = Sites::new() else { return };
+    let strict = sites.federation.scratch().join("strict");
+    sites.points.push(Point::mount_with(&sites.federation.kek, strict, "strict"));
+    fs::write(sites.path(1, FILE), "of titech").unwrap();
+    sites.settle();
+    fs::write(sites.path(1, "another"), "of titech").unwrap();
+    assert_eq!(fs::read(sites.path(2, FILE)).unwrap(), b"of titech", "all is reached");
+    let stopped = Stopped::stop(sites.federation.titech.pid());
+    let strict = fs::read(sites.path(2, FILE));
+    assert!(strict.is_err(), "nobody knows whether that is the newest: {strict:?}");
+    assert_eq!(fs::read(sites.path(0, FILE)).unwrap(), b"of titech");
+    fs::write(sites.path(0, "beside"), "of kek").unwrap();
+    until("kek tells of it", || {
+        sites.tick();
+        tells_of_a_lost_site(&sites.federation.kek)
+    });
+    drop(stopped);
+    until("titech is back", || {
+        sites.tick();
+        !tells_of_a_lost_site(&sites.federation.kek)
+    });
+    assert_eq!(fs::read(sites.path(2, FILE)).unwrap(), b"of titech");
+    sites.await_content(1, "beside", b"of kek");
+}
+
+/// A site that cannot reach the home goes on with what it has, and takes part again when it is back.
+#[test]
+fn a_site_that_is_cut_off_reads_and_writes_on() {
+    let Some(mut sites) = Sites::new() else { return };
+    fs::write(sites.path(1, FILE), "before").unwrap();
+    sites.settle();
+    sites.federation.kek.stop();
+    for round in 0..3 {
+        assert_eq!(fs::read(sites.path(1, FILE)).unwrap(), b"before", "{round}");
+        fs::write(sites.path(1, &format!("alone-{round}")), "of titech").unwrap();
+        sites.tick();
+    }
+    sites.federation.kek.restart();
+    for round in 0..3 {
+        sites.await_content(0, &format!("alone-{round}"), b"of titech");
+    }
+    fs::write(sites.path(0, FILE), "after").unwrap();
+    assert_eq!(fs::read(sites.path(1, FILE)).unwrap(), b"after");
 }
