@@ -113,7 +113,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Sites whose flush is waited for no longer count as lost.
+    /// Nobody waits any longer: sites that have not flushed count as lost.
     pub fn give_up(&mut self) {
         self.lost.extend(self.flushes.drain(..).map(|(site, _)| site));
     }
@@ -295,11 +295,11 @@ impl SiteLeases {
         ask.round != self.round || self.sites.get(&site).is_some_and(is_news)
     }
 
-    /// A site that may not write any more is not waited for, nor lost.
-    pub fn forget(&mut self, site: Origin) {
-        if let Some(one) = self.sites.get_mut(&site) {
-            (one.writes, one.recovery) = (None, None);
-        }
+    /// A site that may not write any more is not waited for, nor lost; tells whether it was.
+    pub fn forget(&mut self, site: Origin) -> bool {
+        let Some(one) = self.sites.get_mut(&site).filter(|one| one.writes.is_some()) else { return false };
+        (one.writes, one.recovery) = (None, None);
+        true
     }
 }
 

@@ -82,6 +82,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use running::Transfers;
 use rustls::pki_types::CertificateDer;
+use site_leases::forget_writers;
 use snapshot::{Mark, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -381,6 +382,7 @@ impl Site {
         self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
+        forget_writers(now);
         let left = self.held.look(now);
         let trusted = |site: &SiteName| now.trust.card(site).is_some();
         self.circuits

@@ -7,21 +7,20 @@
 use super::Site;
 use super::access::Proof;
 use super::following::{ask, is_followed, may, spawn};
+use super::snapshot::Snapshot;
 use crate::catalogue::VolumeId;
 use crate::mover::Stop;
 use crate::mover::dial::Session;
-use crate::volume::followers::{follower_number, names_of};
+use crate::volume::followers::{follower_number, followers, names_of};
 use crate::volume::own_lease::Wanted;
 use crate::volume::pending::Pending;
 use crate::volume::{Facts, Volume};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::lease::site::LeaseAsk;
-use renkei_core::namespace::Origin;
 use renkei_core::path::SiteName;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Descent, VolumeReply};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,22 +39,27 @@ const RECORDS_WITHIN: Duration = Duration::from_secs(10);
 
 // ---- at the home -----------------------------------------------------------------------------------------------------
 
+/// Sites whose write grants were taken back are not waited for any more.
+pub(super) fn forget_writers(snapshot: &Snapshot) {
+    for (name, facts) in &snapshot.volumes {
+        let Some(Ok(volume)) = (!snapshot.follows(facts)).then(|| snapshot.volume(name)).flatten() else {
+            continue;
+        };
+        let leases = volume.site_leases();
+        let Ok(known) = followers(volume.tree()) else { continue };
+        let may_write = |site: &SiteName| may(facts, &Principal::Host(site.clone()), Need::Write);
+        for (_, origin) in known.into_iter().filter(|(site, _)| !may_write(site)) {
+            let forgotten = leases.forget(origin);
+            forgotten
+                .unwrap_or_else(|error| tracing::warn!(volume = name, %error, "a lease is not forgotten"));
+        }
+    }
+}
+
 impl Site {
     fn volume_with_leases(&self, id: VolumeId) -> Result<Arc<Volume>, Error> {
         let unknown = || Error::new(Code::VolumeUnknown, "lease", "volume", "");
         self.snapshot().volume_of(id).ok_or_else(unknown)?
-    }
-
-    /// Lost sites by name; one that may not write any more is none.
-    fn lost_sites(
-        &self,
-        facts: &Facts,
-        volume: &Volume,
-        lost: &BTreeSet<Origin>,
-    ) -> Result<Vec<SiteName>, Error> {
-        let mut named = names_of(volume.tree(), lost)?;
-        named.retain(|site| may(facts, &Principal::Host(site.clone()), Need::Write));
-        Ok(named)
     }
 
     /// Answers a follower that asks for its leases.
@@ -67,14 +71,11 @@ impl Site {
         patience: Duration,
         stop: &Stop,
     ) -> Result<VolumeReply, Error> {
-        let (facts, tree) = self.open_for(proof, id, Need::Read)?;
+        let (_, tree) = self.open_for(proof, id, Need::Read)?;
         let site = follower_number(&tree, proof.principal.site())?;
         let volume = self.volume_with_leases(id)?;
-        if !may(&facts, &proof.principal, Need::Write) {
-            volume.site_leases().forget(site);
-        }
-        let (given, lost) = volume.site_leases().renew(site, ask, patience, stop)?;
-        Ok(VolumeReply::Leases { given, lost: self.lost_sites(&facts, &volume, &lost)? })
+        let (given, lost) = volume.site_leases().renew(site, ask, patience, || stop.check())?;
+        Ok(VolumeReply::Leases { given, lost: names_of(volume.tree(), &lost)? })
     }
 
     /// Gives a follower a write lease.
@@ -87,13 +88,12 @@ impl Site {
 
     /// Tells a follower which record has all that was closed until now.
     pub(super) fn tell_last(&self, proof: &Proof, id: VolumeId) -> Result<VolumeReply, Error> {
-        let (facts, tree) = self.open_for(proof, id, Need::Read)?;
+        let (_, tree) = self.open_for(proof, id, Need::Read)?;
         let site = follower_number(&tree, proof.principal.site())?;
         let volume = self.volume_with_leases(id)?;
         let lost = volume.site_leases().flush(Some(site));
         volume.flush()?;
-        let lost = self.lost_sites(&facts, &volume, &lost)?;
-        Ok(VolumeReply::CaughtUp { last: tree.position()?.seq, lost })
+        Ok(VolumeReply::CaughtUp { last: tree.position()?.seq, lost: names_of(&tree, &lost)? })
     }
 }
 
@@ -263,13 +263,15 @@ impl Asker {
 
     fn acquire(&self, session: &mut Session) -> Result<(), Error> {
         let lease = self.pending.own_lease();
-        let asked = lease.moment();
-        match ask(session, AboutVolume::AcquireLease { volume: self.facts.id })? {
-            VolumeReply::WriteLease { epoch } if lease.on_acquired(asked, epoch) => Ok(()),
-            VolumeReply::WriteLease { .. } => {
-                Err(Error::new(Code::SiteLost, "lease", &self.name, "the answer took longer than a term"))
+        // Who waited for a site that is gone has a lease that is over; nobody is left to be waited for then.
+        for _ in 0..2 {
+            let asked = lease.moment();
+            match ask(session, AboutVolume::AcquireLease { volume: self.facts.id })? {
+                VolumeReply::WriteLease { epoch } if lease.on_acquired(asked, epoch) => return Ok(()),
+                VolumeReply::WriteLease { .. } => {}
+                other => return Err(violation("lease", format_args!("{other:?}"))),
             }
-            other => Err(violation("lease", format_args!("{other:?}"))),
         }
+        Err(Error::new(Code::SiteLost, "lease", &self.name, "the answers took longer than a term"))
     }
 }

@@ -5,7 +5,6 @@
 //! each of their opens asks. The tree keeps a note of the leases, for a home that is started anew.
 
 use crate::catalogue::VolumeTree;
-use crate::mover::Stop;
 use crate::store::leases::LeaseTable;
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::Moment;
@@ -34,18 +33,6 @@ struct Note {
     writers: Vec<Origin>,
 }
 
-/// A number that no home before had.
-///
-/// # Errors
-/// `SystemCall` if the system has no randomness.
-pub fn fresh_round() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    let failed = |_| Error::new(Code::SystemCall, "random", "site leases", "the generator failed");
-    aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
-    // A site that has heard of no home says 0.
-    Ok(u64::from_le_bytes(bytes) | 1)
-}
-
 /// The site leases of one volume.
 pub struct HomeLeases {
     tree: Arc<VolumeTree>,
@@ -63,6 +50,12 @@ struct State {
 }
 
 impl HomeLeases {
+    /// A number that no home before had, of some random bytes.
+    pub fn round(random: &[u8; 16]) -> u64 {
+        // A site that has heard of no home says 0.
+        u64::from_le_bytes(*random.first_chunk().expect("16 bytes are more than 8")) | 1
+    }
+
     /// Those of a volume; `round` is another number at each start.
     ///
     /// # Errors
@@ -131,13 +124,13 @@ impl HomeLeases {
     /// A site asks for its leases. Returns as soon as there is something for it to do.
     ///
     /// # Errors
-    /// `CatalogueFailed`, and why it is stopped.
+    /// `CatalogueFailed`, and why `go_on` says no.
     pub fn renew(
         &self,
         site: Origin,
         ask: &LeaseAsk,
         patience: Duration,
-        stop: &Stop,
+        go_on: impl Fn() -> Result<(), Error>,
     ) -> Result<(LeaseGiven, BTreeSet<Origin>), Error> {
         let until = self.now() + patience.min(MOST_PATIENCE);
         // Before the log is looked at: whoever changes something after that waits for the answer.
@@ -146,7 +139,7 @@ impl HomeLeases {
         state.leases.on_answers(site, ask, self.now());
         self.changed.notify_all();
         while !state.leases.has_news(site, ask) && self.now() < until {
-            stop.check()?;
+            go_on()?;
             let pause = until.saturating_sub(self.now()).min(Duration::from_millis(500));
             state = self.changed.wait_timeout(state, pause).expect("no thread panics while it holds it").0;
         }
@@ -220,8 +213,15 @@ impl HomeLeases {
     }
 
     /// A site may not write any more: nobody waits for it.
-    pub fn forget(&self, site: Origin) {
-        self.state().leases.forget(site);
-        self.changed.notify_all();
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn forget(&self, site: Origin) -> Result<(), Error> {
+        let mut state = self.state();
+        if state.leases.forget(site) {
+            self.note(&mut state)?;
+            self.changed.notify_all();
+        }
+        Ok(())
     }
 }

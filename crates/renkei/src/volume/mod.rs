@@ -73,7 +73,7 @@ use crate::store::local::{Access, LocalStore};
 use crate::store::marker::Identity;
 use care::UseRow;
 use claim::DirectoryClaim;
-use home_leases::{HomeLeases, fresh_round};
+use home_leases::HomeLeases;
 use keeper::{Keeper, Shared};
 use lineage::{Lineage, fresh_incarnation};
 use pending::{Pending, Refusal};
@@ -477,9 +477,10 @@ impl Volume {
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         // Once, before anybody asks: two who asked at a time would hear of two logs.
-        Lineage::of_home(&tree, fresh_incarnation()?)?;
+        let fresh = fresh_incarnation()?;
+        Lineage::of_home(&tree, fresh)?;
         let leases = Arc::new(leases);
-        let site_leases = HomeLeases::open(tree.clone(), leases.clone(), fresh_round()?)?;
+        let site_leases = HomeLeases::open(tree.clone(), leases.clone(), HomeLeases::round(&fresh))?;
         let shared = Arc::new(Shared::new(name, facts.scan_every_s, watch.ok(), hands, leases, site_leases));
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
