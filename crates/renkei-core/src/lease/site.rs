@@ -77,6 +77,8 @@ pub struct SiteLeases {
 struct Standing {
     /// End of its read lease.
     reads_until: Moment,
+    /// The record that it must have for one; unknown since others changed something. What it changes itself it has.
+    needs: Option<u64>,
     /// Its write lease until it is returned: the epoch, and when it ends.
     writes: Option<(u64, Moment)>,
     revoke: u64,
@@ -154,7 +156,8 @@ impl SiteLeases {
             *until = now + term;
         }
         let has_obeyed = ask.round == self.round && ask.revoked == one.revoke;
-        let reads = is_still && !others_write && ask.seq >= last && has_obeyed;
+        one.needs = if is_still && !others_write { one.needs.or(Some(last)) } else { None };
+        let reads = has_obeyed && one.needs.is_some_and(|needed| ask.seq >= needed);
         if reads {
             one.reads_until = now + term;
         }
@@ -198,11 +201,15 @@ impl SiteLeases {
         }
     }
 
-    /// Revokes the read leases of all other sites; none if nobody has one.
+    /// Something changes: revokes the read leases of all other sites; none if nobody has one.
     fn revoke_reads(&mut self, except: Option<Origin>, now: Moment) -> Option<Vec<(Origin, u64)>> {
         let mut revoked = Vec::new();
         for (site, one) in &mut self.sites {
-            if Some(*site) == except || one.reads_until <= now {
+            if Some(*site) == except {
+                continue;
+            }
+            one.needs = None;
+            if one.reads_until <= now {
                 continue;
             }
             if one.revoked == one.revoke {

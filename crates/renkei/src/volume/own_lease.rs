@@ -1,7 +1,7 @@
 //! The site leases of a followed volume at this site (rules: [`renkei_core::lease::site`]): who opens something or acknowledges a
 //! change waits here until the home was asked, if it has to be.
 //!
-//! Asking is done by threads of the site ([`crate::site::site_leases`]), which take what is wanted from here and note the answers.
+//! Asking is done by threads of the site (`site::site_leases`), which take what is wanted from here and note the answers.
 //! Questions of many openers that wait become one. While the home is not reached nobody waits: the site goes on with its copy, and
 //! says so.
 
