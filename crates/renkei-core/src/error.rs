@@ -427,6 +427,12 @@ codes! {
         "the site's administrator grants a new one: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
          with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
 
+    AuthorityReplaced = "RK-AUTH-27", Identity, Never, "the site replaced its authority, and the new one was not taken over here in time",
+        "exchange cards again: `renkei trust export > SITE.site` at the site, `renkei trust add SITE.site` at the PoP that says so, \
+         and compare the fingerprint by telephone; users: `renkei login`";
+    AuthorityRotating = "RK-AUTH-28", Identity, Never, "the site's authority is being replaced",
+        "nothing while partners take the new one over by themselves; `renkei site rotate-authority --finish` ends it";
+
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
         "correct the named line; docs/config.md has every field";

@@ -134,6 +134,16 @@ impl Home {
         self.pki_dir().join("ca.key")
     }
 
+    /// Key of the authority that is about to follow, until its certificate is in place.
+    pub fn ca_next_key(&self) -> PathBuf {
+        self.pki_dir().join("ca-next.key")
+    }
+
+    /// How the authority before handed over to the site's authority of this number.
+    pub fn handover_file(&self, number: u32) -> PathBuf {
+        self.pki_dir().join(format!("handover-{number}.toml"))
+    }
+
     /// Certificate of the PoP.
     pub fn host_cert(&self) -> PathBuf {
         self.pki_dir().join("host.pem")

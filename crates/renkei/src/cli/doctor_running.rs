@@ -103,7 +103,10 @@ impl Running {
         for card in trust.list() {
             let name = format!("authority of {}", card.site);
             let Ok(facts) = Facts::read(&card.authority) else { continue };
-            let remedy = format!("ask {} for its new card", card.site);
+            let remedy = match trust.own_site() == Some(&card.site) {
+                true => "`renkei site rotate-authority`".to_owned(),
+                false => format!("ask {} for its new card", card.site),
+            };
             let found = format!("valid until {}", utc(facts.not_after));
             match certificate_ends(&name, facts.not_after, now, &remedy) {
                 _ if self.tells_of("certificate", &name) => {}

@@ -120,7 +120,11 @@ impl Report for Done {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "logged in as {} until {}", self.principal, self.expires)?;
         for Site { site, change } in &self.sites {
-            let change = if *change == Added::New { "now known" } else { "has new endpoints" };
+            let change = match change {
+                Added::New => "now known",
+                Added::Replaced => "has a new authority",
+                Added::Updated | Added::Same => "has a new card",
+            };
             writeln!(out, "  site {site} {change}")?;
         }
         Ok(())

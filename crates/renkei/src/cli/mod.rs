@@ -66,6 +66,7 @@ mod restore;
 mod revoke;
 mod rm;
 mod rmdir;
+mod rotate_authority;
 mod route;
 mod row;
 mod rule;

@@ -6,21 +6,27 @@ use super::login::{self, socket};
 use super::output::{Report, print};
 use crate::home::Home;
 use crate::identity::authority::Authority;
+use crate::identity::card::SiteCard;
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::credential::Credential;
 use crate::identity::login::SshRoute;
+use crate::identity::rotation::is_of_another;
 use crate::identity::socket::{LINE_LIMIT, reply_line};
+use crate::identity::trust::{Added, Trust, home_of_user};
 use crate::identity::{issued, mounting};
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+/// How often a mount asks its site for cards that changed: an overlap of two authorities lasts a day at least.
+const CARDS_EVERY: Duration = Duration::from_secs(3600);
 /// How often a mount looks whether its credential is to be renewed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -198,9 +204,16 @@ impl Report for Listing {
 /// Starts the thread that renews the credential of this directory's mounts, as long as the process lives.
 pub(super) fn spawn_renewal(context: &Context) -> Result<(), Error> {
     let context = context.clone();
-    let mut last = None;
+    let (mut last, mut asked) = (None, None::<Instant>);
     let work = move || loop {
-        match renew_if_due(&context) {
+        let look = |asked: &mut Option<Instant>| {
+            if asked.is_none_or(|at| at.elapsed() >= CARDS_EVERY) {
+                take_cards(&context)?;
+                *asked = Some(Instant::now());
+            }
+            renew_if_due(&context)
+        };
+        match look(&mut asked) {
             Ok(()) => last = None,
             Err(error) => {
                 if last.as_ref() != Some(&error) {
@@ -216,10 +229,42 @@ pub(super) fn spawn_renewal(context: &Context) -> Result<(), Error> {
     thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "renewal", error))
 }
 
+/// Whether the site has replaced the authority that signed it: then it may be over sooner than it says.
+fn is_of_authority_before(home: &Home, credential: &Credential) -> Result<bool, Error> {
+    let site = credential.principal()?.site().clone();
+    let trust = Trust::load(&home_of_user(home, &site)?)?;
+    Ok(trust.card(&site).is_some_and(|card| is_of_another(&credential.chain[0], &card.authority)))
+}
+
+/// Takes over what changed about the sites that are known here, as a login would: a mount logs in nowhere.
+fn take_cards(context: &Context) -> Result<(), Error> {
+    let home = context.home()?;
+    let Some(credential) = Credential::of_mount(&home)? else { return Ok(()) };
+    let site = credential.principal()?.site().clone();
+    let mut trust = Trust::load(&home_of_user(&home, &site)?)?;
+    let mut session = dialler_of(context, &credential, &[&site])?.connect(&site)?;
+    let known: Vec<SiteName> = trust.list().map(|card| card.site.clone()).collect();
+    for other in known {
+        let card = match session.ask(Request::Card(other.clone())) {
+            Ok(Reply::Card(text)) => SiteCard::parse(&text)?,
+            Ok(reply) => return Err(violation("card", format_args!("{reply:?}"))),
+            // The site trusts it no more; whoever mounts it is told there.
+            Err(error) if error.code == Code::SiteUnknown => continue,
+            Err(error) => return Err(error),
+        };
+        match trust.add(card)? {
+            Added::Same | Added::New => {}
+            added => tracing::info!(site = %other, ?added, "a changed card was taken"),
+        }
+    }
+    Ok(())
+}
+
 fn renew_if_due(context: &Context) -> Result<(), Error> {
     let (home, now) = (context.home()?, SystemTime::now());
     let Some(credential) = Credential::of_mount(&home)? else { return Ok(()) };
-    if !mounting::is_due(&credential, now)? {
+    let is_due = mounting::is_due(&credential, now)? || is_of_authority_before(&home, &credential)?;
+    if !is_due {
         return Ok(());
     }
     let (site, key) = (credential.principal()?.site().clone(), mounting::request_again(&home)?);

@@ -1,12 +1,12 @@
-//! `renkei site`: what belongs to a site as a whole, its name above all.
+//! `renkei site`: what belongs to a site as a whole: its name and its authority.
 
-use super::Context;
+use super::{Context, rotate_authority};
 use crate::config::Config;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 
-/// Change what a site is known by
+/// Change what a site is known by: its authority, its name
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -22,11 +22,22 @@ enum Action {
         /// The new name
         name: String,
     },
+    /// Give the site a new authority; partners take it over by themselves
+    ///
+    /// The old authority vouches for the new one, and for some days both are good. Given again, the command says how far it is, or
+    /// does what a command that was killed has left.
+    #[command(
+        after_long_help = "Examples:\n  renkei site rotate-authority                 both are good for 30 days\n  renkei site \
+                           rotate-authority --finish        all have taken it over: the old one is over\n  renkei site \
+                           rotate-authority --now           the key may be known to others"
+    )]
+    RotateAuthority(rotate_authority::Args),
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Rename { name } => Err(rename(name, context)?),
+        Action::RotateAuthority(args) => rotate_authority::run(args, context),
     }
 }
 

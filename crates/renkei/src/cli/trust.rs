@@ -118,11 +118,11 @@ fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u
     let unreadable = |error| Error { subject: file.display().to_string(), ..error };
     let card = SiteCard::parse(&read_card(file)?).map_err(unreadable)?;
     let (site, fingerprint) = (card.site.clone(), card.fingerprint());
-    if trust.compare(&card)? != Added::Same && !yes {
+    if trust.compare_given(&card)? != Added::Same && !yes {
         confirm(&card, trust.card(&site), file)?;
     }
     let places = inside(&card);
-    let action = word(trust.add(card)?);
+    let action = word(trust.add_given(card)?);
     if action != word(Added::Same) && !places.is_empty() {
         eprintln!(
             "renkei: {site} is at {}, inside; this PoP leads others there only after `renkei trust allow-private {site}`",
@@ -155,6 +155,7 @@ pub(super) fn word(added: Added) -> &'static str {
     match added {
         Added::New => "added",
         Added::Updated => "updated",
+        Added::Replaced => "authority replaced",
         Added::Same => "unchanged",
     }
 }

@@ -3,15 +3,18 @@
 //!
 //! The key stays in `pki/ca.key`; it is ECDSA on P-256. Names are URIs (`renkei://kek/user/alice`); of a
 //! certificate request only the public key is used, every name is set here. Certificates start five minutes in
-//! the past so that a peer whose clock is a little behind takes them. Non-goals: intermediate authorities (the
-//! path length is 0) and names of other sites.
+//! the past so that a peer whose clock is a little behind takes them. An authority that follows another one puts the
+//! cross-certificate of the one before behind all it makes, so that partners that know only that one believe it
+//! ([`super::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
 
 use super::agency::{self, Sponsor};
-use super::certificate::{Facts, parse, parse_chain, serial_text, to_pem, unix_seconds};
+use super::certificate::{Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
 use super::delegation;
+use super::handover::{Handover, Origin};
 use super::issued::{self, Revoked};
 use super::mounting;
+use super::rotation;
 use super::secret;
 use super::trust::list_number;
 use crate::config::{Config, MAX_DELEGATION_DAYS};
@@ -40,6 +43,8 @@ const HOST_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub const USER_HOURS: u32 = 12;
 /// Longest life of a user's certificate in hours: a week.
 pub const MAX_USER_HOURS: u32 = 7 * 24;
+/// How often key and certificate of the authority are read again when they do not belong together.
+const READ_AGAIN: u32 = 3;
 /// How far before now a certificate starts.
 const BACKDATED: Duration = Duration::from_secs(5 * 60);
 /// Largest certificate request accepted.
@@ -50,12 +55,23 @@ pub struct Authority {
     site: SiteName,
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
+    /// What stands behind each certificate that it makes: its own, signed by the authority before, if there was one.
+    cross: Option<CertificateDer<'static>>,
+}
+
+/// The authority that follows another one, and what the one before signed for it.
+pub(super) struct Succession {
+    pub(super) next: Authority,
+    /// The hand-over, good from now on.
+    pub(super) handover: Handover,
+    /// The same cross-certificate, but over when it was made: it leads nobody any more and says what happened.
+    pub(super) notice: CertificateDer<'static>,
 }
 
 /// A certificate fresh from the authority.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// The certificate.
+    /// The certificate, and behind it how its authority follows the one before.
     pub pem: String,
     /// Lower-case hexadecimal.
     pub serial: String,
@@ -76,16 +92,35 @@ struct Names {
 impl Authority {
     /// Makes a new authority, in memory.
     pub fn create(site: &SiteName, now: SystemTime) -> Result<Self, Error> {
+        Self::self_signed(site, authority_params(&format!("{site}{AUTHORITY_OF}"), now, now + AUTHORITY_LIFE))
+    }
+
+    fn self_signed(site: &SiteName, params: CertificateParams) -> Result<Self, Error> {
         let key = generate_key()?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = named(&format!("{site}{AUTHORITY_OF}"));
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(random_serial());
-        params.not_before = (now - BACKDATED).into();
-        params.not_after = (now + AUTHORITY_LIFE).into();
         let certificate = params.self_signed(&key).map_err(defect)?.der().clone();
-        Ok(Authority { site: site.clone(), certificate, issuer: Issuer::new(params, key) })
+        let issuer = Issuer::new(params, key);
+        Ok(Authority { site: site.clone(), certificate, issuer, cross: None })
+    }
+
+    /// Makes the authority that follows this one, in memory. Certificates of this one are good for `keep`.
+    pub(super) fn succeed(&self, keep: Duration, now: SystemTime) -> Result<Succession, Error> {
+        let until = now + keep;
+        let until_unix = unix_seconds(until).unsigned_abs();
+        let origin = Origin::after(&self.site, &self.certificate, until_unix)?;
+        // Another name, because lists and certificates are told apart by the name of who signed them.
+        let name = format!("{}{AUTHORITY_OF} {}", self.site, origin.number);
+        let mut params = authority_params(&name, now, now + AUTHORITY_LIFE);
+        params.custom_extensions = vec![origin.extension()];
+        let mut next = Self::self_signed(&self.site, params)?;
+        let cross = |end: SystemTime| {
+            let params = authority_params(&name, now, end);
+            params.signed_by(next.issuer.key(), &self.issuer).map(|made| made.der().clone()).map_err(defect)
+        };
+        let notice = cross(now - Duration::from_secs(1))?;
+        let cross = if keep.is_zero() { notice.clone() } else { cross(until)? };
+        next.cross = Some(cross.clone());
+        let handover = Handover { previous: self.certificate.clone(), cross, until_unix };
+        Ok(Succession { next, handover, notice })
     }
 
     /// Reads the authority of the PoP in `home`.
@@ -96,18 +131,22 @@ impl Authority {
 
     /// The same where there is no configuration yet.
     pub fn load_of(home: &Home, site: &SiteName) -> Result<Self, Error> {
-        let (site, path) = (site.clone(), home.ca_key());
-        let missing = |path: &std::path::Path| {
-            Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
-        };
-        let key = secret::read(&path)?.ok_or_else(|| missing(&path))?;
-        let key = KeyPair::from_pem(&key).map_err(|error| bad_file(&path, &error))?;
         let path = home.ca_cert();
-        let pem = crate::home::read_text(&path, 64 * 1024)?.ok_or_else(|| missing(&path))?;
-        let certificate = parse_chain(&pem)?.remove(0);
-        check_name(&site, &certificate)?;
+        let mut tries = 0;
+        let (certificate, key) = loop {
+            let pem = crate::home::read_text(&path, 64 * 1024)?.ok_or_else(|| missing(&path))?;
+            let certificate = parse_chain(&pem)?.remove(0);
+            match key_of(home, &certificate) {
+                Ok(key) => break (certificate, key),
+                // Both may be replaced just now.
+                Err(error) if tries == READ_AGAIN => return Err(error),
+                Err(_) => tries += 1,
+            }
+        };
+        check_name(site, &certificate)?;
+        let cross = rotation::handover_to(home, site, &certificate)?.map(|handover| handover.cross);
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| bad_file(&path, &error))?;
-        Ok(Authority { site, certificate, issuer })
+        Ok(Authority { site: site.clone(), certificate, issuer, cross })
     }
 
     /// Writes certificate and key; refuses to replace an authority.
@@ -123,6 +162,11 @@ impl Authority {
         }
         secret::write(&home.ca_key(), &self.issuer.key().serialize_pem())?;
         write_file(&home.ca_cert(), self.certificate_pem().as_bytes(), 0o644)
+    }
+
+    /// The key, PEM; secret.
+    pub(super) fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
     }
 
     /// The site whose names this authority gives.
@@ -277,7 +321,8 @@ impl Authority {
         params.not_after = (now + life).into();
         let certificate = params.signed_by(key, &self.issuer).map_err(defect)?;
         let facts = Facts::read(certificate.der())?;
-        let pem = to_pem("CERTIFICATE", certificate.der());
+        let cross = self.cross.iter().map(|cross| to_pem("CERTIFICATE", cross));
+        let pem = std::iter::once(to_pem("CERTIFICATE", certificate.der())).chain(cross).collect();
         Ok(Issued { pem, serial: facts.serial, principal, not_after: facts.not_after })
     }
 
@@ -300,6 +345,11 @@ impl Authority {
         for serial in serials {
             issued::note_revoked(home, serial, now)?;
         }
+        self.publish_list(home, now)
+    }
+
+    /// Signs the list of all that was taken back anew.
+    pub(super) fn publish_list(&self, home: &Home, now: SystemTime) -> Result<(), Error> {
         let path = home.crl_file(&self.site);
         let last = std::fs::read(&path).ok().and_then(|der| list_number(&der).ok()).unwrap_or(0);
         let number = unix_seconds(now).unsigned_abs().max(last + 1);
@@ -307,6 +357,39 @@ impl Authority {
         make_private_dir(&home.crl_dir())?;
         write_file(&path, &list, 0o644)
     }
+}
+
+/// What the certificate of an authority says, whoever signs it.
+fn authority_params(name: &str, now: SystemTime, end: SystemTime) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.serial_number = Some(random_serial());
+    params.not_before = (now - BACKDATED).into();
+    params.not_after = end.into();
+    params
+}
+
+/// The key of an authority's certificate; while it is replaced, that may be the file of the next one.
+fn key_of(home: &Home, certificate: &CertificateDer<'_>) -> Result<KeyPair, Error> {
+    let wanted = public_key(certificate)?;
+    let mut first = None;
+    for path in [home.ca_key(), home.ca_next_key()] {
+        let Some(pem) = secret::read(&path)? else { continue };
+        let key = KeyPair::from_pem(&pem).map_err(|error| bad_file(&path, &error))?;
+        if key.subject_public_key_info() == wanted {
+            return Ok(key);
+        }
+        first.get_or_insert(path);
+    }
+    let path = first.ok_or_else(|| missing(&home.ca_key()))?;
+    let cause = "it is the key of another authority than pki/ca.pem";
+    Err(Error::new(Code::NotInitialised, "read authority", path.display(), cause))
+}
+
+fn missing(path: &std::path::Path) -> Error {
+    Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
 }
 
 /// Whether the certificate of an authority is that of the site which the configuration names.

@@ -5,14 +5,15 @@
 //! compare it over another way (telephone) than the card came. A card whose fingerprint does not fit is refused.
 //! Non-goal: secrecy; a card holds nothing secret.
 
-use super::certificate::{hex, parse, parse_chain, to_pem};
+use super::certificate::{parse, parse_chain, to_pem};
+use super::handover::{self, Handover, HandoverText};
 use crate::config::is_endpoint;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use std::time::SystemTime;
 
 /// Version of the format.
 const VERSION: u32 = 1;
@@ -32,6 +33,8 @@ pub struct SiteCard {
     pub via: Vec<SiteName>,
     /// Certificate of its authority.
     pub authority: CertificateDer<'static>,
+    /// How the authority before handed over to this one, if it is not the site's first.
+    pub handover: Option<Handover>,
     /// Its revocation list, DER; not checked here.
     pub revocation_list: Option<Vec<u8>>,
 }
@@ -48,6 +51,8 @@ struct CardText {
     ca: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     crl: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handover: Option<HandoverText>,
 }
 
 impl SiteCard {
@@ -74,6 +79,7 @@ impl SiteCard {
             via: self.via.clone(),
             ca: to_pem("CERTIFICATE", &self.authority),
             crl: self.revocation_list.as_ref().map(|der| to_pem("X509 CRL", der)),
+            handover: self.handover.as_ref().map(Handover::to_text),
         };
         let body = toml::to_string(&raw).expect("a card is plain data");
         format!(
@@ -96,9 +102,15 @@ impl SiteCard {
         self.endpoints.iter().cloned().chain(through).collect::<Vec<_>>().join(", ")
     }
 
+    /// The certificates of the authorities that may vouch for names of the site at a moment, the newest first.
+    pub fn authorities(&self, at: SystemTime) -> impl Iterator<Item = &CertificateDer<'static>> {
+        let live = self.handover.iter().filter(move |handover| handover.is_live(at));
+        std::iter::once(&self.authority).chain(live.map(|handover| &handover.previous))
+    }
+
     /// SHA-256 of the authority's certificate: `SHA256:ab:cd:...`.
     pub fn fingerprint(&self) -> String {
-        format!("SHA256:{}", hex(&Sha256::digest(&self.authority), ":"))
+        handover::fingerprint(&self.authority)
     }
 }
 
@@ -115,8 +127,10 @@ impl CardText {
         let [authority] = <[_; 1]>::try_from(chain).map_err(|_| bad("it has more than one certificate"))?;
         let revocation_list =
             self.crl.map(|pem| parse_list(&pem)).transpose().map_err(|cause| bad(&cause))?;
+        let handover = self.handover.map(HandoverText::into_handover).transpose();
+        let handover = handover.map_err(|error| bad(&error.cause))?;
         let (endpoints, via) = (self.endpoints, self.via);
-        let card = SiteCard { site: site.clone(), endpoints, via, authority, revocation_list };
+        let card = SiteCard { site: site.clone(), endpoints, via, authority, handover, revocation_list };
         if !card.fingerprint().eq_ignore_ascii_case(&self.fingerprint) {
             return Err(bad("the fingerprint is not that of the certificate: the card was altered"));
         }
@@ -154,7 +168,7 @@ fn check_authority(card: &SiteCard) -> Result<(), Error> {
     if certificate.issuer() != certificate.subject() || certificate.verify_signature(None).is_err() {
         return Err(bad("its authority did not sign itself"));
     }
-    Ok(())
+    card.handover.as_ref().map_or(Ok(()), |handover| handover.check(&card.site, &card.authority))
 }
 
 fn invalid(site: &str, cause: impl std::fmt::Display) -> Error {

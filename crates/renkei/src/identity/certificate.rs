@@ -56,6 +56,11 @@ impl Facts {
         })
     }
 
+    /// The last moment of validity of a certificate that is parsed already.
+    pub(super) fn read_end(certificate: &X509Certificate<'_>) -> SystemTime {
+        to_system_time(certificate.validity().not_after)
+    }
+
     /// The one principal the certificate names; a delegated certificate, which is not for every use, is refused.
     pub fn principal(&self) -> Result<Principal, Error> {
         let principal = Principal::parse_uri(self.name()?).map_err(|error| bad(error.cause))?;

@@ -187,7 +187,7 @@ pub(super) fn keep_at(
     let place = home_of_user(home, principal.site())?;
     let mut trust = Trust::load(&place)?;
     for card in &cards {
-        trust.compare(card)?;
+        trust.compare_given(card)?;
     }
     if !cards.iter().any(|card| card.site == *principal.site()) {
         return Err(bad(format!("it lacks the card of {}", principal.site())));
@@ -198,7 +198,7 @@ pub(super) fn keep_at(
     let mut sites = Vec::new();
     for card in cards {
         let site = card.site.clone();
-        match trust.add(card)? {
+        match trust.add_given(card)? {
             Added::Same => {}
             added => sites.push((site, added)),
         }

@@ -3,7 +3,8 @@
 //! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
 //! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
 //! as it, [`login`] hands certificates to local users, [`delegation`] makes those that transfers work with, [`agency`]
-//! those of agents, and [`mounting`] those of mounts. The rules of mapping are in `renkei_core::identity`.
+//! those of agents, and [`mounting`] those of mounts. [`rotation`] gives the site a new authority, and [`handover`] is what
+//! makes others believe it. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
 pub mod agency;
@@ -12,11 +13,13 @@ pub mod card;
 pub mod certificate;
 pub mod credential;
 pub mod delegation;
+pub mod handover;
 pub mod invitation;
 pub mod issued;
 pub mod login;
 pub mod map;
 pub mod mounting;
+pub mod rotation;
 pub mod secret;
 pub mod socket;
 #[cfg(test)]

@@ -40,18 +40,24 @@ pub(crate) fn card(authority: &Authority) -> SiteCard {
         endpoints: vec![format!("{}.example:7512", authority.site())],
         via: Vec::new(),
         authority: authority.certificate().clone(),
+        handover: None,
         revocation_list: None,
     }
 }
 
 /// A PoP's directory as `init` makes it, and its authority.
 pub(crate) fn pop(dir: &Path, name: &str) -> (Home, Authority) {
+    pop_at(dir, name, now())
+}
+
+/// The same, made at another moment.
+pub(crate) fn pop_at(dir: &Path, name: &str, now: SystemTime) -> (Home, Authority) {
     let home = Home::at(dir);
-    let authority = Authority::create(&site(name), now()).unwrap();
+    let authority = Authority::create(&site(name), now).unwrap();
     authority.store(&home).unwrap();
     std::fs::write(home.config_file(), format!("site = '{name}'\nlisten = '127.0.0.1:7512'\n")).unwrap();
     let endpoints = Config::load(&home).unwrap().announced_endpoints();
-    renew_host(&home, &authority, &endpoints, false, now()).unwrap();
+    renew_host(&home, &authority, &endpoints, false, now).unwrap();
     (home, authority)
 }
 

@@ -1,17 +1,22 @@
 //! Whom this place believes: its own site's card, the cards in `trust/`, and the newest revocation list of each.
 //!
 //! Guarantees: a card never silently replaces one with another fingerprint; a revocation list counts only if the
-//! site's own authority signed it and its number is higher than that of the one known. Non-goal: judging peers,
-//! see [`super::verify`].
+//! site's own authority signed it and its number is higher than that of the one known. A card with another authority
+//! replaces one only if the authority known here handed over to it ([`super::handover`]), while that is good or by the word of
+//! somebody who is believed. Non-goal: judging peers, see [`super::verify`].
 
 use super::card::{MAX_CARD_BYTES, SiteCard};
-use super::certificate::parse;
+use super::certificate::{parse, parse_chain};
+use super::handover::{Handover, number_of};
+use super::rotation;
 use crate::config::Config;
 use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use std::collections::BTreeMap;
+use rustls::pki_types::CertificateDer;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 /// Largest revocation list accepted.
@@ -20,7 +25,8 @@ pub const MAX_LIST_BYTES: usize = 1 << 20;
 /// A revocation list whose signature was checked.
 #[derive(Debug)]
 pub struct RevocationList {
-    number: u64,
+    /// Whether the site's authority of now signed it, and not the one before; then its number. A later one is higher.
+    rank: (bool, u64),
     der: Vec<u8>,
     parsed: webpki::CertRevocationList<'static>,
 }
@@ -31,8 +37,10 @@ pub struct RevocationList {
 pub enum Added {
     /// The site was not known.
     New,
-    /// The site was known by the same authority; its endpoints changed.
+    /// The site was known by the same authority; its endpoints changed, or what it says of its authority before.
     Updated,
+    /// The site was known by another authority, which handed over to this one.
+    Replaced,
     /// Nothing new.
     Same,
 }
@@ -85,10 +93,11 @@ impl Trust {
     fn load_lists(&mut self) -> Result<(), Error> {
         for card in self.cards.values() {
             let path = self.home.crl_file(&card.site);
-            let kept = read_list(&path)?.map(|der| RevocationList::check(card, der)).transpose()?;
+            let kept = read_list(&path)?.filter(|der| !is_of_older(card, der));
+            let kept = kept.map(|der| RevocationList::check(card, der)).transpose()?;
             let carried =
                 card.revocation_list.clone().map(|der| RevocationList::check(card, der)).transpose()?;
-            let newest = [kept, carried].into_iter().flatten().max_by_key(|list| list.number);
+            let newest = [kept, carried].into_iter().flatten().max_by_key(|list| list.rank);
             if let Some(list) = newest {
                 self.lists.insert(card.site.clone(), list);
             }
@@ -131,7 +140,12 @@ impl Trust {
 
     /// A site's revocation list and its number.
     pub fn revocation_list(&self, site: &SiteName) -> Option<(u64, &[u8])> {
-        self.lists.get(site).map(|list| (list.number, &list.der[..]))
+        self.lists.get(site).map(|list| (list.rank.1, &list.der[..]))
+    }
+
+    /// Whether the list kept of a site is signed by its authority of now; so is none.
+    pub fn list_is_of_now(&self, site: &SiteName) -> bool {
+        self.lists.get(site).is_none_or(|list| list.rank.0)
     }
 
     pub(super) fn parsed_list(&self, site: &SiteName) -> Option<&webpki::CertRevocationList<'static>> {
@@ -141,14 +155,29 @@ impl Trust {
     /// Trusts a site from now on and keeps its card.
     ///
     /// # Errors
-    /// `CardConflict` if the site is known by another authority; nothing is changed then.
+    /// `CardConflict` if the site is known by another authority that did not hand over to this one, `AuthorityReplaced` if the time
+    /// for that is over; nothing is changed then.
     pub fn add(&mut self, card: SiteCard) -> Result<Added, Error> {
+        self.keep(card, Some(SystemTime::now()))
+    }
+
+    /// The same for a card that somebody gave who is believed: a person who compared the fingerprint, or the own site's PoP at a
+    /// login. A hand-over that is over counts then.
+    ///
+    /// # Errors
+    /// `CardConflict`.
+    pub fn add_given(&mut self, card: SiteCard) -> Result<Added, Error> {
+        self.keep(card, None)
+    }
+
+    fn keep(&mut self, card: SiteCard, at: Option<SystemTime>) -> Result<Added, Error> {
         let carried = card.revocation_list.clone();
-        let added = self.compare(&card)?;
+        let (added, card) = self.merge(card, at)?;
         if added != Added::Same && self.own.as_ref() != Some(&card.site) {
             make_dir(&self.home.trust_dir(), 0o755)?;
             write_file(&card_path(&self.home, &card.site), card.to_text().as_bytes(), 0o644)?;
             self.cards.insert(card.site.clone(), card.clone());
+            self.rank_list(&card)?;
         }
         if let Some(der) = carried {
             self.merge_crl(&card.site, &der)?;
@@ -156,18 +185,45 @@ impl Trust {
         Ok(added)
     }
 
+    /// The list that is kept is worth less once the authority that signed it was replaced.
+    fn rank_list(&mut self, card: &SiteCard) -> Result<(), Error> {
+        let Some(known) = self.lists.remove(&card.site) else { return Ok(()) };
+        if !is_of_older(card, &known.der) {
+            self.lists.insert(card.site.clone(), RevocationList::check(card, known.der)?);
+        }
+        Ok(())
+    }
+
     /// What adding `card` would do.
+    ///
+    /// # Errors
+    /// As [`Trust::add`].
     pub fn compare(&self, card: &SiteCard) -> Result<Added, Error> {
+        self.merge(card.clone(), Some(SystemTime::now())).map(|(added, _)| added)
+    }
+
+    /// The same for a card from somebody who is believed.
+    ///
+    /// # Errors
+    /// As [`Trust::add_given`].
+    pub fn compare_given(&self, card: &SiteCard) -> Result<Added, Error> {
+        self.merge(card.clone(), None).map(|(added, _)| added)
+    }
+
+    /// What adding `card` would do, and what is known of the site after it. Without a moment the hand-over may be over.
+    pub(crate) fn merge(&self, card: SiteCard, at: Option<SystemTime>) -> Result<(Added, SiteCard), Error> {
         if let Some(der) = &card.revocation_list {
-            RevocationList::check(card, der.clone())?;
+            RevocationList::check(&card, der.clone())?;
         }
-        let Some(known) = self.cards.get(&card.site) else { return Ok(Added::New) };
+        let Some(known) = self.cards.get(&card.site) else { return Ok((Added::New, card)) };
         if known.authority != card.authority {
-            let cause = format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
-            return Err(Error::new(Code::CardConflict, "add site card", &card.site, cause));
+            follow(known, &card, at)?;
+            return Ok((Added::Replaced, card));
         }
-        let same = known.endpoints == card.endpoints && known.via == card.via;
-        Ok(if same { Added::Same } else { Added::Updated })
+        // What ended stays ended, whoever shows an older card.
+        let handover = known.handover.clone().map(|handover| handover.or_shorter(card.handover.as_ref()));
+        let same = known.endpoints == card.endpoints && known.via == card.via && known.handover == handover;
+        Ok((if same { Added::Same } else { Added::Updated }, SiteCard { handover, ..card }))
     }
 
     /// Ends the trust in a site.
@@ -188,7 +244,7 @@ impl Trust {
     pub fn merge_crl(&mut self, site: &SiteName, der: &[u8]) -> Result<bool, Error> {
         let unknown = || Error::new(Code::SiteUnknown, "take revocation list", site, "");
         let list = RevocationList::check(self.cards.get(site).ok_or_else(unknown)?, der.to_vec())?;
-        if self.lists.get(site).is_some_and(|known| known.number >= list.number) {
+        if self.lists.get(site).is_some_and(|known| known.rank >= list.rank) {
             return Ok(false);
         }
         make_private_dir(self.home.state_dir())?;
@@ -200,19 +256,50 @@ impl Trust {
 }
 
 impl RevocationList {
-    /// Checks that the authority of `card` signed the list.
+    /// Checks that the authority of `card` signed the list, or the one before.
     fn check(card: &SiteCard, der: Vec<u8>) -> Result<Self, Error> {
         let bad = |cause: String| Error::new(Code::BadCertificate, "read revocation list", &card.site, cause);
-        let authority = parse(&card.authority)?;
         let list = parse_list(&der).map_err(bad)?;
-        if list.issuer() != authority.subject() || list.verify_signature(authority.public_key()).is_err() {
+        let is_of = |authority: &CertificateDer<'_>| -> Result<bool, Error> {
+            let authority = parse(authority)?;
+            let is_signed = list.verify_signature(authority.public_key()).is_ok();
+            Ok(list.issuer() == authority.subject() && is_signed)
+        };
+        let is_of_now = is_of(&card.authority)?;
+        let is_of_previous = card.handover.as_ref().map_or(Ok(false), |handover| is_of(&handover.previous))?;
+        if !is_of_now && !is_of_previous {
             return Err(bad("the site's authority did not sign it".into()));
         }
         let number = list_number(&der)?;
         let parsed =
             webpki::OwnedCertRevocationList::from_der(&der).map_err(|error| bad(error.to_string()))?;
-        Ok(RevocationList { number, der, parsed: parsed.into() })
+        Ok(RevocationList { rank: (is_of_now, number), der, parsed: parsed.into() })
     }
+}
+
+/// Whether a kept list names an authority of the site that is not known any more, so that nobody can tell whether it is good.
+fn is_of_older(card: &SiteCard, der: &[u8]) -> bool {
+    let names = |authority: &CertificateDer<'_>, list: &CertificateRevocationList<'_>| {
+        parse(authority).is_ok_and(|authority| authority.subject() == list.issuer())
+    };
+    let mut known = std::iter::once(&card.authority).chain(card.handover.iter().map(|one| &one.previous));
+    let Ok(list) = parse_list(der) else { return false };
+    let is_older = number_of(&card.authority).is_ok_and(|number| number > 1)
+        && !known.any(|authority| names(authority, &list));
+    if is_older {
+        tracing::warn!(site = %card.site, "a revocation list of an authority that was replaced twice is passed over");
+    }
+    is_older
+}
+
+/// Whether the authority of `known` handed over to that of `card`.
+fn follow(known: &SiteCard, card: &SiteCard, at: Option<SystemTime>) -> Result<(), Error> {
+    let both = || format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
+    let Some(handover) = &card.handover else {
+        return Err(Error::new(Code::CardConflict, "add site card", &card.site, both()));
+    };
+    let led = handover.lead(&card.site, &known.authority, at);
+    led.map_err(|error| Error { cause: format!("{}; {}", error.cause, both()), ..error })
 }
 
 fn parse_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {
@@ -272,10 +359,11 @@ fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
     let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), 64 * 1024)?) else {
         return Ok(None);
     };
-    let authority = super::certificate::parse_chain(&pem)?.remove(0);
+    let authority = parse_chain(&pem)?.remove(0);
     super::authority::check_name(site, &authority)?;
+    let handover: Option<Handover> = rotation::handover_to(home, site, &authority)?;
     let (endpoints, via) = (config.announced_endpoints(), config.reverse.clone());
-    Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, revocation_list: None }))
+    Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, handover, revocation_list: None }))
 }
 
 fn read_list(path: &Path) -> Result<Option<Vec<u8>>, Error> {

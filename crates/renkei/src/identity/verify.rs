@@ -1,12 +1,13 @@
 //! Judges a peer's certificate chain.
 //!
 //! The leaf names a principal; the principal's site decides which single authority may have vouched for it. A
-//! chain that is good under any other trusted authority is `ForeignName`: that site claimed a name not its own.
+//! chain that is good under any other trusted authority is `ForeignName`: that site claimed a name not its own. While a site
+//! replaces its authority there are two, the one before until the overlap is over ([`super::handover`]).
 //! Every reason to refuse has its own code, and the causes carry dates in UTC. The TLS handshake has proven
 //! before that the peer has the leaf's key (see [`super::tls`]).
 
 use super::card::SiteCard;
-use super::certificate::{Facts, utc};
+use super::certificate::{Facts, parse, utc};
 use super::issued::serial_bytes;
 use super::trust::Trust;
 use renkei_core::error::{Code, Error};
@@ -26,7 +27,7 @@ const OP: &str = "verify certificate";
 /// their scope.
 ///
 /// # Errors
-/// `UnknownAuthority`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`, `CertificateRevoked`, or
+/// `UnknownAuthority`, `AuthorityReplaced`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`, `CertificateRevoked`, or
 /// `BadCertificate` for all else; none goes away by trying again.
 pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime) -> Result<Principal, Error> {
     match verify_holder(chain, trust, now)? {
@@ -104,7 +105,12 @@ impl Judge<'_> {
             return Err(self.error(Code::UnknownAuthority, format!("the site {site} is not trusted here")));
         };
         match self.check(card, trust) {
-            Ok(()) => self.check_authority_dates(card).and_then(|()| self.check_parent(trust)),
+            Ok(authority) => {
+                self.check_authority_dates(card, authority)?;
+                self.check_serial(trust)?;
+                self.check_parent(trust)
+            }
+            Err(_) if let Some(error) = self.replaced(card) => Err(error),
             Err(error) if is_of_another(&error) => {
                 self.refuse_foreign(trust)?;
                 let known = card.fingerprint();
@@ -118,9 +124,30 @@ impl Judge<'_> {
         }
     }
 
-    /// Verifies under the one authority of `card`.
-    fn check(&self, card: &SiteCard, trust: &Trust) -> Result<(), webpki::Error> {
-        let anchors = [anchor_from_trusted_cert(&card.authority)?];
+    /// Verifies under the authority of `card`, else under the one before while that is good; tells which it was.
+    fn check<'c>(
+        &self,
+        card: &'c SiteCard,
+        trust: &Trust,
+    ) -> Result<&'c CertificateDer<'static>, webpki::Error> {
+        let mut last = webpki::Error::UnknownIssuer;
+        for authority in card.authorities(self.now) {
+            match self.check_under(authority, card, trust) {
+                Ok(()) => return Ok(authority),
+                Err(error) if is_of_another(&error) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    fn check_under(
+        &self,
+        authority: &CertificateDer<'_>,
+        card: &SiteCard,
+        trust: &Trust,
+    ) -> Result<(), webpki::Error> {
+        let anchors = [anchor_from_trusted_cert(authority)?];
         let lists: Vec<_> = trust.parsed_list(&card.site).into_iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
             // A list may be old where a site is cut off; an old one is better than none.
@@ -140,13 +167,57 @@ impl Judge<'_> {
     }
 
     /// An authority's own expiry, which chain building does not look at.
-    fn check_authority_dates(&self, card: &SiteCard) -> Result<(), Error> {
-        let dates = Facts::read(&card.authority)?;
+    fn check_authority_dates(&self, card: &SiteCard, authority: &CertificateDer<'_>) -> Result<(), Error> {
+        let dates = Facts::read(authority)?;
         if self.now <= dates.not_after {
             return Ok(());
         }
         let cause = format!("the authority of {} expired on {}", card.site, utc(dates.not_after));
         Err(self.error(Code::CertificateExpired, cause))
+    }
+
+    /// The site's one list counts for all its certificates, whichever of its authorities signed them.
+    fn check_serial(&self, trust: &Trust) -> Result<(), Error> {
+        let Some(list) = trust.parsed_list(self.principal.site()) else { return Ok(()) };
+        match list.find_serial(&serial_bytes(&self.facts.serial)) {
+            Ok(None) => Ok(()),
+            _ => Err(self.revoked()),
+        }
+    }
+
+    /// What is wrong if it is that the site replaced its authority: what the one before signed is over, or the new one was not
+    /// taken over here in time.
+    fn replaced(&self, card: &SiteCard) -> Option<Error> {
+        if let Some(handover) = card.handover.as_ref().filter(|handover| !handover.is_live(self.now)) {
+            let old = parse(&handover.previous).ok()?;
+            let leaf = parse(self.leaf).ok()?;
+            if leaf.issuer() == old.subject() && leaf.verify_signature(Some(old.public_key())).is_ok() {
+                let until = utc(handover.until());
+                let cause = format!("{} replaced the authority that signed it, which was good until {until}", card.site);
+                let delegated = self.facts.scope.is_some();
+                let code = if delegated { Code::DelegationExpired } else { Code::CertificateExpired };
+                return Some(self.error(code, cause));
+            }
+        }
+        self.not_taken_over(card)
+    }
+
+    /// The chain shows how the authority known here handed over to another one, and the time for that is over.
+    fn not_taken_over(&self, card: &SiteCard) -> Option<Error> {
+        let known = parse(&card.authority).ok()?;
+        let is_over = |cross: &CertificateDer<'_>| {
+            let (cross, leaf) = (parse(cross).ok()?, parse(self.leaf).ok()?);
+            let is_ours = cross.is_ca() && cross.verify_signature(Some(known.public_key())).is_ok();
+            let is_led = leaf.verify_signature(Some(cross.public_key())).is_ok();
+            let end = Facts::read_end(&cross);
+            (is_ours && is_led && end < self.now).then_some(())
+        };
+        self.intermediates.iter().find_map(is_over)?;
+        let cause = format!(
+            "{} has replaced its authority, and the new one was not taken over here while that went by itself",
+            card.site
+        );
+        Some(self.error(Code::AuthorityReplaced, cause))
     }
 
     /// A delegated certificate falls with the one by which it was asked for.
@@ -189,12 +260,14 @@ impl Judge<'_> {
                 let cause = format!("it is valid from {}; here it is {now}", utc(self.facts.not_before));
                 self.error(Code::CertificateNotYetValid, cause)
             }
-            webpki::Error::CertRevoked => {
-                let cause = format!("{} took back serial {}", self.principal.site(), self.facts.serial);
-                self.error(Code::CertificateRevoked, cause)
-            }
+            webpki::Error::CertRevoked => self.revoked(),
             other => self.error(Code::BadCertificate, other.to_string()),
         }
+    }
+
+    fn revoked(&self) -> Error {
+        let cause = format!("{} took back serial {}", self.principal.site(), self.facts.serial);
+        self.error(Code::CertificateRevoked, cause)
     }
 
     fn error(&self, code: Code, cause: String) -> Error {

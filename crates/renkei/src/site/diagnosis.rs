@@ -33,6 +33,7 @@ pub(super) type Source = fn(&Arc<Site>, &Snapshot) -> Vec<Finding>;
 pub(super) const SOURCES: &[Source] = &[
     configuration,
     certificates,
+    rotation,
     storages,
     own_disk,
     buffer,
@@ -87,12 +88,46 @@ fn certificates(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let authorities = snapshot.trust.list().filter_map(|card| {
         let end = Certificate::read(&card.authority).ok()?.not_after;
         let remedy = match card.site == snapshot.site {
-            true => "make a new authority and exchange cards with all partners".to_owned(),
+            true => "`renkei site rotate-authority`".to_owned(),
             false => format!("ask {} for its new card, then `renkei trust add CARD`", card.site),
         };
         certificate_ends(&format!("authority of {}", card.site), end, now, &remedy)
     });
     own.into_iter().chain(authorities).collect()
+}
+
+/// An authority that is being replaced, and partners that did not take the new one over while that went by itself.
+fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else { return Vec::new() };
+    let untold = site.untold().clone();
+    let until = utc(handover.until());
+    let mut found = Vec::new();
+    if handover.is_live(SystemTime::now()) {
+        let waiting: Vec<_> = untold.keys().map(SiteName::as_str).collect();
+        let partners = match waiting.is_empty() {
+            true => "all partners have taken the new one over".to_owned(),
+            false => format!("not taken over yet by {}", waiting.join(", ")),
+        };
+        let cause = format!("the one before is good until {until}; {partners}");
+        let error = Error::new(Code::AuthorityRotating, "look", &snapshot.site, cause);
+        found.push(Finding::of("authority", "", Severity::Info, &error));
+    }
+    let left = untold.iter().filter_map(|(partner, error)| Some((partner, error.as_ref()?)));
+    let left = left.filter(|(_, error)| refuses_authority(error.code));
+    found.extend(left.map(|(partner, error)| {
+        let own = &snapshot.site;
+        Finding::of("authority", partner.as_str(), Severity::Warning, error)
+            .saying(&format!("{partner} has not taken the new authority of this site over, and does not by itself any more"))
+            .mended_by(format!(
+                "here `renkei trust export > {own}.site`; at {partner} `renkei trust add {own}.site`, with the fingerprint \
+                 compared by telephone"
+            ))
+    }));
+    found
+}
+
+fn refuses_authority(code: Code) -> bool {
+    matches!(code, Code::AuthorityReplaced | Code::UnknownAuthority | Code::CardConflict)
 }
 
 /// What to say of a certificate that ends then.

@@ -15,6 +15,7 @@ use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::credential::{Credential, KeyRequest};
 use crate::identity::secret;
+use crate::identity::rotation::is_of_another;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error, Kind, Retry};
@@ -193,9 +194,12 @@ impl Export {
     }
 
     fn renew_if_due(&self, session: &mut Session) -> Result<(), Error> {
-        let end = self.own_credential()?.facts()?.not_after;
-        let left = end.duration_since(SystemTime::now()).unwrap_or_default();
-        match left > AGENT_LIFE * 2 / 3 {
+        let own = self.own_credential()?;
+        let left = own.facts()?.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+        // What the authority before signed may be over sooner than it says.
+        let trust = Trust::load(&self.home)?;
+        let is_of_now = trust.card(&self.site).is_none_or(|card| !is_of_another(&own.chain[0], &card.authority));
+        match is_of_now && left > AGENT_LIFE * 2 / 3 {
             true => Ok(()),
             false => self.enlist(session),
         }
@@ -227,9 +231,12 @@ impl Export {
 
     /// Has the card of the own site here, from the login or from the last time.
     fn keep_own_card(&self) -> Result<(), Error> {
-        let known = match Trust::load(&home_of_user(&self.user, &self.site)?)?.export(&self.site) {
-            Some(card) => Some(card),
-            None => Trust::load(&self.home)?.export(&self.site),
+        let login = Trust::load(&home_of_user(&self.user, &self.site)?)?.export(&self.site);
+        let own = Trust::load(&self.home)?;
+        let known = match login {
+            // A login from before the site replaced its authority says less than what was told since.
+            Some(card) if own.merge(card.clone(), None).is_ok() => Some(card),
+            login => own.export(&self.site).or(login),
         };
         let none = || Error::new(Code::SiteUnknown, "look up site", &self.site, "log in anew");
         self.write_own_card(known.ok_or_else(none)?)
@@ -292,7 +299,7 @@ impl Export {
         write_changed(&path, text)
     }
 
-    /// The endpoints of the own site may change, its authority not.
+    /// The endpoints of the own site may change, its authority only to one that it handed over to.
     fn take_own_card(&self, text: &[u8]) -> Result<(), Error> {
         let card = SiteCard::parse(&String::from_utf8_lossy(text))?;
         Trust::load(&self.home)?.compare(&SiteCard { revocation_list: None, ..card.clone() })?;

@@ -1,10 +1,11 @@
-//! Partners learn by themselves what changes about this site: where it is reached.
+//! Partners learn by themselves what changes about this site: where it is reached, and its authority when that is replaced.
 //!
 //! When a site's card changes, also while the PoP does not run, each site that it trusts then is told the new one, again and
 //! again until the partner has taken it. Who comes to be trusted later got the card by an introduction or by hand.
 //! The partner believes it because the session proves the site's PoP, and because the authority is the one it knows.
 //! Guarantee: an address that leads into the partner's own network, which strangers could misuse, is not taken without the
-//! administrator's word, unless the site was reached there before.
+//! administrator's word, unless the site was reached there before. Nor is another authority, unless the one that is trusted
+//! handed over to it (`identity::handover`).
 
 use super::Site;
 use super::access::Proof;
@@ -21,8 +22,8 @@ use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often it is looked whether the card is another one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -39,9 +40,20 @@ struct Telling {
     card: Option<String>,
     /// Partners that have not taken this card yet.
     waiting: BTreeSet<SiteName>,
-    /// Who of them could not be told, when, and how long the next pause is.
-    failed: BTreeMap<SiteName, (Instant, Duration)>,
+    /// Who of them could not be told.
+    failed: BTreeMap<SiteName, Failed>,
 }
+
+/// How a partner could not be told.
+struct Failed {
+    at: Instant,
+    /// How long the next pause is.
+    pause: Duration,
+    error: Error,
+}
+
+/// The partners that have not taken the card yet, and why.
+pub(super) type Untold = BTreeMap<SiteName, Option<Error>>;
 
 /// Starts the thread that tells partners, as long as the PoP lives.
 pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
@@ -65,9 +77,11 @@ impl Telling {
         let now = site.last_snapshot();
         let Some(card) = now.trust.own_card().map(without_list) else { return };
         let (text, partners) = (card.to_text(), partners(&now));
-        let digest = blake3::hash(text.as_bytes()).to_hex().to_string();
+        let digest = digest(&text);
         if self.card.as_ref() != Some(&digest) {
-            if self.card.is_some() {
+            // A PoP that never looked before has told nobody of its new authority.
+            let is_handed_over = card.handover.as_ref().is_some_and(|one| one.is_live(SystemTime::now()));
+            if self.card.is_some() || is_handed_over {
                 self.waiting = partners.clone();
             }
             self.failed.clear();
@@ -81,19 +95,23 @@ impl Telling {
                 self.keep();
             }
         }
+        self.show(site);
+    }
+
+    /// Has the conditions know who waits, and why.
+    fn show(&self, site: &Site) {
+        let why = |partner: &SiteName| self.failed.get(partner).map(|failed| failed.error.clone());
+        *site.untold() = self.waiting.iter().map(|partner| (partner.clone(), why(partner))).collect();
     }
 
     /// Tells one partner, if it is time; whether it has taken the card.
     fn tell(&mut self, site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> bool {
         let failed = self.failed.get(partner);
-        if failed.is_some_and(|(at, pause)| at.elapsed() < *pause) {
+        if failed.is_some_and(|failed| failed.at.elapsed() < failed.pause) {
             return false;
         }
-        let pause = failed.map_or(FIRST_PAUSE, |(_, pause)| (2 * *pause).min(MAX_PAUSE));
-        let dialler = site.dialler(now);
-        let asked =
-            dialler.and_then(|dialler| dialler.connect(partner)?.ask(Request::TakeCard(text.to_owned())));
-        match asked {
+        let pause = failed.map_or(FIRST_PAUSE, |failed| (2 * failed.pause).min(MAX_PAUSE));
+        match tell(site, now, partner, text) {
             Ok(_) => {
                 tracing::info!(target: "audit", site = %partner, "told the site's new card");
                 self.failed.remove(partner);
@@ -104,7 +122,7 @@ impl Telling {
                     format!("or by hand: `renkei trust export` here, `renkei trust add` at {partner}");
                 let again_in_s = pause.as_secs();
                 tracing::warn!(site = %partner, %error, again_in_s, remedy, "a partner is not told the new card yet");
-                self.failed.insert(partner.clone(), (Instant::now(), pause));
+                self.failed.insert(partner.clone(), Failed { at: Instant::now(), pause, error });
                 false
             }
         }
@@ -119,16 +137,41 @@ impl Telling {
     }
 }
 
+/// Tells a partner the card, and what this site took back, because what the authority before signed of that is not for ever.
+fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
+    let mut session = site.dialler(now)?.connect(partner)?;
+    session.ask(Request::TakeCard(text.to_owned()))?;
+    match now.trust.revocation_list(&now.site) {
+        Some((_, list)) => session.ask(Request::Revocations(list.to_vec())).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The partners that have not taken this card of the site in `home`; nothing if its PoP has not seen this card yet.
+pub fn untold(home: &Home, card: &SiteCard) -> Option<BTreeSet<SiteName>> {
+    let told = Telling::read(home.clone());
+    (told.card? == digest(&without_list(card).to_text())).then_some(told.waiting)
+}
+
+fn digest(card: &str) -> String {
+    blake3::hash(card.as_bytes()).to_hex().to_string()
+}
+
 fn partners(now: &Snapshot) -> BTreeSet<SiteName> {
     now.trust.list().map(|card| card.site.clone()).filter(|site| *site != now.site).collect()
 }
 
 impl Site {
+    /// Partners that have not taken the card of this site yet.
+    pub(super) fn untold(&self) -> MutexGuard<'_, Untold> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the newer card of a site that is trusted, from its PoP.
     ///
     /// # Errors
     /// `NotAllowed` from anybody else, and for addresses that need the administrator's word; `CardConflict` if the authority is
-    /// another one.
+    /// another one to which the known one did not hand over, `AuthorityReplaced` if the time for that is over.
     pub fn take_card(&self, proof: &Proof, text: &str) -> Result<(), Error> {
         let refused = |cause: String| Error::new(Code::NotAllowed, "take site card", &proof.principal, cause);
         let Principal::Host(site) = &proof.principal else {
@@ -149,11 +192,19 @@ impl Site {
             tracing::warn!(target: "audit", %site, endpoint, "a changed card was not taken: a private address needs `renkei trust add`");
             return Err(refused(cause));
         }
-        let (before, after) = (known.places(), card.places());
-        if trust.add(card)? == Added::Updated {
-            tracing::info!(target: "audit", %site, before, after, "its new card was taken");
-            self.read_again();
+        let shown = |card: &SiteCard| format!("{}, {}", card.places(), card.fingerprint());
+        let (before, after) = (shown(&known), shown(&card));
+        let added = trust.add(card).inspect_err(|error| {
+            tracing::warn!(target: "audit", %site, %error, "a changed card was not taken");
+        })?;
+        match added {
+            Added::Same | Added::New => return Ok(()),
+            Added::Updated => tracing::info!(target: "audit", %site, before, after, "its new card was taken"),
+            Added::Replaced => {
+                tracing::info!(target: "audit", %site, before, after, "its new authority was taken over");
+            }
         }
+        self.read_again();
         Ok(())
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! Where the authority is beside the PoP nothing else is needed: the fresh certificate is a changed file, which the PoP reads as
 //! any, and partners believe it because they know the authority. Also when other endpoints are announced, because plain HTTPS
-//! clients look for these names in it. Guarantee: the key stays. Non-goal: a PoP without the authority's key, which is told
+//! clients look for these names in it, and when the site has another authority (`identity::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's key, which is told
 //! what to do by its conditions.
 
 use super::Site;
+use super::snapshot::Snapshot;
 use super::watch::spawn_every;
 use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::authority::{Authority, Issued, host_names, renew_host};
 use crate::identity::certificate::{Facts, hosts, parse_chain, utc};
+use crate::identity::rotation;
 use renkei_core::error::Error;
 use rustls::pki_types::CertificateDer;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +31,9 @@ const REST: Duration = Duration::from_secs(600);
 /// Those of the files.
 pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(), Error> {
     let Some(pem) = read_text(&home.host_cert(), 256 * 1024)? else { return Ok(()) };
+    if let Err(error) = complete_rotation(home, now) {
+        tracing::error!(code = %error.code, %error, "the change of the authority is not completed");
+    }
     let leaf = parse_chain(&pem)?.remove(0);
     renew_if_due(home, config, &leaf, now).map(drop)
 }
@@ -38,12 +43,17 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
     let rests: Mutex<Option<(Instant, Duration)>> = Mutex::default();
     let look = move |site: &Site| {
         let mut rests = rests.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = site.last_snapshot();
+        if is_of_rotation(&snapshot)
+            && let Err(error) = complete_rotation(site.home(), SystemTime::now())
+        {
+            tracing::error!(code = %error.code, %error, "the change of the authority is not completed");
+        }
         if rests.is_some_and(|(since, pause)| since.elapsed() < pause) {
             return;
         }
-        let now = site.last_snapshot();
-        let Some(leaf) = now.credential.chain.first() else { return };
-        *rests = match renew_if_due(site.home(), &now.config, leaf, SystemTime::now()) {
+        let Some(leaf) = snapshot.credential.chain.first() else { return };
+        *rests = match renew_if_due(site.home(), &snapshot.config, leaf, SystemTime::now()) {
             Ok(None) => None,
             Ok(Some(_)) => {
                 site.read_again();
@@ -57,6 +67,21 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
         };
     };
     spawn_every(site, "renewal", LOOK_EVERY, look)
+}
+
+/// Whether the PoP shows, or has signed its list by, another authority than that of now.
+fn is_of_rotation(now: &Snapshot) -> bool {
+    let Some(card) = now.trust.own_card().filter(|_| !now.is_agent()) else { return false };
+    let is_old = rotation::is_old(&now.credential.chain, &card.authority, card.handover.as_ref());
+    is_old || !now.trust.list_is_of_now(&now.site)
+}
+
+/// Does what a killed `renkei site rotate-authority` has left, where the authority's key is.
+fn complete_rotation(home: &Home, now: SystemTime) -> Result<(), Error> {
+    if rotation::complete(home, now)? {
+        tracing::info!(target: "audit", "the change of the site's authority was completed");
+    }
+    Ok(())
 }
 
 fn renew_if_due(

@@ -6,6 +6,7 @@
 
 use super::Site;
 use super::access::Proof;
+use super::introduction::without_list;
 use super::queue::{Active, Shown};
 use super::running::stop_soon;
 use super::snapshot::Snapshot;
@@ -57,7 +58,8 @@ impl Site {
             Ok(dialler) => dialler,
             Err(error) => return tracing::warn!(%error, "a revocation list is not told"),
         };
-        let tell = move || match tell(&dialler, &to, &list) {
+        let card = now.trust.own_card().map(|card| without_list(card).to_text()).unwrap_or_default();
+        let tell = move || match tell(&dialler, &to, &list, &card) {
             Ok(()) => tracing::info!(target: "audit", site = %to, "told what was revoked"),
             Err(error) => tracing::warn!(%error, "a revocation list was not told"),
         };
@@ -89,13 +91,18 @@ fn check((chain, at): &Shown, now: &Snapshot) -> Result<(), Error> {
     verify_holder(chain, &now.trust, *at).map(drop)
 }
 
-fn tell(dialler: &Dialler, to: &SiteName, list: &[u8]) -> Result<(), Error> {
+/// A site that does not know the authority which signed the list is told the card first.
+fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(), Error> {
     let mut pause = FIRST_PAUSE;
     for _ in 1..TRIES {
         let told =
             dialler.connect(to).and_then(|mut session| session.ask(Request::Revocations(list.to_vec())));
         match told {
             Ok(_) => return Ok(()),
+            Err(error) if error.code == Code::BadCertificate => {
+                let taken = dialler.connect(to).and_then(|mut session| session.ask(Request::TakeCard(card.into())));
+                tracing::debug!(?taken, "a site is told the card before the list");
+            }
             Err(error) => tracing::debug!(%error, "a revocation list is told again"),
         }
         std::thread::sleep(pause);

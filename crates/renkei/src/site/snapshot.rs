@@ -373,6 +373,9 @@ pub fn mark(home: &Home) -> Mark {
         home.crl_dir(),
         home.revoked_file(),
         home.host_cert(),
+        home.ca_cert(),
+        // Where the hand-over of an authority comes, under a name of its own.
+        home.pki_dir(),
     ];
     files.iter().map(|path| mark_of(path)).collect()
 }

@@ -193,6 +193,7 @@ fn evil() -> (SiteCard, Authority, SocketAddr) {
         endpoints: vec![address.to_string()],
         via: Vec::new(),
         authority: authority.certificate().clone(),
+        handover: None,
         revocation_list: None,
     };
     (card, authority, address)

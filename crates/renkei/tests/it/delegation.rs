@@ -509,6 +509,7 @@ fn no_other_authority_delegates_for_a_user() {
         endpoints: vec!["nagoya.example:7512".into()],
         via: Vec::new(),
         authority: forger.certificate().clone(),
+        handover: None,
         revocation_list: None,
     };
     raw::trust_card(&three.kek, &card);

@@ -397,6 +397,7 @@ fn a_name_that_does_not_resolve() {
         endpoints: vec!["no-such-host.invalid:7512".into()],
         via: Vec::new(),
         authority: authority.certificate().clone(),
+        handover: None,
         revocation_list: None,
     };
     raw::trust_card(titech, &card);

@@ -72,6 +72,7 @@ fn pretender(hub: &Site, address: SocketAddr) -> Authority {
         endpoints: vec![address.to_string()],
         via: Vec::new(),
         authority: authority.certificate().clone(),
+        handover: None,
         revocation_list: None,
     };
     raw::trust_card(hub, &card);

@@ -416,6 +416,7 @@ pub fn foreign_name(uris: &[&str]) -> (SiteCard, Credential) {
         endpoints: vec!["127.0.0.1:9".into()],
         via: Vec::new(),
         authority: ca,
+        handover: None,
         revocation_list: None,
     };
     (card, Credential::parse(&leaf, &key.serialize_pem(), path(b"test")).unwrap())
@@ -599,6 +600,7 @@ fn a_rule_for_all_users_of_a_site_leads_to_no_account_of_the_system() {
         endpoints: vec!["pop.evil.example:7512".into()],
         via: Vec::new(),
         authority: authority.certificate().clone(),
+        handover: None,
         revocation_list: None,
     };
     raw::trust_card(&kek, &card);

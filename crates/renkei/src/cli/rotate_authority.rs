@@ -1,0 +1,174 @@
+//! `renkei site rotate-authority`: the site gets a new authority, which partners take over by themselves.
+
+use super::Context;
+use super::confirm::confirm;
+use super::output::Report;
+use crate::home::Home;
+use crate::identity::card::SiteCard;
+use crate::identity::certificate::{unix_seconds, utc};
+use crate::identity::handover::LONGEST_OVERLAP;
+use crate::identity::rotation::{self, Outcome};
+use crate::identity::trust::Trust;
+use crate::site::partners;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_DAYS: u64 = LONGEST_OVERLAP.as_secs() / DAY.as_secs();
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Days for which certificates of the authority before stay good, 1 to 365
+    #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_DAYS))]
+    keep_days: u64,
+    /// No overlap, for a key that somebody else may have: what it signed is refused at once, and partners take the new card by hand
+    #[arg(long, conflicts_with_all = ["keep_days", "finish"])]
+    now: bool,
+    /// End the overlap of a rotation that is under way
+    #[arg(long, conflicts_with = "keep_days")]
+    finish: bool,
+    /// Do not ask about partners that must take the new card by hand then
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Serialize)]
+struct Rotated {
+    site: SiteName,
+    outcome: Outcome,
+    fingerprint: String,
+    /// Until when the authority before is good.
+    previous_until: String,
+    previous_until_unix: i64,
+    /// Whether it still is.
+    overlap: bool,
+    /// Partners that have not taken the new authority over, as far as the PoP knows.
+    not_taken_over: Vec<SiteName>,
+}
+
+pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let (home, now) = (context.home()?, context.now());
+    let (card, not_taken_over) = standing(&home)?;
+    let site = card.site.clone();
+    let op = "rotate authority";
+    let outcome = if args.finish {
+        confirm(args.yes, op, site.as_str(), &left_behind(&not_taken_over))?;
+        rotation::finish(&home, now)?
+    } else if args.now {
+        confirm(args.yes, op, site.as_str(), &cut_off(&partners_of(&home)?))?;
+        rotation::rotate(&home, Duration::ZERO, now)?
+    } else {
+        let keep = u32::try_from(args.keep_days).map_or(LONGEST_OVERLAP, |days| DAY * days);
+        rotation::rotate(&home, keep, now)?
+    };
+    context.output.done(&report(&home, outcome, now)?)?;
+    Ok(0)
+}
+
+/// The site's card of now, and which partners have not taken it.
+fn standing(home: &Home) -> Result<(SiteCard, Vec<SiteName>), Error> {
+    let trust = Trust::load(home)?;
+    let none = || Error::new(Code::NotInitialised, "rotate authority", home.config_dir().display(), "");
+    let card = trust.own_card().ok_or_else(none)?.clone();
+    // Where the PoP has not looked yet, nobody has it.
+    let untold = partners::untold(home, &card);
+    let all = || trust.list().map(|one| one.site.clone()).filter(|site| *site != card.site).collect();
+    let not_taken_over = untold.map_or_else(all, |sites| sites.into_iter().collect());
+    Ok((card, not_taken_over))
+}
+
+fn partners_of(home: &Home) -> Result<Vec<SiteName>, Error> {
+    let trust = Trust::load(home)?;
+    let sites = trust.list().map(|card| card.site.clone());
+    Ok(sites.filter(|site| trust.own_site() != Some(site)).collect())
+}
+
+fn named(sites: &[SiteName]) -> String {
+    sites.iter().map(SiteName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn left_behind(sites: &[SiteName]) -> Vec<String> {
+    let warning = || {
+        format!(
+            "{} did not take the new authority over yet, and after this must be given the new card by hand",
+            named(sites)
+        )
+    };
+    if sites.is_empty() { Vec::new() } else { vec![warning()] }
+}
+
+fn cut_off(partners: &[SiteName]) -> Vec<String> {
+    let users = "users, mounts and queued transfers of this site need new certificates at once: `renkei login`, `renkei \
+                 mount-credential grant`, `renkei renew ID`";
+    let partners = match partners.is_empty() {
+        true => None,
+        false => Some(format!(
+            "{} will refuse this site until each has been given the new card by hand",
+            named(partners)
+        )),
+    };
+    partners.into_iter().chain([users.to_owned()]).collect()
+}
+
+fn report(home: &Home, outcome: Outcome, now: SystemTime) -> Result<Rotated, Error> {
+    let (card, not_taken_over) = standing(home)?;
+    let none = || Error::new(Code::Internal, "rotate authority", &card.site, "there is no hand-over");
+    let handover = card.handover.as_ref().ok_or_else(none)?;
+    Ok(Rotated {
+        fingerprint: card.fingerprint(),
+        outcome,
+        previous_until: utc(handover.until()),
+        previous_until_unix: unix_seconds(handover.until()),
+        overlap: handover.is_live(now),
+        not_taken_over,
+        site: card.site,
+    })
+}
+
+impl Report for Rotated {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Rotated { site, fingerprint, previous_until, .. } = self;
+        let what = match self.outcome {
+            Outcome::Rotated => "has a new authority",
+            Outcome::Completed => "has a new authority; what an earlier command left was done",
+            Outcome::UnderWay => "has a new authority since an earlier command; nothing was changed",
+            Outcome::Finished => "has ended the overlap",
+        };
+        writeln!(out, "site {site} {what}")?;
+        writeln!(out, "  {fingerprint}")?;
+        match self.overlap {
+            true => self.write_overlap(out),
+            false => {
+                writeln!(out, "what the authority before signed is good for nothing since {previous_until}")?;
+                self.write_by_hand(out)
+            }
+        }
+    }
+}
+
+impl Rotated {
+    fn write_overlap(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "certificates of the authority before are good until {}, where they do not end sooner", self.previous_until)?;
+        match self.not_taken_over.is_empty() {
+            true => writeln!(out, "all partners have taken the new one over"),
+            false => {
+                let waiting = named(&self.not_taken_over);
+                writeln!(out, "the PoP tells partners, which take it over by themselves: {waiting}")?;
+                writeln!(out, "`renkei status` shows which have not yet")
+            }
+        }
+    }
+
+    fn write_by_hand(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.not_taken_over.is_empty() {
+            return Ok(());
+        }
+        let site = &self.site;
+        writeln!(out, "give the new card by hand to {}:", named(&self.not_taken_over))?;
+        writeln!(out, "  renkei trust export > {site}.site   here")?;
+        writeln!(out, "  renkei trust add {site}.site        there; compare the fingerprint by telephone")
+    }
+}

@@ -1,0 +1,398 @@
+//! How the authority of a site hands over to the next one.
+//!
+//! The certificate of an authority that is not the site's first says so itself, in an extension: for which site it is, the
+//! how many-th it is, which one it follows (SHA-256), and until when the certificates of that one are good. The one before signs
+//! a cross-certificate: name and key of the new one, until the same moment (RFC 4210, 4.4, "new with old"). Each vouches for the other:
+//! whoever trusts the old one is led to the new one, whoever knows the new one alone accepts what the old one signed.
+//!
+//! Guarantees: a hand-over is of one site, between these two authorities and in this direction. Non-goal: protection
+//! where the old key is known to others; who has it can hand over, too (docs/security.md).
+
+use super::certificate::{hex, parse, parse_chain, to_pem, utc};
+use super::delegation::{octet_string, octets};
+use rcgen::CustomExtension;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::wire::{decode, encode};
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use x509_parser::oid_registry::Oid;
+use x509_parser::prelude::X509Certificate;
+
+/// The extension with the origin: below 2.25, as that of a delegation.
+const ORIGIN_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x2a6d_5f10_c97b_43e5];
+/// Version of the extension.
+const VERSION: u8 = 1;
+/// Longest time for which two authorities of a site are good.
+pub const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where an authority comes from, as its certificate says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Origin {
+    version: u8,
+    pub(super) site: SiteName,
+    /// The first authority of a site, which has no origin, is number 1.
+    pub(super) number: u32,
+    /// SHA-256 of the certificate of the authority before.
+    previous: [u8; 32],
+    /// Until when certificates of the authority before are good, at most.
+    until_unix: u64,
+}
+
+/// The hand-over from the authority before to the one that a card names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// Certificate of the authority before.
+    pub previous: CertificateDer<'static>,
+    /// Name and key of the new authority, signed by the one before.
+    pub cross: CertificateDer<'static>,
+    /// Until when certificates of the one before are good, seconds since 1970.
+    pub until_unix: u64,
+}
+
+/// The text form in a card.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct HandoverText {
+    previous: String,
+    cross: String,
+    until_unix: u64,
+}
+
+impl Origin {
+    /// The origin of the authority that follows `previous`.
+    pub(super) fn after(
+        site: &SiteName,
+        previous: &CertificateDer<'_>,
+        until_unix: u64,
+    ) -> Result<Self, Error> {
+        let number = number_of(previous)?.saturating_add(1);
+        let digest = Sha256::digest(previous).into();
+        Ok(Origin { version: VERSION, site: site.clone(), number, previous: digest, until_unix })
+    }
+
+    /// As the certificate carries it.
+    pub(super) fn extension(&self) -> CustomExtension {
+        CustomExtension::from_oid_content(&ORIGIN_OID, octet_string(&encode(self)))
+    }
+
+    /// That of an authority's certificate, if it is not the first of its site.
+    ///
+    /// # Errors
+    /// `BadCertificate` if what it has is no origin, or is there twice.
+    pub(super) fn read(authority: &CertificateDer<'_>) -> Result<Option<Self>, Error> {
+        Self::of(&parse(authority)?)
+    }
+
+    fn of(certificate: &X509Certificate<'_>) -> Result<Option<Self>, Error> {
+        let bad = |cause: &str| Error::new(Code::BadCertificate, "read certificate", "origin", cause);
+        let oid = Oid::from(&ORIGIN_OID).expect("the arcs are legal");
+        let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
+        let Some(extension) = found.next() else { return Ok(None) };
+        if found.next().is_some() {
+            return Err(bad("it says twice which authority it follows"));
+        }
+        let content = octets(extension.value).ok_or_else(|| bad("not an octet string"))?;
+        let origin: Origin = decode("origin", content).map_err(|error| bad(&error.cause))?;
+        match origin.version {
+            VERSION => Ok(Some(origin)),
+            other => Err(bad(&format!("version {other}, this renkei knows {VERSION}"))),
+        }
+    }
+}
+
+/// The how many-th authority of its site a certificate is of.
+///
+/// # Errors
+/// `BadCertificate`.
+pub(super) fn number_of(authority: &CertificateDer<'_>) -> Result<u32, Error> {
+    Ok(Origin::read(authority)?.map_or(1, |origin| origin.number))
+}
+
+impl Handover {
+    /// Checks all that can be told without a clock: both sides have signed, for this site, in this direction.
+    ///
+    /// # Errors
+    /// `CardInvalid`.
+    pub(super) fn check(&self, site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
+        let bad = |cause: &str| {
+            Error::new(Code::CardInvalid, "read hand-over", site, format!("its hand-over is no good: {cause}"))
+        };
+        let unreadable = |error: Error| bad(&error.cause);
+        let (new, old) = (parse(authority).map_err(unreadable)?, parse(&self.previous).map_err(unreadable)?);
+        let cross = parse(&self.cross).map_err(unreadable)?;
+        let origin = Origin::of(&new).map_err(unreadable)?;
+        let origin = origin.ok_or_else(|| bad("the authority says of itself that it is the first"))?;
+        if origin.site != *site {
+            return Err(bad(&format!("the authority is that of {}", origin.site)));
+        }
+        if origin.previous != <[u8; 32]>::from(Sha256::digest(&self.previous)) {
+            return Err(bad("the authority says that it follows another one"));
+        }
+        let number = Origin::of(&old).map_err(unreadable)?.map_or(1, |origin| origin.number);
+        if origin.number <= number {
+            return Err(bad("it goes back to an older authority"));
+        }
+        if self.until_unix > origin.until_unix {
+            return Err(bad("it lasts longer than the authority says"));
+        }
+        if cross.public_key().raw != new.public_key().raw || cross.subject() != new.subject() {
+            return Err(bad("what the authority before signed is another key or name"));
+        }
+        let is_signed = cross.issuer() == old.subject() && cross.verify_signature(Some(old.public_key())).is_ok();
+        match is_signed && cross.is_ca() && old.is_ca() {
+            true => Ok(()),
+            false => Err(bad("the authority before did not sign it")),
+        }
+    }
+
+    /// Whether both authorities are good then.
+    pub fn is_live(&self, at: SystemTime) -> bool {
+        at < self.until()
+    }
+
+    /// Until when certificates of the authority before are good.
+    pub fn until(&self) -> SystemTime {
+        UNIX_EPOCH.checked_add(Duration::from_secs(self.until_unix)).unwrap_or(UNIX_EPOCH)
+    }
+
+    /// What of two that lead to the same authority is known after both: an end that has come nearer, never one farther away.
+    pub(super) fn or_shorter(self, told: Option<&Handover>) -> Handover {
+        match told {
+            Some(told) if told.until_unix < self.until_unix && told.previous == self.previous => told.clone(),
+            _ => self,
+        }
+    }
+
+    pub(super) fn to_text(&self) -> HandoverText {
+        HandoverText {
+            previous: to_pem("CERTIFICATE", &self.previous),
+            cross: to_pem("CERTIFICATE", &self.cross),
+            until_unix: self.until_unix,
+        }
+    }
+
+    /// Whether `known` hands over to `authority` by this, at a moment; without one, whether it ever did.
+    ///
+    /// # Errors
+    /// `CardConflict` if it does not, `AuthorityReplaced` if it did and the time for it is over.
+    pub(super) fn lead(
+        &self,
+        site: &SiteName,
+        known: &CertificateDer<'_>,
+        at: Option<SystemTime>,
+    ) -> Result<(), Error> {
+        if self.previous != *known {
+            let cause = "the hand-over that it shows is not by the authority known here";
+            return Err(Error::new(Code::CardConflict, "take over authority", site, cause));
+        }
+        match at {
+            Some(at) if !self.is_live(at) => {
+                let cause = format!(
+                    "the authority known here was replaced; until {} the new one was taken over by itself",
+                    utc(self.until())
+                );
+                Err(Error::new(Code::AuthorityReplaced, "take over authority", site, cause))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl HandoverText {
+    /// Reads the certificates; what they say is not checked here.
+    pub(super) fn into_handover(self) -> Result<Handover, Error> {
+        let one = |pem: &str| Ok(parse_chain(pem)?.remove(0));
+        let (previous, cross) = (one(&self.previous)?, one(&self.cross)?);
+        Ok(Handover { previous, cross, until_unix: self.until_unix })
+    }
+}
+
+/// SHA-256 of an authority's certificate, as people compare it: `SHA256:ab:cd:...`.
+pub fn fingerprint(authority: &CertificateDer<'_>) -> String {
+    format!("SHA256:{}", hex(&Sha256::digest(authority), ":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::home::Home;
+    use crate::identity::authority::Authority;
+    use crate::identity::card::SiteCard;
+    use crate::identity::credential::KeyRequest;
+    use crate::identity::tests::{card, site};
+    use crate::identity::trust::{Added, Trust};
+    use crate::identity::verify::verify_peer;
+    use renkei_core::identity::Principal;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A site that replaces its authority, and a partner that knows the first one.
+    struct Here {
+        first: Authority,
+        second: Authority,
+        /// The card of the site once it has the second one.
+        card: SiteCard,
+        /// The same with the hand-over that is over.
+        ended: SiteCard,
+        trust: Trust,
+        now: SystemTime,
+        dir: tempfile::TempDir,
+    }
+
+    fn here() -> Here {
+        let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let first = Authority::create(&site("kek"), now).unwrap();
+        let made = first.succeed(30 * DAY, now).unwrap();
+        let handed = SiteCard { handover: Some(made.handover.clone()), ..card(&made.next) };
+        let until_unix = made.handover.until_unix - 31 * 86_400;
+        let over = Handover { cross: made.notice, until_unix, ..made.handover };
+        let ended = SiteCard { handover: Some(over), ..handed.clone() };
+        let mut trust = Trust::load(&Home::at(dir.path())).unwrap();
+        trust.add(card(&first)).unwrap();
+        Here { first, second: made.next, card: handed, ended, trust, now, dir }
+    }
+
+    fn user(authority: &Authority, now: SystemTime) -> Vec<CertificateDer<'static>> {
+        let request = KeyRequest::generate().unwrap().request;
+        parse_chain(&authority.issue_user("alice", &request, 100, now).unwrap().pem).unwrap()
+    }
+
+    fn judge(chain: &[CertificateDer<'_>], trust: &Trust, at: SystemTime) -> Result<Principal, Code> {
+        verify_peer(chain, trust, at).map_err(|error| error.code)
+    }
+
+    fn taken(card: &SiteCard) -> Result<SiteCard, Error> {
+        SiteCard::parse(&card.to_text())
+    }
+
+    #[test]
+    fn a_partner_follows_and_both_are_good_until_the_overlap_is_over() {
+        let mut here = here();
+        let alice = Principal::parse("alice@kek").unwrap();
+        let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
+        assert_eq!(judge(&old, &here.trust, here.now), Ok(alice.clone()));
+        assert_eq!(judge(&new, &here.trust, here.now), Ok(alice.clone()), "before it was told");
+        assert_eq!(here.trust.add(taken(&here.card).unwrap()).unwrap(), Added::Replaced);
+        assert_eq!(here.trust.add(here.card.clone()).unwrap(), Added::Same);
+        for chain in [&old, &new, &new[..1].to_vec()] {
+            assert_eq!(judge(chain, &here.trust, here.now), Ok(alice.clone()));
+        }
+        let late = here.now + 31 * DAY;
+        let (old, new) = (user(&here.first, late), user(&here.second, late));
+        assert_eq!(judge(&old, &here.trust, late), Err(Code::CertificateExpired));
+        assert_eq!(judge(&new, &here.trust, late), Ok(alice));
+    }
+
+    #[test]
+    fn who_comes_too_late_is_told_and_takes_it_by_hand() {
+        let mut here = here();
+        let late = here.now + 31 * DAY;
+        let error = verify_peer(&user(&here.second, late), &here.trust, late).unwrap_err();
+        assert_eq!(error.code, Code::AuthorityReplaced);
+        assert!(error.cause.contains("kek has replaced its authority"), "{error}");
+        assert_eq!(here.trust.add(here.ended.clone()).unwrap_err().code, Code::AuthorityReplaced);
+        assert_eq!(here.trust.add_given(taken(&here.ended).unwrap()).unwrap(), Added::Replaced);
+        judge(&user(&here.second, late), &here.trust, late).unwrap();
+    }
+
+    #[test]
+    fn an_end_that_came_nearer_stays() {
+        let mut here = here();
+        let old = user(&here.first, here.now);
+        here.trust.add(here.card.clone()).unwrap();
+        assert_eq!(here.trust.add(here.ended.clone()).unwrap(), Added::Updated);
+        assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateExpired));
+        // The card from before the end is shown again.
+        assert_eq!(here.trust.add(here.card.clone()).unwrap(), Added::Same);
+        assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateExpired));
+    }
+
+    #[test]
+    fn nobody_else_hands_over() {
+        let mut here = here();
+        let impostor = Authority::create(&site("kek"), here.now).unwrap();
+        let forged = impostor.succeed(30 * DAY, here.now).unwrap();
+        let forged = SiteCard { handover: Some(forged.handover), ..card(&forged.next) };
+        assert_eq!(here.trust.add(taken(&forged).unwrap()).unwrap_err().code, Code::CardConflict);
+        assert_eq!(here.trust.add_given(forged.clone()).unwrap_err().code, Code::CardConflict);
+        // Not the one before either, once the new one is in force.
+        here.trust.add(here.card.clone()).unwrap();
+        let again = here.first.succeed(30 * DAY, here.now).unwrap();
+        let again = SiteCard { handover: Some(again.handover), ..card(&again.next) };
+        assert_eq!(here.trust.add(taken(&again).unwrap()).unwrap_err().code, Code::CardConflict);
+        let known = here.trust.card(&site("kek")).unwrap();
+        assert_eq!(&known.authority, here.second.certificate());
+    }
+
+    #[test]
+    fn there_is_no_way_back() {
+        let mut here = here();
+        here.trust.add(here.card.clone()).unwrap();
+        assert_eq!(here.trust.add(card(&here.first)).unwrap_err().code, Code::CardConflict, "replayed");
+        let own = here.card.handover.clone().unwrap();
+        let back = Handover { previous: here.second.certificate().clone(), ..own };
+        let back = SiteCard { handover: Some(back), ..card(&here.first) };
+        assert_eq!(taken(&back).unwrap_err().code, Code::CardInvalid);
+    }
+
+    #[test]
+    fn a_hand_over_that_was_altered_is_none() {
+        let here = here();
+        let good = here.card.handover.clone().unwrap();
+        let other = here.first.succeed(30 * DAY, here.now).unwrap().handover;
+        let unsigned = Handover { cross: here.second.certificate().clone(), ..good.clone() };
+        let longer = Handover { until_unix: good.until_unix + 1, ..good.clone() };
+        let foreign = Handover { previous: other.cross.clone(), ..good.clone() };
+        let of_other_key = Handover { cross: other.cross, ..good };
+        for altered in [unsigned, longer, foreign, of_other_key] {
+            let altered = SiteCard { handover: Some(altered), ..here.card.clone() };
+            assert_eq!(taken(&altered).unwrap_err().code, Code::CardInvalid);
+        }
+        // For another site.
+        let renamed = SiteCard { site: site("titech"), ..here.card.clone() };
+        let error = taken(&renamed).unwrap_err();
+        assert!(error.code == Code::CardInvalid && error.cause.contains("that of kek"), "{error}");
+        taken(&here.card).unwrap();
+    }
+
+    #[test]
+    fn one_list_takes_back_what_either_signed() {
+        let mut here = here();
+        let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
+        let serial = |chain: &[CertificateDer<'_>]| {
+            let serial = super::super::certificate::Facts::read(&chain[0]).unwrap().serial;
+            super::super::issued::Revoked { serial, moment: here.now }
+        };
+        let before = here.first.sign_list(&[serial(&old)], 90, here.now).unwrap();
+        here.trust.merge_crl(&site("kek"), &before).unwrap();
+        here.trust.add(here.card.clone()).unwrap();
+        assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateRevoked), "by the list before");
+        judge(&new, &here.trust, here.now).unwrap();
+        // A list of the new authority counts more than any of the one before.
+        let list = here.second.sign_list(&[serial(&old), serial(&new)], 7, here.now).unwrap();
+        assert!(here.trust.merge_crl(&site("kek"), &list).unwrap());
+        let empty = here.first.sign_list(&[], 99, here.now).unwrap();
+        assert!(!here.trust.merge_crl(&site("kek"), &empty).unwrap());
+        for chain in [&old, &new] {
+            assert_eq!(judge(chain, &here.trust, here.now), Err(Code::CertificateRevoked));
+        }
+        let read_again = Trust::load(&Home::at(here.dir.path())).unwrap();
+        assert_eq!(judge(&old, &read_again, here.now), Err(Code::CertificateRevoked));
+    }
+
+    #[test]
+    fn a_list_of_an_authority_that_was_replaced_twice_is_passed_over() {
+        let mut here = here();
+        let kek = site("kek");
+        let list = here.first.sign_list(&[], 5, here.now).unwrap();
+        here.trust.merge_crl(&kek, &list).unwrap();
+        here.trust.add(here.card.clone()).unwrap();
+        let third = here.second.succeed(30 * DAY, here.now).unwrap();
+        let third = SiteCard { handover: Some(third.handover), ..card(&third.next) };
+        assert_eq!(here.trust.add(taken(&third).unwrap()).unwrap(), Added::Replaced);
+        assert_eq!(here.trust.revocation_list(&kek), None);
+        assert_eq!(Trust::load(&Home::at(here.dir.path())).unwrap().revocation_list(&kek), None);
+    }
+}

@@ -1,0 +1,448 @@
+//! Gives a site a new authority, beside a PoP that goes on running.
+//!
+//! The old key signs the hand-over ([`super::handover`]) and is gone when this is done: nothing but the overlap is left of it.
+//! Files in the order they are written: the key of the next authority (`ca-next.key`), the hand-over to it (`handover-N.toml`), its
+//! certificate (`ca.pem`), and after that the key in its place, the PoP's certificate, the revocation list. The one rename of
+//! `ca.pem` decides: before it the old authority is in force, after it the new one, and what belongs to it is found by what
+//! the certificate says.
+//!
+//! Guarantees: a kill at any moment leaves a site that works; the same command given again does what is left, and does not rotate
+//! a second time. Non-goal: a PoP without the authority's key, to which the files are brought by hand.
+
+use super::authority::{Authority, Succession, check_name, renew_host};
+use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
+use super::handover::{Handover, HandoverText, number_of};
+use super::secret;
+use super::trust::{Trust, remove_file};
+use crate::config::Config;
+use crate::home::{Home, file_error, read_text, write_file};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+/// Version of the file.
+const VERSION: u32 = 1;
+const MAX_BYTES: u64 = 64 * 1024;
+const OP: &str = "rotate authority";
+
+/// The file that a site keeps of a hand-over.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    /// What partners are told once the overlap was ended by hand.
+    notice: String,
+    /// When it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    finished_unix: Option<u64>,
+    handover: HandoverText,
+}
+
+/// What a command did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// There is a new authority.
+    Rotated,
+    /// There was one already, from a command that did not come to its end, and now all of it is done.
+    Completed,
+    /// Another one is being taken over by partners; nothing was done.
+    UnderWay,
+    /// The one before is not good for anything any more.
+    Finished,
+}
+
+/// The hand-over to the authority of this certificate, if the site has one of it.
+///
+/// # Errors
+/// Those of the file, `CardInvalid` if it is damaged.
+pub(super) fn handover_to(
+    home: &Home,
+    site: &SiteName,
+    authority: &CertificateDer<'_>,
+) -> Result<Option<Handover>, Error> {
+    let Some(stored) = read(home, authority)? else { return Ok(None) };
+    let notice = parse_chain(&stored.notice)?.remove(0);
+    let mut handover = stored.handover.into_handover()?;
+    if let Some(finished_unix) = stored.finished_unix {
+        (handover.cross, handover.until_unix) = (notice, finished_unix.min(handover.until_unix));
+    }
+    handover.check(site, authority)?;
+    Ok(Some(handover))
+}
+
+fn read(home: &Home, authority: &CertificateDer<'_>) -> Result<Option<Stored>, Error> {
+    let path = home.handover_file(number_of(authority)?);
+    let Some(text) = read_text(&path, MAX_BYTES)? else { return Ok(None) };
+    let bad = |cause: String| Error::new(Code::ConfigInvalid, "read hand-over", path.display(), cause);
+    let stored: Stored = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    match stored.version {
+        VERSION => Ok(Some(stored)),
+        other => Err(bad(format!("version {other}, this renkei knows {VERSION}"))),
+    }
+}
+
+fn store(home: &Home, authority: &CertificateDer<'_>, stored: &Stored) -> Result<(), Error> {
+    let text = toml::to_string(stored).expect("it is plain data");
+    let head = "# How the site's authority handed over to the one in ca.pem. Written by `renkei site rotate-authority`.\n";
+    write_file(&home.handover_file(number_of(authority)?), format!("{head}{text}").as_bytes(), 0o644)
+}
+
+/// Replaces the site's authority. Certificates of the old one are good for `keep`; without any overlap partners take the new
+/// card by hand.
+///
+/// # Errors
+/// `NotInitialised` without the authority's key, and those of the files.
+pub fn rotate(home: &Home, keep: Duration, now: SystemTime) -> Result<Outcome, Error> {
+    let _lock = lock(home)?;
+    let mut steps = Steps::begin(home, now)?;
+    if steps.complete()? {
+        return Ok(Outcome::Completed);
+    }
+    if !keep.is_zero() && steps.is_live()? {
+        return Ok(Outcome::UnderWay);
+    }
+    steps.rotate(keep)?;
+    Ok(Outcome::Rotated)
+}
+
+/// Ends the overlap: what the authority before signed is good for nothing any more.
+///
+/// # Errors
+/// `UsageInvalid` if there is no overlap, and those of [`rotate`].
+pub fn finish(home: &Home, now: SystemTime) -> Result<Outcome, Error> {
+    let _lock = lock(home)?;
+    let mut steps = Steps::begin(home, now)?;
+    let has_completed = steps.complete()?;
+    let authority = steps.authority.certificate().clone();
+    let live = handover_to(home, steps.authority.site(), &authority)?.filter(|handover| handover.is_live(now));
+    let stored = read(home, &authority)?.filter(|_| live.is_some());
+    let Some(stored) = stored else {
+        if has_completed {
+            return Ok(Outcome::Completed);
+        }
+        let cause = "no authority is being replaced; `renkei site rotate-authority` begins it";
+        return Err(Error::new(Code::UsageInvalid, OP, steps.authority.site(), cause));
+    };
+    let finished_unix = Some(unix_seconds(now).unsigned_abs());
+    store(home, &authority, &Stored { finished_unix, ..stored })?;
+    steps.renew_credentials()?;
+    Ok(Outcome::Finished)
+}
+
+/// Does what a command that was killed has left; also for the PoP, at its start.
+///
+/// # Errors
+/// Those of the files.
+pub fn complete(home: &Home, now: SystemTime) -> Result<bool, Error> {
+    if !home.ca_next_key().exists() && !home.ca_key().exists() {
+        return Ok(false);
+    }
+    let _lock = lock(home)?;
+    Steps::begin(home, now)?.complete()
+}
+
+/// One at a time, commands and the PoP; it takes a moment.
+fn lock(home: &Home) -> Result<File, Error> {
+    let path = home.pki_dir();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(&path, flags, Mode::empty());
+    let file = File::from(opened.map_err(|errno| file_error("open", &path, &errno.into()))?);
+    let locked = rustix::fs::flock(&file, FlockOperation::LockExclusive);
+    locked.map(|()| file).map_err(|errno| file_error("lock", &path, &errno.into()))
+}
+
+/// The steps of a rotation, each of which may be the last one that was done.
+struct Steps<'h> {
+    home: &'h Home,
+    config: Config,
+    authority: Authority,
+    now: SystemTime,
+}
+
+impl<'h> Steps<'h> {
+    fn begin(home: &'h Home, now: SystemTime) -> Result<Self, Error> {
+        let authority = Authority::load(home)?;
+        Ok(Steps { home, config: Config::load(home)?, authority, now })
+    }
+
+    fn is_live(&self) -> Result<bool, Error> {
+        let handover = handover_to(self.home, self.authority.site(), self.authority.certificate())?;
+        Ok(handover.is_some_and(|handover| handover.is_live(self.now)))
+    }
+
+    fn rotate(&mut self, keep: Duration) -> Result<(), Error> {
+        let next = self.authority.succeed(keep, self.now)?;
+        self.write_next_key(&next)?;
+        self.write_handover(&next)?;
+        self.write_certificate(next)?;
+        self.complete().map(drop)
+    }
+
+    fn write_next_key(&self, next: &Succession) -> Result<(), Error> {
+        secret::write(&self.home.ca_next_key(), &next.next.key_pem())
+    }
+
+    fn write_handover(&self, next: &Succession) -> Result<(), Error> {
+        let notice = to_pem("CERTIFICATE", &next.notice);
+        let stored = Stored { version: VERSION, notice, finished_unix: None, handover: next.handover.to_text() };
+        store(self.home, next.next.certificate(), &stored)
+    }
+
+    /// From here on the new authority is in force.
+    fn write_certificate(&mut self, next: Succession) -> Result<(), Error> {
+        write_file(&self.home.ca_cert(), next.next.certificate_pem().as_bytes(), 0o644)?;
+        self.authority = next.next;
+        Ok(())
+    }
+
+    /// Does what is left after that; whether there was something.
+    fn complete(&mut self) -> Result<bool, Error> {
+        let placed = self.place_key()?;
+        let renewed = self.is_credential_old()?;
+        if renewed {
+            self.renew_credentials()?;
+        }
+        let signed = self.sign_list_anew()?;
+        self.remove_old_handovers()?;
+        Ok(placed || renewed || signed)
+    }
+
+    /// The key takes the place of the old one, which is gone by that; one that never came into force is removed.
+    fn place_key(&self) -> Result<bool, Error> {
+        let (next, path) = (self.home.ca_next_key(), self.home.ca_key());
+        let Some(pem) = secret::read(&next)? else { return Ok(false) };
+        let is_in_force = rcgen::KeyPair::from_pem(&pem).is_ok_and(|key| {
+            use rcgen::PublicKeyData;
+            public_key(self.authority.certificate()).is_ok_and(|wanted| wanted == key.subject_public_key_info())
+        });
+        if !is_in_force {
+            return remove_file(&next).map(|()| false);
+        }
+        std::fs::rename(&next, &path).map_err(|error| file_error("replace", &path, &error))?;
+        let dir = self.home.pki_dir();
+        File::open(&dir).and_then(|dir| dir.sync_all()).map_err(|error| file_error("sync", &dir, &error))?;
+        Ok(true)
+    }
+
+    /// Whether the PoP shows a certificate of the authority before, or another hand-over than that of now.
+    fn is_credential_old(&self) -> Result<bool, Error> {
+        let Some(pem) = read_text(&self.home.host_cert(), 256 * 1024)? else { return Ok(false) };
+        let handover = handover_to(self.home, self.authority.site(), self.authority.certificate())?;
+        Ok(is_old(&parse_chain(&pem)?, self.authority.certificate(), handover.as_ref()))
+    }
+
+    fn renew_credentials(&self) -> Result<(), Error> {
+        // It reads which hand-over is to be shown.
+        let authority = Authority::load(self.home)?;
+        renew_host(self.home, &authority, &self.config.announced_endpoints(), false, self.now).map(drop)
+    }
+
+    /// Partners that know the new authority alone believe no list of the old one.
+    fn sign_list_anew(&self) -> Result<bool, Error> {
+        let trust = Trust::load(self.home)?;
+        if trust.list_is_of_now(self.authority.site()) {
+            return Ok(false);
+        }
+        self.authority.publish_list(self.home, self.now).map(|()| true)
+    }
+
+    fn remove_old_handovers(&self) -> Result<(), Error> {
+        let number = number_of(self.authority.certificate())?;
+        // A command that was killed before the certificate was written has left the next one.
+        (number.saturating_sub(2)..=number + 1)
+            .filter(|other| *other != number)
+            .try_for_each(|other| remove_file(&self.home.handover_file(other)))
+    }
+}
+
+/// Whether a chain that the site made is of another authority than that of now, or shows another hand-over.
+pub fn is_old(
+    chain: &[CertificateDer<'_>],
+    authority: &CertificateDer<'_>,
+    handover: Option<&Handover>,
+) -> bool {
+    let [leaf, behind @ ..] = chain else { return false };
+    let shown = behind.first().map(|cross| &cross[..]);
+    is_of_another(leaf, authority) || shown != handover.map(|handover| &handover.cross[..])
+}
+
+/// Whether a certificate was signed by another authority, as far as it says.
+pub fn is_of_another(leaf: &CertificateDer<'_>, authority: &CertificateDer<'_>) -> bool {
+    let named = Facts::read(authority).map(|facts| facts.issuer);
+    Facts::read(leaf).ok().map(|facts| facts.issuer) != named.ok()
+}
+
+/// The hand-over to the authority of the PoP in `home`, whether it is over or not.
+///
+/// # Errors
+/// Those of the files; `SiteRenamed`.
+pub fn handover(home: &Home) -> Result<Option<Handover>, Error> {
+    let config = Config::load(home)?;
+    let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), MAX_BYTES)?) else { return Ok(None) };
+    let authority = parse_chain(&pem)?.remove(0);
+    check_name(site, &authority)?;
+    handover_to(home, site, &authority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::credential::{Credential, KeyRequest};
+    use crate::identity::tests::{card, pop_at, site};
+    use crate::identity::verify::verify_peer;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A site, and a partner that knows its first authority.
+    struct Here {
+        home: Home,
+        partner: Trust,
+        /// What the first authority gave a user.
+        first: Vec<CertificateDer<'static>>,
+        now: SystemTime,
+        dir: tempfile::TempDir,
+    }
+
+    fn user(home: &Home, now: SystemTime) -> Vec<CertificateDer<'static>> {
+        let request = KeyRequest::generate().unwrap().request;
+        let issued = Authority::load(home).unwrap().issue_user("alice", &request, 12, now).unwrap();
+        parse_chain(&issued.pem).unwrap()
+    }
+
+    fn here() -> Here {
+        let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (home, authority) = pop_at(dir.path(), "kek", now);
+        authority.revoke(&home, &["0a".into()], now).unwrap();
+        let mut partner = Trust::empty(&Home::at(&dir.path().join("partner")));
+        partner.add(card(&authority)).unwrap();
+        Here { first: user(&home, now), home, partner, now, dir }
+    }
+
+    impl Here {
+        /// What a command leaves that is killed after so many steps.
+        fn kill_after(&self, steps: usize) {
+            let mut rotation = Steps::begin(&self.home, self.now).unwrap();
+            let next = rotation.authority.succeed(30 * DAY, self.now).unwrap();
+            type Step = fn(&mut Steps<'_>) -> Result<(), Error>;
+            let rest: [Step; 3] = [
+                |steps| steps.place_key().map(drop),
+                |steps| steps.renew_credentials(),
+                |steps| steps.sign_list_anew().map(drop),
+            ];
+            if steps > 0 {
+                rotation.write_next_key(&next).unwrap();
+            }
+            if steps > 1 {
+                rotation.write_handover(&next).unwrap();
+            }
+            if steps > 2 {
+                rotation.write_certificate(next).unwrap();
+                rest.iter().take(steps - 3).for_each(|step| step(&mut rotation).unwrap());
+            }
+        }
+
+        fn number(&self) -> u32 {
+            number_of(Authority::load(&self.home).unwrap().certificate()).unwrap()
+        }
+
+        /// All that the site made and makes is good, at home and at the partner, which has heard nothing yet.
+        fn check_works(&self, what: usize) {
+            let own = Trust::load(&self.home).unwrap();
+            let host = Credential::host(&self.home, self.now).unwrap().chain;
+            for trust in [&own, &self.partner] {
+                for chain in [&host, &self.first, &user(&self.home, self.now)] {
+                    verify_peer(chain, trust, self.now).unwrap_or_else(|error| panic!("{what}: {error}"));
+                }
+            }
+            Authority::load(&self.home).unwrap().revoke(&self.home, &["0b".into()], self.now).unwrap();
+            Trust::load(&self.home).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_kill_at_any_moment_leaves_a_site_that_works_and_the_command_goes_on() {
+        use Outcome::{Completed, Rotated, UnderWay};
+        let outcomes = [Rotated, Rotated, Rotated, Completed, Completed, Completed, UnderWay];
+        for (steps, expected) in outcomes.into_iter().enumerate() {
+            let here = here();
+            here.kill_after(steps);
+            here.check_works(steps);
+            assert_eq!(here.number(), if steps < 3 { 1 } else { 2 }, "{steps}");
+            // What was signed meanwhile may make the one step that was left superfluous.
+            let outcome = rotate(&here.home, 30 * DAY, here.now).unwrap();
+            assert!(outcome == expected || (steps == 5 && outcome == UnderWay), "{steps}: {outcome:?}");
+            here.check_works(steps);
+            assert_eq!(rotate(&here.home, 30 * DAY, here.now).unwrap(), UnderWay, "{steps}");
+            assert_eq!(here.number(), 2, "{steps}");
+            let mut names: Vec<_> = std::fs::read_dir(here.home.pki_dir()).unwrap().flatten().collect();
+            names.sort_by_key(std::fs::DirEntry::file_name);
+            let names: Vec<_> = names.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
+            assert_eq!(names, ["ca.key", "ca.pem", "handover-2.toml", "host.key", "host.pem", "revoked"], "{steps}");
+            let host = Credential::host(&here.home, here.now).unwrap().chain;
+            let trust = Trust::load(&here.home).unwrap();
+            assert!(!is_of_another(&host[0], &trust.own_card().unwrap().authority), "{steps}");
+            assert!(trust.list_is_of_now(&site("kek")), "{steps}");
+        }
+    }
+
+    #[test]
+    fn a_pop_completes_what_a_killed_command_left() {
+        let here = here();
+        here.kill_after(3);
+        assert!(complete(&here.home, here.now).unwrap() && !complete(&here.home, here.now).unwrap());
+        assert!(!here.home.ca_next_key().exists());
+    }
+
+    #[test]
+    fn the_old_key_is_gone() {
+        let here = here();
+        let before = std::fs::read(here.home.ca_key()).unwrap();
+        rotate(&here.home, 30 * DAY, here.now).unwrap();
+        for entry in std::fs::read_dir(here.home.pki_dir()).unwrap().flatten() {
+            assert_ne!(std::fs::read(entry.path()).unwrap(), before, "{:?}", entry.file_name());
+        }
+    }
+
+    #[test]
+    fn an_end_is_an_end_also_when_a_killed_command_did_not_get_farther() {
+        let here = here();
+        let refused = finish(&here.home, here.now).unwrap_err();
+        assert!(refused.code == Code::UsageInvalid && refused.cause.contains("no authority is being replaced"));
+        rotate(&here.home, 30 * DAY, here.now).unwrap();
+        let authority = Authority::load(&here.home).unwrap().certificate().clone();
+        let stored = read(&here.home, &authority).unwrap().unwrap();
+        let finished_unix = Some(unix_seconds(here.now).unsigned_abs());
+        store(&here.home, &authority, &Stored { finished_unix, ..stored }).unwrap();
+        let later = here.now + Duration::from_secs(1);
+        assert!(complete(&here.home, later).unwrap());
+        let host = Credential::host(&here.home, later).unwrap().chain;
+        let refused = verify_peer(&host, &here.partner, later).unwrap_err();
+        assert_eq!(refused.code, Code::AuthorityReplaced, "{refused}");
+        let own = Trust::load(&here.home).unwrap();
+        assert_eq!(verify_peer(&here.first, &own, later).unwrap_err().code, Code::CertificateExpired);
+        verify_peer(&host, &own, later).unwrap();
+        // The next one may begin.
+        assert_eq!(rotate(&here.home, 30 * DAY, later).unwrap(), Outcome::Rotated);
+        assert_eq!(here.number(), 3);
+    }
+
+    #[test]
+    fn without_an_overlap_nothing_of_the_old_key_is_good() {
+        let here = here();
+        let first = here.first.clone();
+        assert_eq!(rotate(&here.home, Duration::ZERO, here.now).unwrap(), Outcome::Rotated);
+        let own = Trust::load(&here.home).unwrap();
+        assert_eq!(verify_peer(&first, &own, here.now).unwrap_err().code, Code::CertificateExpired);
+        let host = Credential::host(&here.home, here.now).unwrap().chain;
+        verify_peer(&host, &own, here.now).unwrap();
+        assert_eq!(verify_peer(&host, &here.partner, here.now).unwrap_err().code, Code::AuthorityReplaced);
+        // Nor is it while another one is under way.
+        assert_eq!(rotate(&here.home, Duration::ZERO, here.now).unwrap(), Outcome::Rotated);
+        assert_eq!(here.number(), 3);
+        drop(here.dir);
+    }
+}
