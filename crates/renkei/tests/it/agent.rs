@@ -5,6 +5,7 @@ use crate::raw;
 use crate::safety::Unprivileged;
 use crate::tree::noise;
 use renkei::home::Home;
+use renkei::identity::certificate::{Facts, parse_chain};
 use renkei::identity::credential::{Credential, KeyRequest};
 use renkei_core::error::Code;
 use renkei_core::wire::message::{Reply, Request};
@@ -134,6 +135,27 @@ impl Person {
     fn agent_home(&self, site: &Site) -> Home {
         Home::at(&self.dir.join("state/agents").join(format!("scratch@{}", site.name)))
     }
+}
+
+#[test]
+fn an_agent_follows_when_its_site_replaces_its_authority() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let agent = Agent::start(&person, &world.titech);
+    let home = person.agent_home(&world.titech);
+    let leaf = || parse_chain(&fs::read_to_string(home.host_cert()).unwrap()).unwrap().remove(0);
+    let issuer = || Facts::read(&leaf()).unwrap().issuer;
+    assert_eq!(issuer(), "CN=titech site authority");
+    world.titech.ok(&["site", "rotate-authority", "--keep-days", "1"]);
+    let has_followed = || issuer() == "CN=titech site authority 2";
+    wait_until(Duration::from_secs(40), has_followed, &|| agent.logged());
+    // The login from before is over with this, the agent is not.
+    world.titech.ok(&["site", "rotate-authority", "--finish"]);
+    person.login(&world.titech);
+    let from = world.file("f", b"after it");
+    let is_served = || person.run(&["cp", &from, &agent.place("f")]).status.success();
+    wait_until(Duration::from_secs(40), is_served, &|| agent.logged());
+    assert_eq!(fs::read(agent.root.join("f")).unwrap(), b"after it");
 }
 
 /// A running agent of the storage `scratch`.

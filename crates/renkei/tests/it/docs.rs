@@ -293,6 +293,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("mount-credential list", &["mount-credential", "list"]);
     see("mount-credential revoke", &["mount-credential", "revoke", "node17"]);
     see("renew", &["renew"]);
+    see("site rotate-authority", &["site", "rotate-authority"]);
     see("revoke", &["revoke", "0123456789abcdef"]);
 }
 

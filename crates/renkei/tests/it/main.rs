@@ -61,6 +61,7 @@ mod relay_target;
 mod remedies;
 mod restored;
 mod revoked;
+mod rotation;
 mod rule;
 mod safety;
 mod sharing;

@@ -6,6 +6,7 @@ use crate::federation::{Site, account, binary};
 use crate::mount::{Mount, can_mount, end};
 use crate::raw;
 use renkei::home::Home;
+use renkei::identity::trust::Trust;
 use renkei::identity::authority::Authority;
 use renkei::identity::credential::{Credential, KeyRequest};
 use renkei::identity::mounting::{self, MOUNT_LIFE};
@@ -184,6 +185,26 @@ fn a_mount_credential_renews_itself_and_is_listed_and_revoked() {
     until("the mount ends", || read(&machine.point.join("f")).is_none());
     let (status, report) = site.json(&["mount-credential", "revoke", "node17"]);
     assert_eq!((status, &report["error"]["code"]), (5, &"RK-AUTH-25".into()), "{report}");
+}
+
+#[test]
+fn a_mount_follows_when_its_site_replaces_its_authority() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), "kek");
+    fs::write(site.root().join("f"), "of kek").unwrap();
+    let mut machine = Machine::granted(dir.path(), &site);
+    let issuer = |machine: &Machine| machine.credential().facts().unwrap().issuer;
+    assert_eq!(issuer(&machine), "CN=kek site authority");
+    site.ok(&["site", "rotate-authority", "--keep-days", "1"]);
+    machine.mount(&site);
+    until("its credential is of the new authority", || issuer(&machine) == "CN=kek site authority 2");
+    let known = |home: &Home| Trust::load(home).unwrap().card(&raw::name(&site)).unwrap().authority.clone();
+    assert_eq!(known(&machine.home()), known(&raw::home(&site)));
+    site.ok(&["site", "rotate-authority", "--finish"]);
+    assert_eq!(read(&machine.point.join("f")).as_deref(), Some("of kek"));
 }
 
 #[test]
