@@ -151,7 +151,11 @@ impl Report for Rotated {
 
 impl Rotated {
     fn write_overlap(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "certificates of the authority before are good until {}, where they do not end sooner", self.previous_until)?;
+        writeln!(
+            out,
+            "certificates of the authority before are good until {}, where they do not end sooner",
+            self.previous_until
+        )?;
         match self.not_taken_over.is_empty() {
             true => writeln!(out, "all partners have taken the new one over"),
             false => {

@@ -5,6 +5,7 @@ use super::output::Report;
 use crate::config::allow_private;
 use crate::home::file_error;
 use crate::identity::card::{MAX_CARD_BYTES, SiteCard};
+use crate::identity::certificate::utc;
 use crate::identity::trust::{Added, Trust};
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
@@ -13,6 +14,7 @@ use renkei_core::route;
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Exchange site cards with other sites
 #[derive(Debug, clap::Args)]
@@ -62,6 +64,8 @@ struct Row {
     #[serde(skip)]
     places: String,
     fingerprint: String,
+    /// Until when certificates of the authority before are good, while they are.
+    previous_until: Option<String>,
     revocation_list: Option<u64>,
 }
 
@@ -180,12 +184,17 @@ fn confirm(card: &SiteCard, known: Option<&SiteCard>, file: &Path) -> Result<(),
     eprintln!("site         {}", card.site);
     if let Some(known) = known {
         eprintln!("reached at   {} till now", known.places());
+        if known.authority != card.authority {
+            eprintln!("fingerprint  {} till now; it handed over to the other one", known.fingerprint());
+        }
     }
     eprintln!("reached at   {}", card.places());
     eprintln!("fingerprint  {}", card.fingerprint());
     let (what, question) = match known {
-        None => ("fingerprint", "Did the site confirm this fingerprint by telephone or in person? [y/N] "),
-        Some(_) => ("endpoints", "Did the site say that it is reached there now? [y/N] "),
+        Some(known) if known.authority == card.authority => {
+            ("endpoints", "Did the site say that it is reached there now? [y/N] ")
+        }
+        _ => ("fingerprint", "Did the site confirm this fingerprint by telephone or in person? [y/N] "),
     };
     if file == Path::new("-") || !io::stdin().is_terminal() {
         let cause = format!("no terminal to ask on; compare the {what} with the site, then give --yes");
@@ -208,10 +217,16 @@ fn list(trust: &Trust, context: &Context) -> Result<u8, Error> {
         via: card.via.clone(),
         places: card.places(),
         fingerprint: card.fingerprint(),
+        previous_until: previous_until(card),
         revocation_list: trust.revocation_list(&card.site).map(|(number, _)| number),
     };
     context.output.answer(&Listing { sites: trust.list().map(row).collect() })?;
     Ok(0)
+}
+
+fn previous_until(card: &SiteCard) -> Option<String> {
+    let live = card.handover.as_ref().filter(|handover| handover.is_live(SystemTime::now()));
+    live.map(|handover| utc(handover.until()))
 }
 
 impl Report for Listing {
@@ -220,6 +235,9 @@ impl Report for Listing {
             let own = if row.own { "  (this site)" } else { "" };
             writeln!(out, "{:<16} {}{own}", row.site.as_str(), row.places)?;
             writeln!(out, "  {}", row.fingerprint)?;
+            if let Some(until) = &row.previous_until {
+                writeln!(out, "  new; certificates of the authority before are good until {until}")?;
+            }
         }
         Ok(())
     }

@@ -117,7 +117,12 @@ impl Handover {
     /// `CardInvalid`.
     pub(super) fn check(&self, site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
         let bad = |cause: &str| {
-            Error::new(Code::CardInvalid, "read hand-over", site, format!("its hand-over is no good: {cause}"))
+            Error::new(
+                Code::CardInvalid,
+                "read hand-over",
+                site,
+                format!("its hand-over is no good: {cause}"),
+            )
         };
         let unreadable = |error: Error| bad(&error.cause);
         let (new, old) = (parse(authority).map_err(unreadable)?, parse(&self.previous).map_err(unreadable)?);
@@ -140,7 +145,8 @@ impl Handover {
         if cross.public_key().raw != new.public_key().raw || cross.subject() != new.subject() {
             return Err(bad("what the authority before signed is another key or name"));
         }
-        let is_signed = cross.issuer() == old.subject() && cross.verify_signature(Some(old.public_key())).is_ok();
+        let is_signed =
+            cross.issuer() == old.subject() && cross.verify_signature(Some(old.public_key())).is_ok();
         match is_signed && cross.is_ca() && old.is_ca() {
             true => Ok(()),
             false => Err(bad("the authority before did not sign it")),

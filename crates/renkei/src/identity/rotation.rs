@@ -118,7 +118,8 @@ pub fn finish(home: &Home, now: SystemTime) -> Result<Outcome, Error> {
     let mut steps = Steps::begin(home, now)?;
     let has_completed = steps.complete()?;
     let authority = steps.authority.certificate().clone();
-    let live = handover_to(home, steps.authority.site(), &authority)?.filter(|handover| handover.is_live(now));
+    let live =
+        handover_to(home, steps.authority.site(), &authority)?.filter(|handover| handover.is_live(now));
     let stored = read(home, &authority)?.filter(|_| live.is_some());
     let Some(stored) = stored else {
         if has_completed {
@@ -188,7 +189,8 @@ impl<'h> Steps<'h> {
 
     fn write_handover(&self, next: &Succession) -> Result<(), Error> {
         let notice = to_pem("CERTIFICATE", &next.notice);
-        let stored = Stored { version: VERSION, notice, finished_unix: None, handover: next.handover.to_text() };
+        let stored =
+            Stored { version: VERSION, notice, finished_unix: None, handover: next.handover.to_text() };
         store(self.home, next.next.certificate(), &stored)
     }
 
@@ -217,7 +219,8 @@ impl<'h> Steps<'h> {
         let Some(pem) = secret::read(&next)? else { return Ok(false) };
         let is_in_force = rcgen::KeyPair::from_pem(&pem).is_ok_and(|key| {
             use rcgen::PublicKeyData;
-            public_key(self.authority.certificate()).is_ok_and(|wanted| wanted == key.subject_public_key_info())
+            public_key(self.authority.certificate())
+                .is_ok_and(|wanted| wanted == key.subject_public_key_info())
         });
         if !is_in_force {
             return remove_file(&next).map(|()| false);
@@ -282,7 +285,9 @@ pub fn is_of_another(leaf: &CertificateDer<'_>, authority: &CertificateDer<'_>) 
 /// Those of the files; `SiteRenamed`.
 pub fn handover(home: &Home) -> Result<Option<Handover>, Error> {
     let config = Config::load(home)?;
-    let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), MAX_BYTES)?) else { return Ok(None) };
+    let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), MAX_BYTES)?) else {
+        return Ok(None);
+    };
     let authority = parse_chain(&pem)?.remove(0);
     check_name(site, &authority)?;
     handover_to(home, site, &authority)
@@ -381,7 +386,11 @@ mod tests {
             let mut names: Vec<_> = std::fs::read_dir(here.home.pki_dir()).unwrap().flatten().collect();
             names.sort_by_key(std::fs::DirEntry::file_name);
             let names: Vec<_> = names.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
-            assert_eq!(names, ["ca.key", "ca.pem", "handover-2.toml", "host.key", "host.pem", "revoked"], "{steps}");
+            assert_eq!(
+                names,
+                ["ca.key", "ca.pem", "handover-2.toml", "host.key", "host.pem", "revoked"],
+                "{steps}"
+            );
             let host = Credential::host(&here.home, here.now).unwrap().chain;
             let trust = Trust::load(&here.home).unwrap();
             assert!(!is_of_another(&host[0], &trust.own_card().unwrap().authority), "{steps}");
@@ -411,7 +420,9 @@ mod tests {
     fn an_end_is_an_end_also_when_a_killed_command_did_not_get_farther() {
         let here = here();
         let refused = finish(&here.home, here.now).unwrap_err();
-        assert!(refused.code == Code::UsageInvalid && refused.cause.contains("no authority is being replaced"));
+        assert!(
+            refused.code == Code::UsageInvalid && refused.cause.contains("no authority is being replaced")
+        );
         rotate(&here.home, 30 * DAY, here.now).unwrap();
         let authority = Authority::load(&here.home).unwrap().certificate().clone();
         let stored = read(&here.home, &authority).unwrap().unwrap();

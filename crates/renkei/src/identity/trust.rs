@@ -13,8 +13,8 @@ use crate::config::Config;
 use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
-use std::collections::BTreeMap;
 use rustls::pki_types::CertificateDer;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
@@ -266,7 +266,8 @@ impl RevocationList {
             Ok(list.issuer() == authority.subject() && is_signed)
         };
         let is_of_now = is_of(&card.authority)?;
-        let is_of_previous = card.handover.as_ref().map_or(Ok(false), |handover| is_of(&handover.previous))?;
+        let is_of_previous =
+            card.handover.as_ref().map_or(Ok(false), |handover| is_of(&handover.previous))?;
         if !is_of_now && !is_of_previous {
             return Err(bad("the site's authority did not sign it".into()));
         }

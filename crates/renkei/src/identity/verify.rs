@@ -193,7 +193,10 @@ impl Judge<'_> {
             let leaf = parse(self.leaf).ok()?;
             if leaf.issuer() == old.subject() && leaf.verify_signature(Some(old.public_key())).is_ok() {
                 let until = utc(handover.until());
-                let cause = format!("{} replaced the authority that signed it, which was good until {until}", card.site);
+                let cause = format!(
+                    "{} replaced the authority that signed it, which was good until {until}",
+                    card.site
+                );
                 let delegated = self.facts.scope.is_some();
                 let code = if delegated { Code::DelegationExpired } else { Code::CertificateExpired };
                 return Some(self.error(code, cause));

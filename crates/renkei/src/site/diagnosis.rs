@@ -98,7 +98,9 @@ fn certificates(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// An authority that is being replaced, and partners that did not take the new one over while that went by itself.
 fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else { return Vec::new() };
+    let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else {
+        return Vec::new();
+    };
     let untold = site.untold().clone();
     let until = utc(handover.until());
     let mut found = Vec::new();

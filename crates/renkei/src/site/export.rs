@@ -14,8 +14,8 @@ use crate::identity::agency::AGENT_LIFE;
 use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::credential::{Credential, KeyRequest};
-use crate::identity::secret;
 use crate::identity::rotation::is_of_another;
+use crate::identity::secret;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error, Kind, Retry};
@@ -198,7 +198,8 @@ impl Export {
         let left = own.facts()?.not_after.duration_since(SystemTime::now()).unwrap_or_default();
         // What the authority before signed may be over sooner than it says.
         let trust = Trust::load(&self.home)?;
-        let is_of_now = trust.card(&self.site).is_none_or(|card| !is_of_another(&own.chain[0], &card.authority));
+        let is_of_now =
+            trust.card(&self.site).is_none_or(|card| !is_of_another(&own.chain[0], &card.authority));
         match is_of_now && left > AGENT_LIFE * 2 / 3 {
             true => Ok(()),
             false => self.enlist(session),

@@ -41,14 +41,11 @@ pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(
 /// Starts the thread that renews the PoP's certificate as long as it lives.
 pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
     let rests: Mutex<Option<(Instant, Duration)>> = Mutex::default();
+    let rotations: Mutex<Option<Instant>> = Mutex::default();
     let look = move |site: &Site| {
+        look_at_rotation(site, &mut rotations.lock().unwrap_or_else(PoisonError::into_inner));
         let mut rests = rests.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = site.last_snapshot();
-        if is_of_rotation(&snapshot)
-            && let Err(error) = complete_rotation(site.home(), SystemTime::now())
-        {
-            tracing::error!(code = %error.code, %error, "the change of the authority is not completed");
-        }
         if rests.is_some_and(|(since, pause)| since.elapsed() < pause) {
             return;
         }
@@ -74,6 +71,20 @@ fn is_of_rotation(now: &Snapshot) -> bool {
     let Some(card) = now.trust.own_card().filter(|_| !now.is_agent()) else { return false };
     let is_old = rotation::is_old(&now.credential.chain, &card.authority, card.handover.as_ref());
     is_old || !now.trust.list_is_of_now(&now.site)
+}
+
+/// Completes a rotation, unless that failed a moment ago.
+fn look_at_rotation(site: &Site, failed: &mut Option<Instant>) {
+    if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) || !is_of_rotation(&site.last_snapshot()) {
+        return;
+    }
+    *failed = match complete_rotation(site.home(), SystemTime::now()) {
+        Ok(()) => None,
+        Err(error) => {
+            tracing::error!(code = %error.code, %error, "the change of the authority is not completed");
+            Some(Instant::now())
+        }
+    };
 }
 
 /// Does what a killed `renkei site rotate-authority` has left, where the authority's key is.

@@ -100,7 +100,8 @@ fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(),
         match told {
             Ok(_) => return Ok(()),
             Err(error) if error.code == Code::BadCertificate => {
-                let taken = dialler.connect(to).and_then(|mut session| session.ask(Request::TakeCard(card.into())));
+                let taken =
+                    dialler.connect(to).and_then(|mut session| session.ask(Request::TakeCard(card.into())));
                 tracing::debug!(?taken, "a site is told the card before the list");
             }
             Err(error) => tracing::debug!(%error, "a revocation list is told again"),

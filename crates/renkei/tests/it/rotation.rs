@@ -1,6 +1,7 @@
 //! A site gets a new authority: nothing stops, partners follow by themselves, and nobody else hands over.
 
 use crate::federation::{Federation, Site, account};
+use crate::queue;
 use crate::raw;
 use crate::tree::noise;
 use renkei::identity::authority::Authority;
@@ -8,6 +9,7 @@ use renkei::identity::card::SiteCard;
 use renkei::identity::certificate::Facts;
 use renkei::identity::credential::Credential;
 use renkei::identity::issued;
+use renkei::identity::rotation;
 use renkei::identity::trust::Trust;
 use renkei_core::error::Code;
 use renkei_core::wire::message::{Reply, Request};
@@ -63,10 +65,10 @@ fn copy_both_ways(federation: &Federation, name: &str) {
     }
 }
 
-/// A copy of 12 MB from `site` to another one, which takes six seconds.
-fn slow_copy(site: &Site, to: &Site) -> Child {
+/// A copy from `site` to another one that takes so many seconds.
+fn slow_copy(site: &Site, to: &Site, seconds: usize) -> Child {
     let file = site.root().join("slow");
-    fs::write(&file, noise(9, 12_000_000)).unwrap();
+    fs::write(&file, noise(9, seconds * 2_000_000)).unwrap();
     let mut command = site.command();
     command.args(["-q", "cp", "--limit", "2M"]).arg(site.place("slow")).arg(to.place("slow"));
     command.stdout(Stdio::null()).spawn().unwrap()
@@ -82,7 +84,7 @@ fn nothing_stops_and_partners_take_the_new_authority_over() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let (pid, first, login) = (kek.pid(), known(kek, kek), raw::user(kek));
-    let mut running = slow_copy(kek, titech);
+    let mut running = slow_copy(kek, titech, 6);
     until("the copy moves", || is_moving(titech));
     let report = rotate(kek, &[]);
     assert_eq!((&report["outcome"], &report["overlap"]), (&"rotated".into(), &true.into()), "{report}");
@@ -93,7 +95,9 @@ fn nothing_stops_and_partners_take_the_new_authority_over() {
     copy_both_ways(&federation, "after it");
     assert!(running.wait().unwrap().success(), "what ran was broken");
     assert_eq!(fs::read(titech.root().join("slow")).unwrap(), noise(9, 12_000_000));
-    assert!(!titech.logged().contains("a transfer is stopped") && !kek.logged().contains("a transfer is stopped"));
+    assert!(
+        !titech.logged().contains("a transfer is stopped") && !kek.logged().contains("a transfer is stopped")
+    );
     // The login from before is good, and the next one is of the new authority.
     assert_eq!(raw::user(kek).chain, login.chain);
     kek.ok(&["login"]);
@@ -121,9 +125,9 @@ fn a_partner_that_was_down_takes_it_over_when_it_is_back() {
     rotate(&federation.kek, &["--keep-days", "2"]);
     let Federation { titech, kek, .. } = &federation;
     until("the site says who has not", || {
-        told_of_authority(kek).iter().any(|(_, code, found)| {
-            code == "RK-AUTH-28" && found.contains("not taken over yet by titech")
-        })
+        told_of_authority(kek)
+            .iter()
+            .any(|(_, code, found)| code == "RK-AUTH-28" && found.contains("not taken over yet by titech"))
     });
     let doctor = kek.json(&["doctor"]).1.to_string();
     assert!(doctor.contains("not taken over yet by titech"), "{doctor}");
@@ -181,12 +185,15 @@ fn a_partner_that_comes_too_late_is_told_what_to_type() {
 fn without_an_overlap_partners_take_the_card_by_hand() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
-    let stolen = raw::issue_user(&Authority::load(&raw::home(kek)).unwrap(), "mallory", 10, SystemTime::now());
+    let stolen =
+        raw::issue_user(&Authority::load(&raw::home(kek)).unwrap(), "mallory", 10, SystemTime::now());
     let (status, asked) = kek.json(&["site", "rotate-authority", "--now"]);
     assert_eq!((status, asked["error"]["code"].as_str()), (2, Some("RK-CONF-11")), "{asked}");
     let report = rotate(kek, &["--now", "--yes"]);
     assert_eq!((&report["outcome"], &report["overlap"]), (&"rotated".into(), &false.into()), "{report}");
-    until("what the key signed is refused at home", || raw::refusal_of(&stolen, kek).code == Code::CertificateExpired);
+    until("what the key signed is refused at home", || {
+        raw::refusal_of(&stolen, kek).code == Code::CertificateExpired
+    });
     until("the site names the partner", || told_of_authority(kek).iter().any(|(name, ..)| name == "titech"));
     assert!(!has_taken_over(titech, kek), "a thief could hand over as well");
     take_by_hand(titech, kek);
@@ -357,6 +364,38 @@ fn a_line_is_kept_when_either_end_gets_a_new_authority() {
         site.ok(&["login"]);
     }
     for user in [&hub, &private] {
-        until("each reaches the other at the end", || user.json(&["ls", "hub:/data", "private:/data"]).0 == 0);
+        until("each reaches the other at the end", || {
+            user.json(&["ls", "hub:/data", "private:/data"]).0 == 0
+        });
     }
+}
+
+#[test]
+fn what_runs_goes_on_over_the_end_and_what_waits_is_renewed() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let login = raw::user(kek);
+    queue::large(kek, "waits");
+    let (from, to) = (kek.place("waits"), titech.place("waits"));
+    let id = queue::detach(kek, &[&queue::SLOWLY[..], &[&from, &to]].concat());
+    kek.ok(&["pause", &id]);
+    let mut running = slow_copy(kek, titech, 20);
+    until("the copy moves", || is_moving(titech));
+    // No administrator has an overlap of seconds.
+    let began = rotation::rotate(&raw::home(kek), Duration::from_secs(15), SystemTime::now()).unwrap();
+    assert_eq!(began, rotation::Outcome::Rotated);
+    until("the partner has it", || has_taken_over(titech, kek));
+    raw::connect(kek, &login, titech).unwrap();
+    until("the overlap is over", || !known(kek, kek).handover.unwrap().is_live(SystemTime::now()));
+    assert!(running.wait().unwrap().success(), "what ran was broken");
+    for site in [titech, kek] {
+        assert_eq!(raw::refusal_of(&login, site).code, Code::CertificateExpired);
+    }
+    kek.ok(&["login"]);
+    kek.ok(&["resume", &id]);
+    queue::until(kek, &id, |told| told["reason"]["code"] == "RK-AUTH-19");
+    kek.ok(&["renew", &id]);
+    assert_eq!(queue::ended(kek, &id), 0, "{:#}", queue::why(kek, &id));
+    assert_eq!(fs::read(titech.root().join("waits")).unwrap(), fs::read(kek.root().join("waits")).unwrap());
+    copy_both_ways(&federation, "after the end");
 }
