@@ -7,10 +7,11 @@
 //! the certificate says.
 //!
 //! Guarantees: a kill at any moment leaves a site that works; the same command given again does what is left, and does not rotate
-//! a second time. Non-goal: a PoP without the authority's key, to which the files are brought by hand.
+//! a second time. Without an overlap the PoP gets a new key as well. Non-goal: a PoP without the authority's key, to which the files are brought by hand.
 
 use super::authority::{Authority, Succession, check_name, renew_host};
 use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
+use super::credential::Credential;
 use super::handover::{Handover, HandoverText, number_of};
 use super::secret;
 use super::trust::{Trust, remove_file};
@@ -38,6 +39,8 @@ struct Stored {
     /// When it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     finished_unix: Option<u64>,
+    /// Whether the PoP gets a new key as well, because who had one may have had the other.
+    new_host_key: bool,
     handover: HandoverText,
 }
 
@@ -130,7 +133,7 @@ pub fn finish(home: &Home, now: SystemTime) -> Result<Outcome, Error> {
     };
     let finished_unix = Some(unix_seconds(now).unsigned_abs());
     store(home, &authority, &Stored { finished_unix, ..stored })?;
-    steps.renew_credentials()?;
+    steps.renew_credentials(false)?;
     Ok(Outcome::Finished)
 }
 
@@ -156,6 +159,17 @@ fn lock(home: &Home) -> Result<File, Error> {
     locked.map(|()| file).map_err(|errno| file_error("lock", &path, &errno.into()))
 }
 
+/// A certificate of the PoP, as the authority of now sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// As it should be.
+    Good,
+    /// Of the authority of now, with another key or another hand-over than that of now.
+    Old,
+    /// Of the authority before.
+    OfAnother,
+}
+
 /// The steps of a rotation, each of which may be the last one that was done.
 struct Steps<'h> {
     home: &'h Home,
@@ -178,7 +192,7 @@ impl<'h> Steps<'h> {
     fn rotate(&mut self, keep: Duration) -> Result<(), Error> {
         let next = self.authority.succeed(keep, self.now)?;
         self.write_next_key(&next)?;
-        self.write_handover(&next)?;
+        self.write_handover(&next, keep.is_zero())?;
         self.write_certificate(next)?;
         self.complete().map(drop)
     }
@@ -187,10 +201,15 @@ impl<'h> Steps<'h> {
         secret::write(&self.home.ca_next_key(), &next.next.key_pem())
     }
 
-    fn write_handover(&self, next: &Succession) -> Result<(), Error> {
+    fn write_handover(&self, next: &Succession, new_host_key: bool) -> Result<(), Error> {
         let notice = to_pem("CERTIFICATE", &next.notice);
-        let stored =
-            Stored { version: VERSION, notice, finished_unix: None, handover: next.handover.to_text() };
+        let stored = Stored {
+            version: VERSION,
+            notice,
+            finished_unix: None,
+            new_host_key,
+            handover: next.handover.to_text(),
+        };
         store(self.home, next.next.certificate(), &stored)
     }
 
@@ -204,9 +223,12 @@ impl<'h> Steps<'h> {
     /// Does what is left after that; whether there was something.
     fn complete(&mut self) -> Result<bool, Error> {
         let placed = self.place_key()?;
-        let renewed = self.is_credential_old()?;
+        let shown = self.shown()?;
+        let renewed = shown != Shown::Good;
         if renewed {
-            self.renew_credentials()?;
+            let stored = read(self.home, self.authority.certificate())?;
+            let new_key = shown == Shown::OfAnother && stored.is_some_and(|stored| stored.new_host_key);
+            self.renew_credentials(new_key)?;
         }
         let signed = self.sign_list_anew()?;
         self.remove_old_handovers()?;
@@ -231,17 +253,25 @@ impl<'h> Steps<'h> {
         Ok(true)
     }
 
-    /// Whether the PoP shows a certificate of the authority before, or another hand-over than that of now.
-    fn is_credential_old(&self) -> Result<bool, Error> {
-        let Some(pem) = read_text(&self.home.host_cert(), 256 * 1024)? else { return Ok(false) };
-        let handover = handover_to(self.home, self.authority.site(), self.authority.certificate())?;
-        Ok(is_old(&parse_chain(&pem)?, self.authority.certificate(), handover.as_ref()))
+    /// What the PoP would show if it read its files now.
+    fn shown(&self) -> Result<Shown, Error> {
+        let Some(pem) = read_text(&self.home.host_cert(), 256 * 1024)? else { return Ok(Shown::Good) };
+        let (chain, authority) = (parse_chain(&pem)?, self.authority.certificate());
+        let handover = handover_to(self.home, self.authority.site(), authority)?;
+        // A command that was killed while it made a new key has written the key alone.
+        let key = secret::read(&self.home.host_key())?;
+        let belongs = key.is_some_and(|key| Credential::parse(&pem, &key, &self.home.host_cert()).is_ok());
+        Ok(match is_of_another(&chain[0], authority) {
+            true => Shown::OfAnother,
+            false if !belongs || is_old(&chain, authority, handover.as_ref()) => Shown::Old,
+            false => Shown::Good,
+        })
     }
 
-    fn renew_credentials(&self) -> Result<(), Error> {
+    fn renew_credentials(&self, new_key: bool) -> Result<(), Error> {
         // It reads which hand-over is to be shown.
         let authority = Authority::load(self.home)?;
-        renew_host(self.home, &authority, &self.config.announced_endpoints(), false, self.now).map(drop)
+        renew_host(self.home, &authority, &self.config.announced_endpoints(), new_key, self.now).map(drop)
     }
 
     /// Partners that know the new authority alone believe no list of the old one.
@@ -296,7 +326,7 @@ pub fn handover(home: &Home) -> Result<Option<Handover>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::credential::{Credential, KeyRequest};
+    use crate::identity::credential::KeyRequest;
     use crate::identity::tests::{card, pop_at, site};
     use crate::identity::verify::verify_peer;
 
@@ -335,14 +365,14 @@ mod tests {
             type Step = fn(&mut Steps<'_>) -> Result<(), Error>;
             let rest: [Step; 3] = [
                 |steps| steps.place_key().map(drop),
-                |steps| steps.renew_credentials(),
+                |steps| steps.renew_credentials(false),
                 |steps| steps.sign_list_anew().map(drop),
             ];
             if steps > 0 {
                 rotation.write_next_key(&next).unwrap();
             }
             if steps > 1 {
-                rotation.write_handover(&next).unwrap();
+                rotation.write_handover(&next, false).unwrap();
             }
             if steps > 2 {
                 rotation.write_certificate(next).unwrap();
@@ -442,10 +472,23 @@ mod tests {
     }
 
     #[test]
+    fn a_new_key_without_its_certificate_is_completed() {
+        let here = here();
+        let other = KeyRequest::generate().unwrap().key;
+        secret::write(&here.home.host_key(), &other).unwrap();
+        assert!(Credential::host(&here.home, here.now).is_err());
+        assert!(complete(&here.home, here.now).unwrap());
+        Credential::host(&here.home, here.now).unwrap();
+        assert_eq!(secret::read(&here.home.host_key()).unwrap().as_deref(), Some(&other[..]));
+    }
+
+    #[test]
     fn without_an_overlap_nothing_of_the_old_key_is_good() {
         let here = here();
         let first = here.first.clone();
+        let host_key = secret::read(&here.home.host_key()).unwrap();
         assert_eq!(rotate(&here.home, Duration::ZERO, here.now).unwrap(), Outcome::Rotated);
+        assert_ne!(secret::read(&here.home.host_key()).unwrap(), host_key, "it lay beside the other one");
         let own = Trust::load(&here.home).unwrap();
         assert_eq!(verify_peer(&first, &own, here.now).unwrap_err().code, Code::CertificateExpired);
         let host = Credential::host(&here.home, here.now).unwrap().chain;
