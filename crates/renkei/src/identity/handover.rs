@@ -227,10 +227,12 @@ mod tests {
     use crate::identity::authority::Authority;
     use crate::identity::card::SiteCard;
     use crate::identity::credential::KeyRequest;
-    use crate::identity::tests::{card, site};
+    use crate::identity::tests::{card, damaged, site};
     use crate::identity::trust::{Added, Trust};
     use crate::identity::verify::verify_peer;
+    use proptest::prelude::*;
     use renkei_core::identity::Principal;
+    use std::sync::LazyLock;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -361,6 +363,22 @@ mod tests {
         let error = taken(&renamed).unwrap_err();
         assert!(error.code == Code::CardInvalid && error.cause.contains("that of kek"), "{error}");
         taken(&here.card).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_card_leads_nowhere_else(at in any::<usize>(), how in 0_u8..12) {
+            static F: LazyLock<SiteCard> = LazyLock::new(|| here().card);
+            let text = String::from_utf8_lossy(&damaged(F.to_text().as_bytes(), at, how)).into_owned();
+            let good = F.handover.as_ref().unwrap();
+            if let Ok(card) = SiteCard::parse(&text) {
+                prop_assert_eq!(&card.authority, &F.authority);
+                let is_less = card.handover.is_none_or(|one| {
+                    one.previous == good.previous && one.until_unix <= good.until_unix
+                });
+                prop_assert!(is_less, "{}", text);
+            }
+        }
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn a_user_cannot_act_as_an_authority() {
 }
 
 /// `bytes` with one bit flipped, some bytes cut off, or some put in.
-fn damaged(bytes: &[u8], at: usize, how: u8) -> Vec<u8> {
+pub(super) fn damaged(bytes: &[u8], at: usize, how: u8) -> Vec<u8> {
     let at = at % bytes.len();
     match how {
         0..8 => bytes.iter().enumerate().map(|(i, b)| if i == at { b ^ (1 << how) } else { *b }).collect(),

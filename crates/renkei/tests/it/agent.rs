@@ -5,6 +5,8 @@ use crate::raw;
 use crate::safety::Unprivileged;
 use crate::tree::noise;
 use renkei::home::Home;
+use renkei::identity::agency::{AGENT_LIFE, Sponsor};
+use renkei::identity::authority::Authority;
 use renkei::identity::certificate::{Facts, parse_chain};
 use renkei::identity::credential::{Credential, KeyRequest};
 use renkei_core::error::Code;
@@ -16,7 +18,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// The account `nobody`, where tests may become it.
@@ -135,6 +137,28 @@ impl Person {
     fn agent_home(&self, site: &Site) -> Home {
         Home::at(&self.dir.join("state/agents").join(format!("scratch@{}", site.name)))
     }
+}
+
+#[test]
+fn an_agent_renews_its_certificate_while_it_runs() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let agent = Agent::start(&person, &world.titech);
+    let (home, pop) = (person.agent_home(&world.titech), raw::home(&world.titech));
+    let facts =
+        || Facts::read(&parse_chain(&fs::read_to_string(home.host_cert()).unwrap()).unwrap()[0]).unwrap();
+    // As if it had run for twenty hours of its twenty-four.
+    let (user, parent) = (facts().sponsor.unwrap(), facts().parent.unwrap());
+    let request = KeyRequest::again(&fs::read_to_string(home.host_key()).unwrap()).unwrap().request;
+    let then = SystemTime::now() - Duration::from_secs(20 * 3600);
+    let sponsor = Sponsor { user, parent };
+    let authority = Authority::load(&pop).unwrap();
+    let old = authority.issue_agent("scratch", &sponsor, &request, then, AGENT_LIFE).unwrap();
+    fs::write(home.host_cert(), &old.pem).unwrap();
+    assert_eq!(facts().serial, old.serial);
+    wait_until(Duration::from_secs(40), || facts().serial != old.serial, &|| agent.logged());
+    assert!(facts().not_after > SystemTime::now() + Duration::from_secs(23 * 3600));
+    person.ok(&["ls", &agent.place("")]);
 }
 
 #[test]

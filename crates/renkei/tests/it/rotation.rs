@@ -399,3 +399,32 @@ fn what_runs_goes_on_over_the_end_and_what_waits_is_renewed() {
     assert_eq!(fs::read(titech.root().join("waits")).unwrap(), fs::read(kek.root().join("waits")).unwrap());
     copy_both_ways(&federation, "after the end");
 }
+
+#[test]
+fn a_user_who_was_away_logs_in_again() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let dir = federation.scratch().join("user");
+    let run = |arguments: &[&str]| {
+        let output = titech.command_in(&dir).arg("--json").args(arguments).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let login = ["login", "--pop", titech.dir().to_str().unwrap()];
+    assert_eq!(run(&login).0, 0);
+    for site in [titech, kek] {
+        rotate(site, &[]);
+    }
+    until("both have it", || has_taken_over(titech, kek) && has_taken_over(kek, titech));
+    assert_eq!(run(&["ls", "titech:/data", "kek:/data"]).0, 0, "the overlap is there for users, too");
+    for site in [titech, kek] {
+        rotate(site, &["--finish"]);
+    }
+    for place in ["titech:/data", "kek:/data"] {
+        until("the overlap is over", || run(&["ls", place]).0 != 0);
+        let (_, told) = run(&["ls", place]);
+        assert!(told.contains("RK-AUTH-27") && told.contains("renkei login"), "{told}");
+    }
+    let (status, told) = run(&login);
+    assert!(status == 0 && told.contains("replaced"), "{told}");
+    until("all is well", || run(&["ls", "titech:/data", "kek:/data"]).0 == 0);
+}
