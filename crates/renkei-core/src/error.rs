@@ -427,11 +427,11 @@ codes! {
         "the site's administrator grants a new one: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
          with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
 
-    AuthorityReplaced = "RK-AUTH-27", Identity, Never, "the site replaced its authority, and the new one was not taken over here in time",
-        "exchange cards again: `renkei trust export > SITE.site` at the site, `renkei trust add SITE.site` at the PoP that says so, \
-         and compare the fingerprint by telephone; users: `renkei login`";
-    AuthorityRotating = "RK-AUTH-28", Identity, Never, "the site's authority is being replaced",
-        "nothing while partners take the new one over by themselves; `renkei site rotate-authority --finish` ends it";
+    AuthorityReplaced = "RK-AUTH-27", Identity, Never, "the site has replaced its authority, and the new one is not trusted here",
+        "exchange site cards again: `renkei trust export > SITE.site` at that site, `renkei trust add SITE.site` at the PoP that reports \
+         this, and compare the fingerprint by telephone; users: `renkei login`";
+    AuthorityRotating = "RK-AUTH-28", Identity, Never, "an authority rotation is in progress",
+        "no action is needed while partners take over the new authority; `renkei site rotate-authority --finish` ends the overlap";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",

@@ -21,16 +21,16 @@ const LONGEST_DAYS: u64 = LONGEST_OVERLAP.as_secs() / DAY.as_secs();
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Days for which certificates of the authority before stay good, 1 to 365
+    /// Days for which certificates of the previous authority stay valid, 1 to 365
     #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_DAYS))]
     keep_days: u64,
-    /// No overlap, for a key that somebody else may have: what it signed is refused at once, and partners take the new card by hand
+    /// No overlap, for a compromised key: its certificates are refused at once, and partners take the new card by hand
     #[arg(long, conflicts_with_all = ["keep_days", "finish"])]
     now: bool,
     /// End the overlap of a rotation that is under way
     #[arg(long, conflicts_with = "keep_days")]
     finish: bool,
-    /// Do not ask about partners that must take the new card by hand then
+    /// Do not ask for confirmation when partners will have to take the new card by hand
     #[arg(long)]
     yes: bool,
 }
@@ -93,7 +93,7 @@ fn named(sites: &[SiteName]) -> String {
 fn left_behind(sites: &[SiteName]) -> Vec<String> {
     let warning = || {
         format!(
-            "{} did not take the new authority over yet, and after this must be given the new card by hand",
+            "{} has not taken over the new authority yet, and will need the new card by hand",
             named(sites)
         )
     };
@@ -101,12 +101,12 @@ fn left_behind(sites: &[SiteName]) -> Vec<String> {
 }
 
 fn cut_off(partners: &[SiteName]) -> Vec<String> {
-    let users = "users, mounts and queued transfers of this site need new certificates at once: `renkei login`, `renkei \
+    let users = "users, mounts and queued transfers of this site need new certificates immediately: `renkei login`, `renkei \
                  mount-credential grant`, `renkei renew ID`";
     let partners = match partners.is_empty() {
         true => None,
         false => Some(format!(
-            "{} will refuse this site until each has been given the new card by hand",
+            "{} will refuse this site until its administrator has added the new card by hand",
             named(partners)
         )),
     };
@@ -133,16 +133,16 @@ impl Report for Rotated {
         let Rotated { site, fingerprint, previous_until, .. } = self;
         let what = match self.outcome {
             Outcome::Rotated => "has a new authority",
-            Outcome::Completed => "has a new authority; what an earlier command left was done",
-            Outcome::UnderWay => "has a new authority since an earlier command; nothing was changed",
-            Outcome::Finished => "has ended the overlap",
+            Outcome::Completed => "has a new authority; an interrupted rotation was completed",
+            Outcome::UnderWay => "has a rotation in progress; nothing was changed",
+            Outcome::Finished => "has ended the overlap of its authorities",
         };
         writeln!(out, "site {site} {what}")?;
         writeln!(out, "  {fingerprint}")?;
         match self.overlap {
             true => self.write_overlap(out),
             false => {
-                writeln!(out, "what the authority before signed is good for nothing since {previous_until}")?;
+                writeln!(out, "certificates of the previous authority are invalid since {previous_until}")?;
                 self.write_by_hand(out)
             }
         }
@@ -153,15 +153,15 @@ impl Rotated {
     fn write_overlap(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "certificates of the authority before are good until {}, where they do not end sooner",
+            "certificates of the previous authority stay valid until {}, unless they expire earlier",
             self.previous_until
         )?;
         match self.not_taken_over.is_empty() {
-            true => writeln!(out, "all partners have taken the new one over"),
+            true => writeln!(out, "all partners have taken over the new authority"),
             false => {
                 let waiting = named(&self.not_taken_over);
-                writeln!(out, "the PoP tells partners, which take it over by themselves: {waiting}")?;
-                writeln!(out, "`renkei status` shows which have not yet")
+                writeln!(out, "partners that have not taken over the new authority yet: {waiting}")?;
+                writeln!(out, "the PoP tells them; `renkei status` shows the remaining ones")
             }
         }
     }

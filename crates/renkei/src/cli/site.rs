@@ -22,14 +22,14 @@ enum Action {
         /// The new name
         name: String,
     },
-    /// Give the site a new authority; partners take it over by themselves
+    /// Replace the site's authority; partners take over the new one by themselves
     ///
-    /// The old authority vouches for the new one, and for some days both are good. Given again, the command says how far it is, or
-    /// does what a command that was killed has left.
+    /// The old authority signs a hand-over to the new one, and both are valid during an overlap. Run again, the command shows the
+    /// progress, or completes a rotation that was interrupted.
     #[command(
-        after_long_help = "Examples:\n  renkei site rotate-authority                 both are good for 30 days\n  renkei site \
-                           rotate-authority --finish        all have taken it over: the old one is over\n  renkei site \
-                           rotate-authority --now           the key may be known to others"
+        after_long_help = "Examples:\n  renkei site rotate-authority                 overlap of 30 days\n  renkei site \
+                           rotate-authority --finish        end the overlap\n  renkei site \
+                           rotate-authority --now           the key is compromised"
     )]
     RotateAuthority(rotate_authority::Args),
 }

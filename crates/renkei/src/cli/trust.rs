@@ -236,7 +236,7 @@ impl Report for Listing {
             writeln!(out, "{:<16} {}{own}", row.site.as_str(), row.places)?;
             writeln!(out, "  {}", row.fingerprint)?;
             if let Some(until) = &row.previous_until {
-                writeln!(out, "  new; certificates of the authority before are good until {until}")?;
+                writeln!(out, "  new authority; certificates of the previous one are valid until {until}")?;
             }
         }
         Ok(())

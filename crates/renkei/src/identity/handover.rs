@@ -121,7 +121,7 @@ impl Handover {
                 Code::CardInvalid,
                 "read hand-over",
                 site,
-                format!("its hand-over is no good: {cause}"),
+                format!("its hand-over is invalid: {cause}"),
             )
         };
         let unreadable = |error: Error| bad(&error.cause);
@@ -196,7 +196,7 @@ impl Handover {
         match at {
             Some(at) if !self.is_live(at) => {
                 let cause = format!(
-                    "the authority known here was replaced; until {} the new one was taken over by itself",
+                    "the authority known here was replaced, and the overlap ended on {}",
                     utc(self.until())
                 );
                 Err(Error::new(Code::AuthorityReplaced, "take over authority", site, cause))

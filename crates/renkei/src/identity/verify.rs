@@ -194,7 +194,7 @@ impl Judge<'_> {
             if leaf.issuer() == old.subject() && leaf.verify_signature(Some(old.public_key())).is_ok() {
                 let until = utc(handover.until());
                 let cause = format!(
-                    "{} replaced the authority that signed it, which was good until {until}",
+                    "it was signed by the previous authority of {}, which was valid until {until}",
                     card.site
                 );
                 let delegated = self.facts.scope.is_some();
@@ -217,7 +217,7 @@ impl Judge<'_> {
         };
         self.intermediates.iter().find_map(is_over)?;
         let cause = format!(
-            "{} has replaced its authority, and the new one was not taken over here while that went by itself",
+            "{} has replaced its authority, and the new one was not taken over here during the overlap",
             card.site
         );
         Some(self.error(Code::AuthorityReplaced, cause))

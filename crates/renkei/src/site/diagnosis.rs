@@ -107,10 +107,10 @@ fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     if handover.is_live(SystemTime::now()) {
         let waiting: Vec<_> = untold.keys().map(SiteName::as_str).collect();
         let partners = match waiting.is_empty() {
-            true => "all partners have taken the new one over".to_owned(),
+            true => "all partners have taken over the new authority".to_owned(),
             false => format!("not taken over yet by {}", waiting.join(", ")),
         };
-        let cause = format!("the one before is good until {until}; {partners}");
+        let cause = format!("certificates of the previous authority are valid until {until}; {partners}");
         let error = Error::new(Code::AuthorityRotating, "look", &snapshot.site, cause);
         found.push(Finding::of("authority", "", Severity::Info, &error));
     }
@@ -119,7 +119,7 @@ fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     found.extend(left.map(|(partner, error)| {
         let own = &snapshot.site;
         Finding::of("authority", partner.as_str(), Severity::Warning, error)
-            .saying(&format!("{partner} has not taken the new authority of this site over, and does not by itself any more"))
+            .saying(&format!("{partner} has not taken over the new authority of this site, and needs its card by hand"))
             .mended_by(format!(
                 "here `renkei trust export > {own}.site`; at {partner} `renkei trust add {own}.site`, with the fingerprint \
                  compared by telephone"

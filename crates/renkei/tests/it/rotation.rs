@@ -106,7 +106,7 @@ fn nothing_stops_and_partners_take_the_new_authority_over() {
     copy_both_ways(&federation, "as a user of the new one");
     until("the site says that all have it", || {
         let told = told_of_authority(kek);
-        told.len() == 1 && told[0].1 == "RK-AUTH-28" && told[0].2.contains("all partners have taken")
+        told.len() == 1 && told[0].1 == "RK-AUTH-28" && told[0].2.contains("all partners have taken over")
     });
     assert_eq!(rotate(kek, &[])["outcome"], "under_way");
     assert_eq!(rotate(kek, &["--finish"])["outcome"], "finished");
