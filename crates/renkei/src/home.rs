@@ -214,6 +214,11 @@ impl Home {
         self.state.join("issued")
     }
 
+    /// Which cards of other sites changed, and when.
+    pub fn cards_file(&self) -> PathBuf {
+        self.state_dir().join("cards.jsonl")
+    }
+
     /// Digest of the site's card, and the partners that have not taken it yet.
     pub fn told_file(&self) -> PathBuf {
         self.state.join("told-cards")

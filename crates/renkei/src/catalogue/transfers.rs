@@ -115,6 +115,8 @@ pub struct Listing<'a> {
     pub owner: Option<&'a str>,
     /// Which.
     pub listed: &'a Listed,
+    /// Only those in this state.
+    pub state: Option<State>,
     /// How many at most.
     pub limit: usize,
 }
@@ -309,12 +311,12 @@ impl Catalogue {
 
     /// A list, newest first.
     pub fn list(&self, listing: &Listing<'_>) -> Result<Vec<Row>, Error> {
-        let Listing { owner, listed, limit } = listing;
+        let Listing { owner, listed, state, limit } = listing;
         let owned = if owner.is_some() { "owner = $1" } else { "$1 = ''" };
         let open = if listed.ended { "" } else { "AND ended = 0" };
         let sql = format!(
             "WHERE {owned} {open} AND ($2 = '' OR label = $2) AND (submitted, id) < ($3, $4) \
-             ORDER BY submitted DESC, id DESC LIMIT $5"
+             AND ($6 = '' OR state = $6) ORDER BY submitted DESC, id DESC LIMIT $5"
         );
         let (before, id) = listed.before.map_or((NEVER, "g".into()), |(at, id)| (moment(at), hex_id(&id)));
         let values = [
@@ -323,6 +325,7 @@ impl Catalogue {
             Value::Number(before),
             Value::Text(&id),
             Value::Number(count(*limit)),
+            Value::Text(state.map_or("", State::name)),
         ];
         self.rows(&sql, &values)
     }

@@ -110,6 +110,12 @@ pub const FIELDS: &[Field] = &[
     Field { key: "volumes.create", kind: Type::List, default: "[]", env: "RENKEI_VOLUMES_CREATE",
         effect: "Who may make volumes in storages that they may write, as `alice@kek`, or `*@kek` for all users of a site; each \
                  manages what it made. Empty: the administrator alone." },
+    Field { key: "web.certificate", kind: Type::Text, default: "", env: "RENKEI_WEB_CERTIFICATE",
+        effect: "A certificate for the console, `/healthz` and `/metrics` that browsers know: a PEM file with the chain, the certificate \
+                 itself first, as an absolute path. Shown to HTTP clients that ask for a host in it; all others, and renkei itself, see the \
+                 site's own. Read again when it changes." },
+    Field { key: "web.key", kind: Type::Text, default: "", env: "RENKEI_WEB_KEY",
+        effect: "Its private key: a PEM file of mode 600, as an absolute path." },
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

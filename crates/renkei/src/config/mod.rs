@@ -8,6 +8,7 @@ mod edit;
 mod fields;
 mod rule;
 mod volumes;
+mod web;
 
 pub use edit::{
     add_reverse, add_rule, add_storage, allow_private, remove_rule, remove_storage, set_require_mount,
@@ -16,6 +17,7 @@ pub use edit::{
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
 pub use volumes::Volumes;
+pub use web::Web;
 
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
@@ -83,6 +85,8 @@ pub struct Config {
     pub buffer: Buffer,
     /// Who may make volumes.
     pub volumes: Volumes,
+    /// The certificate for browsers.
+    pub web: Web,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -291,6 +295,7 @@ impl Default for Config {
             queue: Queue::default(),
             buffer: Buffer::default(),
             volumes: Volumes::default(),
+            web: Web::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),

@@ -61,6 +61,7 @@ impl Keeper {
 pub fn spawn_lines(door: Door) -> Result<(), Error> {
     let mut keepers: HashMap<SiteName, Arc<Keeper>> = HashMap::new();
     let work = move || loop {
+        let turn = door.site().workers.begin("lines");
         let wanted = door.site().last_snapshot().config.reverse.clone();
         keepers.retain(|hub, keeper| {
             let stays = wanted.contains(hub);
@@ -72,6 +73,7 @@ pub fn spawn_lines(door: Door) -> Result<(), Error> {
         for hub in wanted {
             keepers.entry(hub.clone()).or_insert_with(|| start(&door, hub));
         }
+        drop(turn);
         std::thread::sleep(LOOK_EVERY);
     };
     let thread = std::thread::Builder::new().name("lines".into()).spawn(work);

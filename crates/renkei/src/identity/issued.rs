@@ -10,6 +10,7 @@ use super::certificate::unix_seconds;
 use crate::home::{Home, file_error, make_private_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -66,6 +67,68 @@ pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Err
         }
     })?;
     Ok(found)
+}
+
+/// Who has valid certificates that were not taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Whom they name: a user, an agent, the PoP.
+    pub principal: Principal,
+    /// How many there are.
+    pub count: u64,
+    /// Until when the last one is valid, and its serial.
+    pub until: (SystemTime, String),
+}
+
+/// What is valid now of what was issued, and what was taken back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// By principal.
+    pub holders: Vec<Holder>,
+    /// Credentials of queued transfers and mounts, which fall with that by which they were asked for.
+    pub delegated: u64,
+    /// What was taken back, the newest first, with whom it named if that is on record.
+    pub revoked: Vec<(Revoked, Option<Principal>)>,
+}
+
+/// Reads what was issued and taken back, as far as it is about one principal if one is named.
+///
+/// # Errors
+/// Those of the files.
+pub fn inventory(home: &Home, of: Option<&Principal>, now: SystemTime) -> Result<Inventory, Error> {
+    let mut taken: BTreeMap<String, (Revoked, Option<Principal>)> =
+        revoked(home)?.into_iter().map(|one| (one.serial.clone(), (one, None))).collect();
+    let (mut holders, mut delegated) = (BTreeMap::<String, Holder>::new(), 0);
+    each_line(&home.issued_file(), |words| {
+        let Some(entry) = parse_entry(words).filter(|entry| of.is_none_or(|of| entry.principal == *of)) else {
+            return;
+        };
+        if let Some((_, whose)) = taken.get_mut(&entry.serial) {
+            *whose = Some(entry.principal);
+            return;
+        }
+        let is_over = entry.not_after < now || entry.parent.as_ref().is_some_and(|by| taken.contains_key(by));
+        let is_agent = matches!(entry.principal, Principal::Agent { .. });
+        match is_over {
+            true => {}
+            false if entry.parent.is_some() && !is_agent => delegated += 1,
+            false => enter(&mut holders, entry),
+        }
+    })?;
+    let mut revoked: Vec<_> = taken.into_values().filter(|(_, whose)| of.is_none() || whose.is_some()).collect();
+    revoked.sort_by_key(|(one, _)| std::cmp::Reverse(one.moment));
+    Ok(Inventory { holders: holders.into_values().collect(), delegated, revoked })
+}
+
+fn enter(holders: &mut BTreeMap<String, Holder>, entry: Entry) {
+    let Entry { principal, serial, not_after, .. } = entry;
+    let until = (not_after, serial);
+    let fresh = || Holder { principal: principal.clone(), count: 0, until: until.clone() };
+    let holder = holders.entry(principal.to_string()).or_insert_with(fresh);
+    holder.count += 1;
+    if until.0 > holder.until.0 {
+        holder.until = until;
+    }
 }
 
 /// Until when the newest certificate is valid that was asked for by `parent`.

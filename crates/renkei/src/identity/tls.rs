@@ -8,7 +8,7 @@
 //! "bad certificate" - and an expired certificate would look like a broken network.
 //!
 //! Guarantees: no anonymous peer passes a `renkei/1` handshake; resumed connections (data streams) carry the
-//! identity of the first. Non-goal: `http_config` asks for no client certificate; doors authenticate themselves.
+//! identity of the first. Non-goal: HTTP, see [`super::web`]; no client certificate is asked for there.
 
 use super::credential::Credential;
 use renkei_core::error::{Code, Error};
@@ -62,19 +62,6 @@ pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error
     Ok(Arc::new(config))
 }
 
-/// The accepting side of everything HTTP.
-pub fn http_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .and_then(|builder| {
-            let builder = builder.with_no_client_auth();
-            builder.with_single_cert(credential.chain.clone(), credential.key.clone_key())
-        })
-        .map_err(failed)?;
-    config.alpn_protocols = HTTP_ALPN.map(<[u8]>::to_vec).to_vec();
-    Ok(Arc::new(config))
-}
-
 /// The dialling side of `renkei/1`. Keep it for all streams of a session: it remembers the tickets.
 pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
@@ -96,8 +83,8 @@ pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error
 const WEB_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// The dialling side of web servers, which the machine's authorities vouch for.
-pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
+/// The authorities of the web that this machine knows.
+pub(super) fn web_roots() -> rustls::RootCertStore {
     let mut roots = rustls::RootCertStore::empty();
     let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
     let mut files = named.into_iter().chain(WEB_AUTHORITIES.map(Into::into));
@@ -105,9 +92,14 @@ pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
         let all = pem::parse_many(text).unwrap_or_default().into_iter();
         roots.add_parsable_certificates(all.map(|one| CertificateDer::from(one.into_contents())));
     }
+    roots
+}
+
+/// The dialling side of web servers, which the machine's authorities vouch for.
+pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    Ok(Arc::new(builder.with_root_certificates(web_roots()).with_no_client_auth()))
 }
 
 /// The server name to ask for: sessions are remembered under it, nothing is verified by it.

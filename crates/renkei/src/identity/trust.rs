@@ -6,6 +6,7 @@
 //! somebody who is believed. Non-goal: judging peers, see [`super::verify`].
 
 use super::card::{MAX_CARD_BYTES, SiteCard};
+use super::card_history::{CardChange, note};
 use super::certificate::{parse, parse_chain};
 use super::handover::{Handover, number_of};
 use super::rotation;
@@ -176,7 +177,8 @@ impl Trust {
         if added != Added::Same && self.own.as_ref() != Some(&card.site) {
             make_dir(&self.home.trust_dir(), 0o755)?;
             write_file(&card_path(&self.home, &card.site), card.to_text().as_bytes(), 0o644)?;
-            self.cards.insert(card.site.clone(), card.clone());
+            let before = self.cards.insert(card.site.clone(), card.clone());
+            note(&self.home, &CardChange::new(&card.site, before.as_ref(), Some(&card)));
             self.rank_list(&card)?;
         }
         if let Some(der) = carried {
@@ -232,11 +234,12 @@ impl Trust {
             let cause = "a PoP always trusts its own site";
             return Err(Error::new(Code::UsageInvalid, "remove site", site, cause));
         }
-        if self.cards.remove(site).is_none() {
+        let Some(before) = self.cards.remove(site) else {
             return Err(Error::new(Code::SiteUnknown, "remove site", site, ""));
-        }
+        };
         self.lists.remove(site);
         remove_file(&card_path(&self.home, site))?;
+        note(&self.home, &CardChange::new(site, Some(&before), None));
         remove_file(&self.home.crl_file(site))
     }
 

@@ -33,6 +33,7 @@ pub struct Memory {
     since: Instant,
     failures: Arc<Mutex<Failures>>,
     unreached: Arc<Mutex<BTreeMap<SiteName, Unreached>>>,
+    reached: Arc<Mutex<BTreeMap<SiteName, Instant>>>,
 }
 
 /// A site that was not reached by any way, the last time somebody tried.
@@ -50,6 +51,15 @@ impl Memory {
         self.lock_unreached().clone()
     }
 
+    /// When somebody reached a site the last time, if anybody did.
+    pub fn reached(&self, site: &SiteName) -> Option<Instant> {
+        self.lock_reached().get(site).copied()
+    }
+
+    fn lock_reached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Instant>> {
+        self.reached.lock().expect("no thread panics while it holds the lock")
+    }
+
     fn lock_unreached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Unreached>> {
         self.unreached.lock().expect("no thread panics while it holds the lock")
     }
@@ -57,7 +67,12 @@ impl Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory { since: Instant::now(), failures: Arc::default(), unreached: Arc::default() }
+        Memory {
+            since: Instant::now(),
+            failures: Arc::default(),
+            unreached: Arc::default(),
+            reached: Arc::default(),
+        }
     }
 }
 
@@ -208,6 +223,7 @@ impl Dialler {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
                     self.ways.memory.lock_unreached().remove(site);
+                    self.ways.memory.lock_reached().insert(site.clone(), Instant::now());
                     return Ok(done);
                 }
                 Err(missed) if missed.last => return Err(missed.error),

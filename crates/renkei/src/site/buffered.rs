@@ -54,6 +54,7 @@ pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
         if all && !matches!(tended, Ok(false)) {
             looked_ms.store(now, Ordering::Relaxed);
         }
+        site.workers.note("buffer", tended.as_ref().err().cloned());
         if let Some(error) = tended.err().filter(|_| all) {
             tracing::error!(%error, "the buffer is not tended");
         }

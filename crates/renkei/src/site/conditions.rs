@@ -184,7 +184,9 @@ pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
     let weak = Arc::downgrade(site);
     let work = move || {
         while let Some(site) = weak.upgrade() {
+            let turn = site.workers.begin("conditions");
             site.look_at_conditions();
+            drop(turn);
             drop(site);
             std::thread::sleep(LOOK_EVERY);
         }

@@ -34,6 +34,7 @@ pub(super) const SOURCES: &[Source] = &[
     configuration,
     certificates,
     rotation,
+    web,
     storages,
     own_disk,
     buffer,
@@ -68,6 +69,8 @@ const FOLLOWER_SILENT_FOR: Duration = Duration::from_secs(40);
 const CHANGES_WAIT_FOR: Duration = Duration::from_secs(120);
 /// Transfers whose first attempt failed are tried again within seconds.
 const QUEUE_WAITS_FOR: Duration = Duration::from_secs(10);
+/// Certificate and key are written one after the other.
+const BOTH_WRITTEN_WITHIN: Duration = Duration::from_secs(3);
 /// Transfers of the queue that are looked at.
 const MOST_TRANSFERS: usize = 256;
 
@@ -130,6 +133,24 @@ fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 fn refuses_authority(code: Code) -> bool {
     matches!(code, Code::AuthorityReplaced | Code::UnknownAuthority | Code::CardConflict)
+}
+
+/// The certificate for browsers: one that cannot be used, and the end of the one in use.
+fn web(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    let unusable = snapshot.web.trouble().map(|error| {
+        let words = match snapshot.web.used() {
+            Some(_) => "the web certificate cannot be used; browsers see the one before",
+            None => "the web certificate cannot be used; browsers see the site's own",
+        };
+        let remedy = "`web.certificate` and `web.key` name PEM files that belong together; the key's mode is 600";
+        let finding = Finding::of("configuration", "web", Severity::Warning, &error).saying(words);
+        finding.mended_by(remedy).lasting(BOTH_WRITTEN_WITHIN)
+    });
+    let ends = snapshot.web.used().and_then(|used| {
+        let remedy = "renew it where it was made; the PoP reads the new files by itself";
+        certificate_ends("web", used.not_after, SystemTime::now(), remedy)
+    });
+    unusable.into_iter().chain(ends).collect()
 }
 
 /// What to say of a certificate that ends then.
@@ -352,7 +373,7 @@ fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     }
     let Ok(catalogue) = site.queue.catalogue() else { return Vec::new() };
     let listed = Listed::default();
-    let rows = match catalogue.list(&Listing { owner: None, listed: &listed, limit: MOST_TRANSFERS }) {
+    let rows = match catalogue.list(&Listing { owner: None, listed: &listed, state: None, limit: MOST_TRANSFERS }) {
         Ok(rows) => rows,
         Err(error) => return vec![Finding::of("queue", "", Severity::Critical, &error)],
     };
@@ -405,7 +426,8 @@ fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
         let remedy = format!("{}; `renkei transfers --label 'rule {name}'`", error.code.row().remedy);
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
-    site.rule_troubles.all().into_iter().map(finding).collect()
+    let troubles = site.rule_states.all().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
+    troubles.map(finding).collect()
 }
 
 #[cfg(test)]

@@ -112,6 +112,7 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("following", move || {
         while let Some(here) = site.upgrade() {
+            let turn = here.workers.begin("following");
             let snapshot = here.last_snapshot();
             for (name, facts) in followed(&snapshot) {
                 begin(&here, name, facts);
@@ -120,6 +121,7 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
                 }
             }
             snapshot.fetching.close_idle();
+            drop(turn);
             drop((here, snapshot));
             std::thread::sleep(TICK);
         }

@@ -63,7 +63,9 @@ impl Outcome {
 }
 
 fn failure_text(failure: &renkei_core::wire::message::EntryFailure) -> String {
-    let text = format!("{}: {} {}", failure.path, failure.error.code, failure.error.cause);
+    let Error { code, cause, .. } = &failure.error;
+    let why = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
+    let text = format!("{}: {code}: {}{why}", failure.path, code.row().title);
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
 

@@ -92,7 +92,7 @@ impl Site {
     }
 
     /// A volume as somebody may see it.
-    fn show_volume(&self, access: &Access, name: &str) -> Result<Shown, Error> {
+    pub(super) fn show_volume(&self, access: &Access, name: &str) -> Result<Shown, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         let is_manager = manages(facts, access);
@@ -180,7 +180,7 @@ fn told(what: impl Serialize) -> String {
     serde_json::to_string(&what).expect("what is told of a volume is plain data")
 }
 
-fn manages(facts: &Facts, access: &Access) -> bool {
+pub(super) fn manages(facts: &Facts, access: &Access) -> bool {
     facts.managers.iter().any(|named| named.names(&access.principal))
 }
 

@@ -27,6 +27,7 @@ mod handing;
 pub mod history;
 pub(crate) mod holding;
 pub mod introduction;
+pub mod inventory;
 pub mod kept;
 mod late;
 mod leaving;
@@ -59,6 +60,7 @@ pub mod storage_identity;
 pub mod tickets;
 mod touched;
 pub mod transfer;
+pub mod transfer_list;
 mod trimming;
 pub mod unfinished;
 pub mod verifying;
@@ -66,6 +68,7 @@ pub mod view;
 pub mod volumes;
 pub mod watch;
 mod whereabouts;
+pub mod workers;
 
 use crate::config::Config;
 use crate::home::Home;
@@ -162,8 +165,9 @@ pub struct Site {
     pub(crate) kept_sessions: KeptSessions,
     pub(crate) parking: Parking,
     pub(crate) arrivals: rules::Arrivals,
-    pub(crate) rule_troubles: rules::RuleTroubles,
+    pub(crate) rule_states: rules::RuleStates,
     pub(crate) conditions: conditions::Conditions,
+    pub(crate) workers: workers::Workers,
     probing: probing::Probing,
     untold: Mutex<partners::Untold>,
     pub(crate) queue: Arc<queue::Queue>,
@@ -208,8 +212,9 @@ impl Site {
             kept_sessions: KeptSessions::default(),
             parking: Parking::default(),
             arrivals: rules::Arrivals::default(),
-            rule_troubles: rules::RuleTroubles::default(),
+            rule_states: rules::RuleStates::default(),
             conditions: conditions::Conditions::default(),
+            workers: workers::Workers::default(),
             probing: probing::Probing::default(),
             untold: Mutex::default(),
             queue: Arc::default(),

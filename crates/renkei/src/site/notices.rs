@@ -25,7 +25,9 @@ const BATCH: usize = 32;
 /// Starts the thread that tells, as long as the PoP lives.
 pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "notices", LOOK_EVERY, |site| {
-        if let Err(error) = site.tell_ends() {
+        let told = site.tell_ends();
+        site.workers.note("notices", told.as_ref().err().cloned());
+        if let Err(error) = told {
             tracing::debug!(%error, "ends of transfers are told later");
         }
     })

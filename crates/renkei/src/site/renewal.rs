@@ -50,7 +50,9 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
             return;
         }
         let Some(leaf) = snapshot.credential.chain.first() else { return };
-        *rests = match renew_if_due(site.home(), &snapshot.config, leaf, SystemTime::now()) {
+        let renewed = renew_if_due(site.home(), &snapshot.config, leaf, SystemTime::now());
+        site.workers.note("renewal", renewed.as_ref().err().cloned());
+        *rests = match renewed {
             Ok(None) => None,
             Ok(Some(_)) => {
                 site.read_again();

@@ -78,17 +78,32 @@ impl Arrivals {
     }
 }
 
-/// What is wrong with rules, by their names.
-#[derive(Default)]
-pub(crate) struct RuleTroubles(Mutex<BTreeMap<String, Error>>);
+/// How a rule is doing.
+#[derive(Clone, Debug, Default)]
+pub struct RuleState {
+    /// When its folder was looked into last.
+    pub looked: Option<SystemTime>,
+    /// Files that were in the folder then.
+    pub files: usize,
+    /// Transfers of it that are under way.
+    pub under_way: usize,
+    /// When it queued files last, and how many.
+    pub queued: Option<(SystemTime, usize)>,
+    /// What is wrong with it.
+    pub trouble: Option<Error>,
+}
 
-impl RuleTroubles {
-    /// All that is wrong.
-    pub(super) fn all(&self) -> BTreeMap<String, Error> {
+/// How the rules are doing, by their names.
+#[derive(Default)]
+pub(crate) struct RuleStates(Mutex<BTreeMap<String, RuleState>>);
+
+impl RuleStates {
+    /// All of them.
+    pub(super) fn all(&self) -> BTreeMap<String, RuleState> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
     }
 
-    fn set(&self, all: BTreeMap<String, Error>) {
+    fn set(&self, all: BTreeMap<String, RuleState>) {
         *self.0.lock().expect("no thread panics while it holds the lock: a panic aborts") = all;
     }
 }
@@ -116,6 +131,9 @@ pub(super) struct Watched {
     trouble: Option<Error>,
     /// Why the transfer that ended last did not bring all its files, if it did not.
     lost: Option<Error>,
+    /// When it was looked into, how many files were there, and what was queued last.
+    looked: Option<(SystemTime, usize)>,
+    queued: Option<(SystemTime, usize)>,
 }
 
 impl Watched {
@@ -123,7 +141,28 @@ impl Watched {
         let inbox = Inbox::new(rule.settle_s.saturating_mul(1000));
         let (sent, look_at) = (HashMap::new(), Instant::now());
         let proofs = HashMap::new();
-        Watched { rule: rule.clone(), inbox, sent, adopted: None, look_at, proofs, trouble: None, lost: None }
+        Watched {
+            rule: rule.clone(),
+            inbox,
+            sent,
+            adopted: None,
+            look_at,
+            proofs,
+            trouble: None,
+            lost: None,
+            looked: None,
+            queued: None,
+        }
+    }
+
+    fn state(&self) -> RuleState {
+        RuleState {
+            looked: self.looked.map(|(at, _)| at),
+            files: self.looked.map_or(0, |(_, files)| files),
+            under_way: self.sent.len() + self.adopted.as_ref().map_or(0, HashMap::len),
+            queued: self.queued,
+            trouble: self.trouble.clone().or_else(|| self.lost.clone()),
+        }
     }
 
     /// The drop folder.
@@ -133,7 +172,7 @@ impl Watched {
 }
 
 /// The label that transfers of a rule carry.
-fn label(rule: &str) -> String {
+pub(super) fn label(rule: &str) -> String {
     format!("rule {rule}")
 }
 
@@ -182,10 +221,7 @@ impl Site {
             }
             watched.trouble = trouble;
         }
-        let troubles = all.iter().filter_map(|(name, watched)| {
-            Some((name.clone(), watched.trouble.clone().or_else(|| watched.lost.clone())?))
-        });
-        self.rule_troubles.set(troubles.collect());
+        self.rule_states.set(all.iter().map(|(name, watched)| (name.clone(), watched.state())).collect());
     }
 
     /// Hears how what was handed on went, and hands on more. The first thing that is wrong is told; the rest goes on.
@@ -198,6 +234,7 @@ impl Site {
         let began = Instant::now();
         let folder = snapshot.store(&watched.from().storage)?.dir(&watched.from().path)?;
         let (found, looked) = look_into(&*folder);
+        watched.looked = Some((SystemTime::now(), found.len()));
         let ready = watched.inbox.look(now_ms(), found.iter().cloned());
         watched.look_at = began + (began.elapsed() * LOOK_SHARE).max(EVERY);
         self.adopt(name, watched, &found)?;
@@ -211,8 +248,8 @@ impl Site {
             return Ok(());
         }
         let listed = Listed { label: Some(label(name)), ..Listed::default() };
-        let rows =
-            self.queue.catalogue()?.list(&Listing { owner: None, listed: &listed, limit: UNDER_WAY })?;
+        let listing = Listing { owner: None, listed: &listed, state: None, limit: UNDER_WAY };
+        let rows = self.queue.catalogue()?.list(&listing)?;
         let by_path: HashMap<&RelPath, &Seen> = found.iter().map(|seen| (&seen.path, seen)).collect();
         let mut adopted = HashMap::new();
         for row in rows {
@@ -349,6 +386,7 @@ impl Site {
             let id = submission.send.transfer;
             self.submit(owner, vec![submission])?.into_iter().collect::<Result<(), Error>>()?;
             watched.inbox.handed_on(part);
+            watched.queued = Some((SystemTime::now(), part.len()));
             watched.sent.insert(id, part.to_vec());
         }
         Ok(())

@@ -12,8 +12,9 @@ use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
-use crate::identity::tls::{http_config, server_config};
+use crate::identity::tls::server_config;
 use crate::identity::trust::Trust;
+use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
 use crate::store::local::Access as Mode;
 use crate::volume::claim::DirectoryClaim;
@@ -37,6 +38,15 @@ pub(super) const MAX_MAP_BYTES: u64 = 16 << 20;
 struct Slot {
     folder: PathBuf,
     opened: Mutex<Option<Arc<Buffer>>>,
+}
+
+/// What all snapshots have in common.
+#[derive(Clone)]
+struct Shared {
+    buffer: Arc<Slot>,
+    open_volumes: Arc<Volumes>,
+    fetching: Arc<Fetching>,
+    web: Arc<WebCertificate>,
 }
 
 /// State of the files when they were read, to notice a change.
@@ -64,6 +74,8 @@ pub struct Snapshot {
     pub storages: BTreeMap<String, Arc<Root>>,
     /// The volumes by name.
     pub volumes: BTreeMap<String, Facts>,
+    /// The certificate for HTTP clients.
+    pub web: Arc<WebCertificate>,
     open_volumes: Arc<Volumes>,
     pub(super) fetching: Arc<Fetching>,
     buffer: Arc<Slot>,
@@ -76,8 +88,13 @@ impl Snapshot {
     /// Reads everything but the configuration, which the caller read.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
         let slot = Slot { folder: config.buffer.folder(home), opened: Mutex::default() };
-        let open = Volumes::new(home, &config.catalogue);
-        let shared = (Arc::new(slot), Arc::new(open), Arc::default());
+        let shared = Shared {
+            buffer: Arc::new(slot),
+            open_volumes: Arc::new(Volumes::new(home, &config.catalogue)),
+            fetching: Arc::default(),
+            web: Arc::default(),
+        };
+        shared.web.look(&config.web);
         Self::load_after(home, config, &BTreeMap::new(), shared, mark(home))
     }
 
@@ -85,7 +102,7 @@ impl Snapshot {
         home: &Home,
         config: Config,
         before: &BTreeMap<String, Arc<Root>>,
-        (buffer, open_volumes, fetching): (Arc<Slot>, Arc<Volumes>, Arc<Fetching>),
+        shared: Shared,
         mark: Mark,
     ) -> Result<Self, Error> {
         let site = config.site(home)?.clone();
@@ -100,12 +117,14 @@ impl Snapshot {
         let mut volumes = facts::load(home)?;
         // Whoever made both by hand is served the storage, as before.
         volumes.retain(|name, _| !config.storage.contains_key(name));
+        let Shared { buffer, open_volumes, fetching, web } = shared;
         Ok(Snapshot {
             volumes,
             open_volumes,
             fetching,
             renkei_tls: server_config(&credential)?,
-            http_tls: http_config(&credential)?,
+            http_tls: http_config(&credential, &web)?,
+            web,
             trust: Arc::new(Trust::load(home)?),
             mapping: Mapping::parse(&map)?,
             credential,
@@ -125,7 +144,12 @@ impl Snapshot {
         let mark = mark(home);
         let fresh = Config::load(home)?;
         let config = Config { listen: self.config.listen.clone(), ..fresh };
-        let shared = (self.buffer.clone(), self.open_volumes.clone(), self.fetching.clone());
+        let shared = Shared {
+            buffer: self.buffer.clone(),
+            open_volumes: self.open_volumes.clone(),
+            fetching: self.fetching.clone(),
+            web: self.web.clone(),
+        };
         let fresh = Self::load_after(home, config, &self.storages, shared, mark)?;
         self.close_removed(&fresh, home);
         Ok(fresh)

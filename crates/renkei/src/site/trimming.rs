@@ -47,6 +47,11 @@ impl Confirmed {
         self.seen().insert((volume, site.clone()), (seq, Instant::now()));
     }
 
+    /// Up to which record a follower has all, as far as it said, and when it said so.
+    pub(super) fn of(&self, volume: VolumeId, site: &SiteName) -> Option<(u64, Instant)> {
+        self.seen().get(&(volume, site.clone())).copied()
+    }
+
     /// When a follower said so last.
     pub(super) fn last(&self, volume: VolumeId, site: &SiteName) -> Option<Instant> {
         self.seen().get(&(volume, site.clone())).map(|(_, at)| *at)

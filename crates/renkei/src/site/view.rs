@@ -52,12 +52,12 @@ pub fn moment(time: SystemTime) -> String {
 
 impl Visitor {
     /// Whether the visitor may see what is done for `principal`.
-    fn sees(&self, principal: &str) -> bool {
+    pub(super) fn sees(&self, principal: &str) -> bool {
         self.access().is_none_or(|access| access.principal.to_string() == principal)
     }
 
     /// Whether the visitor may see whom the site trusts: its own users, as in [`Site::card`].
-    fn sees_trust(&self, own: &SiteName) -> bool {
+    pub(super) fn sees_trust(&self, own: &SiteName) -> bool {
         let own_user = |access: &Access| match &access.principal {
             user @ Principal::User { .. } => user.site() == own,
             Principal::Host(_) | Principal::Agent { .. } => false,

@@ -17,6 +17,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
     spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
+    spawn_every(site, "web", LOOK_EVERY, |site| {
+        let now = site.last_snapshot();
+        now.web.look(&now.config.web);
+        site.workers.note("web", now.web.trouble());
+    })?;
     spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
     super::trimming::spawn_trimming(site)?;
     spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
@@ -85,10 +90,12 @@ pub(super) fn spawn_every(
     pause: Duration,
     work: impl Fn(&Site) + Send + 'static,
 ) -> Result<(), Error> {
-    let site = Arc::downgrade(site);
+    let (site, own) = (Arc::downgrade(site), name.to_owned());
     let repeat = move || {
         while let Some(site) = site.upgrade() {
+            let turn = site.workers.begin(&own);
             work(&site);
+            drop(turn);
             drop(site);
             std::thread::sleep(pause);
         }

@@ -227,7 +227,7 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
         catalogue.submit(&[New { owner: "bob@kek".into(), ..new(10, "b") }]).unwrap();
         happen(&catalogue, 1, Event::Asked { change: Change::Cancel, deadline_ms: 0 });
         let list = |owner, listed: &Listed| {
-            let rows = catalogue.list(&Listing { owner, listed, limit: 3 }).unwrap();
+            let rows = catalogue.list(&Listing { owner, listed, state: None, limit: 3 }).unwrap();
             rows.iter().map(|row| row.submitted_ms).collect::<Vec<_>>()
         };
         let alice = Some("alice@kek");
@@ -276,7 +276,7 @@ fn many_queued_transfers_are_no_burden() {
         assert_eq!(lanes.len(), 70);
         let list = Instant::now();
         catalogue
-            .list(&Listing { owner: Some("alice@kek"), listed: &Listed::default(), limit: 256 })
+            .list(&Listing { owner: Some("alice@kek"), listed: &Listed::default(), state: None, limit: 256 })
             .unwrap();
         println!(
             "{}: the first 500 in {:?}; with {queued} queued {rate:.0}/s in batches of 500, {single:.0}/s one by one, \

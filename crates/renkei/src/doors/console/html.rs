@@ -110,6 +110,41 @@ impl Table {
     }
 }
 
+/// Names with their values.
+#[derive(Default)]
+pub(super) struct Facts(Html);
+
+impl Facts {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        Facts::default()
+    }
+
+    /// Adds one in plain text.
+    pub(super) fn text(&mut self, name: &'static str, value: &dyn Display) -> &mut Self {
+        self.0.put("<div><dt>{}</dt><dd><bdi>{}</bdi></dd></div>", &[&name, value]);
+        self
+    }
+
+    /// Adds one.
+    pub(super) fn add(&mut self, name: &'static str, value: Html) -> &mut Self {
+        self.0.put("<div><dt>{}</dt><dd>", &[&name]).add(value).put("</dd></div>", &[]);
+        self
+    }
+
+    /// All of them.
+    pub(super) fn finish(self) -> Html {
+        let mut html = Html::of("<dl class=\"facts\">", &[]);
+        html.add(self.0).put("</dl>", &[]);
+        html
+    }
+}
+
+/// A cell of plain text.
+pub(super) fn text(value: impl Display) -> Html {
+    Html::of("<bdi>{}</bdi>", &[&value])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

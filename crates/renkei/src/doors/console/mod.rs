@@ -4,14 +4,23 @@
 //! second and takes over the parts that changed, so everything works without it too. Nothing is loaded from elsewhere,
 //! nothing inline is allowed to run. Who looks is told by a cookie, see [`crate::site::console`].
 
+mod certificates;
 mod chart;
+mod failure;
 mod html;
 mod links;
+mod mapping;
 mod overview;
 mod page;
 mod queued;
+mod rules;
+mod run;
 mod storages;
 mod transfers;
+mod trust;
+mod unfinished;
+mod volumes;
+mod workers;
 
 use crate::site::Site;
 use crate::site::console::Visitor;
@@ -25,11 +34,14 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use html::Html;
+use mapping::Asked;
 use page::{Page, Tab};
+use renkei_core::error::Error;
 use serde::Deserialize;
 use std::sync::Arc;
+use transfers::Filter;
 
 /// Largest form.
 const MAX_FORM_BYTES: usize = 4096;
@@ -39,16 +51,27 @@ const COOKIE_SECONDS: u32 = 12 * 3600;
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// The pages below `/console`.
+/// The pages below `/console`, the way there, and a page for all other addresses.
 pub(super) fn router() -> Router<Arc<Site>> {
     Router::new()
-        .route("/console", get(overview))
-        .route("/console/links", get(links))
+        .route("/", get(|| async { Redirect::to("/console") }))
+        .route("/console", seen(|site, visitor| Some(overview::page(site, visitor))))
+        .route("/console/links", seen(|site, visitor| Some(links::page(site, visitor))))
+        .route("/console/storages", seen(|site, visitor| Some(storages::page(site, visitor))))
+        .route("/console/volumes", seen(|site, visitor| Some(volumes::page(site, visitor))))
+        .route("/console/trust", seen(|site, visitor| Some(trust::page(site, visitor))))
+        .route("/console/rules", seen(|site, visitor| of_administrator(visitor, || rules::page(site))))
+        .route("/console/workers", seen(|site, visitor| of_administrator(visitor, || workers::page(site))))
+        .route("/console/certificates", seen(|site, visitor| Some(certificates::page(site, visitor))))
+        .route("/console/unfinished", seen(|site, visitor| Some(unfinished::page(site, visitor))))
+        .route("/console/unfinished/drop", post(drop_all))
+        .route("/console/unfinished/{id}/drop", post(drop_one))
+        .route("/console/mapping", get(mapping))
         .route("/console/transfers", get(transfers))
-        .route("/console/transfers/{key}", get(transfer))
-        .route("/console/queue/{id}", get(queued))
+        .route("/console/transfers/{key}", one(run::one))
+        .route("/console/volumes/{name}", one(volumes::one))
+        .route("/console/queue/{id}", one(queued::one))
         .route("/console/queue/{id}/{change}", post(change))
-        .route("/console/storages", get(storages))
         .route("/console/login", get(ask_login).post(login))
         .route("/console/logout", post(logout))
         .route("/console/style.css", get(|| asset("text/css; charset=utf-8", include_str!("style.css"))))
@@ -57,6 +80,7 @@ pub(super) fn router() -> Router<Arc<Site>> {
             get(|| asset("text/javascript; charset=utf-8", include_str!("script.js"))),
         )
         .route("/console/icon.svg", get(|| asset("image/svg+xml", include_str!("icon.svg"))))
+        .fallback(nothing_here)
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(map_response(guard))
 }
@@ -133,28 +157,71 @@ async fn beside(work: impl FnOnce() -> Response + Send + 'static) -> Response {
 
 // ---- pages -----------------------------------------------------------------------------------------------------------
 
-async fn overview(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(site, headers, |site, visitor| Some(overview::page(site, visitor))).await
+/// A page that is the same whatever is asked.
+fn seen(make: fn(&Arc<Site>, &Visitor) -> Option<Page>) -> MethodRouter<Arc<Site>> {
+    get(async move |State(site): State<Arc<Site>>, headers: HeaderMap| visit(site, headers, make).await)
 }
 
-async fn links(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(site, headers, |site, visitor| Some(links::page(site, visitor))).await
+/// A page about one thing, which the address names.
+fn one(make: fn(&Arc<Site>, &Visitor, &str) -> Option<Page>) -> MethodRouter<Arc<Site>> {
+    get(async move |State(site): State<Arc<Site>>, Path(name): Path<String>, headers: HeaderMap| {
+        visit(site, headers, move |site, visitor| make(site, visitor, &name)).await
+    })
 }
 
-async fn transfers(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(site, headers, |site, visitor| Some(transfers::page(site, visitor))).await
+/// A page that is there for the administrator alone.
+fn of_administrator(visitor: &Visitor, make: impl FnOnce() -> Page) -> Option<Page> {
+    visitor.access().is_none().then(make)
 }
 
-async fn transfer(State(site): State<Arc<Site>>, Path(key): Path<String>, headers: HeaderMap) -> Response {
-    visit(site, headers, move |site, visitor| transfers::one(site, visitor, &key)).await
+async fn transfers(
+    State(site): State<Arc<Site>>,
+    Query(filter): Query<Filter>,
+    headers: HeaderMap,
+) -> Response {
+    visit(site, headers, move |site, visitor| Some(transfers::page(site, visitor, &filter))).await
 }
 
-async fn queued(State(site): State<Arc<Site>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    visit(site, headers, move |site, visitor| queued::one(site, visitor, &id)).await
+async fn mapping(State(site): State<Arc<Site>>, Query(asked): Query<Asked>, headers: HeaderMap) -> Response {
+    visit(site, headers, move |site, visitor| Some(mapping::page(site, visitor, &asked))).await
 }
 
-async fn storages(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    visit(site, headers, |site, visitor| Some(storages::page(site, visitor))).await
+async fn nothing_here(State(site): State<Arc<Site>>) -> Response {
+    answer(StatusCode::NOT_FOUND, page::nothing_here(&site.name()))
+}
+
+// ---- changes ---------------------------------------------------------------------------------------------------------
+
+/// Where a form is sent from, and where to go on.
+struct FormPage {
+    tab: Tab,
+    place: String,
+    back: &'static str,
+}
+
+/// Does what a form of the visitor's own page asks for.
+async fn press(
+    site: Arc<Site>,
+    headers: HeaderMap,
+    sent: Sent,
+    from: FormPage,
+    work: impl FnOnce(&Arc<Site>, &Visitor) -> Result<(), Error> + Send + 'static,
+) -> Response {
+    let Some(visitor) = visitor(&site, &headers) else {
+        return answer(StatusCode::UNAUTHORIZED, page::closed(&site.name()));
+    };
+    if !visitor.sent(&sent.token) {
+        return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
+    }
+    let FormPage { tab, place, back } = from;
+    beside(move || match work(&site, &visitor) {
+        Ok(()) => Redirect::to(&place).into_response(),
+        Err(error) => {
+            let page = page::not_done(&error, tab, back);
+            answer(StatusCode::CONFLICT, page.finish(&site.name(), &visitor))
+        }
+    })
+    .await
 }
 
 /// Changes a queued transfer.
@@ -164,17 +231,29 @@ async fn change(
     headers: HeaderMap,
     Form(sent): Form<Sent>,
 ) -> Response {
-    let Some(visitor) = visitor(&site, &headers) else {
-        return answer(StatusCode::UNAUTHORIZED, page::closed(&site.name()));
-    };
-    if !visitor.sent(&sent.token) {
-        return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
-    }
-    beside(move || match queued::change(&site, &visitor, &id, &wanted) {
-        Ok(()) => Redirect::to(&format!("/console/queue/{id}")).into_response(),
-        Err(error) => answer(StatusCode::CONFLICT, page::not_done(&error).finish(&site.name(), &visitor)),
-    })
-    .await
+    let (tab, place, back) = (Tab::Transfers, format!("/console/queue/{id}"), "/console/transfers");
+    let work = move |site: &Arc<Site>, visitor: &Visitor| queued::change(site, visitor, &id, &wanted);
+    press(site, headers, sent, FormPage { tab, place, back }, work).await
+}
+
+async fn drop_one(
+    State(site): State<Arc<Site>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Form(sent): Form<Sent>,
+) -> Response {
+    drop_unfinished(site, headers, sent, Some(id)).await
+}
+
+async fn drop_all(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): Form<Sent>) -> Response {
+    drop_unfinished(site, headers, sent, None).await
+}
+
+async fn drop_unfinished(site: Arc<Site>, headers: HeaderMap, sent: Sent, id: Option<String>) -> Response {
+    let place = "/console/unfinished";
+    let from = FormPage { tab: Tab::Unfinished, place: place.into(), back: place };
+    let work = move |site: &Arc<Site>, visitor: &Visitor| unfinished::drop_them(site, visitor, id.as_deref());
+    press(site, headers, sent, from, work).await
 }
 
 // ---- log in and out --------------------------------------------------------------------------------------------------
@@ -245,9 +324,16 @@ async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): F
 }
 
 /// The tabs, their places and names.
-const TABS: [(Tab, &str, &str); 4] = [
+const TABS: [(Tab, &str, &str); 11] = [
     (Tab::Overview, "/console", "Overview"),
     (Tab::Transfers, "/console/transfers", "Transfers"),
-    (Tab::Links, "/console/links", "Links"),
+    (Tab::Unfinished, "/console/unfinished", "Unfinished"),
+    (Tab::Rules, "/console/rules", "Drop folders"),
+    (Tab::Volumes, "/console/volumes", "Volumes"),
     (Tab::Storages, "/console/storages", "Storages"),
+    (Tab::Links, "/console/links", "Links"),
+    (Tab::Trust, "/console/trust", "Trust"),
+    (Tab::Mapping, "/console/mapping", "Mapping"),
+    (Tab::Certificates, "/console/certificates", "Certificates"),
+    (Tab::Workers, "/console/workers", "Workers"),
 ];

@@ -2,7 +2,7 @@
 
 use super::html::Html;
 use super::page::{Page, Tab};
-use super::{chart, links, storages, transfers};
+use super::{chart, links, run, storages};
 use crate::site::Site;
 use crate::site::conditions::Condition;
 use crate::site::console::Visitor;
@@ -19,10 +19,10 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let rate: u64 = running.iter().map(|run| run.rate()).sum();
     let mut page = Page::new(Tab::Overview, format!("PoP of {}", overview.site));
     if !overview.warnings.is_empty() {
-        page = page.part("warnings", "Look at this", warnings(&overview.warnings));
+        page = page.part("warnings", "Needs attention", warnings(&overview.warnings));
     }
     page.part("pop", "This PoP", facts(&overview, running.len(), rate))
-        .part("running", "Running transfers", transfers::running(&running, visitor))
+        .part("running", "Running transfers", run::running(&running, visitor))
         .part("storages", "Storages", storages::table(site, visitor))
         .part("sites", "Sites", links::drawing(site, visitor))
 }

@@ -14,12 +14,34 @@ pub(super) enum Tab {
     Overview,
     /// Transfers, and one of them.
     Transfers,
+    /// Copies that did not end.
+    Unfinished,
+    /// Drop folders.
+    Rules,
+    /// Volumes, and one of them.
+    Volumes,
     /// Other sites and the ways to them.
     Links,
+    /// The sites that are trusted.
+    Trust,
+    /// Who becomes which account.
+    Mapping,
+    /// Certificates.
+    Certificates,
+    /// Threads in the background.
+    Workers,
     /// Storages and their room.
     Storages,
     /// No tab.
     None,
+}
+
+impl Tab {
+    /// Whether it has something for a visitor.
+    fn is_for(self, visitor: &Visitor) -> bool {
+        let is_of_administrator = matches!(self, Tab::Rules | Tab::Workers);
+        !is_of_administrator || visitor.access().is_none()
+    }
 }
 
 /// A page in the making.
@@ -27,12 +49,19 @@ pub(super) struct Page {
     tab: Tab,
     title: String,
     content: Html,
+    /// Seconds until the script looks again.
+    pause: u32,
 }
 
 impl Page {
     /// An empty page.
     pub(super) fn new(tab: Tab, title: impl Display) -> Self {
-        Page { tab, title: title.to_string(), content: Html::new() }
+        Page { tab, title: title.to_string(), content: Html::new(), pause: 1 }
+    }
+
+    /// The same, that is looked at again after so many seconds: what it shows changes slowly, or costs something.
+    pub(super) fn every(self, seconds: u32) -> Self {
+        Page { pause: seconds, ..self }
     }
 
     /// Adds a part that is replaced when it changed, with a heading; `id` is its own on the page.
@@ -59,15 +88,15 @@ impl Page {
     pub(super) fn finish(self, site: &SiteName, visitor: &Visitor) -> Html {
         let mut html = head(site, &self.title);
         html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p>", &[site]);
-        html.put("<nav aria-label=\"Pages\"><ul>", &[]);
-        for (tab, place, name) in TABS {
+        html.put("<nav class=\"tabs\" aria-label=\"Pages\"><ul>", &[]);
+        for (tab, place, name) in TABS.into_iter().filter(|(tab, ..)| tab.is_for(visitor)) {
             let current = if tab == self.tab { "page" } else { "false" };
             html.put("<li><a href=\"{}\" aria-current=\"{}\">{}</a></li>", &[&place, &current, &name]);
         }
         html.put("</ul></nav><form class=\"who\" method=\"post\" action=\"/console/logout\">", &[])
             .add(token(visitor))
             .put("<span>{}</span><button>Log out</button></form></header>", &[&visitor.name()])
-            .put("<main id=\"main\"><h1>{}</h1>", &[&self.title])
+            .put("<main id=\"main\" data-pause=\"{}\"><h1>{}</h1>", &[&self.pause, &self.title])
             .add(self.content)
             .put("</main><footer><p id=\"state\" role=\"status\"></p></footer></body></html>", &[]);
         html
@@ -105,9 +134,28 @@ fn how_to_come(site: &SiteName) -> Html {
     Html::of("<p>Ask for a new link: <code>renkei console {}</code></p>", &[site])
 }
 
-/// Nobody is logged in.
+/// Nobody is logged in: what this is, and how to log in.
 pub(super) fn closed(site: &SiteName) -> Html {
-    outside(site, "You are not logged in", how_to_come(site))
+    let mut what = Html::of(
+        "<p>This is the console of <b>{}</b>: a renkei PoP, which moves research data between sites. It shows transfers, \
+         storages, volumes and what needs attention.</p><h2>Log in</h2><p>There is no password. Type this where you use \
+         renkei, and open the link that it prints within five minutes:</p><p><code class=\"type\">renkei console {}</code></p>\
+         <p>The administrator types it on the machine of the PoP, as root or as the account of the service, without the \
+         name:</p><p><code class=\"type\">renkei console</code></p>",
+        &[site, site],
+    );
+    what.put("<p><small>Who has no account yet asks the administrator of {}.</small></p>", &[site]);
+    outside(site, "You are not logged in", what)
+}
+
+/// A page for whoever asks for an address that there is not.
+pub(super) fn nothing_here(site: &SiteName) -> Html {
+    let why = Html::of(
+        "<p>This is a renkei PoP. Its <a href=\"/console\">console</a> is at <code>/console</code>, for monitoring there \
+         are <code>/healthz</code> and <code>/metrics</code>.</p>",
+        &[],
+    );
+    outside(site, "There is no such page", why)
 }
 
 /// The link is of no use.
@@ -130,16 +178,16 @@ pub(super) fn not_own_form(site: &SiteName) -> Html {
 }
 
 /// What was asked for was not done.
-pub(super) fn not_done(error: &Error) -> Page {
-    let mut why = super::transfers::failed(error);
-    why.put("<p><a href=\"/console/transfers\">Back to the transfers</a></p>", &[]);
-    Page::new(Tab::Transfers, "That was not done").still("why", "Why", why)
+pub(super) fn not_done(error: &Error, tab: Tab, back: &'static str) -> Page {
+    let mut why = super::failure::whole(error);
+    why.put("<p><a href=\"{}\">Back</a></p>", &[&back]);
+    Page::new(tab, "That was not done").still("why", "Why", why)
 }
 
 /// There is no such page.
 pub(super) fn missing() -> Page {
     let why = Html::of(
-        "<p>The PoP remembers what ran since its start, the newest first, and shows everybody his own.</p>",
+        "<p>There is nothing of that name that you may see. The PoP remembers the newest transfers that ran since its start, and those of its queue.</p>",
         &[],
     );
     Page::new(Tab::None, "There is no such page").still("missing", "Why", why)
@@ -152,5 +200,7 @@ pub(super) fn log_in(site: &SiteName, link: &str) -> Html {
          <button>Log in</button></form>",
         &[&link],
     );
-    outside(site, "Log in", form)
+    let mut page = Html::of("<p>Opens the console of <b>{}</b> in this browser for 12 hours.</p>", &[site]);
+    page.add(form);
+    outside(site, "Log in", page)
 }

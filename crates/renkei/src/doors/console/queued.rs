@@ -1,21 +1,19 @@
-//! Queued transfers: the list, and of each why it stands as it does and what may be done about it.
+//! Queued transfers: the cells of the list, and the page of one with its causes and what may be done about it.
 
-use super::html::{Html, Table};
+use super::html::{Facts, Html, Table};
 use super::page::{self, Page, Tab};
-use super::transfers;
+use super::{failure, run};
 use crate::site::Site;
 use crate::site::console::Visitor;
 use crate::site::view::moment;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::{Change, State};
 use renkei_core::units::{hex, human, span};
-use renkei_core::wire::queue::{Attempt, Listed, Queued, Story};
-use std::fmt::Display;
+use renkei_core::wire::message::EntryFailure;
+use renkei_core::wire::queue::{Attempt, Queued, Story};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Ended ones in the list.
-const MAX_ENDED: usize = 50;
 /// Failed files that are named.
 const MAX_FAILURES: usize = 50;
 
@@ -33,30 +31,14 @@ const BUTTONS: [Button; 4] = [
     (Change::Cancel, "cancel", "Cancel", &[State::Queued, State::Waiting, State::Running, State::Paused]),
 ];
 
-/// The list of those that have not ended, or of the newest of those that have.
-pub(super) fn table(site: &Arc<Site>, visitor: &Visitor, ended: bool) -> Html {
-    let listed = Listed { ended, ..Listed::default() };
-    let all = match site.transfers(visitor.access().map(|access| &access.principal), &listed) {
-        Ok(all) => all,
-        Err(error) => return transfers::failed(&error),
-    };
-    let mut table = Table::new(&["Transfer", "What", "State", "Done", "Why"]);
-    let wanted = all.iter().filter(|one| one.state.is_end() == ended);
-    for one in wanted.take(if ended { MAX_ENDED } else { usize::MAX }) {
-        table.row(vec![link(one), what(one, visitor), state(one), done(one), why(one)]);
-    }
-    match ended {
-        true => table.finish("Queued transfers that ended, the newest first", "None has ended."),
-        false => table.finish("Queued transfers, the newest first", "Nothing is queued."),
-    }
-}
-
-fn link(one: &Queued) -> Html {
+/// A link to its page.
+pub(super) fn link(one: &Queued) -> Html {
     let id = hex(&one.id);
     Html::of("<a id=\"q-{}\" href=\"/console/queue/{}\"><code>{}</code></a>", &[&id, &id, &&id[..8]])
 }
 
-fn what(one: &Queued, visitor: &Visitor) -> Html {
+/// From where to where, its label, and for the administrator whose it is.
+pub(super) fn what(one: &Queued, visitor: &Visitor) -> Html {
     let mut html =
         Html::of("<bdi class=\"path\">{}</bdi> to <bdi class=\"path\">{}</bdi>", &[&one.from, &one.to]);
     if !one.label.is_empty() {
@@ -68,47 +50,61 @@ fn what(one: &Queued, visitor: &Visitor) -> Html {
     html
 }
 
-fn state(one: &Queued) -> Html {
-    let class = match one.state {
+/// Its state in a word.
+pub(super) fn state(one: &Queued) -> Html {
+    state_name(one.state, one.stopping)
+}
+
+/// A state in a word.
+pub(super) fn state_name(state: State, is_stopping: bool) -> Html {
+    let class = match state {
         State::Done => "well",
         State::Failed => "badly",
         State::Waiting | State::Partial => "partly",
         _ => "plain",
     };
-    let name = if one.stopping { "stopping" } else { one.state.name() };
+    let name = if is_stopping { "stopping" } else { state.name() };
     Html::of("<span class=\"{}\">{}</span>", &[&class, &name])
 }
 
-fn done(one: &Queued) -> Html {
+/// How far it is.
+pub(super) fn progress(one: &Queued) -> Html {
     match (&one.progress, &one.summary) {
-        (Some(progress), _) => transfers::progress(progress),
+        (Some(progress), _) => run::progress(progress),
         (None, Some(summary)) => Html::of("{}, {} files", &[&human(summary.bytes), &summary.files]),
         (None, None) => Html::new(),
     }
 }
 
-/// For what it waits, or why it failed.
-fn why(one: &Queued) -> Html {
-    let again = one.next_ms.filter(|_| one.state == State::Waiting);
-    let again = again.map(|ms| format!("; tried again in {}", span(until(ms)))).unwrap_or_default();
+/// For what it waits, or why it failed and what to do.
+pub(super) fn cause(one: &Queued, failures: &[EntryFailure]) -> Html {
+    let mut html = Html::new();
+    if one.state == State::Waiting && one.needs > 0 {
+        html.put("Waits for other transfers: {}", &[&one.needs]);
+        return html;
+    }
     let failed = one.summary.as_ref().map_or(0, |summary| summary.failed);
     match &one.reason {
-        _ if one.state == State::Waiting && one.needs > 0 => Html::of("waits for {} others", &[&one.needs]),
-        // Of several the first says little.
-        _ if failed > 1 => Html::of("{} entries failed", &[&failed]),
-        Some(error) if one.state != State::Done => {
-            Html::of("{}: <bdi>{}</bdi>{}", &[&error.code, &error.code.row().title, &again])
+        _ if failed > 0 && !failures.is_empty() => {
+            html.add(failure::entries(failures, failed));
         }
-        _ if failed == 1 => Html::of("1 entry failed", &[]),
-        _ => Html::new(),
+        Some(error) if one.state != State::Done => {
+            html.add(failure::brief(error));
+        }
+        _ => {}
     }
+    if let Some(ms) = one.next_ms.filter(|_| one.state == State::Waiting) {
+        html.put("<small>Tried again in {}</small>", &[&span(until(ms))]);
+    }
+    html
 }
 
 fn until(ms: u64) -> Duration {
     at(ms).duration_since(SystemTime::now()).unwrap_or_default()
 }
 
-fn at(ms: u64) -> SystemTime {
+/// A moment of the catalogue.
+pub(super) fn at(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
@@ -120,22 +116,22 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, id: &str) -> Option<Page>
     let story = site.transfer(who, id).ok()?;
     let transfer = &story.transfer;
     let page = Page::new(Tab::Transfers, format!("Queued transfer {}", &hex(&transfer.id)[..8]))
-        .part("stands", "How it stands", stands(&story))
-        .part("actions", "What you can do", actions(transfer, visitor))
-        .part("facts", "What it is", facts(&story, visitor));
-    let page = match transfers::runs_of(site, visitor, &hex(&transfer.id)) {
-        Some(runs) => page.part("runs", "Its runs at this PoP", runs),
+        .part("stands", "State", stands(&story))
+        .part("actions", "Actions", actions(transfer, visitor))
+        .part("facts", "Details", facts(&story, visitor));
+    let page = match run::runs_of(site, visitor, &hex(&transfer.id)) {
+        Some(runs) => page.part("runs", "Runs at this PoP", runs),
         None => page,
     };
-    Some(page.part("why", "Its attempts", attempts(&story.attempts)))
+    Some(page.part("why", "Attempts", attempts(&story.attempts)))
 }
 
 fn stands(story: &Story) -> Html {
     let transfer = &story.transfer;
     let mut html = Html::of("<p class=\"state\">", &[]);
-    html.add(state(transfer)).put("</p>", &[]).add(done(transfer));
+    html.add(state(transfer)).put("</p>", &[]).add(progress(transfer));
     if transfer.needs > 0 && transfer.state == State::Waiting {
-        html.put("<p>It waits for other transfers:</p>", &[]);
+        html.put("<p>Waits for other transfers:</p>", &[]);
     }
     if !story.after.is_empty() {
         html.put("<ul>", &[]);
@@ -149,13 +145,13 @@ fn stands(story: &Story) -> Html {
         html.put("</ul>", &[]);
     }
     if let Some(error) = transfer.reason.as_ref().filter(|_| transfer.state != State::Done) {
-        html.add(transfers::failed(error));
+        html.add(failure::whole(error));
     }
     if let Some(ms) = transfer.next_ms.filter(|_| transfer.state == State::Waiting) {
-        html.put("<p>It is tried again in {}.</p>", &[&span(until(ms))]);
+        html.put("<p>Tried again in {}.</p>", &[&span(until(ms))]);
     }
     if let Some(ms) = story.link_rests_until_ms {
-        html.put("<p>Nothing was reached over its link, which rests for {}.</p>", &[&span(until(ms))]);
+        html.put("<p>Nothing was reached over its link; the next attempt there is in {}.</p>", &[&span(until(ms))]);
     }
     html.add(failures(story));
     html
@@ -165,15 +161,10 @@ fn failures(story: &Story) -> Html {
     if story.failures.is_empty() {
         return Html::new();
     }
-    let mut html = Html::of("<p class=\"partly\">Entries that failed:</p><ul>", &[]);
-    for failure in story.failures.iter().take(MAX_FAILURES) {
-        html.put("<li><bdi>{}</bdi>: {}</li>", &[&failure.path, &failure.error]);
-    }
-    let more = story.failures.len().saturating_sub(MAX_FAILURES);
-    if more > 0 {
-        html.put("<li>and {} more</li>", &[&more]);
-    }
-    html.put("</ul>", &[]);
+    let told = story.transfer.summary.as_ref().map_or(0, |summary| summary.failed);
+    let all = told.max(story.failures.len() as u64);
+    let mut html = Html::of("<p class=\"partly\">Entries that failed: {}</p>", &[&all]);
+    html.add(failure::entries(&story.failures[..story.failures.len().min(MAX_FAILURES)], all));
     html
 }
 
@@ -194,32 +185,30 @@ fn actions(transfer: &Queued, visitor: &Visitor) -> Html {
 
 fn facts(story: &Story, visitor: &Visitor) -> Html {
     let transfer = &story.transfer;
-    let mut html = Html::of("<dl class=\"facts\"><div><dt>What</dt><dd>", &[]);
-    html.add(what(transfer, visitor)).put("</dd></div>", &[]);
-    let mut fact = |name: &str, value: &dyn Display| {
-        html.put("<div><dt>{}</dt><dd>{}</dd></div>", &[&name, value]);
-    };
-    fact("Identity", &hex(&transfer.id));
-    fact("Handed in", &moment(at(transfer.submitted_ms)));
+    let mut facts = Facts::new();
+    facts
+        .add("What", what(transfer, visitor))
+        .text("Id", &hex(&transfer.id))
+        .text("Submitted", &moment(at(transfer.submitted_ms)));
     match transfer.ended_ms {
-        Some(ended) => fact("Ended", &moment(at(ended))),
-        None => fact("Given up", &moment(at(transfer.deadline_ms))),
-    }
+        Some(ended) => facts.text("Ended", &moment(at(ended))),
+        None => facts.text("Deadline", &moment(at(transfer.deadline_ms))),
+    };
     if let Some(buffered) = &transfer.buffered {
         let part = if buffered.whole { "all of it" } else { "so far" };
-        fact("In the buffer", &format!("{} at {}, {part}", human(buffered.bytes), buffered.site));
-        fact("Kept there until", &moment(at(buffered.until_ms)));
+        facts
+            .text("In the buffer", &format!("{} at {}, {part}", human(buffered.bytes), buffered.site))
+            .text("Kept there until", &moment(at(buffered.until_ms)));
     }
-    fact("Priority", &transfer.priority);
-    html.put("</dl>", &[]);
-    html
+    facts.text("Priority", &transfer.priority);
+    facts.finish()
 }
 
 fn attempts(all: &[Attempt]) -> Html {
-    let mut table = Table::new(&["Attempt", "Began", "Took", "Moved", "Files there", "End"]);
+    let mut table = Table::new(&["Attempt", "Began", "Duration", "Moved", "Files there", "Result"]);
     for attempt in all.iter().rev() {
         let text = |text: String| Html::of("{}", &[&text]);
-        let took = attempt.ended_ms.map_or("no end is known".into(), |ended| {
+        let took = attempt.ended_ms.map_or("not known".into(), |ended| {
             format!("{:.1} s", Duration::from_millis(ended.saturating_sub(attempt.started_ms)).as_secs_f64())
         });
         table.row(vec![
@@ -231,13 +220,13 @@ fn attempts(all: &[Attempt]) -> Html {
             end(attempt),
         ]);
     }
-    table.finish("Attempts, the newest first", "It has not begun yet.")
+    table.finish("Attempts, the newest first", "There was no attempt yet.")
 }
 
 fn end(attempt: &Attempt) -> Html {
     match (&attempt.error, attempt.ended_ms) {
         (Some(error), _) => Html::of("<span class=\"badly\"><bdi>{}</bdi></span>", &[error]),
-        (None, Some(_)) => Html::of("<span class=\"well\">well</span>", &[]),
+        (None, Some(_)) => Html::of("<span class=\"well\">done</span>", &[]),
         (None, None) => Html::new(),
     }
 }

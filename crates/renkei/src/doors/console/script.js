@@ -1,9 +1,11 @@
 // Asks for the same page each second and takes over the parts that changed. Pages work without it.
 "use strict";
 (() => {
-  const PAUSE = 1000;
   const PATIENCE = 10000;
   let failures = 0;
+
+  // Pages that change slowly, or cost something, ask for longer pauses.
+  const pause = () => 1000 * (Number(document.getElementById("main")?.dataset.pause) || 1);
 
   const say = (text) => {
     const state = document.getElementById("state");
@@ -52,9 +54,9 @@
       }
       say(failures > 2 ? "The PoP does not answer; what is shown is old." : "");
     }
-    setTimeout(repeat, PAUSE);
+    setTimeout(repeat, pause());
   };
 
   document.querySelector("form[data-send]")?.requestSubmit();
-  if (document.querySelector("[data-live]")) setTimeout(repeat, PAUSE);
+  if (document.querySelector("[data-live]")) setTimeout(repeat, pause());
 })();

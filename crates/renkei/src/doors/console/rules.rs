@@ -1,0 +1,65 @@
+//! Drop folders: what each forwards, when it was looked into, and what fails.
+
+use super::failure;
+use super::html::{Html, Table, text};
+use super::page::{Page, Tab};
+use super::transfers::encoded;
+use crate::config::Then;
+use crate::site::Site;
+use crate::site::inventory::DropFolder;
+use crate::site::view::moment;
+use renkei_core::units::span;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Makes the page, for the administrator.
+pub(super) fn page(site: &Arc<Site>) -> Page {
+    let mut table = Table::new(&["Rule", "From", "To", "State", "In the folder", "Last looked into", "Last queued"]);
+    for folder in site.drop_folders() {
+        table.row(row(&folder));
+    }
+    let none = "There is no drop folder; `renkei rule add` makes one.";
+    Page::new(Tab::Rules, "Drop folders").every(5).part("rules", "Rules", table.finish("Drop folders", none))
+}
+
+fn row(folder: &DropFolder) -> Vec<Html> {
+    let DropFolder { name, rule, state, .. } = folder;
+    let then = match rule.then {
+        Then::Keep => "files stay",
+        Then::Remove => "files that arrived are removed",
+    };
+    let mut named = text(name);
+    named.put(" <small>{}; complete after {}</small>", &[&then, &span(Duration::from_secs(rule.settle_s))]);
+    let looked = state.looked.map_or("not yet".into(), ago);
+    let queued = state.queued.map_or("not since the PoP started".to_owned(), |(at, files)| {
+        format!("{} files, {}", files, moment(at))
+    });
+    vec![
+        named,
+        text(&rule.from),
+        text(&rule.to),
+        standing(folder),
+        text(format!("{} files", state.files)),
+        text(looked),
+        text(queued),
+    ]
+}
+
+fn standing(folder: &DropFolder) -> Html {
+    let mut html = match &folder.state.trouble {
+        Some(error) => {
+            let mut html = Html::of("<span class=\"badly\">fails</span>", &[]);
+            html.add(failure::brief(error));
+            html
+        }
+        None if folder.state.looked.is_none() => Html::of("<span>starting</span> ", &[]),
+        None => Html::of("<span class=\"well\">works</span> ", &[]),
+    };
+    let link = format!("/console/transfers?label={}", encoded(&folder.label));
+    html.put("<a id=\"r-{}\" href=\"{}\">{} transfers under way</a>", &[&folder.name, &link, &folder.state.under_way]);
+    html
+}
+
+fn ago(at: SystemTime) -> String {
+    format!("{} ago", span(at.elapsed().unwrap_or_default()))
+}
