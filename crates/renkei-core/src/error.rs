@@ -116,7 +116,7 @@ impl Error {
     }
 
     /// The cause, unless it says no more than `title`, as the kernel's words often do.
-    fn cause_beyond(&self, title: &str) -> &str {
+    pub fn cause_beyond(&self, title: &str) -> &str {
         let words = self.cause.split(" (os error").next().unwrap_or_default();
         if title.to_ascii_lowercase().starts_with(&words.to_ascii_lowercase()) { "" } else { &self.cause }
     }

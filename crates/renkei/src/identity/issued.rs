@@ -100,7 +100,8 @@ pub fn inventory(home: &Home, of: Option<&Principal>, now: SystemTime) -> Result
         revoked(home)?.into_iter().map(|one| (one.serial.clone(), (one, None))).collect();
     let (mut holders, mut delegated) = (BTreeMap::<String, Holder>::new(), 0);
     each_line(&home.issued_file(), |words| {
-        let Some(entry) = parse_entry(words).filter(|entry| of.is_none_or(|of| entry.principal == *of)) else {
+        let Some(entry) = parse_entry(words).filter(|entry| of.is_none_or(|of| entry.principal == *of))
+        else {
             return;
         };
         if let Some((_, whose)) = taken.get_mut(&entry.serial) {
@@ -115,7 +116,8 @@ pub fn inventory(home: &Home, of: Option<&Principal>, now: SystemTime) -> Result
             false => enter(&mut holders, entry),
         }
     })?;
-    let mut revoked: Vec<_> = taken.into_values().filter(|(_, whose)| of.is_none() || whose.is_some()).collect();
+    let mut revoked: Vec<_> =
+        taken.into_values().filter(|(_, whose)| of.is_none() || whose.is_some()).collect();
     revoked.sort_by_key(|(one, _)| std::cmp::Reverse(one.moment));
     Ok(Inventory { holders: holders.into_values().collect(), delegated, revoked })
 }

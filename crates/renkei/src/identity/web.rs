@@ -119,7 +119,8 @@ impl WebCertificate {
         }
         // Without the lock: who shakes hands waits for no disk.
         let files = web.files();
-        let loaded = files.and_then(|files| files.map(|(chain, key)| WebCredential::load(chain, key)).transpose());
+        let loaded =
+            files.and_then(|files| files.map(|(chain, key)| WebCredential::load(chain, key)).transpose());
         let mut state = self.lock();
         match loaded {
             Ok(used) => {
@@ -195,7 +196,8 @@ pub struct SeenCertificate {
 /// # Errors
 /// `SiteUnreachable` if nothing answers there, `TlsFailed`.
 pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate, Error> {
-    let lost = |error: std::io::Error| Error::new(Code::SiteUnreachable, "ask for certificate", address, error);
+    let lost =
+        |error: std::io::Error| Error::new(Code::SiteUnreachable, "ask for certificate", address, error);
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| Error::new(Code::TlsFailed, "ask for certificate", host, error))?;
     let judge = Arc::new(Judge::new());
@@ -229,7 +231,8 @@ impl Judge {
     fn new() -> Self {
         let provider = tls::provider();
         let algorithms = provider.signature_verification_algorithms;
-        let browser = WebPkiServerVerifier::builder_with_provider(Arc::new(tls::web_roots()), provider).build();
+        let browser =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(tls::web_roots()), provider).build();
         Judge { browser: browser.ok(), algorithms, doubt: Mutex::default() }
     }
 
@@ -282,7 +285,9 @@ impl ServerCertVerifier for Judge {
 fn words(error: rustls::Error) -> String {
     use rustls::CertificateError::*;
     match error {
-        rustls::Error::InvalidCertificate(UnknownIssuer) => "no authority that browsers know signed it".into(),
+        rustls::Error::InvalidCertificate(UnknownIssuer) => {
+            "no authority that browsers know signed it".into()
+        }
         rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => "it has expired".into(),
         rustls::Error::InvalidCertificate(NotValidYet | NotValidYetContext { .. }) => {
             "it is not valid yet".into()

@@ -142,7 +142,8 @@ fn web(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
             Some(_) => "the web certificate cannot be used; browsers see the one before",
             None => "the web certificate cannot be used; browsers see the site's own",
         };
-        let remedy = "`web.certificate` and `web.key` name PEM files that belong together; the key's mode is 600";
+        let remedy =
+            "`web.certificate` and `web.key` name PEM files that belong together; the key's mode is 600";
         let finding = Finding::of("configuration", "web", Severity::Warning, &error).saying(words);
         finding.mended_by(remedy).lasting(BOTH_WRITTEN_WITHIN)
     });
@@ -373,10 +374,11 @@ fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     }
     let Ok(catalogue) = site.queue.catalogue() else { return Vec::new() };
     let listed = Listed::default();
-    let rows = match catalogue.list(&Listing { owner: None, listed: &listed, state: None, limit: MOST_TRANSFERS }) {
-        Ok(rows) => rows,
-        Err(error) => return vec![Finding::of("queue", "", Severity::Critical, &error)],
-    };
+    let rows =
+        match catalogue.list(&Listing { owner: None, listed: &listed, state: None, limit: MOST_TRANSFERS }) {
+            Ok(rows) => rows,
+            Err(error) => return vec![Finding::of("queue", "", Severity::Critical, &error)],
+        };
     waiting_by_link(&rows).into_iter().map(|(link, waits)| waits.finding(&link)).collect()
 }
 
@@ -426,7 +428,8 @@ fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
         let remedy = format!("{}; `renkei transfers --label 'rule {name}'`", error.code.row().remedy);
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
-    let troubles = site.rule_states.all().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
+    let troubles =
+        site.rule_states.all().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
     troubles.map(finding).collect()
 }
 

@@ -63,9 +63,10 @@ impl Outcome {
 }
 
 fn failure_text(failure: &renkei_core::wire::message::EntryFailure) -> String {
-    let Error { code, cause, .. } = &failure.error;
+    let title = failure.error.code.row().title;
+    let cause = failure.error.cause_beyond(title);
     let why = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
-    let text = format!("{}: {code}: {}{why}", failure.path, code.row().title);
+    let text = format!("{}: {}: {title}{why}", failure.path, failure.error.code);
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
 

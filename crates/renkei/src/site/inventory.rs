@@ -260,7 +260,12 @@ impl Site {
             let about = hosts(leaf).unwrap_or_default().join(", ");
             let facts = Certificate::read(leaf).ok();
             let (until, serial) = facts.map(|facts| (facts.not_after, facts.serial)).unzip();
-            all.push(OwnCertificate { name: "host".into(), about, until, serial: serial.unwrap_or_default() });
+            all.push(OwnCertificate {
+                name: "host".into(),
+                about,
+                until,
+                serial: serial.unwrap_or_default(),
+            });
         }
         if let Some(web) = snapshot.web.used() {
             let (name, about, serial) = ("web".into(), web.hosts.join(", "), web.serial.clone());

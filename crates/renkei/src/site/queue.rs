@@ -307,7 +307,8 @@ impl Site {
     /// A part of the queue: a user's own transfers, or everybody's for the administrator.
     pub fn transfers(&self, who: Option<&Principal>, listed: &Listed) -> Result<Vec<Queued>, Error> {
         let owner = who.map(Principal::to_string);
-        let listing = Listing { owner: owner.as_deref(), listed, state: None, limit: PART.min(BATCH_ENTRIES) };
+        let listing =
+            Listing { owner: owner.as_deref(), listed, state: None, limit: PART.min(BATCH_ENTRIES) };
         let rows = self.queue.catalogue()?.list(&listing)?;
         rows.iter().map(|row| self.told(row)).collect()
     }

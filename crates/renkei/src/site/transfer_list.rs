@@ -104,7 +104,8 @@ impl Site {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let runs = self.runs_part(visitor, wanted);
-        let mut entries: Vec<Entry> = queued.into_iter().map(|one| Entry::Queued(Box::new(one), Vec::new())).collect();
+        let mut entries: Vec<Entry> =
+            queued.into_iter().map(|one| Entry::Queued(Box::new(one), Vec::new())).collect();
         entries.extend(runs.into_iter().map(|run| Entry::Run(Box::new(run))));
         entries.sort_by_cached_key(|entry| Reverse(entry.cursor()));
         // What comes after the last row that was looked at is for the next page.
@@ -119,7 +120,11 @@ impl Site {
     }
 
     /// Enough of the queue for a page; the last row that was looked at, if there may be more.
-    fn queued_part(&self, visitor: &Visitor, wanted: &Wanted) -> Result<(Vec<Queued>, Option<Cursor>), Error> {
+    fn queued_part(
+        &self,
+        visitor: &Visitor,
+        wanted: &Wanted,
+    ) -> Result<(Vec<Queued>, Option<Cursor>), Error> {
         let catalogue = self.queue.catalogue()?;
         let owner = visitor.access().map(|access| access.principal.to_string());
         let mut listed = Listed {
@@ -129,7 +134,8 @@ impl Site {
         };
         let (mut found, mut looked) = (Vec::new(), 0);
         loop {
-            let listing = Listing { owner: owner.as_deref(), listed: &listed, state: wanted.state, limit: BATCH };
+            let listing =
+                Listing { owner: owner.as_deref(), listed: &listed, state: wanted.state, limit: BATCH };
             let rows = catalogue.list(&listing)?;
             looked += rows.len();
             for row in &rows {

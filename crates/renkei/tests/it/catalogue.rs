@@ -236,6 +236,12 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
         assert_eq!(list(alice, &Listed { before: Some((4, id(4))), ..Listed::default() }), [3, 2]);
         assert_eq!(list(alice, &Listed { before: Some((4, id(4))), ended: true, label: None }), [3, 2, 1]);
         assert_eq!(list(alice, &Listed { label: Some("even".into()), ..Listed::default() }), [8, 6, 4]);
+        let ended = Listed { ended: true, ..Listed::default() };
+        let in_state = |state| {
+            let listing = Listing { owner: None, listed: &ended, state: Some(state), limit: 3 };
+            catalogue.list(&listing).unwrap().iter().map(|row| row.submitted_ms).collect::<Vec<_>>()
+        };
+        assert_eq!((in_state(State::Cancelled), in_state(State::Queued)), (vec![1], vec![10, 9, 8]));
         assert_eq!(catalogue.find("0000000", alice).unwrap().len(), 2);
         assert_eq!(catalogue.find("00000003", alice).unwrap()[0].id, id(3));
         assert!(catalogue.find("0000000a", alice).unwrap().is_empty());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long anything may take; generous, because machines that run tests are busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the PoP answered.
 pub struct Answer {
@@ -25,7 +25,7 @@ pub struct Answer {
 
 impl Answer {
     /// The value of a header, which must be there once.
-    fn header(&self, name: &str) -> &str {
+    pub fn header(&self, name: &str) -> &str {
         let named = |line: &&str| line.to_ascii_lowercase().starts_with(&format!("{name}: "));
         let mut found = self.head.lines().filter(named);
         let line = found.next().unwrap_or_else(|| panic!("no {name} in {}", self.head));
@@ -39,14 +39,14 @@ impl Answer {
     }
 
     /// What the page's forms prove themselves with.
-    fn form_token(&self) -> String {
+    pub fn form_token(&self) -> String {
         let (_, rest) = self.body.split_once("name=\"token\" value=\"").unwrap();
         rest.split('"').next().unwrap().to_owned()
     }
 }
 
 /// Sends a request as a browser would, with a cookie if it has one, and a form if it posts.
-fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
+pub fn ask(site: &Site, page: &str, cookie: &str, form: Option<&str>) -> Answer {
     ask_with(site, page, &format!("Cookie: other=1; {cookie}\r\n"), form)
 }
 
@@ -96,7 +96,7 @@ pub fn log_in(site: &Site, link: &str) -> String {
 }
 
 /// The cookie of a user of one site at another.
-fn user(at: &Site, of: &Site) -> String {
+pub fn user(at: &Site, of: &Site) -> String {
     log_in(at, &of.ok(&["console", &at.name]))
 }
 
@@ -124,7 +124,7 @@ impl Drop for Running {
 }
 
 /// Asks until the page says so.
-fn wait_for(site: &Site, page: &str, cookie: &str, is_there: impl Fn(&Answer) -> bool) -> Answer {
+pub fn wait_for(site: &Site, page: &str, cookie: &str, is_there: impl Fn(&Answer) -> bool) -> Answer {
     let start = Instant::now();
     loop {
         let answer = get(site, page, cookie);
@@ -153,11 +153,44 @@ fn a_link_is_good_once() {
     }
 }
 
+/// The pages, as they follow `/console`.
+pub const PAGES: [&str; 13] = [
+    "",
+    "/links",
+    "/transfers",
+    "/transfers/x-1",
+    "/storages",
+    "/volumes",
+    "/volumes/x",
+    "/trust",
+    "/mapping?who=a@kek",
+    "/rules",
+    "/certificates",
+    "/unfinished",
+    "/workers",
+];
+
+#[test]
+fn a_stranger_is_led_to_a_page_that_says_what_this_is() {
+    let federation = Federation::two();
+    let kek = &federation.kek;
+    let answer = get(kek, "/", "");
+    assert_eq!((answer.status, answer.header("location")), (303, "/console"));
+    let page = get(kek, "/console", "").body;
+    assert!(
+        page.contains("a renkei PoP") && page.contains("<code class=\"type\">renkei console kek</code>"),
+        "{page}"
+    );
+    let missing = get(kek, "/index.php", "");
+    assert_eq!((missing.status, missing.header("content-type")), (404, "text/html; charset=utf-8"));
+    assert!(missing.body.contains("There is no such page") && missing.body.contains("href=\"/console\""));
+}
+
 #[test]
 fn nobody_sees_a_page_without_a_session() {
     let federation = Federation::two();
     let kek = &federation.kek;
-    for page in ["", "/links", "/transfers", "/transfers/x-1", "/storages"] {
+    for page in PAGES {
         let page = format!("/console{page}");
         for cookie in ["", "__Host-renkei-kek=", "__Host-renkei-kek=00"] {
             let answer = get(kek, &page, cookie);
@@ -179,14 +212,20 @@ fn browsers_are_told_what_to_keep_to() {
     {
         assert!(cookie.contains(part), "{cookie}");
     }
-    for page in
-        ["/console", "/console/login?t=1", "/console/style.css", "/console/script.js", "/console/nothing"]
-    {
+    for page in [
+        "/console",
+        "/console/login?t=1",
+        "/console/style.css",
+        "/console/script.js",
+        "/console/nothing",
+        "/x/y",
+    ] {
         let answer = get(kek, page, &answer.cookie());
-        if page == "/console/nothing" {
-            assert_eq!(answer.status, 404);
-            continue;
-        }
+        assert_eq!(
+            answer.status,
+            if page.contains("nothing") || page == "/x/y" { 404 } else { 200 },
+            "{page}"
+        );
         let policy = answer.header("content-security-policy");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-frame-options"), "DENY");
@@ -205,7 +244,7 @@ fn users_see_their_own_transfers_and_the_administrator_all() {
     let page = wait_for(kek, "/console/transfers", &own, |page| page.body.contains("/data/run42"));
     let (_, key) = page.body.split_once("/console/transfers/").unwrap();
     let one = format!("/console/transfers/{}", key.split('"').next().unwrap());
-    assert!(get(kek, &one, &own).body.contains("Its story"));
+    assert!(get(kek, &one, &own).body.contains("Events"));
     let page = get(kek, "/console/transfers", &all);
     assert!(page.body.contains("run42") && page.body.contains(&format!("{}@titech", account())));
     assert!(get(kek, &one, &all).body.contains("data streams open"));
@@ -269,21 +308,21 @@ fn what_ended_is_told_with_its_cause() {
     std::fs::write(titech.root().join("file"), vec![7; 1 << 20]).unwrap();
     titech.ok(&["cp", &titech.place("file"), &kek.place("file")]);
     let cookie = user(kek, titech);
-    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains(">well<"));
+    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains(">done<"));
     assert!(page.body.contains("from titech") && page.body.contains("1.0M"), "{}", page.body);
     let links = get(kek, "/console/links", &cookie).body;
     assert!(links.contains("1.0M") && links.contains("<svg"), "{links}");
     let running = Running::start(titech, kek, "cut");
     wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains("/data/cut"));
     drop(running);
-    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains("badly"));
+    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains("class=\"cause\""));
     let (_, key) = page.body.split_once("/console/transfers/").unwrap();
     let one = get(kek, &format!("/console/transfers/{}", key.split('"').next().unwrap()), &cookie);
     assert!(one.body.contains("What to do") && one.body.contains("RK-"), "{}", one.body);
 }
 
 /// Hands a copy to a site's queue; gives its id.
-fn hand_in(site: &Site, arguments: &[&str]) -> String {
+pub fn hand_in(site: &Site, arguments: &[&str]) -> String {
     site.ok(&[&["cp", "--detach"][..], arguments].concat()).trim().to_owned()
 }
 
@@ -333,7 +372,7 @@ fn a_transfer_that_waits_says_for_what() {
     let shown = wait_for(kek, &page, &own, |page| page.body.contains("What to do"));
     assert!(shown.body.contains("RK-NET-") && shown.body.contains(">waiting<"), "{}", shown.body);
     let list = get(kek, "/console/transfers", &own).body;
-    assert!(list.contains("waits for 1 others") && list.contains("tried again in"), "{list}");
+    assert!(list.contains("Waits for other transfers: 1") && list.contains("Tried again in"), "{list}");
     let shown = get(kek, &format!("/console/queue/{second}"), &own);
     assert!(shown.body.contains(&format!("/console/queue/{first}")), "{}", shown.body);
     federation.titech.restart();

@@ -2,12 +2,10 @@
 //! can be read in light and dark.
 
 use crate::browser::{Browser, PATIENCE};
-use crate::console::Running;
+use crate::console::{PAGES, Running};
 use crate::federation::Federation;
 use serde_json::{Value, json};
 use std::time::Instant;
-
-const PAGES: [&str; 4] = ["", "/transfers", "/links", "/storages"];
 
 /// Opens the link of `renkei console` as a person does.
 fn log_in(federation: &Federation) -> Browser {
@@ -44,14 +42,21 @@ fn a_link_opens_the_console_and_the_page_lives() {
 #[test]
 fn pages_fit_their_screen_and_can_be_read() {
     let federation = Federation::two();
-    let _running = Running::start(&federation.titech, &federation.kek, &"long-name-".repeat(12));
+    let Federation { kek, titech, .. } = &federation;
+    let _running = Running::start(titech, kek, &"long-name-".repeat(12));
+    kek.ok(&["volume", "create", "x", "--storage", "data"]);
+    kek.ok(&["rule", "add", "long-rule-", &kek.place("drop"), &titech.place(&"long-name-".repeat(12))]);
+    let gone = kek.place(&"no-such-".repeat(20));
+    kek.ok(&["cp", "--detach", "--label", &"label-".repeat(12), &gone, &titech.place("y")]);
     let mut browser = log_in(&federation);
     browser.wait_for("document.querySelector('#running a') != null");
     let one = browser.value("document.querySelector('#running a').getAttribute('href')");
     let one = one.as_str().unwrap().strip_prefix("/console").unwrap();
     for page in PAGES.into_iter().chain([one]) {
         browser.open(&url(&federation, page));
-        for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
+        for (width, scheme) in
+            [(1280, "light"), (1280, "dark"), (390, "light"), (360, "light"), (360, "dark")]
+        {
             browser.set_width(width);
             browser.set_scheme(scheme);
             let wide = browser.value("document.documentElement.scrollWidth");
@@ -88,9 +93,9 @@ const PALE: &str = "(() => {
 
 /// Controls, drawings and regions without a name, and headings that skip a level.
 const NAMELESS: &str = "(() => {
-    const named = (element) => element.innerText?.trim() || element.getAttribute('aria-label')
+    const named = (element) => element.innerText?.trim() || element.labels?.[0]?.innerText.trim() || element.getAttribute('aria-label')
         || element.getAttribute('aria-labelledby') || element.getAttribute('aria-hidden');
-    const all = [...document.querySelectorAll('a, button, svg, section, nav')].filter((element) => !named(element));
+    const all = [...document.querySelectorAll('a, button, svg, section, nav, input:not([type=hidden]), select')].filter((element) => !named(element));
     const levels = [...document.querySelectorAll('h1, h2, h3')].map((heading) => Number(heading.tagName[1]));
     const skipped = levels.filter((level, at) => level > (levels[at - 1] ?? 0) + 1);
     const one = document.querySelectorAll('main').length == 1 && document.documentElement.lang == 'en';

@@ -25,9 +25,11 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     }
     match site.issued_certificates(visitor) {
         Ok(inventory) => {
-            page = page
-                .still("issued", "Issued by this site", issued(&inventory))
-                .still("revoked", "Revoked", revoked(&inventory));
+            page = page.still("issued", "Issued by this site", issued(&inventory)).still(
+                "revoked",
+                "Revoked",
+                revoked(&inventory),
+            );
         }
         Err(error) => page = page.still("issued", "Issued by this site", failure::whole(&error)),
     }
@@ -60,11 +62,17 @@ fn until(end: SystemTime) -> Html {
     }
 }
 
+/// The end of one that its holder renews, often within hours.
+fn short_lived(end: SystemTime) -> Html {
+    let left = end.duration_since(SystemTime::now()).unwrap_or_default();
+    Html::of("{} <small>in {}</small>", &[&moment(end), &span(left)])
+}
+
 fn issued(inventory: &Inventory) -> Html {
     let mut table = Table::new(&["Principal", "Valid until", "Certificates", "Serial of the last"]);
     for holder in inventory.holders.iter().take(MAX_ROWS) {
         let (end, serial) = &holder.until;
-        table.row(vec![text(&holder.principal), until(*end), text(holder.count), long(serial)]);
+        table.row(vec![text(&holder.principal), short_lived(*end), text(holder.count), long(serial)]);
     }
     let mut html = table.finish("Valid certificates by principal", "None is valid now.");
     html.add(more(inventory.holders.len()));
@@ -84,7 +92,8 @@ fn more(all: usize) -> Html {
 fn revoked(inventory: &Inventory) -> Html {
     let mut table = Table::new(&["Serial", "When", "Principal"]);
     for (one, whose) in inventory.revoked.iter().take(MAX_ROWS) {
-        let whose = whose.as_ref().map_or("not on record: a mount's grant, or of before".into(), ToString::to_string);
+        let whose =
+            whose.as_ref().map_or("not on record: a mount's grant, or of before".into(), ToString::to_string);
         table.row(vec![long(&one.serial), text(moment(one.moment)), text(whose)]);
     }
     let mut html = table.finish("Certificates that were revoked, the newest first", "None was revoked.");
@@ -95,7 +104,7 @@ fn revoked(inventory: &Inventory) -> Html {
 fn mounts(all: &[Mount]) -> Html {
     let mut table = Table::new(&["Mount", "User", "Granted", "Valid until"]);
     for one in all.iter().take(MAX_ROWS) {
-        let end = one.until.map_or(Html::of("not known", &[]), until);
+        let end = one.until.map_or(Html::of("not known", &[]), short_lived);
         table.row(vec![text(&one.name), text(&one.user), text(moment(one.since)), end]);
     }
     table.finish("Mounts with credentials of their own", "No mount has a credential of its own.")

@@ -1,5 +1,6 @@
 //! HTML in which nothing from outside is markup: templates are constants, values are escaped.
 
+use renkei_core::units::human;
 use std::fmt::{self, Display, Write};
 
 /// A piece of a page.
@@ -29,6 +30,18 @@ impl Html {
             self.0.push_str(piece);
         }
         self
+    }
+
+    /// A sentence in which what stands between two `\`` is to be typed.
+    pub(super) fn marked(sentence: &str) -> Self {
+        let mut html = Html::new();
+        for (index, piece) in sentence.split('`').enumerate() {
+            match index % 2 {
+                0 => html.put("{}", &[&piece]),
+                _ => html.put("<code>{}</code>", &[&piece]),
+            };
+        }
+        html
     }
 
     /// Adds a piece.
@@ -140,6 +153,16 @@ impl Facts {
     }
 }
 
+/// A number with what it counts: `1 file`, `2 files`.
+pub(super) fn counted(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
+/// Bytes, for people.
+pub(super) fn size(bytes: u64) -> String {
+    if bytes < 1024 { counted(bytes, "byte", "bytes") } else { human(bytes) }
+}
+
 /// A cell of plain text.
 pub(super) fn text(value: impl Display) -> Html {
     Html::of("<bdi>{}</bdi>", &[&value])
@@ -154,6 +177,13 @@ mod tests {
         let html = Html::of("<a title=\"{}\">{}</a>", &[&"\"' onload='", &"<script>{}&"]);
         let text = "<a title=\"&quot;&#39; onload=&#39;\">&lt;script&gt;{}&amp;</a>";
         assert_eq!(html.into_text(), text);
+    }
+
+    #[test]
+    fn what_is_to_be_typed_is_marked() {
+        let html = Html::marked("see `a <b>`, then `c`").into_text();
+        assert_eq!(html, "see <code>a &lt;b&gt;</code>, then <code>c</code>");
+        assert_eq!((size(1), size(2), size(2048)), ("1 byte".into(), "2 bytes".into(), "2.0K".into()));
     }
 
     #[test]

@@ -22,7 +22,10 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
     let page = Page::new(Tab::Mapping, "Mapping");
     if let Some(access) = visitor.access() {
         let mut facts = Facts::new();
-        facts.text("You are", &access.principal).text("Account here", &access.account.name).text("Rule", &access.rule);
+        facts
+            .text("You are", &access.principal)
+            .text("Account here", &access.account.name)
+            .text("Rule", &access.rule);
         return page.part("own", "Your account", facts.finish());
     }
     let map = site.map_rules();
@@ -55,14 +58,12 @@ fn answer(tested: &Tested) -> Html {
     let Tested { principal, verdict, outcome } = tested;
     let mut html = match &verdict.account {
         Some(account) => Html::of(
-            "<p class=\"answer\"><bdi>{}</bdi> becomes <b><bdi>{}</bdi></b>: {}</p>",
-            &[principal, account, &verdict.why],
+            "<p class=\"answer\"><bdi>{}</bdi> becomes <b><bdi>{}</bdi></b>: ",
+            &[principal, account],
         ),
-        None => Html::of(
-            "<p class=\"answer badly\"><bdi>{}</bdi> is refused: {}</p>",
-            &[principal, &verdict.why],
-        ),
+        None => Html::of("<p class=\"answer badly\"><bdi>{}</bdi> is refused: ", &[principal]),
     };
+    html.add(Html::marked(&verdict.why.to_string())).put("</p>", &[]);
     match outcome {
         Ok(account) => {
             let groups: Vec<String> = account.groups.iter().map(u32::to_string).collect();
@@ -86,10 +87,11 @@ fn rules(map: &Map, rules: &[&Rule]) -> Html {
         false => "Users of this site need a rule as all others do (`map_own_users` is off).",
     };
     let mut html = Html::of(
-        "<p>A rule for one user comes before rules for a whole site; of two of the same kind the first counts. {} A rule \
-         with * leads to no account with a user id below {}.</p>",
-        &[&own, &map.min_uid],
+        "<p>A rule for one user comes before rules for a whole site; of two of the same kind the first counts. ",
+        &[],
     );
+    html.add(Html::marked(own));
+    html.put(" A rule with * leads to no account with a user id below {}.</p>", &[&map.min_uid]);
     html.add(table.finish("Rules in the order of the file", "There is no rule."));
     html
 }

@@ -32,8 +32,9 @@ fn warnings(all: &[Condition]) -> Html {
     for condition in all {
         let Condition { severity, found, remedy, .. } = condition;
         let (about, since) = (condition.subject(), moment(condition.since()));
-        let parts: [&dyn std::fmt::Display; 5] = [&severity.name(), &about, found, &since, remedy];
-        html.put("<li>{}, {}: <strong>{}</strong> <small>since {}</small><br>{}</li>", &parts);
+        let parts: [&dyn std::fmt::Display; 4] = [&severity.name(), &about, found, &since];
+        html.put("<li>{}, {}: <strong>{}</strong> <small>since {}</small><br>", &parts);
+        html.add(Html::marked(remedy)).put("</li>", &[]);
     }
     html.put("</ul>", &[]);
     html

@@ -1,6 +1,6 @@
 //! Queued transfers: the cells of the list, and the page of one with its causes and what may be done about it.
 
-use super::html::{Facts, Html, Table};
+use super::html::{Facts, Html, Table, counted, size};
 use super::page::{self, Page, Tab};
 use super::{failure, run};
 use crate::site::Site;
@@ -71,7 +71,9 @@ pub(super) fn state_name(state: State, is_stopping: bool) -> Html {
 pub(super) fn progress(one: &Queued) -> Html {
     match (&one.progress, &one.summary) {
         (Some(progress), _) => run::progress(progress),
-        (None, Some(summary)) => Html::of("{}, {} files", &[&human(summary.bytes), &summary.files]),
+        (None, Some(summary)) => {
+            Html::of("{} in {}", &[&size(summary.bytes), &counted(summary.files, "file", "files")])
+        }
         (None, None) => Html::new(),
     }
 }
@@ -94,7 +96,7 @@ pub(super) fn cause(one: &Queued, failures: &[EntryFailure]) -> Html {
         _ => {}
     }
     if let Some(ms) = one.next_ms.filter(|_| one.state == State::Waiting) {
-        html.put("<small>Tried again in {}</small>", &[&span(until(ms))]);
+        html.put(" <small>Tried again in {}</small>", &[&span(until(ms))]);
     }
     html
 }
@@ -151,7 +153,10 @@ fn stands(story: &Story) -> Html {
         html.put("<p>Tried again in {}.</p>", &[&span(until(ms))]);
     }
     if let Some(ms) = story.link_rests_until_ms {
-        html.put("<p>Nothing was reached over its link; the next attempt there is in {}.</p>", &[&span(until(ms))]);
+        html.put(
+            "<p>Nothing was reached over its link; the next attempt there is in {}.</p>",
+            &[&span(until(ms))],
+        );
     }
     html.add(failures(story));
     html

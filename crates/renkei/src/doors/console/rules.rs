@@ -1,7 +1,7 @@
 //! Drop folders: what each forwards, when it was looked into, and what fails.
 
 use super::failure;
-use super::html::{Html, Table, text};
+use super::html::{Html, Table, counted, text};
 use super::page::{Page, Tab};
 use super::transfers::encoded;
 use crate::config::Then;
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 /// Makes the page, for the administrator.
 pub(super) fn page(site: &Arc<Site>) -> Page {
-    let mut table = Table::new(&["Rule", "From", "To", "State", "In the folder", "Last looked into", "Last queued"]);
+    let mut table = Table::new(&["Rule", "Folders", "State", "Last run", "Last queued"]);
     for folder in site.drop_folders() {
         table.row(row(&folder));
     }
@@ -30,19 +30,19 @@ fn row(folder: &DropFolder) -> Vec<Html> {
     };
     let mut named = text(name);
     named.put(" <small>{}; complete after {}</small>", &[&then, &span(Duration::from_secs(rule.settle_s))]);
-    let looked = state.looked.map_or("not yet".into(), ago);
-    let queued = state.queued.map_or("not since the PoP started".to_owned(), |(at, files)| {
-        format!("{} files, {}", files, moment(at))
+    let looked = state
+        .looked
+        .map_or("not yet".into(), |at| format!("{}, {} in the folder", ago(at), files(state.files)));
+    let queued = state.queued.map_or("not since the PoP started".to_owned(), |(at, number)| {
+        format!("{}, {}", files(number), moment(at))
     });
-    vec![
-        named,
-        text(&rule.from),
-        text(&rule.to),
-        standing(folder),
-        text(format!("{} files", state.files)),
-        text(looked),
-        text(queued),
-    ]
+    let folders =
+        Html::of("<bdi class=\"path\">{}</bdi> to <bdi class=\"path\">{}</bdi>", &[&rule.from, &rule.to]);
+    vec![named, folders, standing(folder), text(looked), text(queued)]
+}
+
+fn files(number: usize) -> String {
+    counted(number as u64, "file", "files")
 }
 
 fn standing(folder: &DropFolder) -> Html {
@@ -56,7 +56,8 @@ fn standing(folder: &DropFolder) -> Html {
         None => Html::of("<span class=\"well\">works</span> ", &[]),
     };
     let link = format!("/console/transfers?label={}", encoded(&folder.label));
-    html.put("<a id=\"r-{}\" href=\"{}\">{} transfers under way</a>", &[&folder.name, &link, &folder.state.under_way]);
+    let under_way = counted(folder.state.under_way as u64, "transfer", "transfers");
+    html.put("<a id=\"r-{}\" href=\"{}\">{} under way</a>", &[&folder.name, &link, &under_way]);
     html
 }
 

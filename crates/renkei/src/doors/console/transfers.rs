@@ -57,7 +57,9 @@ pub(super) fn encoded(value: &str) -> String {
     let mut text = String::new();
     for byte in value.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => text.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte))
+            }
             byte => text.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -84,7 +86,14 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, filter: &Filter) -> Page
                 let since = moment(queued::at(one.submitted_ms));
                 let state = queued::state(one);
                 let cause = queued::cause(one, failures);
-                vec![queued::link(one), queued::what(one, visitor), state, progress, Html::of("{}", &[&since]), cause]
+                vec![
+                    queued::link(one),
+                    queued::what(one, visitor),
+                    state,
+                    progress,
+                    Html::of("{}", &[&since]),
+                    cause,
+                ]
             }
             Entry::Run(one) => of_run(one, visitor),
         });
@@ -111,13 +120,20 @@ fn of_run(run: &Run, visitor: &Visitor) -> Vec<Html> {
         _ => Html::new(),
     };
     let since = Html::of("{}", &[&moment(run.began)]);
-    vec![run::link(run), run::what(run, visitor), queued::state_name(state_of(run), false), progress, since, cause]
+    vec![
+        run::link(run),
+        run::what(run, visitor),
+        queued::state_name(state_of(run), false),
+        progress,
+        since,
+        cause,
+    ]
 }
 
 /// How fast it is, and how long the rest takes.
 fn pace(run: &Run) -> Html {
     let left = run.left().map(|left| format!(", {} left", span(left))).unwrap_or_default();
-    Html::of("<span class=\"numbers\">{}{}</span>", &[&chart::rate(run.rate()), &left])
+    Html::of(" <span class=\"numbers\">{}{}</span>", &[&chart::rate(run.rate()), &left])
 }
 
 fn form(filter: &Filter) -> Html {

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    let page = Page::new(Tab::Trust, "Trust").every(5).part("sites", "Sites", table(&site.partners_seen(visitor)));
+    let page =
+        Page::new(Tab::Trust, "Trust").every(5).part("sites", "Sites", table(&site.partners_seen(visitor)));
     match visitor.access() {
         None => page.part("changes", "Changes of cards", changes(&site.card_changes())),
         Some(_) => page,
@@ -38,12 +39,14 @@ fn reached(reach: &Reach) -> Html {
     match reach {
         Reach::Own => Html::new(),
         Reach::Reached(at) => Html::of("<span class=\"well\">yes</span>, {} ago", &[&span(at.elapsed())]),
-        Reach::Line(line) => {
-            Html::of("<span class=\"well\">yes</span>, by a line that is up for {}", &[&span(Duration::from_secs(line.up_s))])
-        }
+        Reach::Line(line) => Html::of(
+            "<span class=\"well\">yes</span>, by a line that is up for {}",
+            &[&span(Duration::from_secs(line.up_s))],
+        ),
         Reach::NotTried => Html::of("not dialled since the PoP started", &[]),
         Reach::Unreached(error, condition) => {
-            let since = condition.as_ref().map(|one| format!(" since {}", moment(one.since()))).unwrap_or_default();
+            let since =
+                condition.as_ref().map(|one| format!(" since {}", moment(one.since()))).unwrap_or_default();
             let mut html = Html::of("<span class=\"badly\">no{}</span>", &[&since]);
             html.add(failure::brief(error));
             html

@@ -1,13 +1,12 @@
 //! Copies that did not end: whose they are, the room they take, and removing them.
 
 use super::failure;
-use super::html::{Html, Table, text};
+use super::html::{Html, Table, counted, size, text};
 use super::page::{self, Page, Tab};
 use crate::site::Site;
 use crate::site::console::Visitor;
 use crate::site::view::moment;
 use renkei_core::error::{Code, Error};
-use renkei_core::units::human;
 use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedReply, Wish};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -32,7 +31,8 @@ fn see_to(site: &Site, visitor: &Visitor, what: Wish) -> Result<UnfinishedReply,
 }
 
 fn list(all: &[Unfinished], visitor: &Visitor) -> Html {
-    let mut table = Table::new(&["Copy", "To", "Whose", "Room taken", "Last written", "Kept until", "Action"]);
+    let mut table =
+        Table::new(&["Copy", "To", "Whose", "Room taken", "Last written", "Kept until", "Action"]);
     for one in all {
         table.row(row(one, visitor));
     }
@@ -53,7 +53,12 @@ fn list(all: &[Unfinished], visitor: &Visitor) -> Html {
 fn row(one: &Unfinished, visitor: &Visitor) -> Vec<Html> {
     let at = |ms: u64| text(moment(UNIX_EPOCH + Duration::from_millis(ms)));
     let id = Html::of("<code>{}</code>", &[&&one.id[..one.id.len().min(SHORT)]]);
-    let room = format!("{} in {} files; {} files arrived whole", human(one.bytes), one.files, one.files_done);
+    let room = format!(
+        "{} in {}; arrived whole: {}",
+        size(one.bytes),
+        counted(one.files, "file", "files"),
+        one.files_done
+    );
     let kept = if one.running { Html::of("running", &[]) } else { at(one.until_ms) };
     vec![id, text(&one.to), text(&one.owner), text(room), at(one.written_ms), kept, button(one, visitor)]
 }

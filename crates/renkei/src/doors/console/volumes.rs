@@ -1,7 +1,7 @@
 //! Volumes: the list, and all about one.
 
 use super::failure;
-use super::html::{Facts, Html, Table, text};
+use super::html::{Facts, Html, Table, counted, size as amount, text};
 use super::page::{Page, Tab};
 use crate::site::Site;
 use crate::site::console::Visitor;
@@ -13,7 +13,7 @@ use crate::volume::shown::Shown;
 use crate::volume::{Followed, Standing};
 use renkei_core::error::Error;
 use renkei_core::namespace::placement::Why;
-use renkei_core::units::{human, span};
+use renkei_core::units::span;
 use renkei_core::wire::volume::{Kept, KeptAt};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -35,7 +35,11 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
             }
         });
     }
-    Page::new(Tab::Volumes, "Volumes").every(10).part("list", "Volumes", table.finish("Volumes", "There is no volume that you may see."))
+    Page::new(Tab::Volumes, "Volumes").every(10).part(
+        "list",
+        "Volumes",
+        table.finish("Volumes", "There is no volume that you may see."),
+    )
 }
 
 fn link(name: &str) -> Html {
@@ -68,9 +72,13 @@ fn row(site: &Site, shown: &Shown, followers: &[Follower]) -> Vec<Html> {
     ]
 }
 
+fn files(number: u64) -> String {
+    counted(number, "file", "files")
+}
+
 fn size(standing: &Standing) -> Html {
     match standing.used.iter().find(|row| row.owner.is_none()) {
-        Some(all) => Html::of("{}, {} entries", &[&human(all.bytes), &all.files]),
+        Some(all) => Html::of("{}, {}", &[&amount(all.bytes), &counted(all.files, "entry", "entries")]),
         None => Html::new(),
     }
 }
@@ -80,9 +88,9 @@ fn replicas(standing: &Standing) -> Html {
     let short: u64 = standing.kept.iter().map(|kept| kept.short).sum();
     match &standing.holds {
         Some(holds) if holds.files_to_go > 0 => {
-            Html::of("missing here: {} files, {}", &[&holds.files_to_go, &human(holds.bytes_to_go)])
+            Html::of("missing here: {}, {}", &[&files(holds.files_to_go), &amount(holds.bytes_to_go)])
         }
-        _ if short > 0 => Html::of("missing: up to {} files", &[&short]),
+        _ if short > 0 => Html::of("missing: of up to {}", &[&files(short)]),
         _ if standing.kept.is_empty() && standing.holds.is_none() => Html::of("none asked for", &[]),
         _ => Html::of("complete", &[]),
     }
@@ -162,16 +170,20 @@ fn facts(shown: &Shown, standing: &Standing, visitor: &Visitor) -> Html {
             .add("Own changes", changes(Some(followed)));
     }
     for only in &standing.away {
-        facts.text("Only at another site", &format!("{}: {} files, {}", only.site, only.files, human(only.bytes)));
+        facts.text(
+            "Only at another site",
+            &format!("{}: {}, {}", only.site, files(only.files), amount(only.bytes)),
+        );
     }
     if let Some(ended) = standing.verified.ended_unix {
         let at = moment(UNIX_EPOCH + Duration::from_secs(ended));
-        let words = format!("{at}: {} files good, {} wrong", standing.verified.files, standing.verified.wrong);
+        let words =
+            format!("{at}: {} good, {} wrong", files(standing.verified.files), standing.verified.wrong);
         facts.text("Last verified", &words);
     }
     if let Some(scan) = &standing.scan {
         let at = moment(UNIX_EPOCH + Duration::from_secs(scan.ended_unix));
-        facts.text("Last scan", &format!("{at}: {} directories, {} failed", scan.dirs, scan.failed));
+        facts.text("Last scan", &format!("{at}: directories {}, failed {}", scan.dirs, scan.failed));
     }
     facts.finish()
 }
@@ -197,10 +209,11 @@ fn kept(all: &[Kept]) -> Html {
 fn told(at: &KeptAt) -> String {
     let missing = match (at.missing_files, at.missing_bytes) {
         (Some(0), _) => "complete".to_owned(),
-        (Some(files), bytes) => format!("missing {files} files, {}", human(bytes.unwrap_or(0))),
+        (Some(files), bytes) => format!("missing {}, {}", self::files(files), amount(bytes.unwrap_or(0))),
         _ => "has not told yet what it holds".into(),
     };
-    let heard = at.heard_s.map_or("never heard".into(), |s| format!("heard {} ago", span(Duration::from_secs(s))));
+    let heard =
+        at.heard_s.map_or("never heard".into(), |s| format!("heard {} ago", span(Duration::from_secs(s))));
     let passed = match at.passed {
         Some(Why::Lost) => Some("lost"),
         Some(Why::NotFollowing) => Some("does not follow the volume"),
@@ -218,7 +231,8 @@ fn follower_table(all: &[Follower], records: u64) -> Html {
     for one in all {
         let heard = one.heard.map_or("not since the PoP started".into(), |ago| format!("{} ago", span(ago)));
         let of = one.record.map_or("not known".into(), |record| format!("{record} of {records}"));
-        let behind = one.record.map_or("not known".into(), |record| records.saturating_sub(record).to_string());
+        let behind =
+            one.record.map_or("not known".into(), |record| records.saturating_sub(record).to_string());
         table.row([of, behind, heard].into_iter().fold(vec![text(&one.site)], |mut row, cell| {
             row.push(text(cell));
             row
@@ -256,7 +270,10 @@ fn reconciled(done: &Reconciled, home: &str) -> Html {
             let shown: Vec<&str> = names.paths.iter().take(SHOWN).map(String::as_str).collect();
             let more = names.count.saturating_sub(shown.len() as u64);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            html.put("<li><b>{} {}</b>: <bdi>{}</bdi>{}</li>", &[&names.count, &what, &shown.join(", "), &more]);
+            html.put(
+                "<li><b>{} {}</b>: <bdi>{}</bdi>{}</li>",
+                &[&names.count, &what, &shown.join(", "), &more],
+            );
         }
     }
     html.put("</ul>", &[]);

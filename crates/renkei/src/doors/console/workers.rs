@@ -26,7 +26,14 @@ pub(super) fn page(site: &Arc<Site>) -> Page {
 fn row(worker: &Worker) -> Vec<Html> {
     let ended = worker.ended.map_or("not yet".into(), moment);
     let took = worker.ended.map_or(String::new(), |_| milliseconds(worker.took));
-    vec![text(&worker.name), text(worker.task), state(worker), text(ended), text(took), text(worker.turns)]
+    vec![
+        text(&worker.name),
+        Html::marked(worker.task),
+        state(worker),
+        text(ended),
+        text(took),
+        text(worker.turns),
+    ]
 }
 
 fn state(worker: &Worker) -> Html {
