@@ -308,7 +308,7 @@ fn what_ended_is_told_with_its_cause() {
     std::fs::write(titech.root().join("file"), vec![7; 1 << 20]).unwrap();
     titech.ok(&["cp", &titech.place("file"), &kek.place("file")]);
     let cookie = user(kek, titech);
-    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains(">done<"));
+    let page = wait_for(kek, "/console/transfers", &cookie, |page| page.body.contains(">done</span>"));
     assert!(page.body.contains("from titech") && page.body.contains("1.0M"), "{}", page.body);
     let links = get(kek, "/console/links", &cookie).body;
     assert!(links.contains("1.0M") && links.contains("<svg"), "{links}");
