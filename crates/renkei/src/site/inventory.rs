@@ -12,18 +12,25 @@ use super::rules::{RuleState, label};
 use super::workers::Worker;
 use crate::config::Rule;
 use crate::identity::account::Account;
-use crate::identity::card_history::{CardChange, newest};
+use crate::identity::card_history::newest;
 use crate::identity::certificate::{Facts as Certificate, hosts};
-use crate::identity::issued::{self, Inventory};
+use crate::identity::issued;
 use crate::identity::map::{account_of, resolve};
 use crate::identity::mounting;
 use crate::volume::facts::unknown;
-use crate::volume::shown::Shown;
 use renkei_core::error::Error;
 use renkei_core::identity::{Principal, Rule as MapRule, Verdict};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::LineStatus;
 use std::time::{Duration, Instant, SystemTime};
+
+// What is shown of these is what they say of themselves.
+pub use crate::identity::card_history::CardChange;
+pub use crate::identity::issued::Inventory;
+pub use crate::volume::grant::Level;
+pub use crate::volume::reconcile::Reconciled;
+pub use crate::volume::shown::Shown;
+pub use crate::volume::{Followed, Standing};
 
 /// Changes of cards that are shown.
 const SHOWN_CHANGES: usize = 20;

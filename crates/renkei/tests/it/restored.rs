@@ -1,5 +1,6 @@
 //! A home that was put back from a backup, as a follower sees it: what only the follower has stays and comes to the home.
 
+use crate::console;
 use crate::federation::{Federation, Site, account};
 use renkei_core::error::Code;
 use serde_json::Value;
@@ -171,6 +172,10 @@ fn what_only_the_follower_has_comes_to_a_home_whose_catalogue_is_lost() {
     assert_eq!((count("kept"), count("beside"), count("removed"), count("lost")), (3, 1, 1, 0), "{restored}");
     let shown = federation.titech.ok(&["volume", "show", "genome"]);
     assert!(shown.contains("restored") && shown.contains("dir/written"), "{shown}");
+    let cookie = console::log_in(&federation.titech, &federation.titech.ok(&["console"]));
+    let page = console::get(&federation.titech, "/console/volumes/genome", &cookie).body;
+    let (_, told) = page.split_once("id=\"reconciled\"").unwrap();
+    assert!(told.contains("3 only here, sent to the home") && told.contains("dir/written"), "{told}");
     for site in [&federation.titech, &federation.kek] {
         assert!(site.logged().contains(&Code::HistoryDiffers.to_string()), "{}", site.name);
     }

@@ -1,6 +1,6 @@
 //! One run of a transfer at this PoP, and tables of runs.
 
-use super::html::{Facts, Html, Table};
+use super::html::{Facts, Html, Table, size};
 use super::page::{Page, Tab};
 use super::{chart, failure};
 use crate::site::Site;
@@ -88,10 +88,10 @@ pub(super) fn progress(progress: &Progress) -> Html {
         html.put("<progress max=\"{}\" value=\"{}\">{}</progress> ", &[&progress.bytes_found, &done, &done]);
     }
     html.put(
-        "<span class=\"numbers\">{} of {}{}, {} of {}{} files</span>",
+        "<span class=\"numbers\">{} of {}{}, files: {} of {}{}</span>",
         &[
             &human(done),
-            &human(progress.bytes_found),
+            &size(progress.bytes_found),
             &more,
             &progress.files_done,
             &progress.files_found,

@@ -3,10 +3,9 @@
 use super::failure;
 use super::html::{Html, Table, text};
 use super::page::{Page, Tab};
-use crate::identity::card_history::CardChange;
 use crate::site::Site;
 use crate::site::console::Visitor;
-use crate::site::inventory::{Partner, Reach};
+use crate::site::inventory::{CardChange, Partner, Reach};
 use crate::site::view::moment;
 use renkei_core::units::span;
 use std::sync::Arc;
