@@ -6,7 +6,6 @@
 use super::Site;
 use super::conditions::Condition;
 use super::console::Visitor;
-use super::following::followers;
 use super::managing::manages;
 use super::rules::{RuleState, label};
 use super::workers::Worker;
@@ -18,6 +17,7 @@ use crate::identity::issued;
 use crate::identity::map::{account_of, resolve};
 use crate::identity::mounting;
 use crate::volume::facts::unknown;
+use crate::volume::followers::followers;
 use renkei_core::error::Error;
 use renkei_core::identity::{Principal, Rule as MapRule, Verdict};
 use renkei_core::path::SiteName;
