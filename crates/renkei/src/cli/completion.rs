@@ -74,12 +74,40 @@ pub(super) fn script(shell: Shell) -> io::Result<String> {
         // Else bash would take SITE:/PATH for three words.
         script.extend(b"COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n");
     }
-    Ok(String::from_utf8_lossy(&script).into_owned())
+    // Names are quoted by bash where it takes them for names of files, as the other shells do by themselves.
+    let script = String::from_utf8_lossy(&script);
+    Ok(script.replace("complete -o nospace ", "complete -o nospace -o filenames "))
 }
 
 /// If it is the shell that asks: answers, and ends the process.
 pub(super) fn answer_shell() {
-    CompleteEnv::with_factory(|| with_completers(command())).var(ASKS).complete();
+    let asked = std::env::args_os().scan(false, |is_behind, word| {
+        let told = if *is_behind { unquoted(&word) } else { word };
+        *is_behind |= told == "--";
+        Some(told)
+    });
+    let here = std::env::current_dir().ok();
+    let completer = CompleteEnv::with_factory(|| with_completers(command())).var(ASKS);
+    match completer.try_complete(asked, here.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => std::process::exit(0),
+        Err(error) => error.exit(),
+    }
+}
+
+/// A word as the shell would pass it on: shells hand over what was typed, with its quotes and backslashes.
+fn unquoted(word: &OsStr) -> OsString {
+    let (mut bytes, mut quote, mut is_escaped) = (Vec::new(), None, false);
+    for &byte in word.as_bytes() {
+        match (quote, byte) {
+            _ if std::mem::take(&mut is_escaped) => bytes.push(byte),
+            (None | Some(b'"'), b'\\') => is_escaped = true,
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (Some(open), _) if open == byte => quote = None,
+            _ => bytes.push(byte),
+        }
+    }
+    OsString::from_vec(bytes)
 }
 
 /// The command with what may stand for each argument, by the argument's name.
@@ -183,6 +211,19 @@ mod tests {
     #[test]
     fn the_definition_with_completers_is_sound() {
         with_completers(command()).debug_assert();
+    }
+
+    #[test]
+    fn what_was_typed_is_understood_as_the_shell_does() {
+        for (typed, meant) in [
+            ("a\\ b/", "a b/"),
+            ("'a b", "a b"),
+            ("\"it's\\\" \"x", "it's\" x"),
+            ("\\[x\\]", "[x]"),
+            ("plain:/x", "plain:/x"),
+        ] {
+            assert_eq!(unquoted(typed.as_ref()), meant, "{typed}");
+        }
     }
 
     #[test]

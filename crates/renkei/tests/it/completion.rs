@@ -36,6 +36,11 @@ fn bash_completes_verbs_sites_places_and_transfers() {
         ["kek:/data/run7/", "kek:/data/run8.dat"]
     );
     assert!(offered(titech, &["renkei", "cp", "kek:/data/run7/"]).contains(&"kek:/data/run7/a.dat".into()));
+    std::fs::create_dir(kek.root().join("a b")).unwrap();
+    std::fs::write(kek.root().join("a b/c d.dat"), "c").unwrap();
+    for typed in ["kek:/data/a\\ b/", "'kek:/data/a b/", "\"kek:/data/a b/c"] {
+        assert_eq!(offered(titech, &["renkei", "ls", typed]), ["kek:/data/a b/c d.dat"], "{typed}");
+    }
     assert_eq!(offered(titech, &["renkei", "doctor", "ke"]), ["kek"]);
     let id = titech.ok(&["cp", "--detach", &titech.place("none"), &kek.place("x")]);
     let id = id.split_whitespace().next().unwrap();
