@@ -7,11 +7,11 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes as `ls -h` and `df -h` write them: `999`, `1.5K`, `12M`; rounded up.
+/// Bytes in units of 1024, as `ls -h` and `df -h` write them: `999B`, `1.5K`, `12M`; rounded up.
 pub fn human(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
     if bytes < 1024 {
-        return bytes.to_string();
+        return if bytes == 0 { "0".into() } else { format!("{bytes}B") };
     }
     let (mut size, mut unit) = (bytes as f64 / 1024.0, 0);
     while size.ceil() >= 1024.0 && unit + 1 < UNITS.len() {
@@ -134,7 +134,7 @@ mod tests {
     fn sizes_read_as_in_ls() {
         let cases = [
             (0, "0"),
-            (1023, "1023"),
+            (1023, "1023B"),
             (1024, "1.0K"),
             (1025, "1.1K"),
             (10 * 1024, "10K"),

@@ -4,7 +4,7 @@
 //! A pattern that begins with `/` fits from the top of the transfer, others fit the end of a path. One that ends with `/`
 //! fits directories alone. One with a `/` in it, or with `**`, is compared with the whole path, others with the name alone.
 //! `*` is any number of bytes but `/`, `**` any number of bytes, `?` one byte but `/`, `[a-z]` and `[!a-z]` one of a set,
-//! `\` takes the next byte as it is; `dir/***` fits `dir` and all in it. Source: rsync(1), "FILTER RULES".
+//! `\` takes the next byte as it is, in patterns with one of these; `dir/***` fits `dir` and all in it. Source: rsync(1), "FILTER RULES".
 //!
 //! A filter that came from elsewhere cannot cost more than its length times the path's: patterns are compared by the set of
 //! places in them that fit so far.
@@ -89,6 +89,11 @@ impl Matcher {
     }
 }
 
+/// Whether a name matches a pattern as a shell expands it: `*`, `?`, `[a-z]`, and `\\` before what is meant as it is.
+pub fn fits_name(pattern: &[u8], name: &[u8]) -> bool {
+    Pattern::parse(pattern).fits_all(name)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     Byte(u8),
@@ -126,7 +131,11 @@ impl Pattern {
             Some(rest) => (rest, true),
             None => (text, false),
         };
-        let tokens = tokens(rest);
+        // As in rsync, a backslash is a byte like others where no wildcard is.
+        let tokens = match rest.iter().any(|byte| b"*?[".contains(byte)) {
+            true => tokens(rest),
+            false => rest.iter().map(|byte| Token::Byte(*byte)).collect(),
+        };
         let whole_path = anchored || tokens.contains(&Token::Any) || tokens.contains(&Token::Byte(b'/'));
         Pattern { tokens, anchored, dirs_alone, whole_path, with_all_in_it }
     }
@@ -241,6 +250,20 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
             return Some((Token::Set(ranges, negated), after));
         }
         rest = after;
+        if from == b'['
+            && let Some((class, after)) = class(rest)
+        {
+            ranges.extend_from_slice(class);
+            rest = after;
+            continue;
+        }
+        let from = match (from, rest.split_first()) {
+            (b'\\', Some((&next, after))) => {
+                rest = after;
+                next
+            }
+            _ => from,
+        };
         match rest {
             [b'-', to, after @ ..] if *to != b']' => {
                 ranges.push((from, *to));
@@ -249,6 +272,29 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
             _ => ranges.push((from, from)),
         }
     }
+}
+
+/// The class that begins behind a `[` in a set, `:digit:]`, and what follows it. A class of another name has no members.
+fn class(text: &[u8]) -> Option<(&'static [(u8, u8)], &[u8])> {
+    let text = text.strip_prefix(b":")?;
+    let end = text.windows(2).position(|two| two == b":]")?;
+    let members: &[(u8, u8)] = match &text[..end] {
+        b"alnum" => &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')],
+        b"alpha" => &[(b'A', b'Z'), (b'a', b'z')],
+        b"blank" => &[(b' ', b' '), (b'\t', b'\t')],
+        b"cntrl" => &[(0, 31), (127, 127)],
+        b"digit" => &[(b'0', b'9')],
+        b"graph" => &[(33, 126)],
+        b"lower" => &[(b'a', b'z')],
+        b"print" => &[(32, 126)],
+        b"punct" => &[(33, 47), (58, 64), (91, 96), (123, 126)],
+        b"space" => &[(b' ', b' '), (9, 13)],
+        b"upper" => &[(b'A', b'Z')],
+        b"xdigit" => &[(b'0', b'9'), (b'A', b'F'), (b'a', b'f')],
+        // A byte that no name has.
+        _ => &[(0, 0)],
+    };
+    Some((members, &text[end + 2..]))
 }
 
 #[cfg(test)]
@@ -278,7 +324,11 @@ mod tests {
             ("[a-c]x", "bx"),
             ("[!a-c]x", "dx"),
             ("[]]x", "]x"),
+            ("[[:digit:]x]y", "7y"),
+            ("[\\]]x", "]x"),
+            ("[a-z[:upper:]]x", "Bx"),
             ("\\*", "*"),
+            ("a\\b", "a\\b"),
             ("[ab", "[ab"),
             ("d/***", "d/e/f"),
         ] {
@@ -291,6 +341,7 @@ mod tests {
             ("a/b", "xa/b"),
             ("b?", "b"),
             ("[a-c]x", "dx"),
+            ("[![:digit:]]y", "7y"),
             ("[!a-c]x", "bx"),
             ("\\*", "a"),
             ("d/***", "d"),

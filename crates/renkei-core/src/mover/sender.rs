@@ -69,6 +69,8 @@ pub struct Sender {
     plan: Plan,
     dry_run: bool,
     would_send: Vec<RelPath>,
+    /// Files that arrived since somebody asked last, if names are wanted.
+    arrived: Option<Vec<RelPath>>,
     open: HashMap<EntryId, Open>,
     dirs: Ids,
     hard_links: Ids,
@@ -93,6 +95,7 @@ impl Sender {
             plan: Plan::new(offers),
             dry_run,
             would_send: Vec::new(),
+            arrived: None,
             open: HashMap::new(),
             dirs: Ids::default(),
             hard_links: Ids::default(),
@@ -111,6 +114,16 @@ impl Sender {
     /// The same, that is broken by the first failure.
     pub fn stopping_at_first(self) -> Self {
         Sender { stops_at_first: true, ..self }
+    }
+
+    /// The same, that notes the names of files that arrive.
+    pub fn noting_names(self) -> Self {
+        Sender { arrived: Some(Vec::new()), ..self }
+    }
+
+    /// Takes the names of files that arrived since the last call.
+    pub fn take_arrived(&mut self) -> Vec<RelPath> {
+        self.arrived.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether the first failure breaks it.
@@ -313,12 +326,19 @@ impl Sender {
         for range in ranges {
             for id in range.first..range.first.saturating_add(range.count) {
                 // Stops at the first that is not open, so that no peer can make this loop longer than its entries.
+                self.note_arrived(id);
                 if !self.settle(id) {
                     return Err(crate::wire::violation("acknowledgement", "of entries not under way"));
                 }
             }
         }
         Ok(())
+    }
+
+    fn note_arrived(&mut self, id: EntryId) {
+        if let (Some(arrived), Some(open)) = (&mut self.arrived, self.open.get(&id)) {
+            arrived.push(open.path.clone());
+        }
     }
 
     /// Counts an entry as arrived; false if it is not under way.
@@ -356,7 +376,7 @@ impl Sender {
             Some(open) => self.fail_closed(Some(open.path), failure),
             // Their names are not kept: such a failure may be of the entry or of the directory it is in.
             None if self.dirs.remove(id) || self.hard_links.remove(id) => match failure.error.code {
-                Code::PermissionDenied => self.fail_closed(None, failure),
+                Code::PermissionDenied | Code::NotADirectory => self.fail_closed(None, failure),
                 _ => self.fail_one(failure),
             },
             None => {}

@@ -226,7 +226,7 @@ fn lacking(owner: &Option<String>, most: Limit, more: Use) -> String {
         Some(left) => (human(left), human(more.bytes)),
         None => (format!("{} files", most.files.unwrap_or_default()), format!("{} more", more.files)),
     };
-    format!("this site may add {left}{who} until the home of the volume gives it more; this would be {more}")
+    format!("this site may add {left}{who} until the home of the volume allows more; this would be {more}")
 }
 
 /// What one site has.
@@ -353,7 +353,7 @@ mod tests {
         site.hear(told);
         site.take(1, &[Some(charge_of(300)), None]).unwrap();
         let refused = site.take(3, &[Some(charge_of(101))]).unwrap_err();
-        assert!(refused.contains("this site may add 100 until"), "{refused}");
+        assert!(refused.contains("this site may add 100B until"), "{refused}");
         // It asks for it, and the home has it.
         let claim = site.claim(&[charge_of(101)]);
         let (told, _) = handed.hand((Origin(1), 0, 1), &claim, &limits(200));

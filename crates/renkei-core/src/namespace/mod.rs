@@ -10,7 +10,7 @@
 //!
 //! Guarantees: copies that followed as far are equal; a change is in the log once, however often it was sent; a change
 //! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
-//! wrote the same file both contents stay, side by side. Non-goals: who may do what, and bringing content.
+//! wrote the same file both versions are kept, side by side. Non-goals: who may do what, and bringing content.
 
 pub mod allowance;
 pub mod follower;

@@ -166,7 +166,7 @@ impl fmt::Display for Excess {
         write!(f, "{who} may have {most} files and directories in the volume and {has} {used}")?;
         match self.handed.files {
             0 => Ok(()),
-            handed => write!(f, ", and sites that write it may still add {handed}"),
+            handed => write!(f, ", and sites that write to it may still add {handed}"),
         }
     }
 }
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!((told.owner.clone(), told.used), (None, Use { files: 4, bytes: 100 }));
         assert!(
             told.to_string()
-                .contains("all together may have 100 in the volume and have 100; this would be 1 more"),
+                .contains("all together may have 100B in the volume and have 100B; this would be 1B more"),
             "{told}"
         );
         ledger.cancel(&[first]);

@@ -24,6 +24,18 @@ impl Request {
         filter.filter(|filter| !filter.is_empty())
     }
 
+    /// Whether the names of what arrives are to be told.
+    pub fn tells_names(&self) -> bool {
+        matches!(self, Self::Push { send, .. } | Self::PushFound { send, .. } if send.tell_names)
+    }
+
+    /// Has the names of what arrives told.
+    pub fn set_tell_names(&mut self, tell_names: bool) {
+        if let Self::Push { send, .. } | Self::PushFound { send, .. } = self {
+            send.tell_names = tell_names;
+        }
+    }
+
     /// Says which names it is about.
     pub fn set_filter(&mut self, filter: &Filter) {
         match self {

@@ -111,6 +111,10 @@ pub enum Control {
     /// The next request is about these names alone. It is a message of its own, so that requests without a filter are what
     /// they were.
     Filter(Filter),
+    /// The next request is a push whose asker wants the names of the files that arrive.
+    TellNames,
+    /// A PoP that moves for a client: these files arrived since it told last, if the client asked for names.
+    Arrived(#[serde(deserialize_with = "batch")] Vec<RelPath>),
 }
 
 /// The dialling side's greeting.
@@ -520,6 +524,9 @@ pub struct OpenSend {
     /// What of the sources is sent; travels before the request ([`Control::Filter`]).
     #[serde(skip)]
     pub filter: Filter,
+    /// Whether the names of files that arrived are told; travels before the request ([`Control::TellNames`]).
+    #[serde(skip)]
+    pub tell_names: bool,
 }
 
 /// What becomes of the rest of a transfer when an entry fails.
@@ -559,6 +566,7 @@ impl OpenSend {
             on_error: OnError::Skip,
             onto: None,
             filter: Filter::default(),
+            tell_names: false,
         }
     }
 

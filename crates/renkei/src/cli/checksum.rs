@@ -4,6 +4,7 @@
 //! with a backslash; other bytes are printed as they are, so that the output is a manifest their `-c` can check.
 
 use super::connect::{place, unexpected};
+use super::glob;
 use super::ls::child;
 use super::many::Many;
 use super::namespace::Namespace;
@@ -92,13 +93,15 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut sink = Sink { json: context.output.is_json(), files: Vec::new() };
     let mut namespace = Namespace::new(context);
-    many.each_argument(&args.paths, |many, argument| match namespace.endpoint(argument)? {
-        Some(path) if args.recursive => remote_tree(many, &path, args, &mut sink),
-        Some(path) => {
-            let reply = many.ask(&path.site, request(&path, args)?)?;
-            sink.put(argument.as_bytes(), &digest_of(reply)?)
+    many.each_argument(&glob::expanded(&args.paths, context)?, |many, argument| {
+        match namespace.endpoint(argument)? {
+            Some(path) if args.recursive => remote_tree(many, &path, args, &mut sink),
+            Some(path) => {
+                let reply = many.ask(&path.site, request(&path, args)?)?;
+                sink.put(argument.as_bytes(), &digest_of(reply)?)
+            }
+            None => local(many, argument, args, &mut sink),
         }
-        None => local(many, argument, args, &mut sink),
     })?;
     if sink.json {
         let failures = many.failures().to_vec();

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::done::done;
+use super::glob;
 use super::many::Many;
 use super::single::{self, FileSessions};
 use crate::mover::far::FarFiles;
@@ -123,7 +124,7 @@ impl Clause {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut sessions) = (Many::new(context), FileSessions::new(context));
     let mut changed = Vec::new();
-    many.each(&args.paths, |many, path| {
+    many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         let (files, name) = sessions.parent_of(path)?;
         let top = single::item(files, Op::Look(name.clone()))?;
         let mut todo = vec![(name, top)];

@@ -13,7 +13,7 @@ use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ pub(super) fn remote(argument: &OsStr, context: &Context) -> Result<EndpointPath
     }
     let path = EndpointPath::parse(argument.as_bytes())?;
     path.ok_or_else(|| {
-        let cause = "this verb works on places at sites: write SITE:/STORAGE/PATH or /VOLUME/PATH";
+        let cause = "this command works on places at sites: write SITE:/STORAGE/PATH or /VOLUME/PATH";
         Error::new(Code::BadPath, "parse path", printable(argument.as_bytes()), cause)
     })
 }
@@ -153,6 +153,20 @@ pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
         Ok(credential) => Ok(credential.principal()?.site().clone()),
         Err(error) => Config::load(&home)?.site.ok_or(error),
     }
+}
+
+/// A place as it is written in an argument; its bytes are kept.
+pub(super) fn written(path: &EndpointPath, slash: &str) -> OsString {
+    let mut bytes = format!("{}:/", path.site).into_bytes();
+    if let Some(place) = &path.place {
+        bytes.extend(place.storage.as_bytes());
+        if !place.path.is_root() {
+            bytes.push(b'/');
+            bytes.extend(place.path.as_bytes());
+        }
+    }
+    bytes.extend(slash.as_bytes());
+    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]

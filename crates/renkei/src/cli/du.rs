@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::connect::{place, site_or_place, unexpected};
+use super::glob;
 use super::ls::child;
 use super::many::Many;
 use super::output::Report;
@@ -52,7 +53,7 @@ struct Listing {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut usage = Vec::new();
-    many.each_argument(&args.paths, |many, argument| {
+    many.each_argument(&glob::expanded(&args.paths, context)?, |many, argument| {
         for path in places(many, &site_or_place(argument, context)?)? {
             match many.ask(&path.site, Request::Usage(place(&path)?))? {
                 Reply::Usage(used) => usage.push(row(&path, &used)),

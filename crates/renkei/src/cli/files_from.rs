@@ -1,5 +1,6 @@
 //! `--files-from`: the names below one source that a copy is about, one a line, as in rsync.
 //!
+//! Empty lines and those that begin with # or ; are passed over, and patterns are names like others.
 //! The directories that lead to a name are copied, without what else is in them. A directory that is listed comes with all in
 //! it if `-r` is given.
 
@@ -32,7 +33,8 @@ pub(super) fn read(file: &Path, recursive: bool) -> Result<Vec<Listed>, Error> {
 
 fn parse(text: &[u8], recursive: bool) -> Result<Vec<Listed>, Error> {
     let mut listed: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
-    for line in text.split(|byte| *byte == b'\n') {
+    let lines = text.split(|byte| *byte == b'\n');
+    for line in lines.filter(|line| !matches!(line.first(), Some(b'#' | b';'))) {
         let path = RelPath::parse_lenient(line.strip_suffix(b"\r").unwrap_or(line))
             .map_err(|error| Error { op: "read --files-from".into(), subject: printable(line), ..error })?;
         if path.is_root() {
@@ -76,6 +78,7 @@ mod tests {
         assert_eq!(shown("a/b/f\r\n\nc\n", false), ["a", "a/b", "a/b/f", "c"]);
         assert_eq!(shown("a/b/f\na/b\n", true), ["a", "a/b/*"]);
         assert_eq!(shown("a/b/\n", true), ["a", "a/b/*"]);
+        assert_eq!(shown("# a comment\n;b\n./#c\n*.h5\n", true), ["#c/*", "*.h5/*"]);
     }
 
     #[test]

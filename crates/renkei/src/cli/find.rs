@@ -3,6 +3,7 @@
 use super::Context;
 use super::connect::{site_or_place, unexpected};
 use super::du::places;
+use super::glob;
 use super::ls::child;
 use super::many::Many;
 use super::output::{Report, is_reader_gone, print_part};
@@ -201,7 +202,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let tests = Tests::new(args, context.now())?;
     let mut sink = Sink { json: context.output.is_json(), tests, found: Vec::new(), short: false };
-    many.each_argument(&args.paths, |many, argument| {
+    many.each_argument(&glob::expanded(&args.paths, context)?, |many, argument| {
         sink.short = argument.as_bytes().starts_with(b"/");
         for path in places(many, &site_or_place(argument, context)?)? {
             find(many, &path, &mut sink)?;

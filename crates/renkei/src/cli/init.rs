@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 /// The PoP is there, and the line to its hub is not.
 fn half(error: Error, site: &SiteName) -> Error {
-    let cause = format!("{}; the PoP of {site} is made: give the same command again", error.cause);
+    let cause = format!("{}; the PoP of {site} is made: run the same command again", error.cause);
     Error { cause, ..error }.at("client")
 }
 
@@ -157,6 +157,17 @@ fn check_same(home: &Home, site: &SiteName, args: &Args) -> Result<(), Error> {
     Authority::load_of(home, site).map(drop)
 }
 
+impl Made {
+    /// The login of a user whose own directory is another one than the PoP's.
+    fn login(&self) -> String {
+        if self.option.is_empty() {
+            "renkei login".into()
+        } else {
+            format!("renkei login --pop {}", self.dir)
+        }
+    }
+}
+
 impl Report for Made {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let (site, option) = (&self.site, &self.option);
@@ -173,14 +184,16 @@ impl Report for Made {
         writeln!(out, "  fingerprint  {}", self.fingerprint)?;
         writeln!(out, "\nNext:")?;
         let next = [
-            ("storage add NAME PATH".to_owned(), "share a directory"),
-            ("serve".to_owned(), "start the PoP"),
-            ("login".to_owned(), "get a certificate, as any user of this machine"),
-            ("invite".to_owned(), "one line for another site; there: renkei join LINE"),
-            ("map add 'USER@OTHER' ACCOUNT".to_owned(), "say who its user is here"),
+            (format!("renkei{option} storage add NAME PATH"), "share a directory"),
+            (format!("renkei{option} serve"), "start the PoP"),
+            (self.login(), "as any user of this machine: get a certificate"),
+            (format!("renkei{option} invite"), "one line for another site; there: renkei join LINE"),
+            (
+                format!("renkei{option} map add 'USER@OTHER' ACCOUNT"),
+                "which account a user of that site works as here",
+            ),
         ];
         let width = next.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
-        next.iter()
-            .try_for_each(|(command, what)| writeln!(out, "  renkei{option} {command:<width$}  {what}"))
+        next.iter().try_for_each(|(command, what)| writeln!(out, "  {command:<width$}  {what}"))
     }
 }

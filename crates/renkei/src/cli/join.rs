@@ -31,6 +31,8 @@ struct Joined {
     fingerprint: String,
     endpoints: Vec<String>,
     action: &'static str,
+    #[serde(skip)]
+    option: String,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -42,6 +44,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         site: card.site,
         endpoints: card.endpoints,
         action: trust::word(added),
+        option: context.option(),
     })?;
     Ok(0)
 }
@@ -61,6 +64,7 @@ impl Report for Joined {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Joined { site, fingerprint, .. } = self;
         writeln!(out, "{site} and this site trust each other now  {fingerprint}")?;
-        writeln!(out, "`renkei map add 'USER@{site}' ACCOUNT` gives a user of {site} an account here")
+        let option = if self.option.is_empty() { String::new() } else { format!(" {}", self.option) };
+        writeln!(out, "`renkei{option} map add 'USER@{site}' ACCOUNT` gives a user of {site} an account here")
     }
 }

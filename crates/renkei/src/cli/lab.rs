@@ -329,9 +329,10 @@ impl Report for Started {
             writeln!(out, "  log    {}", log.display())?;
         }
         let (first, last) = (&self.sites[0], &self.sites[self.sites.len() - 1]);
+        let lab = format!("--lab {}", self.name);
         writeln!(
             out,
-            "\nNext:\n  renkei lab run {first} -- ping -c 3 {last}\n  renkei lab show\n  renkei lab down"
+            "\nNext:\n  renkei lab run {lab} {first} -- ping -c 3 {last}\n  renkei lab show {lab}\n  renkei lab down {lab}"
         )
     }
 }

@@ -5,6 +5,7 @@
 
 use super::Context;
 use super::connect::{own_site_if_none, site_or_place, unexpected};
+use super::glob;
 use super::many::Many;
 use super::output::{is_reader_gone, print, print_part};
 use super::quantity::Sizes;
@@ -57,7 +58,7 @@ pub struct Args {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let paths = own_site_if_none(&args.paths, context)?;
+    let paths = glob::expanded(&own_site_if_none(&args.paths, context)?, context)?;
     let mut many = Many::new(context);
     let mut printer = Printer {
         json: context.output.is_json(),

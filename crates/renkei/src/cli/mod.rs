@@ -32,6 +32,7 @@ mod evict;
 mod files_from;
 mod filter;
 mod find;
+mod glob;
 mod init;
 mod intent;
 mod invite;
@@ -286,6 +287,18 @@ impl Context {
         Home::select(self.dir.as_deref())?.with_identity(self.identity.as_deref())
     }
 
+    /// The options that select the directory and identity again; empty for the default ones.
+    fn option(&self) -> String {
+        let dir = self.dir.as_ref().map(|dir| format!("--dir {}", dir.display()));
+        let identity = self.identity.as_ref().map(|name| format!("--identity {name}"));
+        [dir, identity].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether the names of what is copied are printed.
+    fn lists_names(&self) -> bool {
+        self.verbose > 0 && !self.output.is_quiet() && !self.output.is_json()
+    }
+
     /// The moment, for certificates.
     pub fn now(&self) -> SystemTime {
         SystemTime::now()
@@ -314,7 +327,7 @@ pub fn run() -> ExitCode {
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };
     if let Ok(home) = context.home() {
-        remedy::read_by(home);
+        remedy::read_by(home, context.option());
     }
     let outcome = cli.command.run(&context);
     ExitCode::from(outcome.unwrap_or_else(|error| context.output.error(&error)))

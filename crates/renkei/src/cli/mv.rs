@@ -1,8 +1,9 @@
 //! `renkei mv`: renames within one storage of one site; between storages and sites it copies, compares and removes.
 
 use super::Context;
-use super::connect::{place, remote, unexpected};
+use super::connect::{place, remote, unexpected, written};
 use super::done::done;
+use super::glob;
 use super::many::Many;
 use super::transfer::{Common, Job, Verb};
 use renkei_core::entry::EntryKind;
@@ -10,7 +11,6 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::EndpointPath;
 use renkei_core::wire::message::{Existing, ReceiveOptions, Reply, Request};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 
 /// Rename or move at a site, or between sites
 ///
@@ -29,12 +29,13 @@ pub struct Args {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
+    let sources = glob::expanded(&args.sources, context)?;
     let destination = remote(&args.destination, context).map_err(|error| error.at("client"))?;
-    if args.sources.len() > 1 || destination.trailing_slash {
+    if sources.len() > 1 || destination.trailing_slash {
         require_dir(&mut many, &destination)?;
     }
     let mut moved = Vec::new();
-    many.each(&args.sources, |many, path| {
+    many.each(&sources, |many, path| {
         rename(many, path, &destination, context)?;
         moved.push(path.to_string());
         Ok(())
@@ -95,18 +96,4 @@ fn carry(
         return Err(Error::new(Code::SourceChanged, "move", from, cause));
     }
     many.ask_done(&from.site, Request::Remove { place: source, recursive: true })
-}
-
-/// A place as it is written in an argument; its bytes are kept.
-fn written(path: &EndpointPath, slash: &str) -> OsString {
-    let mut bytes = format!("{}:/", path.site).into_bytes();
-    if let Some(place) = &path.place {
-        bytes.extend(place.storage.as_bytes());
-        if !place.path.is_root() {
-            bytes.push(b'/');
-            bytes.extend(place.path.as_bytes());
-        }
-    }
-    bytes.extend(slash.as_bytes());
-    OsString::from_vec(bytes)
 }

@@ -113,10 +113,10 @@ fn not_printed(error: &io::Error) -> Error {
     file_error("print", Path::new("standard output"), error)
 }
 
-/// A shell expands no wildcard in a place at a site, and passes on those that match nothing.
+/// A pattern that no name at the site matches is reported as a name that does not exist.
 pub(super) fn wildcard_note(error: &Error) -> &'static str {
     let wild = error.code == Code::PathNotFound && error.subject.contains(['*', '?', '[']);
-    if wild { "\n  note: names are taken as they are; *, ? and [ ] are not expanded" } else { "" }
+    if wild { "\n  note: no name matches the pattern" } else { "" }
 }
 
 /// The step at which a reader was found gone.
@@ -137,9 +137,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wildcard_that_was_not_expanded_is_pointed_at() {
+    fn a_pattern_without_a_match_is_pointed_at() {
         let missing = |path| wildcard_note(&Error::new(Code::PathNotFound, "open", path, ""));
-        assert!(missing("/data/a/*").contains("not expanded"));
+        assert!(missing("/data/a/*").contains("no name matches"));
         assert_eq!(missing("/data/a/b"), "");
         assert_eq!(wildcard_note(&Error::new(Code::NotADirectory, "open", "/data/*", "")), "");
     }

@@ -1,8 +1,11 @@
 //! Shows how far a transfer is: a bar on a terminal, a line now and then elsewhere.
 
 use super::output::Output;
+use super::output::print;
+use super::pace::rate;
+use super::quantity::{human, span};
 use crate::mover::progress::{Note, Watch};
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use renkei_core::wire::message::Progress;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use std::io::IsTerminal;
@@ -15,6 +18,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(200);
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// After so long without news the silence is shown in place of a rate.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// A display that runs beside a transfer.
 pub(super) struct Display {
@@ -36,21 +41,14 @@ impl Display {
         let (stop, stopped) = channel();
         let shown_bar = bar.clone();
         let thread = std::thread::spawn(move || {
-            let (mut notes, mut last) = (Vec::new(), Instant::now());
-            let mut position = Position::default();
-            let started = Instant::now();
+            let mut shown = Shown { bar: shown_bar, lines, notes: Vec::new(), course: Course::new() };
+            let mut last = Instant::now();
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                notes.extend(watch.take_notes());
-                let progress = watch.look();
-                if let Some(bar) = &shown_bar {
-                    show(bar, &progress, &mut position);
-                } else if lines && progress.files_found > 0 && last.elapsed() >= LINE_EVERY {
-                    last = Instant::now();
-                    eprintln!("{}", line(&progress, position.of(&progress), started.elapsed()));
-                }
+                shown.take_notes(&watch);
+                shown.look(&watch.look(), &mut last);
             }
-            notes.extend(watch.take_notes());
-            notes
+            shown.take_notes(&watch);
+            shown.notes
         });
         Display { stop, thread, bar, lines }
     }
@@ -103,48 +101,146 @@ fn in_foreground() -> bool {
 }
 
 fn bar() -> ProgressBar {
-    let template = "{bar:24} {percent:>3}% {bytes}/{total_bytes} {msg} {binary_bytes_per_sec} ETA {eta}";
-    let style = ProgressStyle::with_template(template).expect("the template is sound");
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {msg}").expect("the template is sound");
     ProgressBar::new(0).with_style(style)
 }
 
-/// How far a transfer is, counting what an earlier run brought or was there already.
-#[derive(Default)]
-struct Position {
-    before: u64,
-    is_shown: bool,
+/// What the thread of a display shows.
+struct Shown {
+    bar: Option<ProgressBar>,
+    lines: bool,
+    notes: Vec<Note>,
+    course: Course,
 }
 
-impl Position {
-    fn of(&mut self, progress: &Progress) -> u64 {
+impl Shown {
+    /// Takes the notes that came up; the names of files that arrived are printed and not kept.
+    fn take_notes(&mut self, watch: &Watch) {
+        let mut names = String::new();
+        for note in watch.take_notes() {
+            match note {
+                Note::Arrived(path) => names.extend([&path.to_string(), "\n"]),
+                note => self.notes.push(note),
+            }
+        }
+        if names.is_empty() {
+            return;
+        }
+        let print_names = || drop(print(names.as_bytes()));
+        match &self.bar {
+            Some(bar) => bar.suspend(print_names),
+            None => print_names(),
+        }
+    }
+
+    fn look(&mut self, progress: &Progress, last: &mut Instant) {
+        if progress.files_found == 0 {
+            return;
+        }
+        self.course.see(progress, Instant::now());
+        match &self.bar {
+            Some(bar) => self.course.show(bar, progress),
+            None if self.lines && last.elapsed() >= LINE_EVERY => {
+                *last = Instant::now();
+                eprintln!("{}", self.course.text(progress, self.course.mean_rate()));
+            }
+            None => {}
+        }
+    }
+}
+
+/// How a transfer goes, counting what an earlier run brought or was there already.
+struct Course {
+    started: Instant,
+    before: u64,
+    moved: u64,
+    is_shown: bool,
+    /// What was seen at the last change, and when that was.
+    last: (u64, u64),
+    changed: Instant,
+    silence: Duration,
+}
+
+impl Course {
+    fn new() -> Self {
+        let now = Instant::now();
+        let silence = Duration::ZERO;
+        Course { started: now, before: 0, moved: 0, is_shown: false, last: (0, 0), changed: now, silence }
+    }
+
+    fn see(&mut self, progress: &Progress, now: Instant) {
         self.before = self.before.max(progress.bytes_done.saturating_sub(progress.bytes_moved));
+        self.moved = progress.bytes_moved;
+        let seen = (progress.bytes_moved, progress.files_done);
+        if seen != self.last {
+            (self.last, self.changed) = (seen, now);
+        }
+        self.silence = now - self.changed;
+    }
+
+    fn position(&self, progress: &Progress) -> u64 {
         (self.before + progress.bytes_moved).min(progress.bytes_found)
     }
+
+    fn mean_rate(&self) -> u64 {
+        rate(self.moved, self.started.elapsed()).unwrap_or(0)
+    }
+
+    fn show(&mut self, bar: &ProgressBar, progress: &Progress) {
+        bar.set_length(progress.bytes_found);
+        bar.set_position(self.position(progress));
+        if !std::mem::replace(&mut self.is_shown, true) {
+            // What was there before came at no rate.
+            bar.reset_eta();
+        }
+        bar.set_message(self.text(progress, bar.per_sec() as u64));
+    }
+
+    fn text(&self, progress: &Progress, rate: u64) -> String {
+        let position = self.position(progress);
+        let more = if progress.walk_done { "" } else { "+" };
+        let (done, found) = (progress.files_done, progress.files_found);
+        let left = progress.bytes_found - position;
+        let pace = match self.silence {
+            silence if silence >= SILENT_AFTER && left > 0 => {
+                format!("no data for {}", span(silence))
+            }
+            silence if silence >= SILENT_AFTER => format!("storing the last files, {}", span(silence)),
+            _ if rate > 0 && progress.walk_done => {
+                format!("{}/s ETA {}", human(rate), span(Duration::from_secs(left / rate)))
+            }
+            _ => format!("{}/s", human(rate)),
+        };
+        format!("{}/{}{more} {done}/{found}{more} files {pace}", human(position), human(progress.bytes_found))
+    }
 }
 
-fn show(bar: &ProgressBar, progress: &Progress, position: &mut Position) {
-    if progress.files_found == 0 {
-        return;
-    }
-    bar.set_length(progress.bytes_found);
-    bar.set_position(position.of(progress));
-    if !std::mem::replace(&mut position.is_shown, true) {
-        // What was there before came at no rate.
-        bar.reset_eta();
-    }
-    let more = if progress.walk_done { "" } else { "+" };
-    bar.set_message(format!("{}/{}{more} files", progress.files_done, progress.files_found));
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn line(progress: &Progress, position: u64, elapsed: Duration) -> String {
-    let rate = progress.bytes_moved as f64 / elapsed.as_secs_f64();
-    let more = if progress.walk_done { "" } else { " so far" };
-    format!(
-        "{} of {} files, {} of {}{more}, {}/s",
-        progress.files_done,
-        progress.files_found,
-        HumanBytes(position),
-        HumanBytes(progress.bytes_found),
-        HumanBytes(rate as u64),
-    )
+    #[test]
+    fn silence_is_told_in_place_of_a_rate_that_fades() {
+        let mut course = Course::new();
+        let now = course.started;
+        let progress = Progress {
+            files_found: 2,
+            bytes_found: 10 << 20,
+            bytes_moved: 2 << 20,
+            bytes_done: 3 << 20,
+            walk_done: true,
+            ..Progress::default()
+        };
+        course.see(&progress, now + Duration::from_secs(1));
+        assert_eq!(course.text(&progress, 1 << 20), "3.0M/10M 0/2 files 1.0M/s ETA 7 s");
+        course.see(&progress, now + Duration::from_secs(6));
+        assert_eq!(course.text(&progress, 1 << 20), "3.0M/10M 0/2 files no data for 5 s");
+        let whole = Progress { bytes_moved: 10 << 20, ..progress };
+        course.see(&whole, now + Duration::from_secs(7));
+        course.see(&whole, now + Duration::from_secs(11));
+        assert_eq!(course.text(&whole, 1), "10M/10M 0/2 files storing the last files, 4 s");
+        assert!(
+            course.text(&Progress { walk_done: false, ..progress }, 5).starts_with("3.0M/10M+ 0/2+ files")
+        );
+    }
 }

@@ -22,6 +22,8 @@ struct Reader {
     principal: Option<Principal>,
     /// The site whose PoP is in this directory: the reader is its administrator.
     administers: Option<SiteName>,
+    /// The storages of that PoP and their directories.
+    roots: Vec<(String, String)>,
     /// The sites that are known here.
     known: Vec<String>,
     /// With which options the reader logged in last.
@@ -32,22 +34,59 @@ struct Reader {
 
 static HOME: OnceLock<Home> = OnceLock::new();
 static READER: OnceLock<Reader> = OnceLock::new();
+/// `--dir` and `--identity` as they were given, to be repeated in commands.
+static DIR: OnceLock<String> = OnceLock::new();
 
-/// Errors are told to whoever works in this directory.
-pub(super) fn read_by(home: Home) {
+/// Errors are told to the user of this directory, whose commands were given with `option`.
+pub(super) fn read_by(home: Home, option: String) {
     // A second command in one process is a test's.
     let _ = HOME.set(home);
+    if !option.is_empty() {
+        let _ = DIR.set(option);
+    }
+}
+
+/// The commands of a text that its reader is to type, with an option behind the program's name. Commands for others, and those
+/// that name their directory, stay as they are.
+pub(super) fn with_option(text: &str, option: &str) -> String {
+    let others = ["administrator", "ask ", " there"];
+    let mine = |clause: &&str| !others.iter().any(|word| clause.contains(word));
+    let clauses = text.split_inclusive("; ");
+    clauses
+        .map(|clause| Some(clause).filter(mine).map_or(clause.into(), |own| in_spans(own, option)))
+        .collect()
+}
+
+/// The same for a part of a text whose commands are all for its reader.
+fn in_spans(text: &str, option: &str) -> String {
+    let spans = text.split('`').enumerate().map(|(number, span)| {
+        let is_whole = ["--ssh", "--dir", "--pop"].iter().any(|option| span.contains(option));
+        match span.strip_prefix("renkei ").filter(|_| number % 2 == 1 && !is_whole) {
+            Some(words) => format!("renkei {option} {words}"),
+            None => span.into(),
+        }
+    });
+    spans.collect::<Vec<_>>().join("`")
 }
 
 /// What to do.
 pub(super) fn remedy(error: &Error) -> String {
     let reader = READER.get_or_init(|| HOME.get().map(Reader::look).unwrap_or_default());
-    reader.remedy(error).unwrap_or_else(|| error.code.row().remedy.into())
+    let remedy = reader.remedy(error).unwrap_or_else(|| reader.with_site(error.code.row().remedy, error));
+    match DIR.get() {
+        Some(option) => with_option(&remedy, option),
+        None => remedy,
+    }
 }
 
 impl Reader {
     fn look(home: &Home) -> Self {
-        let administers = Config::load(home).ok().and_then(|config| config.site);
+        let config = Config::load(home).unwrap_or_default();
+        let root = |(name, storage): (&String, &crate::config::Storage)| {
+            (name.clone(), storage.path.display().to_string())
+        };
+        let roots = config.storage.iter().map(root).collect();
+        let administers = config.site;
         let known = Trust::load(home).map(|trust| trust.list().map(|card| card.site.to_string()).collect());
         let is_service = *home == Home::system();
         let own = match is_service {
@@ -59,6 +98,7 @@ impl Reader {
             principal: Credential::user_named(home).ok(),
             serve: administers.as_ref().map(|_| own).or(service),
             administers,
+            roots,
             known: known.unwrap_or_default(),
             login: read_text(&home.login_file(), MAX_LOGIN_BYTES).ok().flatten(),
         }
@@ -72,8 +112,15 @@ impl Reader {
             NotMapped => self.not_mapped(error),
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
-            UsageInvalid | BadPath | PathNotFound => misspelt(error),
-            MountBusy => Some(busy(&error.subject)),
+            PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
+            IsADirectory => directory(error),
+            UsageInvalid => misspelt(error).or_else(|| usage(error)),
+            BadPath => misspelt(error),
+            MountBusy => Some(busy(error)),
+            NotEmpty if error.op == "mount" => Some(
+                "choose an empty directory, or add --non-empty to hide the files until it is unmounted"
+                    .into(),
+            ),
             PopNotRunning => Some(self.not_running()),
             // That of a PoP, which no login mends.
             CertificateExpired if !error.subject.contains('@') => None,
@@ -82,41 +129,65 @@ impl Reader {
         }
     }
 
+    /// The remedy of a code, with the site that it is about in place of SITE.
+    fn with_site(&self, remedy: &str, error: &Error) -> String {
+        let subject = error.subject.split([' ', ':']).next().unwrap_or_default();
+        let is_known = |name: &&str| self.known.iter().any(|known| known == name);
+        let site = [subject, &error.side].into_iter().find(is_known);
+        site.map_or_else(|| remedy.into(), |site| remedy.replace("SITE", site))
+    }
+
     fn is_administrator(&self, site: &str) -> bool {
         self.administers.as_ref().is_some_and(|own| own.as_str() == site)
     }
 
     /// The file system refused an account.
     fn denied(&self, error: &Error) -> Option<String> {
-        let (account, _) = error.cause.split_once(" may not ")?;
-        let rights = if error.cause.contains(" may not write") { "rwx" } else { "rX" };
         let (side, path) = (&error.side, &error.subject);
-        let allow = format!("`setfacl -m u:{account}:{rights} {path}`");
+        let Some((account, _)) = error.cause.split_once(" may not ") else {
+            let own =
+                format!("you have no access to it on this machine: look with `ls -ld {}`", quoted(path));
+            return (side == "client").then_some(own);
+        };
+        if error.cause.contains(" may not change it") {
+            return Some(format!(
+                "only its owner may: {account} works for you at {side}, and the cause names the owner"
+            ));
+        }
+        let rights = if error.cause.contains(" may not read") { "rX" } else { "rwx" };
+        let allow = |path: &str| format!("`setfacl -m u:{account}:{rights} {}`", quoted(path));
         Some(match side.as_str() {
-            "client" => format!("you are {account} here: have its owner or root type {allow}"),
+            "client" => format!("you are {account} here: have its owner or root type {}", allow(path)),
             _ if self.is_administrator(side) => {
-                format!(
-                    "as root, on the directory of that storage: {allow}; or map the user to another account (`renkei map list`)"
-                )
+                let at = self.on_disk(path).unwrap_or_else(|| path.clone());
+                let allow = allow(&at);
+                format!("as root: {allow}; or map the user to another account: `renkei map list`")
             }
             _ => format!(
-                "at {side} you work as {account}: ask the owner of {path} or the administrator of {side} to allow that account, for \
-                 instance by {allow}"
+                "at {side} you work as {account}: ask the owner, whom the cause names, or the administrator of {side} for \
+                 `setfacl -m u:{account}:{rights}` on that directory"
             ),
         })
+    }
+
+    /// Where a path of the reader's own PoP is in the machine's file system.
+    fn on_disk(&self, path: &str) -> Option<String> {
+        let (storage, below) = path.strip_prefix('/')?.split_once('/').unwrap_or((&path[1..], ""));
+        let root = self.roots.iter().find(|(name, _)| name == storage)?.1.trim_end_matches('/');
+        Some(if below.is_empty() { root.into() } else { format!("{root}/{below}") })
     }
 
     /// Nobody answers.
     fn unreached(&self, error: &Error) -> Option<String> {
         let name = error.subject.split(' ').next().unwrap_or_default();
         let site = Some(name).filter(|name| self.known.iter().any(|known| known == name))?;
-        let test = format!("`renkei doctor {site}` tests each step of the way");
+        let test = format!("`renkei doctor {site}` tests each step of the connection");
         let own_site = self.principal.as_ref().is_some_and(|own| own.site().as_str() == site);
         Some(match &self.serve {
             Some(serve) if self.is_administrator(site) => format!("start your PoP: {serve}; {test}"),
             _ if own_site => format!("ask the administrator of {site}, your site, to start its PoP; {test}"),
             _ => format!(
-                "{site} is another site: its administrator must see to its PoP; {test}; a copy that waits until {site} is back: \
+                "{site} is another site: its administrator must start or repair its PoP; {test}; a copy that waits until {site} is back: \
                  `renkei cp --detach`"
             ),
         })
@@ -182,20 +253,78 @@ impl Reader {
     }
 }
 
-fn busy(point: &str) -> String {
+fn busy(error: &Error) -> String {
+    let point = quoted(&error.subject);
+    if error.op == "mount" {
+        return format!("use it, or `renkei umount {point}` first");
+    }
     format!(
-        "leave the directory and end what uses it (`fuser -vm {point}` lists that), or `renkei umount --lazy {point}`"
+        "leave the directory and end the programs that use it (`fuser -vm {point}` lists them), or `renkei umount --lazy {point}`"
     )
+}
+
+/// A path or other argument as a shell takes it.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.into(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// What is not there, and where to look.
+fn absent(error: &Error) -> String {
+    let (side, path) = (&error.side, &error.subject);
+    if side == "client" || !path.starts_with('/') {
+        return "check the path; it is one of this machine, and a place at a site is written SITE:/STORAGE/PATH".into();
+    }
+    let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
+    let place = quoted(&format!("{side}:{}", if parent.is_empty() { "/" } else { parent }));
+    format!("check the path: `renkei ls {place}` lists what is there")
+}
+
+/// A directory where a file is needed.
+fn directory(error: &Error) -> Option<String> {
+    let place = quoted(&format!("{}:{}", error.side, error.subject));
+    match error.op.as_str() {
+        "open" | "read" if error.side != "client" => {
+            Some(format!("name a file: `renkei ls {place}` lists those in it"))
+        }
+        "remove" => Some(format!("`renkei rm -r {place}` removes it with all that is in it")),
+        _ => None,
+    }
+}
+
+/// The command whose usage the parser showed: `renkei storage list`.
+fn command_of(cause: &str) -> Option<&str> {
+    let (_, usage) = cause.split_once("usage: ")?;
+    let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+    let words = usage.split_inclusive(' ').take_while(is_word);
+    Some(usage[..words.map(str::len).sum()].trim_end())
+}
+
+/// A mistake in the arguments.
+fn usage(error: &Error) -> Option<String> {
+    let command = command_of(&error.cause)?;
+    let words = command.strip_prefix("renkei").unwrap_or(command);
+    let help = format!("`renkei help{words}` explains the command");
+    let (_, names) = error.cause.split_once("similar argument").unwrap_or_default();
+    Some(match names.split('\'').nth(1) {
+        Some(name) => format!("did you mean {name}? {help}"),
+        None => help,
+    })
 }
 
 /// A verb or the name of a site that is another one by a letter or its case.
 fn misspelt(error: &Error) -> Option<String> {
+    let command = command_of(&error.cause).unwrap_or("renkei");
+    let words = command.strip_prefix("renkei").unwrap_or_default();
     if let Some((_, names)) = error.cause.split_once("similar subcommand") {
         let name = names.split('\'').nth(1)?;
-        return Some(format!("did you mean `renkei {name}`? `renkei help` lists the commands"));
+        return Some(format!("did you mean `{command} {name}`? `renkei help{words}` lists the commands"));
     }
     if error.cause.starts_with("unrecognized subcommand") {
-        return Some("`renkei help` lists the commands".into());
+        return Some(format!("`renkei help{words}` lists the commands"));
     }
     let (name, rest) = error.subject.split_once(':').unwrap_or((&error.subject, ""));
     let (small, colon) = (name.to_ascii_lowercase(), if error.subject.contains(':') { ":" } else { "" });
@@ -219,7 +348,8 @@ mod tests {
 
     fn administrator() -> Reader {
         let serve = Some("`systemctl start renkei`".into());
-        Reader { administers: Some(SiteName::parse("kek").unwrap()), serve, ..reader() }
+        let roots = vec![("data".into(), "/lustre/my data".into())];
+        Reader { administers: Some(SiteName::parse("kek").unwrap()), roots, serve, ..reader() }
     }
 
     fn error(code: Code, subject: &str, cause: &str) -> Error {
@@ -232,8 +362,10 @@ mod tests {
             error(Code::PermissionDenied, "/data/run", "al may not write in it: root:root drwxr-xr-x");
         let told = reader().remedy(&denied).unwrap();
         assert!(told.starts_with("at kek you work as al: ask "), "{told}");
-        assert!(told.ends_with("`setfacl -m u:al:rwx /data/run`"), "{told}");
-        assert!(administrator().remedy(&denied).unwrap().starts_with("as root, "));
+        assert!(told.ends_with("`setfacl -m u:al:rwx` on that directory"), "{told}");
+        // The administrator is told the path on the disk.
+        let told = administrator().remedy(&denied).unwrap();
+        assert!(told.starts_with("as root: `setfacl -m u:al:rwx '/lustre/my data/run'`"), "{told}");
         let here = Error { side: "client".into(), cause: "al may not read it".into(), ..denied };
         assert!(reader().remedy(&here).unwrap().ends_with("`setfacl -m u:al:rX /data/run`"));
     }
@@ -267,11 +399,35 @@ mod tests {
         assert!(kek.starts_with("did you mean kek?"), "{kek}");
         let place = meant(Code::BadPath, "parse path", "Kek:/data/x", "").unwrap();
         assert!(place.starts_with("did you mean kek:/data/x?"), "{place}");
-        assert_eq!(meant(Code::PathNotFound, "open", "kek:/data/X", ""), None);
-        assert_eq!(meant(Code::PathNotFound, "open", "/data/X", ""), None);
+        let absent = meant(Code::PathNotFound, "open", "/data/my run/X", "").unwrap();
+        assert_eq!(absent, "check the path: `renkei ls 'kek:/data/my run'` lists what is there");
         assert!(meant(Code::SiteUnknown, "look up site", "kekk", "").unwrap().contains("did you mean kek?"));
         let verb = "unrecognized subcommand 'lss'; a similar subcommand exists: 'ls'; usage: renkei";
         assert!(meant(Code::UsageInvalid, "parse arguments", "", verb).unwrap().contains("`renkei ls`"));
+    }
+
+    #[test]
+    fn commands_in_remedies_are_whole() {
+        let told = |cause: &str| reader().remedy(&error(Code::UsageInvalid, "", cause)).unwrap();
+        let verb = "unrecognized subcommand 'lst'; a similar subcommand exists: 'list'; usage: renkei storage [OPTIONS] <COMMAND>";
+        assert_eq!(
+            told(verb),
+            "did you mean `renkei storage list`? `renkei help storage` lists the commands"
+        );
+        let option = "unexpected argument '--recursiv' found; a similar argument exists: '--recursive'; usage: renkei cp \
+                      --recursive <SOURCE>... <DESTINATION>";
+        assert_eq!(told(option), "did you mean --recursive? `renkei help cp` explains the command");
+        let down = error(Code::NoRoute, "kek", "");
+        assert!(reader().with_site(Code::NoRoute.row().remedy, &down).contains("`renkei route kek`"));
+    }
+
+    #[test]
+    fn options_of_the_command_are_repeated_in_commands_of_the_same_reader() {
+        let text =
+            "`renkei login`; ask the administrator of kek for `renkei map add x`; then `renkei ls kek:/`";
+        let told = with_option(text, "--dir /d");
+        let expected = "`renkei --dir /d login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei --dir /d ls kek:/`";
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::connect::{place, unexpected};
+use super::glob;
 use super::many::Many;
 use super::output::Report;
 use super::quantity::human;
@@ -61,7 +62,7 @@ pub(super) fn each(
     about: impl Fn(Place) -> AboutVolume,
 ) -> Result<u8, Error> {
     let (mut many, mut replicas) = (Many::new(context), Vec::new());
-    many.each(&which.paths, |many, path| {
+    many.each(&glob::expanded(&which.paths, context)?, |many, path| {
         let path = which.at(path)?;
         let tally = match ask(many, &path, about(place(&path)?))? {
             VolumeReply::Tally(tally) => tally,

@@ -2,11 +2,11 @@
 
 use super::Context;
 use super::output::{Report, error_json, wildcard_note};
+use super::quantity::human;
 use super::remedy::remedy;
 use super::transfer::Verb;
 use crate::mover::hex;
 use crate::mover::progress::Note;
-use indicatif::HumanBytes;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::wire::message::{Class, Summary, TransferId};
 use serde::Serialize;
@@ -63,8 +63,8 @@ pub(super) fn transferred(
         match note {
             Note::WouldSend(path) => would_send.push(path.to_string()),
             Note::Removed(path) => removed.push(path.to_string()),
-            // The summary lists the first of them.
-            Note::Failed(_) => {}
+            // The summary lists the first of those that failed; those that arrived were shown.
+            Note::Failed(_) | Note::Arrived(_) => {}
         }
     }
     let report = Transferred {
@@ -150,7 +150,7 @@ impl Transferred {
 
     fn write_done(&self, out: &mut dyn Write) -> io::Result<()> {
         let (verb, what, seconds) = (self.verb, self.what(), self.seconds);
-        let moved = HumanBytes(self.bytes_moved);
+        let moved = human(self.bytes_moved);
         match self.bytes_moved {
             0 => writeln!(out, "{verb} {what} in {seconds:.1} s")?,
             // A rate of a moment says nothing.
@@ -158,7 +158,7 @@ impl Transferred {
                 writeln!(out, "{verb} {what} in {seconds:.1} s: {moved} moved, verified with BLAKE3")?;
             }
             bytes => {
-                let rate = HumanBytes((bytes as f64 / seconds) as u64);
+                let rate = human((bytes as f64 / seconds) as u64);
                 writeln!(
                     out,
                     "{verb} {what} in {seconds:.1} s: {moved} moved at {rate}/s, verified with BLAKE3"
@@ -168,7 +168,7 @@ impl Transferred {
         if self.files_skipped > 0 {
             let files = counted(self.files_skipped, "file", "files");
             let there = if self.files_skipped == 1 { "was" } else { "were" };
-            writeln!(out, "{files} ({}) {there} there already", HumanBytes(self.bytes_skipped))?;
+            writeln!(out, "{files} ({}) {there} there already", human(self.bytes_skipped))?;
         }
         if self.deleted > 0 {
             writeln!(out, "{} removed at the destination", counted(self.deleted, "name", "names"))?;
@@ -178,8 +178,7 @@ impl Transferred {
 
     /// `2 files (28 MiB), 1 directory, 3 links`, without what there is none of.
     fn what(&self) -> String {
-        let mut parts =
-            vec![format!("{} ({})", counted(self.files, "file", "files"), HumanBytes(self.bytes))];
+        let mut parts = vec![format!("{} ({})", counted(self.files, "file", "files"), human(self.bytes))];
         for (count, one, many) in [(self.dirs, "directory", "directories"), (self.links, "link", "links")] {
             if count > 0 {
                 parts.push(counted(count, one, many));
@@ -236,12 +235,12 @@ mod tests {
         let done = copied(1, 0, 3 << 20, 2.0);
         assert_eq!(
             text(&done),
-            "copied 1 file (3.00 MiB) in 2.0 s: 3.00 MiB moved at 1.50 MiB/s, verified with BLAKE3\n"
+            "copied 1 file (3.0M) in 2.0 s: 3.0M moved at 1.5M/s, verified with BLAKE3\n"
         );
         let nothing_new = Transferred { files_skipped: 2, bytes_skipped: 3 << 20, ..copied(2, 1, 0, 0.1) };
         assert_eq!(
             text(&nothing_new),
-            "copied 2 files (3.00 MiB), 1 directory in 0.1 s\n2 files (3.00 MiB) were there already\n"
+            "copied 2 files (3.0M), 1 directory in 0.1 s\n2 files (3.0M) were there already\n"
         );
         assert_eq!(text(&Transferred { failed: 1, ..copied(0, 0, 0, 0.1) }), "");
     }

@@ -3,6 +3,7 @@
 use super::Context;
 use super::connect::place;
 use super::done::done;
+use super::glob;
 use super::many::Many;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Request;
@@ -27,7 +28,7 @@ pub struct Args {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut removed = Vec::new();
-    many.each(&args.paths, |many, path| {
+    many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         let request = Request::Remove { place: place(path)?, recursive: args.recursive };
         match many.ask_done(&path.site, request) {
             Ok(()) => removed.push(path.to_string()),

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::done::done;
+use super::glob;
 use super::many::Many;
 use super::single::{self, FileSessions};
 use renkei_core::error::Error;
@@ -19,7 +20,7 @@ pub struct Args {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut sessions) = (Many::new(context), FileSessions::new(context));
     let mut removed = Vec::new();
-    many.each(&args.paths, |_, path| {
+    many.each(&glob::expanded(&args.paths, context)?, |_, path| {
         let (files, name) = sessions.parent_of(path)?;
         single::done(files, Op::RemoveDir(name))?;
         removed.push(path.to_string());

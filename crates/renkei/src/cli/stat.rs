@@ -1,6 +1,7 @@
 //! `renkei stat`: everything known about one path.
 
 use super::connect::unexpected;
+use super::glob;
 use super::many::Many;
 use super::output::Report;
 use super::row::{Row, hex_unless_plain};
@@ -48,7 +49,7 @@ struct Listing {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut entries = Vec::new();
-    many.each(&args.paths, |many, path| {
+    many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         // With a slash the directory behind a link is meant.
         let request = if path.trailing_slash { Request::StatDir } else { Request::Stat };
         match many.ask(&path.site, request(path.place.clone()))? {

@@ -7,6 +7,7 @@ use super::copy_plan::{
 use super::detach::{Detach, hand_over, not_to_here};
 use super::files_from::{self, Listed};
 use super::filter::FilterArgs;
+use super::glob;
 use super::intent::Intent;
 use super::namespace::Namespace;
 use super::progress::Display;
@@ -180,7 +181,7 @@ impl Job {
             [_] if self.common.detach.is_wanted() => invalid("--detach does not go with a list of names"),
             [_] if !self.common.filter.is_empty() => invalid("rules do not go with a list of names"),
             [_] => files_from::read(file, self.recursive).map(Some),
-            _ => invalid("give one SOURCE, the directory that the names are in"),
+            _ => invalid("give exactly one SOURCE, the directory that contains the names"),
         }
     }
 
@@ -262,7 +263,8 @@ impl<'a> Run<'a> {
         raise_limit();
         let mut namespace = Namespace::new(context);
         let mut spec = |argument| Spec::parse_as(argument, |argument| namespace.endpoint(argument));
-        let sources: Vec<Spec> = job.sources.iter().map(|source| spec(source)).collect::<Result<_, _>>()?;
+        let sources = glob::expanded(&job.sources, context)?;
+        let sources: Vec<Spec> = sources.iter().map(|source| spec(source)).collect::<Result<_, _>>()?;
         let destination = spec(&job.destination)?;
         let direction = direction(&sources, &destination)?;
         let filter =
@@ -280,7 +282,7 @@ impl<'a> Run<'a> {
             direction,
             dialler,
             transfer,
-            watch: Watch::with_notes(),
+            watch: Watch::with_notes().with_names(context.lists_names()),
             stop,
             filter,
             listed,
@@ -639,6 +641,7 @@ impl<'a> Run<'a> {
                 Control::Progress(progress) => self.watch.set(progress),
                 Control::Removed(paths) => self.watch.note_removed(paths),
                 Control::WouldSend(paths) => self.watch.note_would_send(paths),
+                Control::Arrived(paths) => self.watch.note_arrived(paths),
                 // The summary lists the first of them.
                 Control::Failures(_) => {}
                 Control::Finished(ended) => return ended,
@@ -682,6 +685,7 @@ impl<'a> Run<'a> {
             on_error: self.job.common.on_error(),
             onto: None,
             filter: self.filter.clone(),
+            tell_names: self.watch.notes_names(),
         }
     }
 

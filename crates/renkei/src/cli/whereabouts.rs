@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::connect::{place, unexpected};
+use super::glob;
 use super::many::Many;
 use super::output::Report;
 use super::quantity::human;
@@ -50,7 +51,7 @@ struct Found {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut replicas, mut kept) = (Many::new(context), Vec::new(), Vec::new());
-    many.each(&args.paths, |many, path| {
+    many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         match ask(many, path, AboutVolume::Where(place(path)?))? {
             VolumeReply::Whereabouts(found) => {
                 replicas.extend(rows(&path.to_string(), &found));

@@ -62,7 +62,10 @@ fn commit(
     session.write_journal()?;
     for done in synced.rename {
         match rename(places, &done.path) {
-            Ok(()) => session.receiver(|receiver| receiver.on_renamed(session.now(), done)),
+            Ok(()) => {
+                session.note_arrived(&done.path);
+                session.receiver(|receiver| receiver.on_renamed(session.now(), done));
+            }
             Err(error) => session.on_entry_failed(done.id, &done.path, error)?,
         }
     }

@@ -207,6 +207,9 @@ impl Dialler {
             if let Some(filter) = request.filter() {
                 link.send(&Control::Filter(filter.clone())).map_err(subject)?;
             }
+            if request.tells_names() {
+                link.send(&Control::TellNames).map_err(subject)?;
+            }
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, reach))? {
@@ -469,6 +472,9 @@ impl Session {
         let link = self.control.sender();
         if let Some(filter) = request.filter() {
             link.send(&Control::Filter(filter.clone()))?;
+        }
+        if request.tells_names() {
+            link.send(&Control::TellNames)?;
         }
         link.send(&Control::Request { id, request })?;
         Ok(id)

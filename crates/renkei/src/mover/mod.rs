@@ -11,7 +11,6 @@ pub mod clerk;
 mod coming;
 mod commit;
 pub mod custody;
-mod denied;
 pub mod descriptors;
 pub mod dial;
 mod failure;

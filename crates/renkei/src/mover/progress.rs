@@ -11,6 +11,8 @@ pub enum Note {
     WouldSend(RelPath),
     /// This name was removed, or would be.
     Removed(RelPath),
+    /// This file arrived.
+    Arrived(RelPath),
     /// This entry failed.
     Failed(EntryFailure),
 }
@@ -21,6 +23,8 @@ struct Seen {
     notes: Option<Vec<Note>>,
     /// Whether failures are noted too, beside those that the summary lists.
     failures: bool,
+    /// Whether files that arrived are noted.
+    names: bool,
 }
 
 /// The latest progress of one transfer; clones share it.
@@ -66,6 +70,24 @@ impl Watch {
     /// Takes names a dry run would send.
     pub fn note_would_send(&self, paths: Vec<RelPath>) {
         self.note(paths, Note::WouldSend);
+    }
+
+    /// The same watch, which also notes the names of files that arrived.
+    pub fn with_names(self, names: bool) -> Self {
+        self.lock().names = names;
+        self
+    }
+
+    /// Whether names of files that arrived are noted.
+    pub fn notes_names(&self) -> bool {
+        self.lock().names
+    }
+
+    /// Takes names of files that arrived.
+    pub fn note_arrived(&self, paths: Vec<RelPath>) {
+        if self.notes_names() {
+            self.note(paths, Note::Arrived);
+        }
     }
 
     /// Takes entries that failed.

@@ -5,7 +5,6 @@
 //! once per entry or extent.
 
 use super::custody::{Custodian, Witness};
-use super::denied::closed_above;
 use super::descriptors::open_files;
 use super::failure::{Failure, Stop};
 use super::incoming::{Incoming, finish_file};
@@ -17,6 +16,7 @@ use super::room::{Reservation, Room};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
+use crate::store::denied::closed_above;
 use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
@@ -410,6 +410,13 @@ impl Session {
         }
     }
 
+    /// A file or link has its final name.
+    pub(super) fn note_arrived(&self, path: &RelPath) {
+        if self.watch.notes_names() {
+            self.watch.note_arrived(vec![path.clone()]);
+        }
+    }
+
     /// In a dry run: tells who watches here, where the sender's own watch is out of sight.
     pub(super) fn note_wanted(&self, path: &RelPath) {
         if self.options.dry_run {
@@ -716,7 +723,7 @@ fn free_room(session: &Arc<Session>, account: &Account) {
     let own = session.clone();
     match account.spawn("free", move || own.free_unwritten()) {
         Ok(thread) => drop(thread.join()),
-        Err(error) => tracing::warn!(%error, "room of unfinished files is not given back"),
+        Err(error) => tracing::warn!(%error, "the space of unfinished files was not freed"),
     }
 }
 

@@ -6,7 +6,6 @@
 
 use super::background::{Pace, spawn_pace};
 use super::custody::Compare;
-use super::denied::unreadable;
 use super::failure::{Failure, Stop};
 use super::keep::Keep;
 use super::onto;
@@ -19,6 +18,7 @@ use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{prepare_sending, rtt};
 use crate::net::tls::TlsStream;
+use crate::store::denied::unreadable;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::is_far;
@@ -125,6 +125,7 @@ pub fn send(
     let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known));
     let sender = Sender::new(job.offers, job.dry_run);
     let sender = if job.on_error == OnError::Stop { sender.stopping_at_first() } else { sender };
+    let sender = if watch.notes_names() { sender.noting_names() } else { sender };
     let session = Arc::new(Session {
         roots: job.roots,
         state: Mutex::new(sender),
@@ -330,7 +331,10 @@ impl Session {
                     self.check_failed();
                     self.send_offers()?;
                 }
-                Control::Acked(ranges) => self.tell(|sender| sender.handle_acked(&ranges))?,
+                Control::Acked(ranges) => {
+                    self.tell(|sender| sender.handle_acked(&ranges))?;
+                    watch.note_arrived(self.lock().take_arrived());
+                }
                 Control::Failed(failure) => {
                     self.tell(|sender| sender.handle_failed(failure));
                     self.check_failed();

@@ -12,7 +12,7 @@
 //! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
 //! unfinished copies are passed over.
 
-use super::denied::unreadable;
+use crate::store::denied::unreadable;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
@@ -34,8 +34,7 @@ const MAX_LINK_BYTES: usize = 256 << 20;
 const LINK_BYTES: usize = 128;
 
 /// Why a name may come as a file of its own.
-const FORGOTTEN: &str =
-    "too many files with several names; from here on each such name may be sent as a file of its own";
+const FORGOTTEN: &str = "too many hard-linked files; from here on each name may be sent as a file of its own";
 
 /// Something to send.
 pub struct Root {

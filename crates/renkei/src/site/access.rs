@@ -4,6 +4,7 @@ use super::kept::Parked;
 use super::root::Root;
 use super::snapshot::Snapshot;
 use super::volumes::{entered, granted};
+use crate::config::nearest;
 use crate::identity::account::Account;
 use crate::identity::certificate::{Facts, public_key};
 use crate::identity::map::check_ordinary;
@@ -19,6 +20,9 @@ use renkei_core::wire::message::{Identity, OpenReceive};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// Most names of storages that an error lists.
+const MAX_NAMES: usize = 8;
 
 /// A principal, and the certificates that proved it: what must still hold as long as work is done for it.
 #[derive(Clone)]
@@ -144,7 +148,7 @@ impl Access {
             // Which folders grants open is judged where a place is opened.
             name if name == self.mapped && is_guest == self.is_guest => Ok(()),
             name => {
-                let cause = format!("mapped to {name} now, not to {} any more", self.mapped);
+                let cause = format!("now mapped to {name}, no longer to {}", self.mapped);
                 Err(Error::new(Code::NotMapped, "map", &self.principal, cause))
             }
         }
@@ -271,7 +275,7 @@ impl Access {
         if place.storage == STORAGE {
             return self.enter_buffer(place, need);
         }
-        let root = self.snapshot.storage(&place.storage)?;
+        let root = self.snapshot.storage(&place.storage).map_err(|error| self.other_storages(error))?;
         if need == Need::Write && root.storage.read_only {
             let cause = "added with --read-only";
             return Err(Error::new(Code::ReadOnlyStorage, "open", place, cause).at(self.site()));
@@ -280,6 +284,19 @@ impl Access {
         store = self.narrowed(store, place, need);
         let account = self.working_as(root.storage.account.as_deref())?;
         Ok(Opened { store, path: place.path.clone(), account })
+    }
+
+    /// An error for a storage that there is not, with the names that there are.
+    fn other_storages(&self, error: Error) -> Error {
+        let volumes = self.volumes();
+        let storages = self.snapshot.storages.keys().filter(|name| self.may_see(name)).map(String::as_str);
+        let names: Vec<&str> = storages.chain(volumes.iter().map(|(name, _)| name.as_str())).collect();
+        let cause = match nearest(&error.subject, names.iter().copied()) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None if names.is_empty() => "there is none that you may use".into(),
+            None => format!("there are {}", names[..names.len().min(MAX_NAMES)].join(", ")),
+        };
+        Error { cause, ..error }
     }
 
     /// The account that works in a place which has one, else the principal's own. It is lent unless it is that one.
@@ -379,7 +396,7 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
     let Some(name) = verdict.account else {
         let cause = match verdict.why {
             Why::HostHasNone => "a PoP or an agent has no account of its own",
-            Why::NotRootBySameName { .. } => "a rule with `*` makes nobody root",
+            Why::NotRootBySameName { .. } => "a rule with `*` maps no user to root",
             _ => "no rule matches",
         };
         return Err(Error::new(Code::NotMapped, "map", principal, cause));

@@ -3,6 +3,7 @@
 use super::Site;
 use super::access::Access;
 use crate::mover::Stop;
+use crate::store::denied::{Attempt, refused};
 use crate::store::temp::is_temp_name;
 use crate::store::tree::{disk_usage, remove_tree_while};
 use crate::store::{Detail, Dir, ReadFile, Store};
@@ -19,13 +20,20 @@ impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        at(access, &place, access.look(&place)?.run("stat", |store, path| stat(store, path)))
+        at(
+            access,
+            &place,
+            access.look(&place)?.run("stat", |store, path| read(store, path, stat(store, path))),
+        )
     }
 
     /// The directory a place leads to, links inside the storage followed.
     pub fn stat_dir(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        let work = |store: &dyn Store, path: &RelPath| Ok(store.dir(path)?.self_entry(Detail::Full)?.0);
+        let work = |store: &dyn Store, path: &RelPath| {
+            let entry = store.dir(path).and_then(|dir| dir.self_entry(Detail::Full));
+            Ok(read(store, path, entry)?.0)
+        };
         at(access, &place, access.look(&place)?.run("stat", work))
     }
 
@@ -57,14 +65,18 @@ impl Site {
         at(
             access,
             &place,
-            access.examine(&place)?.run("list", |store, path| list(&*store.dir(path)?, on_part)),
+            access.examine(&place)?.run("list", |store, path| {
+                let listed = store.dir(path).and_then(|dir| list(&*dir, on_part));
+                read(store, path, listed)
+            }),
         )
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, access: &Access, place: &Place, parents: bool) -> Result<(), Error> {
         audit(access, "mkdir", place);
-        let work = move |store: &dyn Store, path: &RelPath| settled(store, make_dir(store, path, parents));
+        let work =
+            move |store: &dyn Store, path: &RelPath| settled(store, &[path], make_dir(store, path, parents));
         at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
@@ -72,8 +84,9 @@ impl Site {
     pub fn remove(&self, access: &Access, place: &Place, recursive: bool, stop: &Stop) -> Result<(), Error> {
         audit(access, "remove", place);
         let stop = stop.clone();
-        let work =
-            move |store: &dyn Store, path: &RelPath| settled(store, remove(store, path, recursive, &stop));
+        let work = move |store: &dyn Store, path: &RelPath| {
+            settled(store, &[path], remove(store, path, recursive, &stop))
+        };
         at(access, place, access.open(place, true)?.run("remove", work))
     }
 
@@ -85,14 +98,17 @@ impl Site {
             return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
         }
         let to = to.path.clone();
-        let work = move |store: &dyn Store, from: &RelPath| settled(store, rename(store, from, &to));
+        let work = move |store: &dyn Store, from: &RelPath| {
+            let renamed = rename(store, from, &to);
+            settled(store, &[from, &target(store, from, to)], renamed)
+        };
         at(access, from, access.open(from, true)?.run("rename", work))
     }
 
     /// Space used by a tree; ends early when it is stopped.
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
-        let work = move |store: &dyn Store, path: &RelPath| usage(store, path, &stop);
+        let work = move |store: &dyn Store, path: &RelPath| read(store, path, usage(store, path, &stop));
         at(access, place, access.examine(place)?.run("usage", work))
     }
 
@@ -120,17 +136,29 @@ impl Site {
     ) -> Result<Vec<u8>, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| {
-            let (dir, name) = parent(store, path)?;
-            checksum(&*dir.open_read(name)?, algorithm, &stop)
+            let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
+            checksum(&*read(store, path, opened)?, algorithm, &stop)
         };
         at(access, place, access.examine(place)?.run("checksum", work))
     }
 }
 
-/// What became of a change, when nobody believes any more what was before it.
-fn settled(store: &dyn Store, done: Result<(), Error>) -> Result<(), Error> {
+/// What became of a change of names, after the answers that were cached before it are withdrawn.
+fn settled(store: &dyn Store, paths: &[&RelPath], done: Result<(), Error>) -> Result<(), Error> {
     store.settle();
-    done
+    done.map_err(|error| told(store, Attempt::Name, paths, error))
+}
+
+/// What was read, or who was refused by what.
+fn read<T>(store: &dyn Store, path: &RelPath, outcome: Result<T, Error>) -> Result<T, Error> {
+    outcome.map_err(|error| told(store, Attempt::Read, &[path], error))
+}
+
+fn told(store: &dyn Store, attempt: Attempt, paths: &[&RelPath], error: Error) -> Error {
+    match store.root() {
+        Ok(root) if error.code == Code::PermissionDenied => refused(&*root, attempt, paths, error),
+        _ => error,
+    }
 }
 
 /// Completes an error with the storage and the site.
@@ -233,8 +261,16 @@ fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> 
         (None, Some((parent, name))) => {
             from_dir.rename(from_name, &*store.dir(&RelPath::parse(parent)?)?, name)
         }
-        (None, None) => Err(Error::new(Code::StorageMissing, "rename", to, "the storage's root is gone")),
+        (None, None) => {
+            Err(Error::new(Code::StorageMissing, "rename", to, "the storage's root no longer exists"))
+        }
     }
+}
+
+/// The new name of what is renamed: in a directory that is there, or that itself.
+fn target(store: &dyn Store, from: &RelPath, to: RelPath) -> RelPath {
+    let within = from.name().and_then(|name| to.child(name).ok());
+    within.filter(|_| store.dir(&to).is_ok()).unwrap_or(to)
 }
 
 fn usage(store: &dyn Store, path: &RelPath, stop: &Stop) -> Result<Usage, Error> {

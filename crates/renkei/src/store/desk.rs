@@ -8,6 +8,7 @@
 //! opened; a draft follows its file when that is renamed through the same desk, and has nowhere to go when it is removed.
 //! Non-goals: changing a file in place, locks.
 
+use super::denied::{Attempt, refused};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::leases::Lessee;
 use super::locks::{LockAt, Locker};
@@ -145,7 +146,7 @@ impl Desk {
 
     /// Who decides about the lock of a file, and which file it is to him.
     fn locker(&self, path: &RelPath) -> Result<(&dyn Locker, LockAt), Error> {
-        let nobody = || Error::new(Code::LocksAway, "lock", path, "nobody decides about locks here");
+        let nobody = || Error::new(Code::LocksAway, "lock", path, "locks are not managed here");
         let locker = self.locker.as_deref().ok_or_else(nobody)?;
         let (dir, name) = self.place(path)?;
         let ino = dir.self_entry(Detail::Basic)?.1.ino;
@@ -550,7 +551,7 @@ impl Files for Desk {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.expect_writable(&op)?;
         if !op.changes() {
-            return self.do_one(op, content);
+            return self.told(op, content);
         }
         self.names.expect_more()?;
         let parents = self.parents_of(&op);
@@ -559,7 +560,7 @@ impl Files for Desk {
             Op::Rename { from, .. } => from.name().map(<[u8]>::to_vec),
             _ => None,
         };
-        let done = self.do_one(op, content);
+        let done = self.told(op, content);
         // Also if it failed: some of it may be done.
         self.store.settle();
         // A rename onto another name of the same file does nothing; who does not know that name would miss the old one.
@@ -595,6 +596,28 @@ impl Files for Desk {
 }
 
 impl Desk {
+    /// Does an operation; what the file system refuses is told with the account and whose it is.
+    fn told(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        let (attempt, paths) = match &op {
+            Op::Look(path) | Op::OpenDir(path) | Op::Open(path) => (Attempt::Read, vec![path.clone()]),
+            Op::Alter { path, .. } => (Attempt::Alter, vec![path.clone()]),
+            Op::Rename { from, to, .. } | Op::MakeLink { from, to } => {
+                (Attempt::Name, vec![from.clone(), to.clone()])
+            }
+            Op::Draft { path, .. } | Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => {
+                (Attempt::Name, vec![path.clone()])
+            }
+            Op::Remove(path) | Op::RemoveDir(path) => (Attempt::Name, vec![path.clone()]),
+            _ => return self.do_one(op, content),
+        };
+        self.do_one(op, content).map_err(|error| match self.store.dir(&self.path) {
+            Ok(root) if error.code == Code::PermissionDenied => {
+                refused(&*root, attempt, &paths.iter().collect::<Vec<_>>(), error)
+            }
+            _ => error,
+        })
+    }
+
     fn do_one(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         Ok(match op {
             Op::Look(path) => self.look_anywhere(&path)?,
@@ -676,8 +699,7 @@ fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn
             return Ok((file, item));
         }
         if races >= MAX_RACES && (begun.elapsed() > VERSION_WITHIN || !file.is_version()) {
-            let cause =
-                "it is replaced again and again, or what is known of its newest version does not come";
+            let cause = "it is replaced continuously, or its newest version does not arrive";
             return Err(Error::new(Code::SourceChanged, "open", path, cause));
         }
         if file.is_version() {

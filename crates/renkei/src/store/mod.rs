@@ -16,6 +16,7 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod denied;
 pub mod desk;
 #[cfg(test)]
 mod desk_tests;

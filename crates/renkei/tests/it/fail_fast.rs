@@ -93,6 +93,24 @@ fn a_directory_that_cannot_be_written_is_one_failure() {
 }
 
 #[test]
+fn a_file_where_a_directory_is_needed_is_one_failure() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let local = federation.scratch().join("tree");
+    tree(&local);
+    std::fs::write(kek.root().join("file"), b"mine").unwrap();
+    let (status, report) = titech.json(&["cp", "-r", local.to_str().unwrap(), &kek.place("file")]);
+    assert_eq!((report["error"]["code"].as_str(), report["failed"].as_u64()), (None, Some(1)), "{report}");
+    let failure = &report["failures"][0];
+    assert_eq!(
+        (status, &failure["code"], &failure["subject"]),
+        (4, &"RK-STORE-3".into(), &"/data/file".into()),
+        "{report}"
+    );
+    assert_eq!(std::fs::read(kek.root().join("file")).unwrap(), b"mine");
+}
+
+#[test]
 fn nothing_is_removed_where_nothing_can_be_put() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;

@@ -50,6 +50,7 @@ mod mount_sites;
 mod mount_two;
 mod mount_user;
 mod mover;
+mod named;
 mod notify;
 mod ownership;
 mod postgres;

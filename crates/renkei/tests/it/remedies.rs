@@ -4,6 +4,7 @@ use crate::fail_fast::with_daemon;
 use crate::federation::{Federation, Site, account};
 use renkei::identity::credential::KeyRequest;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 
 /// What a command that fails says is to be done.
 fn remedy(site: &Site, arguments: &[&str]) -> (Value, String) {
@@ -14,6 +15,11 @@ fn remedy(site: &Site, arguments: &[&str]) -> (Value, String) {
     (error.clone(), error["remedy"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned())
 }
 
+/// The same without the directory, which commands of tests always name.
+fn plain(site: &Site, told: &str) -> String {
+    told.replace(&format!(" --dir {}", site.dir().display()), "")
+}
+
 #[test]
 fn a_site_that_is_down_is_told_to_its_administrator_and_to_others() {
     let mut federation = Federation::two();
@@ -22,6 +28,7 @@ fn a_site_that_is_down_is_told_to_its_administrator_and_to_others() {
     let (error, told) = remedy(titech, &["ls", &kek.root_place()]);
     assert_eq!(error["code"], "RK-NET-2");
     assert!(told.starts_with("kek is another site: its administrator"), "{told}");
+    let told = plain(titech, &told);
     assert!(told.contains("`renkei doctor kek`") && told.contains("--detach"), "{told}");
     let (_, own) = remedy(kek, &["ls", &kek.root_place()]);
     let serve = format!("start your PoP: `renkei --dir {} serve`", kek.dir().display());
@@ -41,7 +48,127 @@ fn permission_denied_names_the_account_and_what_to_type() {
     let cause = error["cause"].as_str().unwrap();
     assert!(cause.starts_with("daemon may not write in it: root:root drwxr-xr-x"), "{error}");
     assert!(told.starts_with("at kek you work as daemon: "), "{told}");
-    assert!(told.ends_with("`setfacl -m u:daemon:rwx /data/closed`"), "{told}");
+    assert!(told.ends_with("`setfacl -m u:daemon:rwx` on that directory"), "{told}");
+}
+
+#[test]
+fn each_verb_that_is_refused_names_account_directory_and_mode() {
+    let Some(federation) = with_daemon() else { return };
+    let Federation { titech, kek, .. } = &federation;
+    let closed = kek.root().join("closed");
+    std::fs::create_dir_all(closed.join("sub")).unwrap();
+    std::fs::write(closed.join("file"), "x").unwrap();
+    std::fs::write(closed.join("secret"), "x").unwrap();
+    std::fs::write(kek.root().join("own"), "x").unwrap();
+    for name in ["secret", "sub"] {
+        std::fs::set_permissions(closed.join(name), std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let place = |name: &str| kek.place(name);
+    let by_directory = "daemon may not write in it: root:root drwxr-xr-x";
+    let cases = [
+        (vec!["mkdir".to_owned(), place("closed/new")], "/data/closed", by_directory),
+        (vec!["rm".into(), place("closed/file")], "/data/closed", by_directory),
+        (vec!["mv".into(), place("own"), place("closed/")], "/data/closed", by_directory),
+        (vec!["mv".into(), place("closed/file"), place("own2")], "/data/closed", by_directory),
+        (vec!["put".into(), place("closed/put")], "/data/closed", by_directory),
+        (vec!["ln".into(), "-s".into(), "own".into(), place("closed/link")], "/data/closed", by_directory),
+        (
+            vec!["ls".into(), place("closed/sub")],
+            "/data/closed/sub",
+            "daemon may not read it: root:root drwx------",
+        ),
+        (
+            vec!["cat".into(), place("closed/secret")],
+            "/data/closed/secret",
+            "daemon may not read it: root:root -rwx------",
+        ),
+        (
+            vec!["checksum".into(), place("closed/secret")],
+            "/data/closed/secret",
+            "daemon may not read it: root:root -rwx------",
+        ),
+        (
+            vec!["chmod".into(), "700".into(), place("closed/file")],
+            "/data/closed/file",
+            "daemon may not change it: root:root -rw-r--r--",
+        ),
+    ];
+    for (words, subject, cause) in cases {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (error, told) = remedy(titech, &words);
+        assert_eq!(error["code"], "RK-STORE-5", "{words:?}: {error}");
+        assert_eq!(
+            (&error["subject"], &error["cause"]),
+            (&subject.into(), &cause.into()),
+            "{words:?}: {error}"
+        );
+        assert!(told.contains("kek") && told.contains("daemon"), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn what_is_to_be_typed_is_whole() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    std::fs::create_dir(kek.root().join("my run")).unwrap();
+    for (arguments, meant) in [
+        (
+            vec!["storage", "lst"],
+            "did you mean `renkei storage list`? `renkei help storage` lists the commands",
+        ),
+        (
+            vec!["cp", "--recursiv", "a", "b"],
+            "did you mean --recursive? `renkei help cp` explains the command",
+        ),
+        (
+            vec!["ls", "kek:/data/my run/x/y"],
+            "check the path: `renkei ls 'kek:/data/my run/x'` lists what is there",
+        ),
+        (
+            vec!["rm", "kek:/data/my run"],
+            "`renkei rm -r 'kek:/data/my run'` removes it with all that is in it",
+        ),
+        (vec!["cat", "kek:/data/my run"], "name a file: `renkei ls 'kek:/data/my run'` lists those in it"),
+        (vec!["ls", "kek:/dat"], "`renkei ls kek:/` lists the storages you may use"),
+    ] {
+        let (error, told) = remedy(titech, &arguments);
+        assert_eq!(plain(titech, &told), meant, "{arguments:?}: {error}");
+    }
+    let (error, _) = remedy(titech, &["ls", "kek:/dat"]);
+    assert_eq!(error["cause"], "did you mean data?");
+    let (error, _) = remedy(titech, &["ls", "kek:/elsewhere"]);
+    assert_eq!(error["cause"], "there are data");
+}
+
+#[test]
+fn commands_that_are_printed_name_the_directory_that_was_given() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("pop").to_str().unwrap().to_owned();
+    let run = |words: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_renkei")).args(words).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let made = run(&["--dir", &dir, "init", "--site", "titech", "--endpoint", "127.0.0.1:7512"]);
+    let next: Vec<&str> = made.lines().skip_while(|line| *line != "Next:").skip(1).map(str::trim).collect();
+    assert!(
+        next.contains(&&*format!(
+            "renkei login --pop {dir}{}as any user of this machine: get a certificate",
+            gap(&next, &dir)
+        )),
+        "{made}"
+    );
+    assert!(
+        next.iter().filter(|line| line.starts_with(&format!("renkei --dir {dir} "))).count() == 4,
+        "{made}"
+    );
+    let told = run(&["--dir", &dir, "ls", "kek:/data"]);
+    assert!(told.contains(&format!("`renkei --dir {dir} login`")), "{told}");
+}
+
+/// The space between command and explanation of the line about the login.
+fn gap(lines: &[&str], dir: &str) -> String {
+    let line = lines.iter().find_map(|line| line.strip_prefix(&*format!("renkei login --pop {dir}")));
+    line.unwrap_or_default().chars().take_while(|c| *c == ' ').collect()
 }
 
 #[test]
@@ -85,7 +212,7 @@ fn names_that_are_nearly_right_are_corrected() {
         (&["lss", "kek:/data"], "did you mean `renkei ls`?"),
     ] {
         let (_, told) = remedy(titech, arguments);
-        assert!(told.starts_with(meant), "{arguments:?}: {told}");
+        assert!(plain(titech, &told).starts_with(meant), "{arguments:?}: {told}");
     }
     assert!(!kek.name.is_empty());
 }

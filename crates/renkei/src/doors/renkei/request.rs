@@ -167,13 +167,16 @@ fn dispatch(
         Request::OpenFound(open) => open_found(id, &open, access, control, site),
         Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
         Request::Push { send, to, grant } => {
-            push(id, control, |watch, stop| site.push(access, send, &to, Leave::Grant(grant), watch, stop))
+            let watch = Watch::with_failures().with_names(send.tell_names);
+            let leave = Leave::Grant(grant);
+            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
         }
         Request::PushFound { send, to, open } => {
             let link = control.sender();
             let on_found = |found| drop(link.send(&Control::Found(found)));
             let leave = Leave::OwnUser { open, on_found: &on_found };
-            push(id, control, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+            let watch = Watch::with_failures().with_names(send.tell_names);
+            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
         }
         request => {
             let link = control.sender();
@@ -298,10 +301,11 @@ fn open_found(
 fn push(
     id: u64,
     control: &mut ControlReceiver,
+    watch: Watch,
     work: impl FnOnce(&Watch, &Stop) -> Result<Summary, Error> + Send,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (watch, stop) = (Watch::with_failures(), Stop::default());
+    let stop = Stop::default();
     link.send(&Control::Reply { id, reply: Ok(Reply::Pushing) })?;
     let (finish, finished) = mpsc::channel();
     let ended = std::thread::scope(|scope| {
@@ -333,10 +337,12 @@ fn stop_when_told(control: &mut ControlReceiver, stop: &Stop) {
 fn tell(link: &ControlSender, watch: &Watch) {
     let _ = link.send(&Control::Progress(watch.look()));
     let (mut removed, mut would_send, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut arrived = Vec::new();
     for note in watch.take_notes() {
         match note {
             Note::Removed(path) => removed.push(path),
             Note::WouldSend(path) => would_send.push(path),
+            Note::Arrived(path) => arrived.push(path),
             Note::Failed(failure) => failed.push(failure),
         }
     }
@@ -345,6 +351,9 @@ fn tell(link: &ControlSender, watch: &Watch) {
     }
     for paths in parts(would_send, BATCH_ENTRIES) {
         let _ = link.send(&Control::WouldSend(paths));
+    }
+    for paths in parts(arrived, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Arrived(paths));
     }
     for failures in parts(failed, BATCH_ENTRIES) {
         let _ = link.send(&Control::Failures(failures));

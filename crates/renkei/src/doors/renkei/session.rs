@@ -132,15 +132,17 @@ fn serve(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let mut judged = Instant::now();
-    let mut filter = Filter::default();
+    let (mut filter, mut tell_names) = (Filter::default(), false);
     loop {
         match control.recv()? {
             Control::Filter(next) => {
                 next.check()?;
                 filter = next;
             }
+            Control::TellNames => tell_names = true,
             Control::Request { id, mut request } => {
                 request.set_filter(&std::mem::take(&mut filter));
+                request.set_tell_names(std::mem::take(&mut tell_names));
                 if judged.elapsed() >= JUDGE_EVERY {
                     site.authenticate(chain)?;
                     judged = Instant::now();
