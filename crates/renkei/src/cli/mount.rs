@@ -9,6 +9,7 @@ use crate::home::{file_error, make_dir};
 use crate::identity::credential::Credential;
 use crate::mount::Options;
 use crate::mount::point::{self, Stop};
+use crate::mount::refusal;
 use crate::mount::whole::Whole;
 use crate::mover::far::{self, Config, Far, FarFiles, FreshDialler, until_it_passes};
 use clap::ValueEnum;
@@ -76,6 +77,9 @@ pub struct Args {
     /// Who decides about locks (flock, fcntl): the site, for all its mounts, or the kernel, for the programs of this mount
     #[arg(long, value_name = "WHO", default_value = "site")]
     locks: Locks,
+    /// Mount over a directory that has files, which are hidden until it is unmounted
+    #[arg(long)]
+    non_empty: bool,
     /// Tell the process that started this one how it went
     #[arg(long, hide = true)]
     tell: bool,
@@ -144,6 +148,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    if !args.tell && !args.non_empty {
+        refusal::check(args.point())?;
+    }
     if !args.foreground {
         let started = in_background(args, context)?;
         context.output.done(&started)?;
@@ -166,7 +173,7 @@ impl Args {
             ([_], volume) => Ok(volume),
             ([source, _], None) => Ok(Some(source.clone())),
             _ => {
-                let cause = "with --volume give the mount point alone";
+                let cause = "with --volume, name only the mount point";
                 Err(Error::new(Code::UsageInvalid, "mount", self.point().display(), cause))
             }
         }

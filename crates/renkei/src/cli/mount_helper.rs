@@ -27,7 +27,8 @@ pub(super) fn translated(words: &[OsString]) -> Option<Vec<OsString>> {
 }
 
 fn verb(words: &[OsString]) -> Vec<OsString> {
-    let (mut flags, mut places): (Vec<OsString>, Vec<OsString>) = (vec!["--quiet".into()], Vec::new());
+    let (mut flags, mut places): (Vec<OsString>, Vec<OsString>) =
+        (vec!["--quiet".into(), "--non-empty".into()], Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_bytes() {
@@ -75,12 +76,15 @@ mod tests {
         let line = "/sbin/mount.renkei kek:/data /mnt/kek -n -o ro,_netdev,allow_other,when_lost=fail,x-systemd.automount";
         assert_eq!(
             lines(line).unwrap(),
-            "renkei mount --quiet --read-only --allow-other --when-lost fail -- kek:/data /mnt/kek"
+            "renkei mount --quiet --non-empty --read-only --allow-other --when-lost fail -- kek:/data /mnt/kek"
         );
-        assert_eq!(lines("mount.renkei a:/b /c -t renkei").unwrap(), "renkei mount --quiet -- a:/b /c");
+        assert_eq!(
+            lines("mount.renkei a:/b /c -t renkei").unwrap(),
+            "renkei mount --quiet --non-empty -- a:/b /c"
+        );
         assert_eq!(
             lines("mount.renkei a:/b /c -o rw,dir=/srv/r").unwrap(),
-            "renkei mount --quiet --dir /srv/r -- a:/b /c"
+            "renkei mount --quiet --non-empty --dir /srv/r -- a:/b /c"
         );
         assert_eq!(lines("/usr/bin/renkei mount a:/b /c"), None);
     }

@@ -451,7 +451,8 @@ impl Mounted {
 
     /// What was written here has a name of its own now, because another site wrote the file meanwhile.
     fn on_beside(&self, id: u64, draft: &Draft, item: &Item, path: &RelPath) {
-        let cause = format!("another site wrote it meanwhile; what was written here is {}", item.entry.path);
+        let cause =
+            format!("another site has written it since; the version written here is {}", item.entry.path);
         self.troubles.keep(&Error::new(Code::BothStay, "publish", path, cause));
         draft.on_published();
         draft.is_behind.store(true, Ordering::Release);

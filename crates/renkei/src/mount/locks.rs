@@ -127,7 +127,7 @@ impl Mounted {
         if self.lock_round(id) == round {
             return Ok(());
         }
-        let cause = "the connection was lost for longer than locks are kept, or the PoP was started anew";
+        let cause = "the connection was lost for longer than locks are kept, or the PoP was restarted";
         Err(Error::new(Code::LockLost, "use", self.lock_path(id)?, cause))
     }
 

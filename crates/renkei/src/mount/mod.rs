@@ -23,6 +23,7 @@ mod locks;
 mod names;
 mod passing;
 pub mod point;
+pub mod refusal;
 mod table;
 mod trouble;
 pub mod whole;

@@ -2,7 +2,7 @@
 
 use super::kernel::Kernel;
 use super::kernel_cache::KernelCache;
-use super::{Mounted, Options};
+use super::{Mounted, Options, refusal};
 use fuser::{Config, MountOption, Session, SessionACL};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::Files;
@@ -63,7 +63,8 @@ pub fn run(
     let mounted = Mounted::new(files, options.attr_ttl)?;
     let mounted = Arc::new(Mounted { closes_early: options.closes_early, ..mounted });
     let failed = |error: io::Error| Error::new(Code::MountFailed, "mount", options.point.display(), error);
-    let session = begin(&mounted, options)?.map_err(failed)?;
+    let refused = |error: io::Error| refusal::refused(&options.point, options.allow_other, &error);
+    let session = begin(&mounted, options)?.map_err(refused)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
     // Set once, here.
     let _ = mounted.cache.set(KernelCache::new(device));
@@ -122,7 +123,7 @@ fn read_ahead(point: &Path) {
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = fs::write(&knob, READ_AHEAD_KIB.to_string()) {
-        tracing::debug!(knob, %error, "the kernel's own read-ahead stays");
+        tracing::debug!(knob, %error, "the kernel's own read-ahead is unchanged");
     }
 }
 

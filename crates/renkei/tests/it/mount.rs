@@ -406,3 +406,20 @@ pub fn errors(point: &Path) -> String {
     text.truncate(usize::try_from(count).expect("the root has the attribute"));
     String::from_utf8(text).unwrap()
 }
+
+#[test]
+fn a_mount_point_that_is_used_or_has_files_is_refused() {
+    let parent = tempfile::tempdir().unwrap();
+    let site = Site::start(parent.path(), "kek");
+    let full = parent.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("file"), "mine").unwrap();
+    let (status, told) = site.json(&["mount", &site.root_place(), full.to_str().unwrap()]);
+    assert_eq!((status, &told["error"]["code"]), (4, &"RK-STORE-12".into()), "{told}");
+    assert!(told["error"]["remedy"].as_str().unwrap().contains("--non-empty"), "{told}");
+    let Some(mount) = Mount::new() else { return };
+    let point = mount.point.to_str().unwrap();
+    let (status, told) = mount.site.json(&["mount", &mount.site.root_place(), point]);
+    assert_eq!((status, &told["error"]["code"]), (4, &"RK-MNT-2".into()), "{told}");
+    assert!(told["error"]["remedy"].as_str().unwrap().ends_with(&format!("umount {point}` first")), "{told}");
+}
