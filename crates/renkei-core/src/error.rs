@@ -336,7 +336,7 @@ codes! {
 
     // ROUTE: connections by way of others.
     NoRoute = "RK-ROUTE-1", Unavailable, Later, "there is no route to the site",
-        "`renkei route` shows the ways and what is wrong with each; a private site needs its line to one of the PoPs named";
+        "`renkei route SITE` shows the routes and why each fails; a private site needs its line to one of the PoPs named there";
     NoLine = "RK-ROUTE-2", Unavailable, Later, "the site has no line to this PoP",
         "start the PoP of that site, or check there whether it can connect to this one: `renkei status`, `renkei doctor SITE`";
     CallUnanswered = "RK-ROUTE-3", Unavailable, Later, "the site was called over its line and did not connect back",

@@ -251,7 +251,7 @@ impl fmt::Display for Why {
             Why::NoRule => f.write_str("no rule is about this principal"),
             Why::HostHasNone => f.write_str("a PoP has no account, only users (USER@SITE) have"),
             Why::NotRootBySameName { line } => {
-                write!(f, "the `*` on line {line} makes nobody root; a rule must name root to do so")
+                write!(f, "the `*` on line {line} maps no user to root; a rule must name root to do so")
             }
         }
     }

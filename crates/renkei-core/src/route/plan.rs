@@ -108,7 +108,7 @@ fn candidates(facts: &Facts<'_>) -> Vec<Step> {
         add(Way::Direct, format!("the card of {to} names where to dial"));
     }
     if facts.has_line {
-        add(Way::Line, format!("{to} keeps a line to this PoP and dials when it is called"));
+        add(Way::Line, format!("{to} keeps a line to this PoP and connects when called"));
     }
     for (relays, why) in relays(facts) {
         for relay in relays.iter().filter(|relay| may_relay(relay, facts)) {

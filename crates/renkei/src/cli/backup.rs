@@ -66,7 +66,7 @@ impl Report for Made {
         }
         writeln!(
             out,
-            "it holds keys: keep it where nobody else reads it. To put it back: renkei restore {}",
+            "it contains keys: keep it where no other user can read it. To restore it: renkei restore {}",
             self.folder
         )
     }

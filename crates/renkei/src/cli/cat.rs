@@ -83,7 +83,7 @@ fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(FarFile
             Err(error) => place = follow(&files, &dir, &name)?.ok_or(error)?,
         }
     }
-    Err(Error::new(Code::BadPath, "open", &place, "too many links lead to each other"))
+    Err(Error::new(Code::BadPath, "open", &place, "too many levels of symbolic links"))
 }
 
 /// The directory a place lies in, and its name there.

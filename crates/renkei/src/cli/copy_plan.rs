@@ -169,7 +169,7 @@ pub(super) fn lay_out(
     let mut seen = std::collections::HashSet::new();
     for (source, target) in sources.iter().zip(&targets) {
         if !target.is_root() && !seen.insert(target) {
-            let cause = format!("two sources would both become {target}");
+            let cause = format!("two sources would both be copied to {target}");
             return Err(Error::new(Code::UsageInvalid, "copy", source.shown(), cause));
         }
     }

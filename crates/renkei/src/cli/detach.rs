@@ -152,6 +152,6 @@ fn parse_whole_id(text: &str) -> Result<TransferId, String> {
 
 /// A copy that cannot be handed over.
 pub(super) fn not_to_here(shown: impl std::fmt::Display) -> Error {
-    let cause = "it is a path of this machine, which may be gone when the copy runs";
+    let cause = "it is a path of this machine, which may not be reachable when the copy runs";
     Error::new(Code::NotQueueable, "queue", shown, cause)
 }

@@ -128,7 +128,7 @@ renkei cp -r ./run7 kek:/data/alice/          # up, as kek:/data/alice/run7
 renkei cp kek:/data/alice/run7/a.dat .        # down
 renkei cp -r titech:/data/a kek:/data/b       # from site to site, past this machine
 renkei cp --detach titech:/data/a kek:/data/b # the same, by your PoP, when you have left; prints an id
-renkei transfers                              # what was handed over and has not ended
+renkei transfers                              # what was submitted and has not ended
 renkei why 3f2a9c                             # what it waits for, and what was tried
 renkei sync --delete --dry-run ./run7 kek:/data/run7
 renkei ls -lh kek:/data                       # as ls -lh
@@ -149,8 +149,8 @@ pub(super) const EXIT_STATUSES: [(Kind, &str); 13] = [
     (Kind::Invalid, "the command or the request makes no sense"),
     (Kind::NotFound, "something named does not exist"),
     (Kind::Exists, "something exists and must not, or has another type"),
-    (Kind::Permission, "not permitted, or nobody is mapped"),
-    (Kind::Identity, "a certificate, login or trust is not good"),
+    (Kind::Permission, "not permitted, or the user is not mapped"),
+    (Kind::Identity, "a certificate, login or trust relation is not valid"),
     (Kind::NoSpace, "no space or quota at the target"),
     (Kind::Unavailable, "the other side does not answer; try again later"),
     (Kind::Integrity, "bytes are not what they should be"),

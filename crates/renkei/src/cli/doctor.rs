@@ -130,7 +130,11 @@ fn check_authority_key(home: &Home, checks: &mut Checks) {
         }
         Err(error) => {
             let found = format!("{}: {error}", path.display());
-            checks.warn(what, found, "without it nobody can log in and nothing can be renewed here");
+            checks.warn(
+                what,
+                found,
+                "without it users cannot log in and certificates cannot be renewed here",
+            );
         }
     }
 }
@@ -192,11 +196,7 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
     };
     if !may_write(there) {
         let found = format!("{} cannot be written", there.display());
-        return checks.fail(
-            what,
-            found,
-            "give the PoP's account the right to write there, or set `buffer.path`",
-        );
+        return checks.fail(what, found, "give the PoP's account write access there, or set `buffer.path`");
     }
     let found = format!(
         "{}, {} for all and {} for one user; the file system has {} free of {}",
@@ -224,8 +224,7 @@ fn check_writable(storage: &Storage) -> Result<(), (String, String)> {
         return Err((format!("{} is on a read-only file system", path.display()), remedy.into()));
     }
     let Some(name) = &storage.account else { return Ok(()) };
-    let remedy =
-        || format!("give {name} the right to write there, or add the storage with another --account");
+    let remedy = || format!("give {name} write access there, or add the storage with another --account");
     let account = Account::lookup(name).and_then(|account| account.spawn("doctor", move || may_write(&path)));
     let written = account.map_err(|error| (error.to_string(), remedy()))?.join();
     match written {
@@ -285,7 +284,7 @@ pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -
     let credential = match Credential::user(home, context.now()) {
         Ok(credential) => credential,
         Err(error) if error.code == Code::NotLoggedIn => {
-            let found = "nobody is logged in here";
+            let found = "no user is logged in here";
             // A PoP needs nobody to be.
             match Config::load(home).is_ok_and(|config| config.site.is_some()) {
                 true => checks.advise("login", found, "`renkei login` for transfers of your own"),

@@ -60,7 +60,7 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
             keep_revocations(&home, &session);
             check_session(&mut session, checks);
         }
-        None => checks.fail("session", format!("{site} cannot be worked with"), "mend what failed above"),
+        None => checks.fail("session", format!("{site} cannot be worked with"), "correct what failed above"),
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn check_circuit(
     checks: &mut Checks,
 ) -> Option<Session> {
     let names: Vec<&str> = via.iter().map(SiteName::as_str).collect();
-    checks.ok("route", format!("{site} cannot be dialled and keeps lines to {}", names.join(", ")));
+    checks.ok("route", format!("{site} accepts no connections and keeps lines to {}", names.join(", ")));
     match dialler?.connect(site) {
         Ok(session) => {
             checks.ok("circuit", format!("{site} answers {}", session.place()));

@@ -181,7 +181,7 @@ impl Report for Granted {
 
 impl Report for Revoked {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "mount {} has no credential any more ({})", self.mount, self.principal)
+        writeln!(out, "mount {} no longer has a credential ({})", self.mount, self.principal)
     }
 }
 

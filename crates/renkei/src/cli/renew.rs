@@ -53,6 +53,6 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 impl Report for Renewed {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "the PoP of {} has a certificate until {}", self.principal, self.expires)?;
-        writeln!(out, "a PoP that runs uses it within seconds; it would have renewed it by itself in time")
+        writeln!(out, "a running PoP uses it within seconds; it also renews it automatically in time")
     }
 }

@@ -179,7 +179,7 @@ fn last_hop(to: &Principal) -> Option<String> {
 impl Report for Shown {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.ways.is_empty() {
-            return writeln!(out, "no way leads from {} to {}", self.from, self.to);
+            return writeln!(out, "there is no route from {} to {}", self.from, self.to);
         }
         for row in &self.ways {
             let mark = if row.chosen { "->" } else { "  " };

@@ -60,7 +60,7 @@ enum Action {
     },
     /// List the storages
     List,
-    /// Stop serving a storage; its files stay
+    /// Stop serving a storage; its files are kept
     Remove {
         /// Name of the storage
         name: String,

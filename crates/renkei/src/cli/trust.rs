@@ -129,7 +129,7 @@ fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u
     let action = word(trust.add_given(card)?);
     if action != word(Added::Same) && !places.is_empty() {
         eprintln!(
-            "renkei: {site} is at {}, inside; this PoP leads others there only after `renkei trust allow-private {site}`",
+            "renkei: {site} is at {}, a private address; this PoP relays there only after `renkei trust allow-private {site}`",
             places.join(", ")
         );
     }
@@ -197,7 +197,9 @@ fn confirm(card: &SiteCard, known: Option<&SiteCard>, file: &Path) -> Result<(),
         _ => ("fingerprint", "Did the site confirm this fingerprint by telephone or in person? [y/N] "),
     };
     if file == Path::new("-") || !io::stdin().is_terminal() {
-        let cause = format!("no terminal to ask on; compare the {what} with the site, then give --yes");
+        let cause = format!(
+            "there is no terminal for the confirmation; compare the {what} with the site, then add --yes"
+        );
         return refuse(&cause);
     }
     eprint!("{question}");

@@ -196,7 +196,7 @@ impl Report for Shown {
         if !self.dropped {
             writeln!(
                 out,
-                "The command of each goes on where it stopped; --drop removes them and frees their room."
+                "Running the command of one again resumes it; --drop removes them and frees their space."
             )?;
         }
         Ok(())
@@ -206,8 +206,8 @@ impl Report for Shown {
 fn write_line(at: &str, one: &Unfinished, dropped: bool, out: &mut dyn Write) -> io::Result<()> {
     let id = &one.id[..one.id.len().min(SHORT)];
     let kept = match (one.files, one.files_done) {
-        (0, 0) => "nothing is whole yet".to_owned(),
-        (files, done) => format!("{} kept of files in part: {files}, files done: {done}", human(one.bytes)),
+        (0, 0) => "nothing stored yet".to_owned(),
+        (files, done) => format!("{} kept of {files} partial files, {done} files done", human(one.bytes)),
     };
     let age = Duration::from_millis(unix_ms(SystemTime::now()).saturating_sub(one.written_ms));
     let state = match (dropped, one.running) {

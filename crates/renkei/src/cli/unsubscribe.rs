@@ -85,12 +85,12 @@ fn leave(args: &Args, facts: &Facts, home: &Home, config: &Config) -> Result<Onl
 
 impl Report for Left {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let files = if self.files { "with its files" } else { "its files stay" };
-        writeln!(out, "volume {} is not followed any more; {files}", self.name)?;
+        let files = if self.files { "with its files" } else { "its files were kept" };
+        writeln!(out, "volume {} is no longer followed; {files}", self.name)?;
         if self.abandoned.is_empty() {
             return Ok(());
         }
-        writeln!(out, "given up, {}:", self.abandoned.told())?;
+        writeln!(out, "abandoned, {}:", self.abandoned.told())?;
         for item in &self.abandoned.items {
             match &item.file {
                 Some(file) => writeln!(out, "  {}  (its content is in {file})", item.change)?,

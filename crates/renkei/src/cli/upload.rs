@@ -149,7 +149,7 @@ fn upload(run: &Run<'_>, home: &SiteName) -> Result<Option<u8>, Error> {
         return Ok(None);
     }
     let text =
-        "nothing was handed in; give the command again when this is mended, within a day, and it goes on";
+        "nothing was submitted; run the command again within a day when this is corrected, and it resumes";
     run.context.output.notice(text);
     run.report(&summary, notes, started.elapsed()).map(Some)
 }

@@ -307,7 +307,7 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
         Action::Check { .. } => report("checked", &name, Some(far.ask(Manage::Check)?), "", context),
         Action::Delete { files: false, .. } => {
             far.done(Manage::Delete)?;
-            report("deleted", &name, None, "; its files stay", context)
+            report("deleted", &name, None, "; its files were kept", context)
         }
         Action::Delete { .. } | Action::Subscribe(_) | Action::Unsubscribe(_) => {
             let cause = "the administrator does that, in the PoP's directory; files go with `renkei rm -r`";
@@ -457,7 +457,7 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
     if files {
         remove_files(&facts, &config)?;
     }
-    report("deleted", name, None, if files { " with its files" } else { "; its files stay" }, context)
+    report("deleted", name, None, if files { " with its files" } else { "; its files were kept" }, context)
 }
 
 /// Takes the marker of a volume that is not kept any more out of its directory.
@@ -506,7 +506,7 @@ impl Report for Changed {
         };
         let Scanned { new, gone, changed, attributes, failed, .. } = found;
         write!(out, "volume {} {}: ", self.name, self.action)?;
-        write!(out, "{new} new, {gone} gone, {changed} changed, {attributes} other attributes")?;
+        write!(out, "{new} new, {gone} removed, {changed} changed, {attributes} with other attributes")?;
         if *failed > 0 {
             write!(out, ", {failed} failed")?;
         }

@@ -26,7 +26,7 @@ pub(super) fn write_care(care: &Care, is_followed: bool, out: &mut dyn Write) ->
     }
     match care.verify_rate {
         None => {}
-        Some(0) => writeln!(out, "verified   only when somebody asks")?,
+        Some(0) => writeln!(out, "verified   only on request")?,
         Some(rate) => writeln!(out, "verified   {}/s", human(rate))?,
     }
     if care.is_paused {
@@ -63,7 +63,7 @@ fn told(at: &KeptAt) -> String {
     let missing = match (at.missing_files, at.missing_bytes) {
         (Some(0), _) => "holds all".to_owned(),
         (Some(files), bytes) => format!("lacks {files} files, {}", human(bytes.unwrap_or(0))),
-        _ => "has not told yet what it holds".into(),
+        _ => "has not reported its replicas yet".into(),
     };
     let missing: String = [Some(missing), why(at)].into_iter().flatten().collect::<Vec<_>>().join("; ");
     match (at.passed, &at.trouble) {
@@ -85,7 +85,7 @@ fn why(at: &KeptAt) -> Option<String> {
         Reason::Anyway => "holds it anyway",
         Reason::Before => "chosen before",
         Reason::Way => "chosen for its way and room",
-        Reason::StandsIn => "stands in until others have all",
+        Reason::StandsIn => "holds replicas until others have all of them",
     };
     let rate = at.rate.map_or_else(|| "way not measured".into(), |rate| bit_rate(rate as f64 * 8.0));
     let free = at.free_bytes.map_or_else(String::new, |free| format!(", {} free", human(free)));
@@ -118,11 +118,11 @@ pub(super) fn write_verified(verified: &Verified, out: &mut dyn Write) -> io::Re
     let Verified { files, bytes, wrong, .. } = verified;
     if let Some(ended) = verified.ended_unix {
         let at = local(FileTime { secs: ended as i64, nanos: 0 }, "%Y-%m-%d %H:%M");
-        writeln!(out, "verified   {files} files, {} until {at}: {wrong} wrong", human(*bytes))?;
+        writeln!(out, "verified   {files} files, {} until {at}: {wrong} corrupt", human(*bytes))?;
     }
     if verified.is_under_way {
         let (files, bytes, wrong) = (verified.files_now, human(verified.bytes_now), verified.wrong_now);
-        writeln!(out, "verifying  {files} files, {bytes} so far: {wrong} wrong")?;
+        writeln!(out, "verifying  {files} files, {bytes} so far: {wrong} corrupt")?;
     }
-    verified.examples.iter().try_for_each(|(path, error)| writeln!(out, "wrong      /{path}: {error}"))
+    verified.examples.iter().try_for_each(|(path, error)| writeln!(out, "corrupt    /{path}: {error}"))
 }

@@ -89,7 +89,7 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
         match only.site == home {
             true => writeln!(
                 out,
-                "wrong      {files} files, {bytes}: not given out until another site gives them"
+                "corrupt    {files} files, {bytes}: not served until another site has sent them"
             )?,
             false => writeln!(out, "elsewhere  {files} files, {bytes}, are only at {}", only.site)?,
         }
@@ -104,7 +104,7 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
             writeln!(out, "tree       not here yet")?;
         }
         if !followed.fellows.is_empty() {
-            writeln!(out, "others     {}: content comes from there, too", followed.fellows.join(", "))?;
+            writeln!(out, "others     {}: content is also fetched from there", followed.fellows.join(", "))?;
         }
         if let Some(restored) = &followed.restored {
             write_restored(restored, home, out)?;
@@ -120,7 +120,8 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
     match (standing.watched, standing.is_full) {
         (Some(count), false) => writeln!(out, "watched    {count} directories")?,
         (Some(count), true) => {
-            let why = "the kernel gives no more watches (fs.inotify.max_user_watches); scans find the rest";
+            let why =
+                "the kernel's limit of watches is reached (fs.inotify.max_user_watches); scans find the rest";
             writeln!(out, "watched    {count} directories: {why}")?;
         }
         (None, _) => writeln!(out, "watched    nothing; scans find what others change")?,
@@ -163,7 +164,10 @@ fn write_scan(scan: &Scanned, out: &mut dyn Write) -> io::Result<()> {
     let took = milliseconds(Duration::from_millis(scan.took_ms));
     let Scanned { dirs, new, gone, changed, attributes, failed, .. } = scan;
     write!(out, "last scan  {dirs} directories in {took}: ")?;
-    writeln!(out, "{new} new, {gone} gone, {changed} changed, {attributes} other attributes, {failed} failed")
+    writeln!(
+        out,
+        "{new} new, {gone} removed, {changed} changed, {attributes} with other attributes, {failed} failed"
+    )
 }
 
 /// What was done when the home turned out to be restored from a backup.
@@ -175,11 +179,11 @@ fn write_restored(restored: &Reconciled, home: &str, out: &mut dyn Write) -> io:
         local(FileTime { secs: *at_unix as i64, nanos: 0 }, "%Y-%m-%d %H:%M")
     )?;
     for (what, names) in [
-        ("only here, handed in", &restored.kept),
-        ("newer here, handed in", &restored.renewed),
-        ("differed, so it is beside the home's", &restored.beside),
+        ("only here, submitted to the home", &restored.kept),
+        ("newer here, submitted to the home", &restored.renewed),
+        ("differed, kept beside the home's", &restored.beside),
         ("removed here, so also there", &restored.removed),
-        ("at neither site any more", &restored.lost),
+        ("no longer at either site", &restored.lost),
         ("only here, put aside below the volume's directory", &restored.aside),
     ] {
         if names.count > 0 {

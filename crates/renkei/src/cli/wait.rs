@@ -76,7 +76,7 @@ fn wait_for(
                 Code::Stalled,
                 "wait",
                 id,
-                "the time of --timeout is over; the transfer goes on",
+                "the time of --timeout has passed; the transfer continues",
             ));
         }
         std::thread::sleep(LOOK_EVERY);

@@ -103,12 +103,12 @@ impl Told {
 
     fn write_times(&self, out: &mut dyn Write) -> io::Result<()> {
         let queued = &self.raw.transfer;
-        writeln!(out, "  handed in   {} by {}", local_moment(queued.submitted_ms), queued.owner)?;
+        writeln!(out, "  submitted   {} by {}", local_moment(queued.submitted_ms), queued.owner)?;
         match queued.ended_ms {
             Some(ended) => writeln!(out, "  ended       {}", local_moment(ended))?,
             None => {
                 let left = span(until(queued.deadline_ms));
-                writeln!(out, "  given up    {}, in {left}", local_moment(queued.deadline_ms))?;
+                writeln!(out, "  deadline    {}, in {left}", local_moment(queued.deadline_ms))?;
             }
         }
         for (hop, number) in self.transfer.hops().iter().zip(1..) {

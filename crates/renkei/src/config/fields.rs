@@ -56,12 +56,11 @@ pub const FIELDS: &[Field] = &[
     Field { key: "map_own_users", kind: Type::Bool, default: "true", env: "RENKEI_MAP_OWN_USERS",
         effect: "Users of this site become the account of the same name when no rule of the map says otherwise." },
     Field { key: "map_min_uid", kind: Type::Number("user id"), default: "1000", env: "RENKEI_MAP_MIN_UID",
-        effect: "The lowest user id to which a rule as `*@titech *` leads: accounts of the system (daemon, www-data) and nobody are reached by \
-                 rules that name their user alone." },
+        effect: "The lowest user id to which a rule as `*@titech *` leads: system accounts (daemon, www-data) and `nobody` are reached only by rules that name their user." },
     Field { key: "stall_timeout_s", kind: Type::Number("seconds"), default: "60", env: "RENKEI_STALL_TIMEOUT_S",
-        effect: "How long a peer may be silent before the connection is given up." },
+        effect: "How long a peer may be silent before the connection is closed." },
     Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",
-        effect: "How long the credential that a queued transfer works with is good, 1 to 90. When it has expired the \
+        effect: "Lifetime of the credential that a queued transfer works with, 1 to 90. When it has expired the \
                  transfer waits (RK-AUTH-19)." },
     Field { key: "notify", kind: Type::List, default: "[]", env: "RENKEI_NOTIFY",
         effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
@@ -88,7 +87,7 @@ pub const FIELDS: &[Field] = &[
     Field { key: "queue.max_queued_user", kind: Type::Number("transfers"), default: "1000000", env: "RENKEI_QUEUE_MAX_QUEUED_USER",
         effect: "Transfers of one user that have not ended; more are refused with RK-QUE-8." },
     Field { key: "queue.deadline_days", kind: Type::Number("days"), default: "30", env: "RENKEI_QUEUE_DEADLINE_DAYS",
-        effect: "After so many days a transfer without `--deadline` is given up." },
+        effect: "After so many days a transfer without `--deadline` fails." },
     Field { key: "queue.keep_days", kind: Type::Number("days"), default: "30", env: "RENKEI_QUEUE_KEEP_DAYS",
         effect: "For so many days a transfer that ended is remembered." },
     Field { key: "buffer.size_mib", kind: Type::Number("MiB"), default: "0", env: "RENKEI_BUFFER_SIZE_MIB",
@@ -140,7 +139,7 @@ pub const FIELDS: &[Field] = &[
     Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
         effect: "Where it is forwarded to, `SITE:/STORAGE/PATH`: the same tree of folders, made as needed." },
     Field { key: "rule.NAME.settle_s", kind: Type::Number("seconds"), default: "10", env: "",
-        effect: "How long a file must stay as it is, with nobody writing, to count as complete." },
+        effect: "How long a file must stay unchanged, with no process writing to it, to count as complete." },
     Field { key: "rule.NAME.then", kind: Type::Text, default: "keep", env: "",
         effect: "`keep`: a file that arrived stays in the drop folder. `remove`: it is removed there if it did not change." },
     Field { key: "rule.NAME.class", kind: Type::Text, default: "normal", env: "",

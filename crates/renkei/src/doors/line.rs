@@ -110,7 +110,7 @@ fn keep_once(door: &Door, hub: &SiteName, keeper: &Keeper) -> Result<std::conver
     let KeptLine { mut control, address } = site.open_line(hub)?;
     *keeper.lock() = Some(control.sender());
     if keeper.is_stopped() {
-        return Err(Error::new(Code::Cancelled, "keep line", hub, "it is not wanted any more"));
+        return Err(Error::new(Code::Cancelled, "keep line", hub, "it is no longer needed"));
     }
     let _listed = site.keep_line(hub);
     tracing::info!(%hub, "line up");

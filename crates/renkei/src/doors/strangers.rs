@@ -157,7 +157,7 @@ impl State {
         let ended = self.ended;
         tracing::warn!(
             waiting_for = ?table, newest = %machine, ended,
-            "connections that do not say who they are were ended: the oldest of the address with most of them goes first"
+            "unauthenticated connections were closed: the oldest of the address with most of them first"
         );
     }
 }

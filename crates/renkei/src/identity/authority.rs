@@ -152,7 +152,7 @@ impl Authority {
     /// Writes certificate and key; refuses to replace an authority.
     pub fn store(&self, home: &Home) -> Result<(), Error> {
         if home.ca_key().exists() {
-            let cause = "pki/ca.key is there; restore config.toml, or move the folder pki away to begin anew";
+            let cause = "pki/ca.key exists; restore config.toml, or move the folder pki away to start again";
             return Err(Error::new(
                 Code::AlreadyInitialised,
                 "create authority",

@@ -84,7 +84,7 @@ impl SiteCard {
         let body = toml::to_string(&raw).expect("a card is plain data");
         format!(
             "# renkei site card of {}: give it to `renkei trust add` at another site.\n\
-             # Compare the fingerprint with the site's administrator by telephone, not by the way this file came.\n\
+             # Compare the fingerprint with the site's administrator by telephone, not by the channel that this file came through.\n\
              {body}",
             self.site
         )

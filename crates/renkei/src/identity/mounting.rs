@@ -228,7 +228,7 @@ pub fn keep(home: &Home, pem: &str, key: &KeyRequest) -> Result<SystemTime, Erro
     let fresh = Credential::parse(pem, &key.key, &path)?.facts()?;
     let before = Credential::of_mount(home)?.map(|credential| credential.facts()).transpose()?;
     if before.is_none_or(|before| before.mount != fresh.mount || before.names != fresh.names) {
-        let cause = "the site sent a certificate of somebody else";
+        let cause = "the site sent a certificate of another user";
         return Err(Error::new(Code::BadCertificate, "renew mount credential", path.display(), cause));
     }
     secret::write(&path, &format!("{pem}{}", key.key))?;

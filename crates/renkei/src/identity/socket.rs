@@ -61,7 +61,12 @@ pub trait Handler: Sync {
 
     /// Answers a request with the op [`LEND`], by a descriptor.
     fn lend(&self, _peer: Peer, _request: &Value) -> Result<OwnedFd, Error> {
-        Err(Error::new(Code::ProtocolViolation, "answer", "local socket", "nothing is lent here"))
+        Err(Error::new(
+            Code::ProtocolViolation,
+            "answer",
+            "local socket",
+            "no account may be used for other users here",
+        ))
     }
 }
 

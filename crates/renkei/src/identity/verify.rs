@@ -33,7 +33,7 @@ pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime)
     match verify_holder(chain, trust, now)? {
         (principal, None) => Ok(principal),
         (principal, Some(_)) => {
-            let cause = "a delegated certificate is good for its transfer alone";
+            let cause = "a delegated certificate is valid only for its transfer";
             Err(Error::new(Code::OutOfScope, OP, principal, cause))
         }
     }

@@ -97,7 +97,7 @@ pub struct LinkStatus {
 /// Asks a running lab.
 ///
 /// # Errors
-/// `LabUnknown` if there is no such lab, `LabDied` if its process is gone, else what the lab answered.
+/// `LabUnknown` if there is no such lab, `LabDied` if its process has ended, else what the lab answered.
 pub fn ask(folder: &LabFolder, request: &Request) -> Result<serde_json::Value, Error> {
     let request = serde_json::to_value(request).expect("a request is plain data");
     socket::request(&folder.socket(), &request).map_err(|error| match error.code {

@@ -184,7 +184,7 @@ impl LabFolder {
 
     /// Whether somebody else keeps something in a folder of this name: it must not be swept.
     fn is_foreign(&self) -> bool {
-        // One look: the lock is the last to go when a lab is removed meanwhile.
+        // One look: the lock is the last to go when a lab is removed at the same time.
         let names = self.entries();
         !names.is_empty() && !names.iter().any(|name| name == LOCK)
     }
@@ -219,7 +219,7 @@ impl LabFolder {
         let state = self.state()?;
         match state.is_alive() {
             true => Ok(state),
-            false => Err(Error::new(Code::LabDied, "find lab", &self.name, "its process is gone")),
+            false => Err(Error::new(Code::LabDied, "find lab", &self.name, "its process has ended")),
         }
     }
 
@@ -256,7 +256,7 @@ impl LabFolder {
         remove_file(&self.log())?;
         let path = self.path();
         if let Some(other) = self.entries().into_iter().find(|name| name != LOCK) {
-            let cause = "this is no lab's; the folder stays until it is removed";
+            let cause = "this folder belongs to no lab; it is kept until it is removed by hand";
             return Err(Error::new(Code::PathExists, "remove lab", path.join(other).display(), cause));
         }
         remove_file(&self.lock_file())?;

@@ -236,7 +236,7 @@ fn join_network(name: &str) -> Result<(), Error> {
     // Whoever removes it looks for processes once more afterwards: either they find this one, or it ends here.
     match Id::of_path(&path) == Id::of_file(&file) {
         true => Ok(()),
-        false => Err(Error::new(Code::LabDied, "enter namespace", name, "it was removed meanwhile")),
+        false => Err(Error::new(Code::LabDied, "enter namespace", name, "it was removed since")),
     }
 }
 

@@ -40,7 +40,8 @@ fn mounted(point: &Path) -> Option<String> {
     mounts.lines().rev().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         let mut back = back.split(' ');
-        let is_there = front.split(' ').nth(4) == Some(&written) && back.next().is_some_and(|kind| kind.starts_with("fuse"));
+        let is_there = front.split(' ').nth(4) == Some(&written)
+            && back.next().is_some_and(|kind| kind.starts_with("fuse"));
         back.next().filter(|_| is_there).map(str::to_owned)
     })
 }

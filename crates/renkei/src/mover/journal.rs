@@ -78,7 +78,7 @@ impl Journal {
         let read = if length > MAX_BYTES { None } else { read(&mut file, &path, allow)? };
         let Some((state, good)) = read else {
             let path_shown = path.display();
-            tracing::warn!(path = %path_shown, length, "journal too large; it begins anew, files are sent again");
+            tracing::warn!(path = %path_shown, length, "journal too large; a new one is started, files are sent again");
             return Self::begin(file, path, header, 0, State::default());
         };
         let known = state.header.as_ref();

@@ -248,7 +248,7 @@ impl Dialler {
         let at = |site: &SiteName| self.trust().endpoints(site).map(|all| all.join(", ")).unwrap_or_default();
         let how = match way {
             Way::Direct => format!("at {}", at(site)),
-            Way::Line => "by the line it keeps to here".into(),
+            Way::Line => "over the line it keeps to this PoP".into(),
             Way::Through(relay) => format!("through {relay} at {}", at(relay)),
         };
         format!("{site} does not answer yet; trying it {how}, for {} s at most", within.as_secs())
@@ -285,7 +285,7 @@ impl Dialler {
             (Way::Direct, _) => self.by_addresses(site, |address| work(&Reach::Direct(address, within))),
             (Way::Line, Some(board)) => work(&Reach::Line(board.clone())),
             (Way::Line, None) => {
-                let error = Error::new(Code::NoLine, "connect", site, "no lines lead here");
+                let error = Error::new(Code::NoLine, "connect", site, "no site keeps a line to this PoP");
                 Err(Missed { error, last: false })
             }
             (Way::Through(relay), _) => self.by_addresses(relay, |address| {
@@ -394,7 +394,7 @@ fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>, is_c
         }
         [] => match steps.iter().find_map(|step| step.against.clone()) {
             Some(against) => new(Code::RouteForbidden, against),
-            None if is_called => new(Code::NoLine, "it keeps one, but none is up now".into()),
+            None if is_called => new(Code::NoLine, "it is configured, but no line is up".into()),
             None => new(Code::NoRoute, "its card names no endpoint and no PoP that is known here".into()),
         },
     }

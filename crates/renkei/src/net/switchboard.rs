@@ -114,7 +114,7 @@ impl Switchboard {
             match answered.recv_timeout(look) {
                 Ok(sock) => return Ok(sock),
                 Err(RecvTimeoutError::Timeout) if !self.has_line(keeper) => {
-                    return Err(Error::new(Code::NoLine, "call", keeper, "its line was lost meanwhile"));
+                    return Err(Error::new(Code::NoLine, "call", keeper, "its line was lost"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => {

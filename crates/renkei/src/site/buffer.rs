@@ -59,7 +59,7 @@ pub struct Reservation {
     pub since_ms: u64,
     /// When it expires.
     pub until_ms: u64,
-    /// Whether all of it has come.
+    /// Whether all of it has arrived.
     pub sealed: bool,
 }
 
@@ -125,7 +125,9 @@ impl Buffer {
                     known.push(Known { id, owner, bytes, until_ms });
                     kept.insert(id, reservation);
                 }
-                Err(error) => tracing::warn!(transfer = hex(&id), %error, "files in the buffer are nobody's"),
+                Err(error) => {
+                    tracing::warn!(transfer = hex(&id), %error, "files in the buffer belong to no transfer")
+                }
             }
         }
         let ledger = Ledger::recover(limits, known, &found);
@@ -161,7 +163,7 @@ impl Buffer {
     /// The tree of a transfer that has room, to be written and read by its account.
     ///
     /// # Errors
-    /// `BufferGone`, also for anybody but the owner; `ReadOnlyStorage` if it shall be written and all of it has come;
+    /// `BufferGone`, also for anybody but the owner; `ReadOnlyStorage` if it shall be written and all of it has arrived;
     /// `NotMapped` if its owner has become another account since.
     pub fn enter(
         &self,
@@ -180,7 +182,7 @@ impl Buffer {
             return Err(Error::new(Code::NotMapped, "open", hex(id), cause));
         }
         if write && reservation.sealed {
-            return Err(Error::new(Code::ReadOnlyStorage, "open", hex(id), "all of it has come"));
+            return Err(Error::new(Code::ReadOnlyStorage, "open", hex(id), "all of it has arrived"));
         }
         Ok(Arc::new(LocalStore::open(&self.path(id).join(FILES), Access::ReadWrite)?))
     }

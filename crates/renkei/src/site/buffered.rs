@@ -216,7 +216,7 @@ impl Site {
         }
         let Ok(buffer) = self.buffer() else { return };
         if let Err(error) = buffer.leave(&row.id) {
-            tracing::warn!(transfer = hex_id(&row.id), %error, "stays in the buffer for now");
+            tracing::warn!(transfer = hex_id(&row.id), %error, "is kept in the buffer for now");
         }
     }
 
@@ -225,14 +225,14 @@ impl Site {
         let Ok(buffer) = self.buffer() else { return Ok(false) };
         match buffer.owner_of(id) {
             Some(owner) if who.is_none_or(|who| *who == owner) => {
-                let cause = "it was given up before it was handed in";
+                let cause = "it was cancelled before it was submitted";
                 self.transfers.stop_of(
                     &hex_id(id),
                     None,
                     &Error::new(Code::Cancelled, "upload", hex_id(id), cause),
                 );
                 buffer.leave(id)?;
-                tracing::info!(target: "audit", transfer = hex_id(id), %owner, "upload given up");
+                tracing::info!(target: "audit", transfer = hex_id(id), %owner, "upload cancelled");
                 Ok(true)
             }
             _ => Ok(false),

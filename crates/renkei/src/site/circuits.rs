@@ -259,7 +259,7 @@ fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), 
         Relay::Own | Relay::Trusted => {}
     }
     if *asked.to.site() == now.site {
-        return refused("a circuit to this site leads nowhere else".into());
+        return refused("a circuit to this site cannot be relayed further".into());
     }
     now.trust.endpoints(asked.to.site()).map(drop)
 }

@@ -44,8 +44,8 @@ pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
 pub(super) fn clean_up_job(site: &Site, job: u64) {
     let path = Journal::path_of(&site.home().journal_dir(), job);
     match drop_one(site, &path) {
-        Ok(removed) => tracing::info!(journal = %path.display(), ?removed, "nobody took up what was written"),
-        Err(error) => tracing::debug!(journal = %path.display(), %error, "it stays for now"),
+        Ok(removed) => tracing::info!(journal = %path.display(), ?removed, "an abandoned draft was found"),
+        Err(error) => tracing::debug!(journal = %path.display(), %error, "it is kept for now"),
     }
 }
 
@@ -79,7 +79,9 @@ fn clean_up_in(home: &Home, now: SystemTime, find: &dyn Fn(&Header) -> Result<De
                 tracing::info!(journal = %path.display(), removed, "removed an abandoned transfer");
             }
             Ok(None) => {}
-            Err(error) => tracing::warn!(journal = %path.display(), %error, "an abandoned transfer stays"),
+            Err(error) => {
+                tracing::warn!(journal = %path.display(), %error, "an abandoned transfer could not be removed")
+            }
         }
     }
 }

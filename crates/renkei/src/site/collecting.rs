@@ -249,7 +249,7 @@ fn bring_from_any(
         };
         site.collecting.note(facts.id, &from, origin, asked);
         if let Err(error) = brought {
-            tracing::info!(volume = name, %from, %error, "what a site may have does not come");
+            tracing::info!(volume = name, %from, %error, "new content of a follower does not arrive");
         }
     }
     Ok(())

@@ -215,7 +215,7 @@ impl Site {
         if let Some(since) = changed
             && let Err(error) = keep_since(self.home(), since)
         {
-            tracing::warn!(%error, "since when conditions hold is not kept");
+            tracing::warn!(%error, "the start times of conditions are not stored");
         }
     }
 }
@@ -326,7 +326,7 @@ fn tell(change: &str, condition: &Condition) {
     let Condition { severity, code, found, remedy, .. } = condition;
     let (about, severity) = (condition.subject(), severity.name());
     match change {
-        "over" => tracing::info!(about, %code, "a condition is over"),
+        "over" => tracing::info!(about, %code, "condition cleared"),
         _ => tracing::warn!(about, severity, %code, found, remedy, "a condition began"),
     }
 }

@@ -123,7 +123,7 @@ impl Site {
     /// The secret of a link that lets its holder look as `access`, or as the administrator.
     pub fn console_link(&self, access: Option<&Access>) -> Result<String, Error> {
         let holder = access.map_or(Holder::Administrator, |access| Holder::User(Box::new(access.clone())));
-        tracing::info!(target: "audit", principal = holder.name(), "console link given");
+        tracing::info!(target: "audit", principal = holder.name(), "console link issued");
         lock(&self.console.links).issue(holder, LINK_LIFE, Instant::now())
     }
 

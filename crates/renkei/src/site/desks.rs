@@ -230,7 +230,7 @@ impl Site {
         let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
         let desk = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
         let desk = desk.ok_or_else(|| refusal(Code::NotOpen, "no session of yours at this PoP"))?;
-        desk.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "no plain file is behind it"))
+        desk.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "it has no plain file"))
     }
 }
 

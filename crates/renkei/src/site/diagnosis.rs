@@ -79,7 +79,7 @@ fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let unusable = site.unusable();
     let Some(last) = &*unusable else { return Vec::new() };
     let finding = Finding::of("configuration", "", Severity::Critical, &last.error);
-    let words = "a changed file cannot be used; the state before it stays until the PoP is restarted";
+    let words = "a changed configuration file is invalid; the previous state stays in force until the PoP is restarted";
     vec![finding.saying(words)]
 }
 
@@ -251,7 +251,7 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         let error = error.unwrap_or_else(silent);
         Finding::of("line", hub.as_str(), Severity::Critical, &error)
             .saying(&words)
-            .mended_by(format!("`renkei doctor {hub}` tests each step of the way"))
+            .mended_by(format!("`renkei doctor {hub}` tests each step of the connection"))
             .lasting(LINE_DOWN_FOR)
     };
     down.map(finding).collect()
@@ -275,7 +275,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |(partner, error): (&SiteName, &Error)| {
         Finding::of("partner", partner.as_str(), Severity::Warning, error)
             .saying(&format!("{partner} is not reached"))
-            .mended_by(format!("`renkei doctor {partner}` tests each step of the way"))
+            .mended_by(format!("`renkei doctor {partner}` tests each step of the connection"))
     };
     failed.iter().map(finding).collect()
 }
@@ -307,11 +307,11 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
     let mut found = Vec::new();
     if let Some(error) = site.following.standing(&facts.id).trouble {
         let severity = if error.kind() == Kind::Unavailable { Severity::Warning } else { Severity::Critical };
-        let words = format!("{} is not followed any more", facts.home);
+        let words = format!("{} is no longer followed", facts.home);
         found.push(Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR));
     }
     if let Some(error) = site.holding.shown(&facts.id, facts).trouble {
-        let words = "replicas that shall be here do not come";
+        let words = "required replicas do not arrive";
         let finding = Finding::of("replicas", name, Severity::Warning, &error).saying(words);
         found.push(finding.mended_by(format!("`renkei volume show {name}` says which")));
     }
@@ -339,7 +339,7 @@ fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
     let first = lost.first()?;
     let words = "what a site closed may be missing here";
     let finding = Finding::of("volume", volume, Severity::Warning, &lost_error(lost)).saying(words);
-    Some(finding.mended_by(format!("`renkei doctor {first}` tests each step of the way to it")))
+    Some(finding.mended_by(format!("`renkei doctor {first}` tests each step of the connection to it")))
 }
 
 /// At the home: sites that follow a volume and do not ask any more, or never have all.
@@ -361,15 +361,14 @@ fn behind_finding(volume: &str, follower: &SiteName) -> Finding {
     let error = Error::new(Code::NoProgress, "follow", volume, cause);
     let name = format!("{volume} at {follower}");
     Finding::of("follower", &name, Severity::Warning, &error).mended_by(format!(
-        "see to the PoP of {follower} (`renkei doctor {follower}`); if it follows no more: `renkei volume revoke {volume} \
-         {follower}`"
+        "check the PoP of {follower} (`renkei doctor {follower}`); if it no longer follows: `renkei volume revoke {volume} {follower}`"
     ))
 }
 
 /// A catalogue that cannot be used, and transfers that were tried and wait.
 fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     if let Some(error) = site.queue.trouble() {
-        let words = "the queue stands: nothing new is started";
+        let words = "the queue is stopped: no transfer is started";
         return vec![Finding::of("queue", "", Severity::Critical, &error).saying(words)];
     }
     let Ok(catalogue) = site.queue.catalogue() else { return Vec::new() };

@@ -233,7 +233,7 @@ impl Fetching {
                         Code::SourceChanged,
                         "open",
                         path,
-                        format!("it is no file at {site} any more"),
+                        format!("it is no longer a file at {site}"),
                     ));
                 };
                 let stamp = if stamp.may_be(&expected) { expected } else { stamp };

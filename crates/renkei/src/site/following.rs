@@ -159,7 +159,7 @@ fn keep_following(site: &Weak<Site>, name: &str, facts: &Facts) {
     if let Some(here) = site.upgrade()
         && let Err(error) = begin_writing(&here, name, facts)
     {
-        tracing::warn!(volume = name, %error, "changes made here are not handed in");
+        tracing::warn!(volume = name, %error, "local changes are not submitted to the home");
     }
     while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
         let mut heard = false;

@@ -92,7 +92,7 @@ impl Site {
         }
         if let Err(error) = self.note_given_up(row) {
             let transfer = hex_id(&row.id);
-            tracing::warn!(transfer, %error, "what had arrived stays for a week");
+            tracing::warn!(transfer, %error, "partial data is kept for a week");
         }
         self.giving_up.ring();
     }
@@ -135,14 +135,14 @@ impl Site {
             });
             match told {
                 Ok(()) => {
-                    tracing::info!(target: "audit", transfer, to = %given.to, "given up, and its room freed")
+                    tracing::info!(target: "audit", transfer, to = %given.to, "cancelled, and its space freed")
                 }
                 Err(error) if is_for_later(&error, &given) => {
-                    tracing::debug!(transfer, %error, "given up, and not told yet");
+                    tracing::debug!(transfer, %error, "cancelled, the destination is not informed yet");
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(transfer, to = %given.to, %error, "given up; what had arrived stays for a week");
+                    tracing::warn!(transfer, to = %given.to, %error, "cancelled; partial data is kept for a week");
                 }
             }
             lock(&self.giving_up.credentials).remove(&given.transfer);

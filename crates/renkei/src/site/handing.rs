@@ -45,7 +45,7 @@ pub(super) fn hand_in(site: &Weak<Site>, name: &str, facts: &Facts) {
             Err(error) => {
                 pending.on_unheard();
                 let refused = error.code == Code::NotAllowed;
-                tracing::info!(volume = name, home = %facts.home, %error, "changes are not handed in");
+                tracing::info!(volume = name, home = %facts.home, %error, "changes are not submitted");
                 drop(here);
                 let wait = if refused { AGAIN_AFTER.1 } else { pause };
                 if refused && let Some(enlisted) = pending.enlisted() {

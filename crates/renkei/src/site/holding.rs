@@ -118,7 +118,7 @@ impl Holding {
         let volumes = self.lock();
         let run = volumes.get(id).and_then(|state| state.run.as_ref());
         if let Some(run) = run.filter(|run| run.stop.stopped().is_none() && !run.stop.is_same(to)) {
-            let cause = "somebody asked for other files; it goes on after that";
+            let cause = "another request has priority; the transfer resumes afterwards";
             stop_soon(run.stop.clone(), Error::new(Code::Cancelled, "hold", "volume", cause));
         }
     }

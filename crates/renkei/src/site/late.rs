@@ -166,7 +166,11 @@ fn show(tree: &VolumeTree, late: &VolumeTree, origin: Origin, plain: Plain<'_>) 
     let (plain, count) = (plain.clone(), left.len());
     let moved = account.spawn("replicas", move || move_all(&plain, &left))?;
     let moved = moved.join().expect("a panic aborts the process");
-    tracing::info!(replicas = count, moved = moved.len(), "plain files follow a tree that came anew");
+    tracing::info!(
+        replicas = count,
+        moved = moved.len(),
+        "plain files follow a tree that was received again"
+    );
     tree.set_held(&moved)
 }
 
@@ -245,7 +249,7 @@ fn rename(plain: &LocalStore, left: &Left, to: &RelPath) -> Result<Held, Error> 
     let (from_dir, from_name) = dir_of(plain, &left.from)?;
     let stamp = stamp_of(plain, &left.from)?;
     if stamp != left.held.stamp {
-        return Err(Error::new(Code::SourceChanged, "rename", &left.from, "somebody changed the plain file"));
+        return Err(Error::new(Code::SourceChanged, "rename", &left.from, "the plain file was changed"));
     }
     let (parent, to_name) = to.split().ok_or_else(|| Error::new(Code::IsADirectory, "rename", to, ""))?;
     let to_dir = make_dirs(&plain.root()?, &RelPath::parse(parent)?)?;
@@ -257,7 +261,7 @@ fn stamp_of(plain: &LocalStore, path: &RelPath) -> Result<Stamp, Error> {
     let (dir, name) = dir_of(plain, path)?;
     match dir.entry(name, Detail::Basic)?.0.kind {
         EntryKind::File { stamp, .. } => Ok(stamp),
-        _ => Err(Error::new(Code::SourceChanged, "look at", path, "it is no file any more")),
+        _ => Err(Error::new(Code::SourceChanged, "look at", path, "it is no longer a file")),
     }
 }
 

@@ -77,12 +77,12 @@ impl Site {
 fn became(tree: &VolumeTree, id: NodeId, version: u64, repair: bool) -> Result<&'static str, Error> {
     let held = tree.held(id)?;
     Ok(match held {
-        Some(held) if held.version == version && repair => "it came anew from another site",
+        Some(held) if held.version == version && repair => "it was fetched again from another site",
         Some(held) if held.expected(version).is_none() => {
             "its digest is not known, so nothing can be put in its place"
         }
-        _ if repair => "no other site gave it; it stays as it is and is given out no more",
-        _ => "it is given out no more, and comes from a site that holds it",
+        _ if repair => "no other site sent it; it is left unchanged and no longer served",
+        _ => "it is no longer served, and comes from a site that holds it",
     })
 }
 
@@ -103,7 +103,7 @@ pub(super) fn judge(
             Err(error) if error.code == Code::Cancelled => Err(error),
             _ if is_other(tree, plain, found)? => Ok((Verdict::NotHeld, None)),
             Ok(_) => {
-                let cause = "it was found wrong before";
+                let cause = "it was found corrupt before";
                 let error = Error::new(Code::DigestMismatch, "verify", &found.path, cause);
                 Ok((Verdict::Wrong(error, Some(expected)), None))
             }

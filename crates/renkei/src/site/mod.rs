@@ -303,7 +303,7 @@ impl Site {
     fn note_unusable(&self, mark: Mark, error: Error) {
         let mut last = self.unusable();
         if last.as_ref().is_none_or(|last| last.mark != mark || last.error != error) {
-            tracing::error!(%error, "a changed file cannot be used; the last good state stays");
+            tracing::error!(%error, "a changed configuration file is invalid; the previous state stays in force");
         }
         *last = Some(Unusable { mark, error, tried: Instant::now() });
     }

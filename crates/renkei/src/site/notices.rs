@@ -28,7 +28,7 @@ pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
         let told = site.tell_ends();
         site.workers.note("notices", told.as_ref().err().cloned());
         if let Err(error) = told {
-            tracing::debug!(%error, "ends of transfers are told later");
+            tracing::debug!(%error, "notifications of ended transfers are delayed");
         }
     })
 }
@@ -58,7 +58,7 @@ impl Site {
             let transfer = hex_id(&notice.id);
             let next_ms = match self.tell_end(&notice) {
                 Ok(()) => {
-                    tracing::info!(transfer, address = notice.address, "its end was told");
+                    tracing::info!(transfer, address = notice.address, "the notification was sent");
                     None
                 }
                 Err(cause) => {
@@ -69,7 +69,7 @@ impl Site {
                         address = notice.address,
                         cause,
                         given_up,
-                        "its end was not told"
+                        "the notification was not sent"
                     );
                     next_ms
                 }

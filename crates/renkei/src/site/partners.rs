@@ -113,7 +113,7 @@ impl Telling {
         let pause = failed.map_or(FIRST_PAUSE, |failed| (2 * failed.pause).min(MAX_PAUSE));
         match tell(site, now, partner, text) {
             Ok(_) => {
-                tracing::info!(target: "audit", site = %partner, "told the site's new card");
+                tracing::info!(target: "audit", site = %partner, "sent the site's new card");
                 self.failed.remove(partner);
                 true
             }
@@ -121,7 +121,7 @@ impl Telling {
                 let remedy =
                     format!("or by hand: `renkei trust export` here, `renkei trust add` at {partner}");
                 let again_in_s = pause.as_secs();
-                tracing::warn!(site = %partner, %error, again_in_s, remedy, "a partner is not told the new card yet");
+                tracing::warn!(site = %partner, %error, again_in_s, remedy, "a partner has not received the new card yet");
                 self.failed.insert(partner.clone(), Failed { at: Instant::now(), pause, error });
                 false
             }
@@ -132,7 +132,7 @@ impl Telling {
         let waiting = self.waiting.iter().map(ToString::to_string);
         let lines: Vec<String> = self.card.iter().cloned().chain(waiting).collect();
         if let Err(error) = write_file(&self.home.told_file(), (lines.join("\n") + "\n").as_bytes(), 0o600) {
-            tracing::warn!(%error, "what partners were told is not kept");
+            tracing::warn!(%error, "the list of informed partners is not stored");
         }
     }
 }
@@ -175,11 +175,11 @@ impl Site {
     pub fn take_card(&self, proof: &Proof, text: &str) -> Result<(), Error> {
         let refused = |cause: String| Error::new(Code::NotAllowed, "take site card", &proof.principal, cause);
         let Principal::Host(site) = &proof.principal else {
-            return Err(refused("a PoP tells the card of its site".into()));
+            return Err(refused("a PoP sends only the card of its own site".into()));
         };
         let card = without_list(&SiteCard::parse(text)?);
         if card.site != *site || *site == self.name() {
-            return Err(violation("card", format_args!("{site} told the card of {}", card.site)));
+            return Err(violation("card", format_args!("{site} sent the card of {}", card.site)));
         }
         let mut trust = Trust::load(self.home())?;
         let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");

@@ -81,8 +81,10 @@ impl Came {
         let noted = noted.get(&path_key(path)).copied();
         match (came, content.digest.or(noted)) {
             (Some(came), Some(known)) if came != known => {
-                let cause =
-                    format!("what {} sent is not what was written: a disk gives other bytes", self.from);
+                let cause = format!(
+                    "the data from {} differs from the data written: a disk returns other bytes",
+                    self.from
+                );
                 Err(Error::new(Code::DigestMismatch, "replicate", path, cause))
             }
             _ => Ok(came.or(content.digest)),
@@ -321,7 +323,7 @@ impl Site {
         let trace = Trace::begin(Some(from.clone()));
         let judge = move |now: &Arc<Snapshot>| match now.volumes.get(&name) {
             Some(facts) if facts.id == id => now.trust.endpoints(&from).map(drop),
-            _ => Err(Error::new(Code::VolumeUnknown, "replicate", &name, "it is not here any more")),
+            _ => Err(Error::new(Code::VolumeUnknown, "replicate", &name, "it no longer exists here")),
         };
         Running { judge: Arc::new(judge), trace, ..entry }
     }

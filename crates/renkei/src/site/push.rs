@@ -49,8 +49,8 @@ pub enum Leave<'a> {
 fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
     let cause = match peer {
         Principal::Host(site) if site == user.site() && user.user_name().is_some() => return Ok(()),
-        Principal::Host(site) => format!("the PoP of {site} speaks for the users of {site} alone"),
-        Principal::User { .. } | Principal::Agent { .. } => "only a PoP speaks for others".into(),
+        Principal::Host(site) => format!("the PoP of {site} may act only for the users of {site}"),
+        Principal::User { .. } | Principal::Agent { .. } => "only a PoP may act for others".into(),
     };
     Err(Error::new(Code::NotAllowed, "speak for", user, cause))
 }
@@ -241,7 +241,7 @@ impl Site {
                 Err(refused)
             }
             Err(error) => {
-                tracing::info!(%error, "a kept connection is of no use, dialling anew");
+                tracing::info!(%error, "a kept connection is unusable, connecting again");
                 Ok(None)
             }
         }

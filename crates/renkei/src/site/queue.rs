@@ -206,7 +206,7 @@ pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
             Ok(submission)
         }
         _ => {
-            let cause = "it was handed in to another version of renkei";
+            let cause = "it was submitted to another version of renkei";
             Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
         }
     }
@@ -499,7 +499,7 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
             refused(Code::TransferUnknown, format!("it shall wait for {}", hex_id(&other)))
         }
         Put::Abandoned(other) => {
-            refused(Code::DependencyFailed, format!("{} was given up already", hex_id(&other)))
+            refused(Code::DependencyFailed, format!("{} has already failed or was cancelled", hex_id(&other)))
         }
     }
 }

@@ -160,7 +160,7 @@ impl Site {
                 true => note_restored(&tree)?,
                 false => Lineage::restored(&tree, fresh_id()?)?,
             }
-            tracing::info!(target: "audit", volume = name, "goes on after a restore");
+            tracing::info!(target: "audit", volume = name, "continues after a restore");
         }
         std::fs::remove_file(&marker).map_err(|error| crate::home::file_error("remove", &marker, &error))
     }
@@ -178,6 +178,6 @@ fn tell(name: &str, report: &Reconciled) {
         removed = removed.count,
         lost = lost.count,
         aside = aside.count,
-        "the copy goes on with the home's log of now"
+        "the copy continues with the home's present log"
     );
 }

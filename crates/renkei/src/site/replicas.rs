@@ -238,7 +238,7 @@ impl Site {
             }
         }
         let only_here = self.not_kept(copy, &versions).unwrap_or_else(|error| {
-            tracing::info!(%error, "what was written here and is wrong stays");
+            tracing::info!(%error, "a corrupt file that was written here is kept");
             versions.iter().map(|(id, _)| *id).collect()
         });
         own.retain(|(found, _)| !only_here.contains(&found.id));
@@ -299,7 +299,12 @@ pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &Facts) -> Result<Arc<dy
 }
 
 pub(super) fn no_volume(place: &Place) -> Error {
-    Error::new(Code::VolumeUnknown, "look up volume", &place.storage, "")
+    Error::new(
+        Code::VolumeUnknown,
+        "look up volume",
+        &place.storage,
+        "replicas are those of volumes; this is a storage or does not exist",
+    )
 }
 
 impl Copy {
@@ -456,7 +461,7 @@ fn adopt_each(
             Ok(held) => adopted.push((found.id, Some(held))),
             Err(error) if error.code == Code::Cancelled => return Err(error),
             Err(error) => {
-                tracing::warn!(%path, %error, "what was wrong could not be mended");
+                tracing::warn!(%path, %error, "a corrupt file could not be repaired");
                 drop_if_wrong(plain, path, &error);
                 left.push((path.clone(), *digest));
             }
@@ -487,7 +492,8 @@ fn with_digest(
         None => check(plain, &Checked { path, held: &held, stop })?.0,
     };
     if has != digest {
-        let cause = "what came has other bytes than the file had: it is wrong where it came from, too";
+        let cause =
+            "the received data differs from the file's digest: the replica at the source is corrupt too";
         return Err(Error::new(Code::DigestMismatch, "repair", path, cause));
     }
     Ok(Held { digest: Some(digest), ..held })
@@ -603,10 +609,12 @@ pub(super) fn each_page(
 fn with_fates(mut tally: Tally, wrong: &BTreeSet<RelPath>, left: &BTreeSet<RelPath>, repair: bool) -> Tally {
     for failure in &mut tally.failures {
         let became = match (wrong.contains(&failure.path), left.contains(&failure.path)) {
-            (false, _) => "no other site has this content, so it stays as it is; mend it from a backup",
-            (true, false) => "it came anew from another site",
-            (true, true) if repair => "no site gave it; `renkei where` tells which have it",
-            (true, true) => "it is given out no more",
+            (false, _) => {
+                "no other site has a replica, so the file is left unchanged; restore it from a backup"
+            }
+            (true, false) => "it was fetched again from another site",
+            (true, true) if repair => "no site sent it; `renkei where` shows which sites have it",
+            (true, true) => "it is no longer served",
         };
         failure.error = found_wrong(&failure.error, became);
     }
@@ -620,7 +628,7 @@ pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
         code => code,
     };
     let what = match error.code {
-        Code::PathNotFound | Code::NotADirectory => "its plain file is not there any more",
+        Code::PathNotFound | Code::NotADirectory => "its plain file no longer exists",
         _ => error.cause.as_str(),
     };
     Error { code, cause: format!("{what}; {became}"), ..error.clone() }
@@ -638,7 +646,7 @@ fn adopt(plain: &LocalStore, found: &Found, came: &Came) -> Result<Held, Error> 
             Ok(Held { version: found.content.version, stamp, digest })
         }
         _ => {
-            let cause = "it changed at its home meanwhile; replicate it again";
+            let cause = "it has changed at its home; replicate it again";
             Err(Error::new(Code::SourceChanged, "replicate", &found.path, cause))
         }
     }
@@ -656,7 +664,7 @@ fn verify_below(
     each_file(tree, path, &mut |found| match verify_one(tree, &found, stop, &check)? {
         Verdict::NotHeld => match tree.held(found.id)?.filter(|held| held.is_lost(found.content.version)) {
             Some(held) => {
-                let cause = "it was found missing or wrong before, and has not come anew";
+                let cause = "it was found missing or corrupt before, and has not been fetched again";
                 tally.fail(&found.path, Error::new(Code::ReplicaWrong, "verify", &found.path, cause));
                 on_wrong(&found, held.digest)
             }
@@ -707,7 +715,7 @@ pub(super) fn verify_one(
             return Ok(Verdict::Good);
         }
         Ok(_) => {
-            let cause = "the disk gives other bytes than it took";
+            let cause = "the disk returns other bytes than were written";
             Error::new(Code::DigestMismatch, "verify", &found.path, cause)
         }
         Err(error) if error.code == Code::Cancelled => return Err(error),
@@ -717,7 +725,7 @@ pub(super) fn verify_one(
         // It was written anew, or went, while it was read.
         return Ok(Verdict::NotHeld);
     }
-    tracing::warn!(path = %found.path, "a plain file of a volume is wrong");
+    tracing::warn!(path = %found.path, "a plain file of a volume is corrupt");
     Ok(Verdict::Wrong(error, known))
 }
 
@@ -762,7 +770,7 @@ pub(super) fn check_through(
     let facts = |stamp: &Stamp| (stamp.size, stamp.mtime, stamp.ino);
     let stamp = file.stamp()?;
     if facts(&stamp) != facts(&checked.held.stamp) {
-        let cause = "somebody changed the plain file";
+        let cause = "the plain file was changed";
         return Err(Error::new(Code::DigestMismatch, "verify", checked.path, cause));
     }
     let digest = checksum(&*file, Algorithm::Blake3, checked.stop)?;

@@ -56,15 +56,15 @@ impl Site {
     fn tell_list(&self, now: &Snapshot, to: SiteName, list: Vec<u8>) {
         let dialler = match self.dialler(now) {
             Ok(dialler) => dialler,
-            Err(error) => return tracing::warn!(%error, "a revocation list is not told"),
+            Err(error) => return tracing::warn!(%error, "a revocation list is not distributed"),
         };
         let card = now.trust.own_card().map(|card| without_list(card).to_text()).unwrap_or_default();
         let tell = move || match tell(&dialler, &to, &list, &card) {
-            Ok(()) => tracing::info!(target: "audit", site = %to, "told what was revoked"),
-            Err(error) => tracing::warn!(%error, "a revocation list was not told"),
+            Ok(()) => tracing::info!(target: "audit", site = %to, "distributed the revocation list"),
+            Err(error) => tracing::warn!(%error, "a revocation list was not distributed"),
         };
         if let Err(error) = std::thread::Builder::new().name("revoked".into()).spawn(tell) {
-            tracing::warn!(%error, "no thread to tell a revocation list");
+            tracing::warn!(%error, "no thread to distribute a revocation list");
         }
     }
 
@@ -74,7 +74,7 @@ impl Site {
     /// `NotAllowed` from anybody else, `BadCertificate` if the site's authority did not sign it.
     pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
         let Principal::Host(site) = &proof.principal else {
-            let cause = "a PoP tells what its site revoked";
+            let cause = "a PoP distributes only the revocation list of its own site";
             return Err(Error::new(Code::NotAllowed, "take revocation list", &proof.principal, cause));
         };
         if Trust::load(self.home())?.merge_crl(site, list)? {
@@ -104,7 +104,7 @@ fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(),
                     dialler.connect(to).and_then(|mut session| session.ask(Request::TakeCard(card.into())));
                 tracing::debug!(?taken, "a site is told the card before the list");
             }
-            Err(error) => tracing::debug!(%error, "a revocation list is told again"),
+            Err(error) => tracing::debug!(%error, "a revocation list is distributed again"),
         }
         std::thread::sleep(pause);
         pause *= 2;

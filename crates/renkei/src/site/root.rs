@@ -161,9 +161,9 @@ impl Root {
         match (before, found) {
             (Ok(_), Err(error)) => tracing::error!(%error, storage, "the storage is stopped"),
             (Err(before), Err(error)) if before.code != error.code => {
-                tracing::error!(%error, storage, "the storage stays stopped");
+                tracing::error!(%error, storage, "the storage remains stopped");
             }
-            (Err(_), Ok(_)) => tracing::info!(storage, %path, "the storage is there and goes on"),
+            (Err(_), Ok(_)) => tracing::info!(storage, %path, "the storage is available again"),
             (Ok(before), Ok(found)) if *before != found.at => {
                 tracing::warn!(storage, %path, "another directory with the storage's marker is there and taken");
             }

@@ -121,7 +121,7 @@ impl Transfers {
             let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
             let (left, wait) = waited.expect("no thread panics while it holds the lock");
             if wait.timed_out() {
-                return Err(refused(Code::TransferBusy, "the older run goes on"));
+                return Err(refused(Code::TransferBusy, "the older run continues"));
             }
             all = left;
         }

@@ -114,7 +114,7 @@ fn is_for_mounts(request: &Request) -> bool {
 fn check(scope: &Scope, request: &Request) -> Result<(), String> {
     let has = |site: &SiteName, right| match scope.names(site, right) {
         true => Ok(()),
-        false => Err(format!("{site} has no such part in the transfer")),
+        false => Err(format!("{site} has no such role in the transfer")),
     };
     match request {
         Request::Whoami

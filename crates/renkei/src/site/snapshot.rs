@@ -160,7 +160,7 @@ impl Snapshot {
         for (name, root) in self.storages.iter().filter(|(name, _)| !fresh.storages.contains_key(*name)) {
             root.close(fresh.removed(name));
             if let Err(error) = storage_identity::forget(home, name) {
-                tracing::warn!(%error, name, "what was recorded of a removed storage stays");
+                tracing::warn!(%error, name, "the record of a removed storage could not be removed");
             }
         }
     }

@@ -64,7 +64,7 @@ pub(super) struct Tried(Vec<(SiteName, Error)>);
 impl Tried {
     /// A site did not give it.
     pub(super) fn note(&mut self, site: &SiteName, error: Error) {
-        tracing::debug!(%site, %error, "content does not come from a site");
+        tracing::debug!(%site, %error, "content does not arrive from a site");
         self.0.push((site.clone(), error));
     }
 
@@ -192,11 +192,11 @@ impl Anywhere {
         while let Some(site) = state.1.pop_front() {
             match self.fetching.open_at(&wish, &site, false) {
                 Ok(file) => {
-                    tracing::info!(path = %self.path, %site, %failed, "reading goes on at another site");
+                    tracing::info!(path = %self.path, %site, %failed, "reading continues at another site");
                     state.0 = Arc::from(file);
                     return Ok(());
                 }
-                Err(error) => tracing::debug!(%site, %error, "reading does not go on there"),
+                Err(error) => tracing::debug!(%site, %error, "reading cannot continue there"),
             }
         }
         Err(failed)

@@ -102,7 +102,7 @@ pub(super) fn mark_again(home: &Home, name: &str, storage: &Storage, store: &Loc
         tracing::warn!(
             storage = name,
             is_written = written.is_some(),
-            "somebody removed {STORAGE} from the storage"
+            "{STORAGE} was removed from the storage"
         );
     }
 }
@@ -179,7 +179,7 @@ impl StorageIdentity {
     fn of(store: &LocalStore, storage: &Storage) -> Result<Self, Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fingerprint = store.fingerprint().unwrap_or_else(|error| {
-            tracing::debug!(%error, path = %storage.path.display(), "the file system tells nothing of itself");
+            tracing::debug!(%error, path = %storage.path.display(), "the file system has no identifier");
             Fingerprint::default()
         });
         Ok(StorageIdentity {

@@ -193,7 +193,7 @@ impl Waiting<'_> {
             match self.joined.recv_timeout(LOOK_EVERY) {
                 Ok(stream) => return Ok(stream),
                 Err(_) if Instant::now() > deadline => {
-                    let cause = format!("they did not come within {} s", JOIN_WITHIN.as_secs());
+                    let cause = format!("they did not arrive within {} s", JOIN_WITHIN.as_secs());
                     return Err(Error::new(Code::Stalled, "join", "data streams", cause));
                 }
                 Err(_) if socket::is_left(control) => {

@@ -62,7 +62,7 @@ impl Site {
         let refused = |cause: &str| Err(Error::new(Code::NotAllowed, "give up", &proof.principal, cause));
         let (Principal::Host(site), Wish::GiveUp { transfer, owner }) = (&proof.principal, &about.what)
         else {
-            return refused("a PoP gives up transfers of its users, and sees nothing else of them");
+            return refused("a PoP may cancel transfers of its users and nothing else");
         };
         match Principal::parse(owner) {
             Ok(user) if user.user_name().is_some() && user.site() == site => {
@@ -75,7 +75,7 @@ impl Site {
     /// Ends a transfer that its owner gave up, if it runs here, and removes what of it is here.
     pub(super) fn give_up_here(&self, transfer: &TransferId, owner: &str) -> Result<UnfinishedReply, Error> {
         let id = hex(transfer);
-        let error = Error::new(Code::Cancelled, "receive", &id, "its owner gave it up");
+        let error = Error::new(Code::Cancelled, "receive", &id, "cancelled by its owner");
         self.transfers.stop_of(&id, Some(owner), &error);
         let all = left(&self.home().journal_dir(), false)?;
         let is_meant = |left: &Left| {
@@ -84,7 +84,7 @@ impl Site {
         let meant: Vec<Left> = all.into_iter().filter(is_meant).collect();
         for left in &meant {
             let removed = self.drop_when_let_go(&left.path)?;
-            tracing::info!(target: "audit", transfer = id, owner, removed, "given up: what had arrived was removed");
+            tracing::info!(target: "audit", transfer = id, owner, removed, "cancelled: partial data was removed");
         }
         Ok(UnfinishedReply { listed: meant.into_iter().map(|left| left.told).collect(), dropped: true })
     }

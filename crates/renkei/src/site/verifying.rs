@@ -289,7 +289,7 @@ impl Pass {
     }
 
     fn on_wrong(&mut self, found: &Found, error: Error, known: Option<[u8; 32]>) -> Result<(), Error> {
-        tracing::warn!(target: "audit", volume = self.name, path = %found.path, %error, "a file is wrong");
+        tracing::warn!(target: "audit", volume = self.name, path = %found.path, %error, "a file is corrupt");
         self.course.wrong_files += 1;
         if self.course.wrong.len() < MAX_LISTED {
             self.course.wrong.push((found.path.clone(), error));
@@ -317,7 +317,7 @@ impl Pass {
         let (name, facts) = (self.name.clone(), self.facts.clone());
         spawn("repair", move || {
             if let Err(error) = site.repair_in_background(&name, &facts, &wrong) {
-                tracing::warn!(volume = name, %error, "wrong replicas could not be brought anew");
+                tracing::warn!(volume = name, %error, "corrupt replicas could not be fetched again");
             }
             // What must be held is looked for again, whatever became of it.
             site.holding.look_again(&facts.id);

@@ -79,7 +79,8 @@ fn open_below(root: &Path) -> usize {
 }
 
 fn was_exchanged(storage: &str) -> Error {
-    let cause = "another directory took its place while the transfer ran; go on in that one";
+    let cause =
+        "the directory was replaced while the transfer ran; run the same command to continue in the new one";
     Error::new(Code::StorageChanged, "work in storage", storage, cause)
 }
 

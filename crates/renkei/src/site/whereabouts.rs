@@ -138,6 +138,6 @@ fn of_sister<'s>(snapshot: &'s Snapshot, principal: &Principal, id: VolumeId) ->
     if is_sister(principal, snapshot, name, facts) {
         return Ok(facts);
     }
-    let cause = "only its home and sites that follow it are told";
+    let cause = "only its home and its followers may ask";
     Err(Error::new(Code::NotAllowed, "tell what is held", principal, cause))
 }

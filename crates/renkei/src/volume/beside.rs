@@ -98,7 +98,7 @@ impl Compare {
             let effects = by_number.get(number).and_then(|record| record.outcome.as_ref().ok());
             let name = effects.and_then(|effects| effects.names.iter().find(|(_, id)| id.is_some()));
             let Some(((spot, _), (dir, old))) = name.zip(self.plain_of(path)) else { continue };
-            tracing::info!(%path, name = ?String::from_utf8_lossy(&spot.name.0), "both contents stay");
+            tracing::info!(%path, name = ?String::from_utf8_lossy(&spot.name.0), "both versions were kept");
             if let Err(error) = dir.rename_no_replace(&old, &*dir, &spot.name.0) {
                 self.tally.fail(path, &error);
             }

@@ -38,7 +38,7 @@ impl DirectoryClaim {
     fn text(&self) -> String {
         let fields = toml::to_string(self).expect("a claim is plain data");
         format!(
-            "# The files here are those of a volume of renkei, kept by this site: please leave this here.\n{fields}"
+            "# The files here belong to a volume of renkei, kept by this site: do not remove this file.\n{fields}"
         )
     }
 
@@ -107,7 +107,7 @@ fn found_in(plain: &LocalStore, at: &str) -> Result<Option<DirectoryClaim>, Erro
         Err(error) if error.kind() == ErrorKind::InvalidData => DirectoryClaim::parse("", at).map(Some),
         // The PoP may not look.
         Err(error) => {
-            tracing::debug!(%error, at, "whether the directory is another volume's cannot be told");
+            tracing::debug!(%error, at, "it cannot be determined whether the directory belongs to another volume");
             Ok(None)
         }
     }
@@ -147,7 +147,7 @@ pub fn release(folder: &Path, own: &DirectoryClaim) {
     if is_own(&store, own).is_ok_and(|is_own| is_own)
         && let Err(error) = store.remove_marker(VOLUME)
     {
-        tracing::warn!(%error, folder = %folder.display(), "the marker of the volume stays");
+        tracing::warn!(%error, folder = %folder.display(), "the marker of the volume could not be removed");
     }
 }
 

@@ -115,7 +115,7 @@ impl Followed {
     }
 
     pub(super) fn node(&self, id: NodeId, path: &RelPath) -> Result<Node, Error> {
-        let gone = || Error::new(Code::PathNotFound, "open", path, "removed meanwhile");
+        let gone = || Error::new(Code::PathNotFound, "open", path, "removed since");
         self.pending.node(id)?.ok_or_else(gone)
     }
 
@@ -150,7 +150,14 @@ impl Store for FollowedStore {
         let (mut id, mut links, mut real) = (ROOT, 0, RelPath::root());
         while let Some(name) = todo.pop() {
             if name == b".." {
-                let outside = || Error::new(Code::OutsideStorage, "open directory", path, "a link leads out");
+                let outside = || {
+                    Error::new(
+                        Code::OutsideStorage,
+                        "open directory",
+                        path,
+                        "a symbolic link leads out of the volume",
+                    )
+                };
                 id = self.0.parent(id).ok_or_else(outside)?;
                 real = real.parent().ok_or_else(outside)?;
                 continue;
@@ -160,7 +167,12 @@ impl Store for FollowedStore {
                 Kind::Dir { .. } => (id, real) = (child, real.child(&name)?),
                 Kind::File(_) | Kind::Merged { .. } => return Err(not_a_directory(path, b"")),
                 Kind::Symlink { target } if target.starts_with(b"/") => {
-                    return Err(Error::new(Code::OutsideStorage, "open directory", path, "a link leads out"));
+                    return Err(Error::new(
+                        Code::OutsideStorage,
+                        "open directory",
+                        path,
+                        "a symbolic link leads out of the volume",
+                    ));
                 }
                 Kind::Symlink { target } => {
                     links += 1;

@@ -52,7 +52,7 @@ pub fn number_follower(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Err
         return Ok(*origin);
     }
     let last = known.values().map(|origin| origin.0).max().unwrap_or(0);
-    let full = || Error::new(Code::TooManyEntries, "follow", site, "no more sites can follow");
+    let full = || Error::new(Code::TooManyEntries, "follow", site, "the limit of followers is reached");
     let origin = last.checked_add(1).map(Origin).filter(|origin| *origin != Origin::HOME).ok_or_else(full)?;
     known.insert(site.clone(), origin);
     tree.set_note(FOLLOWERS, &encode(&known))?;

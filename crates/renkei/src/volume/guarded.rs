@@ -37,7 +37,7 @@ impl Guarded {
         let _turn = self.pending.turn();
         let path = to_dir.path().child(to)?;
         if self.is_written_here(&path)? {
-            let cause = "it was written here meanwhile";
+            let cause = "it has been written here since";
             return Err(Error::new(Code::SourceChanged, "replicate", path, cause));
         }
         put(to_dir)

@@ -1,7 +1,7 @@
 //! Which log a volume has: its incarnation at the home, and how a follower tells that it has followed another one.
 //!
 //! A home that was restored from a backup, or lost its tree, goes on with a log whose records are others than those that were
-//! followed. Each log has an incarnation: a number that is drawn when it is begun and when it goes on after a restore, with the
+//! followed. Each log has an incarnation: a number that is drawn when it is begun and when it continues after a restore, with the
 //! record up to which it is the one before. A follower says with which incarnation it was, its last record and the digest of
 //! that record; the digest tells also of a restore that nobody announced.
 

@@ -549,7 +549,7 @@ fn unlink(plain: &LocalStore, moves: &[Move]) -> Vec<(NodeId, Stamp)> {
     for Move { from, to, .. } in moves.iter().filter(|moved| is_one(plain, &moved.from, &moved.to)) {
         let removed = dir_of(plain, from).and_then(|(dir, name)| dir.remove_file(name));
         if let Err(error) = removed {
-            tracing::debug!(path = %from, %to, %error, "a plain file keeps its old name, too");
+            tracing::debug!(path = %from, %to, %error, "a plain file also keeps its old name");
         }
     }
     moves.iter().filter_map(|Move { id, to, .. }| Some(((*id)?, stamp_of(plain, to)?))).collect()

@@ -372,7 +372,7 @@ fn room_at<'p>(
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "rename", path, ""))?;
     let dir = make_dirs(&plain.root()?, &RelPath::parse(parent)?)?;
     if stat(plain, path).is_some_and(|(_, stamp)| known.contains(&stamp.ino)) {
-        return Err(Error::new(Code::PathExists, "rename", path, "what lies there could not make way"));
+        return Err(Error::new(Code::PathExists, "rename", path, "the existing entry could not be moved"));
     }
     match remove_tree(&*dir, name) {
         Err(error) if error.code != Code::PathNotFound => Err(error),

@@ -345,7 +345,7 @@ impl Keeper {
         }
         let plan = Plan::making(&self.tree, &self.compare.unplaced.iter().copied().collect());
         if let Err(error) = plan.and_then(|plan| self.do_it(plan, None)) {
-            tracing::warn!(volume = self.shared.name, %error, "directories are not made anew");
+            tracing::warn!(volume = self.shared.name, %error, "directories are not created again");
         }
     }
 }

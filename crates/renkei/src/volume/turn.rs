@@ -263,5 +263,5 @@ impl Turn<'_> {
 }
 
 fn unknown() -> Error {
-    Error::new(Code::VolumeUnknown, "change", "volume", "its home has not told this site its number yet")
+    Error::new(Code::VolumeUnknown, "change", "volume", "its home has not sent this site its number yet")
 }

@@ -136,7 +136,7 @@ impl VolumeDir {
         let wanted = Wanted { path: &path, id: away.id, content: &away.content, stamp: away.stamp };
         elsewhere.open(&wanted).map_err(|error| match away.is_wrong {
             true => {
-                let cause = format!("the disk here gives other bytes than it took; {}", error.cause);
+                let cause = format!("the disk here returns other bytes than were written; {}", error.cause);
                 Error { code: Code::DigestMismatch, cause, ..error }
             }
             false => error,

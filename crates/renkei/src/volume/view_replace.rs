@@ -97,12 +97,12 @@ impl VolumeDir {
                 renamed => {
                     renamed?;
                     let name = String::from_utf8_lossy(&beside).into_owned();
-                    tracing::info!(path = %shown_path(&to_dir.real, to), name, "both contents stay");
+                    tracing::info!(path = %shown_path(&to_dir.real, to), name, "both versions were kept");
                     return Ok(Replaced { beside: Some(beside), stamp: None });
                 }
             }
         }
-        let cause = "as are all names beside it";
+        let cause = "and so are all alternative names";
         Err(Error::new(Code::PathExists, "publish", shown_path(&to_dir.real, to), cause))
     }
 }

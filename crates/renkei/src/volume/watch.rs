@@ -68,7 +68,9 @@ impl Watch {
             Ok(number) => drop(self.dirs().insert(number, path.clone())),
             Err(Errno::NOSPC | Errno::NOMEM) => {
                 self.is_full.store(true, Ordering::Relaxed);
-                tracing::warn!("no more directories can be watched; raise fs.inotify.max_user_watches");
+                tracing::warn!(
+                    "the limit of watched directories is reached; raise fs.inotify.max_user_watches"
+                );
             }
             // Gone again, or not to be read: scans see what they can.
             Err(_) => {}

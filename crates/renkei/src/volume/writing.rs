@@ -183,11 +183,16 @@ impl FollowedDir {
         for count in 0..MAX_BESIDE {
             let Name(beside) = beside_name(&name, by, count);
             if self.volume.pending.child(&self.spot(&beside))?.is_none() {
-                tracing::info!(path = %self.path, name = ?String::from_utf8_lossy(&beside), "both contents stay");
+                tracing::info!(path = %self.path, name = ?String::from_utf8_lossy(&beside), "both versions were kept");
                 return Ok(Some(beside));
             }
         }
-        Err(Error::new(Code::PathExists, "publish", shown(&self.path, &name.0), "as are all names beside it"))
+        Err(Error::new(
+            Code::PathExists,
+            "publish",
+            shown(&self.path, &name.0),
+            "and so are all alternative names",
+        ))
     }
 
     /// Makes a directory.
@@ -282,7 +287,7 @@ impl FollowedDir {
         let made = turn.make(vec![change], Work::default(), |_| {
             // What else is in the plain directory is not the volume's, and stays.
             let removed = plain.map_or(Ok(()), |plain| plain.remove_dir(name));
-            removed.unwrap_or_else(|error| tracing::debug!(%error, "a plain directory stays"));
+            removed.unwrap_or_else(|error| tracing::debug!(%error, "a plain directory could not be removed"));
             Ok(())
         });
         made.map_err(|error| self.about("remove", name, error))

@@ -199,7 +199,7 @@ fn evil() -> (SiteCard, Authority, SocketAddr) {
     (card, authority, address)
 }
 
-/// A process that is ended when it is not wanted any more.
+/// A process that is ended when it is no longer needed.
 struct Running(Child);
 
 impl Drop for Running {

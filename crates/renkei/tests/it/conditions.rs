@@ -102,7 +102,7 @@ fn a_rejected_configuration_is_told_until_it_is_mended() {
     assert!(!health.contains("nonsense"), "strangers hear of no content: {health}");
     std::fs::write(&config, good).unwrap();
     goes(titech, "configuration", "");
-    assert!(titech.logged().contains("a condition is over"), "{}", titech.logged());
+    assert!(titech.logged().contains("condition cleared"), "{}", titech.logged());
 }
 
 #[test]

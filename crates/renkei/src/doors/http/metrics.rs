@@ -89,7 +89,7 @@ fn conditions(registry: &mut Registry, all: &[Condition]) {
         since.get_or_create(&labels).set(number(*since_unix));
     }
     registry.register("conditions", "What is not as it should be, by severity", counts);
-    let help = "Since when something is not as it should be, in seconds since 1970; gone when it is over";
+    let help = "Start of a condition, in seconds since 1970; removed when it is cleared";
     registry.register("condition_since_seconds", help, since);
 }
 
