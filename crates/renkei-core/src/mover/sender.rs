@@ -457,7 +457,7 @@ impl Sender {
             let told = self.summary.failures.iter_mut().chain(&mut self.untold);
             for failure in told.filter(|failure| failure.path == *dir && !failure.kept) {
                 let entries = if *count == 1 { "entry" } else { "entries" };
-                failure.error.cause = format!("{}; {count} {entries} in it not sent", failure.error.cause);
+                failure.error.cause = format!("{}; {count} {entries} in it not copied", failure.error.cause);
             }
         }
         (Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }, self.untold)
@@ -598,7 +598,7 @@ mod tests {
         assert!(sender.is_settled() && sender.is_handed_out());
         let summary = sender.finish(0);
         assert_eq!((summary.files, summary.failed, summary.failures.len()), (1, 1, 1));
-        assert_eq!(summary.failures[0].error.cause, "EACCES; 6 entries in it not sent");
+        assert_eq!(summary.failures[0].error.cause, "EACCES; 6 entries in it not copied");
     }
 
     #[test]

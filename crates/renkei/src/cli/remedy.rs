@@ -113,8 +113,15 @@ impl Reader {
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
             PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
+            NoSpace | QuotaExceeded if error.op == "write" => {
+                let place = quoted(&error.side);
+                let shows =
+                    if error.side == "client" { "`df`".into() } else { format!("`renkei df {place}`") };
+                Some(format!("free space ({shows} shows it), then run the same command again"))
+            }
             IsADirectory => directory(error),
-            UsageInvalid => misspelt(error).or_else(|| usage(error)),
+            UsageInvalid => misspelt(error).or_else(|| self.nearly_a_place(error)).or_else(|| usage(error)),
+            BadPath if error.op == "parse path" => misspelt(error).or_else(|| self.nearly_a_place(error)),
             BadPath => misspelt(error),
             MountBusy => Some(busy(error)),
             NotEmpty if error.op == "mount" => Some(
@@ -225,6 +232,23 @@ impl Reader {
             ),
         };
         Some(format!("{who}: `renkei volume grant {volume} {principal} {right}`"))
+    }
+
+    /// A local path that was most likely meant as a place at a site: `alice@kek:/data/x`, `kek:data`, `kek`.
+    fn nearly_a_place(&self, error: &Error) -> Option<String> {
+        if error.subject.starts_with(['/', '.', '-']) {
+            return None;
+        }
+        let (site, path) = error.subject.split_once([':', '/']).unwrap_or((&error.subject, ""));
+        let name = site.rsplit('@').next().unwrap_or(site);
+        let known = self.known.iter().any(|known| known == name);
+        let path = if path.is_empty() { "STORAGE/PATH" } else { path.trim_start_matches('/') };
+        known.then(|| {
+            format!(
+                "did you mean {}? A place at a site is written SITE:/STORAGE/PATH",
+                quoted(&format!("{name}:/{path}"))
+            )
+        })
     }
 
     fn unknown_site(&self, name: &str) -> Option<String> {
@@ -404,6 +428,20 @@ mod tests {
         assert!(meant(Code::SiteUnknown, "look up site", "kekk", "").unwrap().contains("did you mean kek?"));
         let verb = "unrecognized subcommand 'lss'; a similar subcommand exists: 'ls'; usage: renkei";
         assert!(meant(Code::UsageInvalid, "parse arguments", "", verb).unwrap().contains("`renkei ls`"));
+    }
+
+    #[test]
+    fn what_is_nearly_a_place_is_written_as_one() {
+        for (written, meant) in [
+            ("alice@kek:/data/x", "kek:/data/x"),
+            ("kek:data/x", "kek:/data/x"),
+            ("kek/data", "kek:/data"),
+            ("kek", "kek:/STORAGE/PATH"),
+        ] {
+            let told = reader().nearly_a_place(&error(Code::UsageInvalid, written, "")).unwrap();
+            assert!(told.starts_with(&format!("did you mean {meant}? ")), "{told}");
+        }
+        assert_eq!(reader().nearly_a_place(&error(Code::UsageInvalid, "./kek", "")), None);
     }
 
     #[test]

@@ -158,10 +158,10 @@ fn rows(from: &str, to: &Principal, ways: Vec<Tested>) -> Vec<Row> {
 /// Who dials whom, one hop each.
 fn hops(from: &str, to: &SiteName, way: &Way) -> Vec<String> {
     match way {
-        Way::Direct => vec![format!("{from} dials {to}")],
-        Way::Line => vec![format!("{to} dials {from} when it is called over its line")],
+        Way::Direct => vec![format!("{from} connects to {to}")],
+        Way::Line => vec![format!("{to} connects to {from} when called over its line")],
         Way::Through(relay) => {
-            vec![format!("{from} dials {relay}"), format!("{relay} passes on to {to}")]
+            vec![format!("{from} connects to {relay}"), format!("{relay} relays to {to}")]
         }
     }
 }
@@ -170,7 +170,7 @@ fn hops(from: &str, to: &SiteName, way: &Way) -> Vec<String> {
 fn last_hop(to: &Principal) -> Option<String> {
     match to {
         Principal::Agent { site, .. } => {
-            Some(format!("{} dials {site} when it is called over its line", named(to)))
+            Some(format!("{} connects to {site} when called over its line", named(to)))
         }
         _ => None,
     }
@@ -203,11 +203,11 @@ mod tests {
     #[test]
     fn hops_say_who_dials_whom() {
         let (kek, hub) = (SiteName::parse("kek").unwrap(), SiteName::parse("hub").unwrap());
-        assert_eq!(hops("titech", &kek, &Way::Direct), ["titech dials kek"]);
-        assert_eq!(hops("hub", &kek, &Way::Line), ["kek dials hub when it is called over its line"]);
-        assert_eq!(hops("titech", &kek, &Way::Through(hub)), ["titech dials hub", "hub passes on to kek"]);
+        assert_eq!(hops("titech", &kek, &Way::Direct), ["titech connects to kek"]);
+        assert_eq!(hops("hub", &kek, &Way::Line), ["kek connects to hub when called over its line"]);
+        assert_eq!(hops("titech", &kek, &Way::Through(hub)), ["titech connects to hub", "hub relays to kek"]);
         let agent = Principal::agent(&kek, "scratch").unwrap();
-        let last = "the agent of kek:/scratch dials kek when it is called over its line";
+        let last = "the agent of kek:/scratch connects to kek when called over its line";
         assert_eq!(last_hop(&agent).as_deref(), Some(last));
         assert_eq!(last_hop(&Principal::Host(kek)), None);
     }

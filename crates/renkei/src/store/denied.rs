@@ -32,7 +32,7 @@ pub fn refused(root: &dyn Dir, attempt: Attempt, paths: &[&RelPath], error: Erro
         Attempt::Read => unreadable(root, first, error),
         Attempt::Alter => {
             let seen = seen(root, first);
-            explained(error, "change it", seen)
+            explained(Error { op: "change".into(), ..error }, "change it", seen)
         }
         Attempt::Name => {
             let closed = paths.iter().find_map(|path| unwritable(root, path, &error));

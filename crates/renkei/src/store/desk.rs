@@ -608,14 +608,33 @@ impl Desk {
                 (Attempt::Name, vec![path.clone()])
             }
             Op::Remove(path) | Op::RemoveDir(path) => (Attempt::Name, vec![path.clone()]),
+            Op::Write { handle, .. } | Op::SetLen { handle, .. } | Op::Publish { handle, .. } => {
+                let handle = *handle;
+                return self.do_one(op, content).map_err(|error| match self.find(handle).as_deref() {
+                    Ok(Open::Draft(draft)) => {
+                        let path = draft.target().path.clone();
+                        self.by_final_name(&path, error)
+                    }
+                    _ => error,
+                });
+            }
             _ => return self.do_one(op, content),
         };
         self.do_one(op, content).map_err(|error| match self.store.dir(&self.path) {
             Ok(root) if error.code == Code::PermissionDenied => {
                 refused(&*root, attempt, &paths.iter().collect::<Vec<_>>(), error)
             }
-            _ => error,
+            _ => self.by_final_name(&paths[0], error),
         })
+    }
+
+    /// An error that never names the temporary file in which a new version is written.
+    fn by_final_name(&self, path: &RelPath, error: Error) -> Error {
+        let name = error.subject.rsplit('/').next().unwrap_or_default();
+        match self.path.join(path) {
+            Ok(path) if is_temp_name(name.as_bytes()) => Error { subject: path.to_string(), ..error },
+            _ => error,
+        }
     }
 
     fn do_one(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {

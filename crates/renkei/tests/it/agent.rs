@@ -368,8 +368,8 @@ fn two_sites_exchange_data_by_their_agents() {
     }
     let (_, route) = here.json(&["route", &left.place("one"), &right.place("x")]);
     let hops = &route["ways"][0]["hops"];
-    assert_eq!(hops[0], "the agent of titech:/scratch dials kek", "{route}");
-    assert_eq!(hops[1], "the agent of kek:/scratch dials kek when it is called over its line", "{route}");
+    assert_eq!(hops[0], "the agent of titech:/scratch connects to kek", "{route}");
+    assert_eq!(hops[1], "the agent of kek:/scratch connects to kek when called over its line", "{route}");
     // Through both PoPs: agent, PoP, PoP, agent.
     left.options = vec!["--through-pop"];
     left.restart();

@@ -490,3 +490,22 @@ fn not_logged_in_and_no_pop() {
     fs::remove_file(raw::home(titech).user_credential()).unwrap();
     assert_fails(titech, &["ls", "kek:/data"], 6, "RK-AUTH-13", "client");
 }
+
+#[test]
+fn a_full_disk_is_told_of_what_is_written_by_its_own_name() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let Some(_small) = Mounted::tmpfs(&kek.root().join("small"), "size=4m") else { return };
+    let mut command = titech.command();
+    command.args(["put", &kek.place("small/x")]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut put = command.spawn().unwrap();
+    let mut input = put.stdin.take().unwrap();
+    // It may end before all is written.
+    let _ = input.write_all(&noise(1, 8 * MIB));
+    drop(input);
+    let output = put.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    assert!(told.contains("/data/small/x (at kek") && !told.contains(".rk~"), "{told}");
+    assert!(!told.contains("resumes"), "{told}");
+}

@@ -73,7 +73,7 @@ fn a_directory_that_cannot_be_written_is_one_failure() {
     assert_eq!((&failure["side"], &failure["subject"]), (&"kek".into(), &"/data/tree/closed".into()));
     let cause = failure["cause"].as_str().unwrap();
     assert!(cause.starts_with("daemon may not write in it: root:root drwxr-xr-x"), "{cause}");
-    assert!(cause.ends_with(" entries in it not sent"), "{cause}");
+    assert!(cause.ends_with(" entries in it not copied"), "{cause}");
     assert_eq!(std::fs::read(kek.root().join("tree/open/good")).unwrap(), b"good");
     assert_eq!(std::fs::read_dir(kek.root().join("tree/closed")).unwrap().count(), 0);
 

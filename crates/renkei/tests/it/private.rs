@@ -344,8 +344,8 @@ fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let (_, route) = left.json(&["route", &left.place("x"), &right.place("y")]);
-    assert_eq!(route["ways"][0]["hops"][0], "left dials hub", "{route}");
-    assert_eq!(route["ways"][0]["hops"][1], "hub passes on to right", "{route}");
+    assert_eq!(route["ways"][0]["hops"][0], "left connects to hub", "{route}");
+    assert_eq!(route["ways"][0]["hops"][1], "hub relays to right", "{route}");
     let (_, route) = hub.json(&["route", &hub.place("x"), &right.place("y")]);
     assert!(route["ways"][0]["hops"][0].as_str().unwrap().contains("over its line"), "{route}");
     let path = left.dir().join("config.toml");
