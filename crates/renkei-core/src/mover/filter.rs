@@ -274,11 +274,14 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
     }
 }
 
+/// Bytes from one to another, each with both ends.
+type Ranges = [(u8, u8)];
+
 /// The class that begins behind a `[` in a set, `:digit:]`, and what follows it. A class of another name has no members.
-fn class(text: &[u8]) -> Option<(&'static [(u8, u8)], &[u8])> {
+fn class(text: &[u8]) -> Option<(&'static Ranges, &[u8])> {
     let text = text.strip_prefix(b":")?;
     let end = text.windows(2).position(|two| two == b":]")?;
-    let members: &[(u8, u8)] = match &text[..end] {
+    let members: &Ranges = match &text[..end] {
         b"alnum" => &[(b'0', b'9'), (b'A', b'Z'), (b'a', b'z')],
         b"alpha" => &[(b'A', b'Z'), (b'a', b'z')],
         b"blank" => &[(b' ', b' '), (b'\t', b'\t')],

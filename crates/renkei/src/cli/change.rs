@@ -37,8 +37,8 @@ pub(super) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, 
     let (name, shown) = match change {
         Change::Cancel => ("cancel", "cancelled"),
         Change::Pause => ("pause", "paused"),
-        Change::Resume => ("resume", "goes on"),
-        Change::Retry => ("retry", "tried again"),
+        Change::Resume => ("resume", "resumed"),
+        Change::Retry => ("retry", "retried"),
     };
     each(&args.ids, args.all, (name, shown), context, |asker, id| asker.change(id, change))
 }

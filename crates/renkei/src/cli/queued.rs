@@ -78,7 +78,8 @@ impl Shown {
 
     /// The same, with how fast it is since it was looked at before.
     pub(super) fn paced(mut self, paces: &mut Paces) -> Self {
-        self.rate = self.progress.and_then(|progress| paces.rate(self.raw.id, &progress, Instant::now()));
+        let progress = self.progress.filter(|_| self.state == State::Running);
+        self.rate = progress.and_then(|progress| paces.rate(self.raw.id, &progress, Instant::now()));
         self
     }
 
@@ -86,7 +87,8 @@ impl Shown {
     pub(super) fn since(mut self, started_ms: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let took = now.saturating_sub(Duration::from_millis(started_ms));
-        self.rate = self.progress.and_then(|progress| pace::rate(progress.bytes_moved, took));
+        let progress = self.progress.filter(|_| self.state == State::Running);
+        self.rate = progress.and_then(|progress| pace::rate(progress.bytes_moved, took));
         self
     }
 
@@ -155,7 +157,7 @@ impl Shown {
                 reason().map(|reason| format!("{reason}{again}"))
             }
             State::Failed | State::Partial => reason(),
-            State::Running => self.pace_text(),
+            State::Running | State::Paused => self.pace_text(),
             State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
             _ => None,
         }

@@ -461,8 +461,7 @@ mod tests {
 
     #[test]
     fn options_of_the_command_are_repeated_in_commands_of_the_same_reader() {
-        let text =
-            "`renkei login`; ask the administrator of kek for `renkei map add x`; then `renkei ls kek:/`";
+        let text = "`renkei login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei ls kek:/`";
         let told = with_option(text, "--dir /d");
         let expected = "`renkei --dir /d login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei --dir /d ls kek:/`";
         assert_eq!(told, expected);

@@ -18,7 +18,8 @@ const FUSE_CONF: &str = "/etc/fuse.conf";
 /// # Errors
 /// `MountBusy`, `NotEmpty`.
 pub fn check(point: &Path) -> Result<(), Error> {
-    if let Some(source) = mounted(point) {
+    // What a mount that was killed left is cleaned up by the next one.
+    if let Some(source) = mounted(point).filter(|_| fs::read_dir(point).is_ok()) {
         let cause = format!("{source} is mounted there already");
         return Err(Error::new(Code::MountBusy, "mount", point.display(), cause));
     }

@@ -327,6 +327,9 @@ impl Run<'_> {
         // With its end its credential goes.
         let credential = self.site.queue.catalogue().and_then(|all| all.credential(&self.row.id));
         self.store_end(outcome, further);
+        let has_ended = self.site.queue.catalogue().and_then(|all| all.load(&self.row.id));
+        let has_ended = has_ended.ok().flatten().is_none_or(|row| row.course.state.is_end());
+        self.site.queue.note_reached(self.row.id, (!has_ended).then_some(progress));
         self.site.queue.active().remove(&self.row.id);
         self.site.queue.load().end(&self.row.owner, &self.link);
         self.site.queue.ring();

@@ -182,7 +182,7 @@ fn a_volume_in_trouble_its_follower_and_a_partner_that_is_down_are_told() {
     kek.ok(&["volume", "subscribe", "genome", "--from", "titech", "--storage", "data"]);
     titech.stop();
     let volume = comes(kek, "volume", "genome");
-    assert!(volume["found"].as_str().unwrap().contains("titech is not followed"), "{volume}");
+    assert!(volume["found"].as_str().unwrap().contains("titech is no longer followed"), "{volume}");
     is_told_everywhere(kek, &volume);
     let partner = comes(kek, "partner", "titech");
     assert_eq!((&partner["code"], &partner["severity"]), (&"RK-NET-2".into(), &"warning".into()));

@@ -131,7 +131,7 @@ fn a_home_that_lost_bytes_gets_them_from_a_replica() {
         failure.unwrap_or_else(|| panic!("{told:#}"))["cause"].as_str().unwrap().to_owned()
     };
     assert!(status != 0 && failures.len() == 2, "{told:#}");
-    assert!(cause("raw/7").contains("came anew"), "{told:#}");
+    assert!(cause("raw/7").contains("fetched again"), "{told:#}");
     assert!(cause("raw/3").contains("no other site gave it"), "{told:#}");
     assert_eq!(plain(kek, "raw/7").unwrap(), b"read 7");
     assert_eq!((modified(&wrong), modified(&lost)), before);

@@ -195,7 +195,22 @@ fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
     let why = titech.ok(&["why", &id]);
     assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    // One that is paused keeps what it has reached, without a rate.
+    titech.ok(&["pause", &id]);
+    let start = std::time::Instant::now();
+    let paused = loop {
+        let listed = titech.ok(&["transfers"]);
+        if listed.contains("paused") {
+            break listed;
+        }
+        assert!(start.elapsed() < WITHIN, "{listed}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(paused.contains(" of 64M") && paused.contains(" %") && !paused.contains("/s"), "{paused}");
+    let why = titech.ok(&["why", &id]);
+    assert!(why.contains(" of 64M") && !why.contains("ETA"), "{why}");
     titech.ok(&["cancel", &id]);
+    assert!(!titech.ok(&["why", &id]).contains(" of 64M"));
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn what_one_verify_finds_the_next_one_repairs() {
     assert_eq!(verify(&[]).1["failures"].as_array().unwrap().len(), 2);
     let (_, told) = verify(&["--repair"]);
     assert!(
-        told["failures"].as_array().unwrap().iter().all(|one| one.to_string().contains("came anew")),
+        told["failures"].as_array().unwrap().iter().all(|one| one.to_string().contains("fetched again")),
         "{told}"
     );
     assert_eq!(held(titech), all);
