@@ -132,11 +132,11 @@ fn a_home_that_lost_bytes_gets_them_from_a_replica() {
     };
     assert!(status != 0 && failures.len() == 2, "{told:#}");
     assert!(cause("raw/7").contains("fetched again"), "{told:#}");
-    assert!(cause("raw/3").contains("no other site gave it"), "{told:#}");
+    assert!(cause("raw/3").contains("no other site sent it"), "{told:#}");
     assert_eq!(plain(kek, "raw/7").unwrap(), b"read 7");
     assert_eq!((modified(&wrong), modified(&lost)), before);
     assert_eq!(kek.ok(&["cat", "kek:/genome/raw/7"]), "read 7");
-    // What nobody has is given out to nobody, and stays.
+    // Content that no site has is not served, and is left as it is.
     for site in [kek, titech] {
         let refused = site.renkei(&["cat", &at(site, "raw/3")]);
         assert!(!refused.status.success(), "{}", text(&refused.stdout));
