@@ -54,6 +54,7 @@ mod mover;
 mod named;
 mod notify;
 mod ownership;
+mod planted;
 mod postgres;
 mod private;
 mod procedures;
