@@ -6,9 +6,10 @@
 use crate::catalogue::duplicate;
 use crate::home::{Home, file_error, make_dir};
 use renkei_core::error::{Code, Error};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,11 @@ const FORMAT: u32 = 1;
 const LIST: &str = "backup.json";
 /// Folders that are no part of it, wherever they are: sockets, the buffer, journals, and what a mount keeps.
 const PASSED: [&str; 4] = ["run", "buffer", "journal", "mounts"];
+
+/// Bits of a mode that are put back: no set-id bits.
+const MODE_BITS: u32 = 0o777;
+/// The cause when a file of a backup was changed.
+const OTHER_BYTES: &str = "its bytes are not those that were backed up";
 
 /// The list of what is in a backup.
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,6 +69,11 @@ fn broken(path: &Path, cause: impl std::fmt::Display) -> Error {
     Error::new(Code::BackupInvalid, "read backup", path.display(), cause)
 }
 
+/// Whether no name of a path leads elsewhere; an empty one would make the rest an absolute path.
+fn is_plain(path: &str) -> bool {
+    path.split('/').all(|name| !matches!(name, "" | "." | ".."))
+}
+
 /// Where a path of the list is in the directories of a PoP.
 fn target(home: &Home, path: &str) -> Option<PathBuf> {
     let (root, rest) = match path.split_once('/').unwrap_or((path, "")) {
@@ -70,8 +81,7 @@ fn target(home: &Home, path: &str) -> Option<PathBuf> {
         ("state", rest) => (home.state_dir(), rest),
         _ => return None,
     };
-    let is_plain = rest.split('/').all(|name| !matches!(name, "." | ".."));
-    is_plain.then(|| if rest.is_empty() { root.to_path_buf() } else { root.join(rest) })
+    is_plain(path).then(|| if rest.is_empty() { root.to_path_buf() } else { root.join(rest) })
 }
 
 // ---- making ----------------------------------------------------------------------------------------------------------
@@ -231,8 +241,29 @@ fn sync(dir: &Path) -> Result<(), Error> {
 /// Length and BLAKE3 of a file.
 fn digest(path: &Path) -> io::Result<(u64, String)> {
     let mut hasher = blake3::Hasher::new();
-    let size = io::copy(&mut File::open(path)?, &mut hasher)?;
+    let size = io::copy(&mut open_regular(path)?, &mut hasher)?;
     Ok((size, hasher.finalize().to_hex().to_string()))
+}
+
+/// Opens a file that is no link, FIFO or device: a backup may have lain where others write.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a regular file")),
+    }
+}
+
+/// Reads a file of a backup, whose bytes must be those that were saved.
+fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| broken(path, error))?;
+    match blake3::hash(&bytes).to_hex().as_str() == item.blake3 {
+        true => Ok(bytes),
+        false => Err(broken(path, OTHER_BYTES)),
+    }
 }
 
 // ---- putting back ----------------------------------------------------------------------------------------------------
@@ -243,16 +274,21 @@ fn digest(path: &Path) -> io::Result<(u64, String)> {
 /// `BackupInvalid`.
 pub(super) fn read(folder: &Path) -> Result<List, Error> {
     let path = folder.join(LIST);
-    let bytes = fs::read(&path).map_err(|error| broken(&path, error))?;
+    let mut bytes = Vec::new();
+    let read = open_regular(&path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| broken(&path, error))?;
     let list: List = serde_json::from_slice(&bytes).map_err(|error| broken(&path, error))?;
     if list.format != FORMAT {
         return Err(broken(&path, format_args!("format {}; this renkei knows {FORMAT}", list.format)));
     }
     for item in &list.files {
+        if !is_plain(&item.path) {
+            return Err(broken(folder, &item.path));
+        }
         let path = folder.join(&item.path);
         let found = digest(&path).map_err(|error| broken(&path, error))?;
         if found != (item.size, item.blake3.clone()) {
-            return Err(broken(&path, "its bytes are not those that were backed up"));
+            return Err(broken(&path, OTHER_BYTES));
         }
     }
     Ok(list)
@@ -286,7 +322,7 @@ pub(super) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Er
     }
     for Folder { path, mode } in &list.dirs {
         let to = target(home, path).ok_or_else(|| broken(folder, path))?;
-        make_dir(&to, *mode)?;
+        make_dir(&to, *mode & MODE_BITS)?;
     }
     // Before all others: whoever starts a PoP on a part of it finds out what it is.
     let marker = home.restored_file();
@@ -297,8 +333,7 @@ pub(super) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Er
     todo.sort_by_key(|(item, _)| item.path == "config/config.toml");
     for (item, to) in &todo {
         let from = folder.join(&item.path);
-        let bytes = fs::read(&from).map_err(|error| broken(&from, error))?;
-        put(to, &bytes, item.mode)?;
+        put(to, &read_saved(&from, item)?, item.mode & MODE_BITS)?;
     }
     list.dirs.iter().filter_map(|dir| target(home, &dir.path)).try_for_each(|dir| sync(&dir))
 }

@@ -527,7 +527,9 @@ fn write_reservation(path: &Path, reservation: &Reservation) -> Result<(), Error
 
 fn read(path: &Path) -> Result<Reservation, Error> {
     let unusable = |error| file_error("read", path, &error);
-    if std::fs::metadata(path).map_err(unusable)?.len() > MAX_RESERVATION_BYTES {
+    let data = std::fs::symlink_metadata(path).map_err(unusable)?;
+    // A link or a FIFO would lead elsewhere, or never end.
+    if !data.is_file() || data.len() > MAX_RESERVATION_BYTES {
         return Err(Error::new(Code::IoFailed, "read", path.display(), "it is no reservation"));
     }
     let reservation: Reservation =

@@ -174,6 +174,76 @@ fn a_hub_that_was_restored_passes_on_what_it_passed_on_before() {
     assert_eq!(fs::read(right.root().join("copy")).unwrap(), b"through the hub");
 }
 
+/// Restores a changed backup on a machine where nothing is; gives the code, and must not hang.
+fn restore_changed(site: &Site, folder: &Path, to: &Path) -> String {
+    let mut command = site.command_in(to);
+    let started =
+        command.arg("--json").arg("restore").arg(folder).stdout(std::process::Stdio::piped()).spawn();
+    let mut restore = started.unwrap();
+    let begun = Instant::now();
+    while restore.try_wait().unwrap().is_none() {
+        if begun.elapsed() > WITHIN {
+            restore.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = restore.wait_with_output().unwrap();
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    told["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_backup_that_somebody_changed_leads_nowhere() {
+    let federation = Federation::two();
+    let (titech, scratch) = (&federation.titech, federation.scratch());
+    let folder = backup(titech, &scratch, "saved");
+    let list = folder.join("backup.json");
+    let good: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+    let map = good["files"].as_array().unwrap().iter().position(|item| item["path"] == "config/map").unwrap();
+    let outside = scratch.join("outside");
+    let new_home = scratch.join("new-home");
+    let bad = Code::BackupInvalid.to_string();
+    // Names that lead out of the directory; each is a file of the backup, too, with the right digest.
+    for path in [
+        format!("config/{}", outside.display()),
+        "config/../outside".into(),
+        "../outside".into(),
+        outside.display().to_string(),
+        "state//../../outside".into(),
+        "else/outside".into(),
+    ] {
+        let mut changed = good.clone();
+        changed["files"][map]["path"] = path.clone().into();
+        fs::write(&list, changed.to_string()).unwrap();
+        let at = folder.join(&path);
+        let made = at.parent().map(fs::create_dir_all).is_some_and(|made| made.is_ok());
+        let _ = made && fs::copy(folder.join("config/map"), &at).is_ok();
+        if at == outside {
+            fs::remove_file(&outside).unwrap();
+        }
+        assert_eq!(restore_changed(titech, &folder, &new_home), bad, "{path}");
+        assert!(!outside.exists() && !new_home.join("config.toml").exists(), "{path}");
+    }
+    // A link, a FIFO or a device in place of a file.
+    fs::write(&list, good.to_string()).unwrap();
+    let file = folder.join("config/map");
+    let kept = scratch.join("kept");
+    fs::rename(&file, &kept).unwrap();
+    for plant in [&["ln", "-s", kept.to_str().unwrap()][..], &["mkfifo"], &["ln", "-s", "/dev/zero"]] {
+        let planted = std::process::Command::new(plant[0]).args(&plant[1..]).arg(&file).status().unwrap();
+        assert!(planted.success());
+        assert_eq!(restore_changed(titech, &folder, &new_home), bad, "{plant:?}");
+        fs::remove_file(&file).unwrap();
+    }
+    // Set-id bits are not put back.
+    fs::rename(&kept, &file).unwrap();
+    let mut changed = good.clone();
+    changed["files"][map]["mode"] = 0o6755.into();
+    fs::write(&list, changed.to_string()).unwrap();
+    assert_eq!(restore_changed(titech, &folder, &new_home), "");
+    assert_eq!(new_home.join("map").metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
 #[test]
 fn a_backup_is_whole_closed_and_never_put_over_something_else() {
     let mut federation = Federation::two();
