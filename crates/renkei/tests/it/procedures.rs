@@ -49,6 +49,16 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
     ("README.md", "make demo", "builds, and runs all tests"),
     ("CONTRIBUTING.md", "make ", "the same"),
     ("docs/operations.md", "nft ", "a firewall is the machine's own; its table and chain are not known"),
+    (
+        "docs/operations.md",
+        "renkei site rotate-authority",
+        "waits for partners; rotation.rs gives these commands",
+    ),
+    (
+        "docs/operations.md",
+        "renkei site rotate-authority --now",
+        "asks at a terminal; rotation.rs gives --yes",
+    ),
     ("docs/operations.md", "expr:", "a rule of Prometheus, not a command"),
     ("docs/operations.md", "[Unit]", "a unit of systemd, not a command"),
     ("docs/operations.md", "net.core", "settings of the whole machine's kernel"),
@@ -99,10 +109,22 @@ fn until(command: &str) -> String {
     format!("for n in $(seq 600); do {command} && break; sleep 0.1; done; {command}")
 }
 
+/// Page and beginning of each block that this file names.
+fn entries() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TYPED.iter().copied().chain(NOT_TYPED.iter().map(|&(page, first, _)| (page, first)))
+}
+
+/// The entry of a block with this first line: the longest that it begins with.
+fn entry(page: &str, line: &str) -> Option<(&'static str, &'static str)> {
+    let fits = entries().filter(|(of, first)| *of == page && line.starts_with(first));
+    fits.max_by_key(|(_, first)| first.len())
+}
+
 /// The only block of `page` that begins so.
 fn block(page: &str, first: &str) -> Vec<String> {
     assert!(TYPED.contains(&(page, first)), "{page}, {first}: not in TYPED");
-    let mut found = blocks(page).into_iter().filter(|block| block.lines[0].starts_with(first));
+    let mut found =
+        blocks(page).into_iter().filter(|block| entry(page, &block.lines[0]) == Some((page, first)));
     let block = found.next().unwrap_or_else(|| panic!("{page} has no block that begins {first:?}"));
     assert!(found.next().is_none(), "{page}: two blocks begin {first:?}");
     block.lines
@@ -113,18 +135,13 @@ fn every_block_of_commands_is_typed_or_says_why_not() {
     let mut unnamed = Vec::new();
     let mut seen = BTreeSet::new();
     for block in PAGES.iter().flat_map(|page| blocks(page)) {
-        let is = |page: &str, first: &str| block.page == page && block.lines[0].starts_with(first);
-        let typed = TYPED.iter().find(|(page, first)| is(page, first));
-        let not = NOT_TYPED.iter().find(|(page, first, _)| is(page, first));
-        match (typed, not) {
-            (Some(&named), None) => assert!(seen.insert(named), "{named:?}: two blocks"),
-            (None, Some(&(page, first, _))) => assert!(seen.insert((page, first)), "{first}: two blocks"),
-            _ => unnamed.push((block.page.clone(), block.lines[0].clone())),
+        match entry(&block.page, &block.lines[0]) {
+            Some(named) => assert!(seen.insert(named), "{named:?}: two blocks"),
+            None => unnamed.push((block.page.clone(), block.lines[0].clone())),
         }
     }
     assert!(unnamed.is_empty(), "neither typed nor named: {unnamed:#?}");
-    let named = TYPED.iter().copied().chain(NOT_TYPED.iter().map(|&(page, first, _)| (page, first)));
-    let gone: Vec<_> = named.filter(|named| !seen.contains(named)).collect();
+    let gone: Vec<_> = entries().filter(|named| !seen.contains(named)).collect();
     assert!(gone.is_empty(), "no such block any more: {gone:#?}");
 }
 
@@ -416,4 +433,37 @@ fn a_mount_has_a_credential_of_its_own() {
     node.root.ok("mkdir -p /mnt/kek && renkei mount kek:/data /mnt/kek && ls /mnt/kek");
     assert!(kek.root.ok("renkei mount-credential list").contains("node17"));
     node.root.ok("renkei umount /mnt/kek");
+}
+
+/// The commands that a printed text names on lines of their own, without what is said of them.
+fn commands(printed: &str) -> Vec<String> {
+    let lines = printed.lines().map(str::trim).filter(|line| line.starts_with("renkei "));
+    lines.map(|line| line.split("  ").next().unwrap_or(line).to_owned()).collect()
+}
+
+#[test]
+fn what_init_and_remedies_say_to_type_next_works() {
+    if let Some(why) = missing() {
+        return eprintln!("SKIPPED: {why}");
+    }
+    let mut machines = Machines::new(&[("131.112.0.1", "titech-pop")]);
+    let mut titech = machines.start("titech", "131.112.0.1");
+    let next = commands(&titech.root.ok("renkei init --site titech --endpoint titech-pop:7512"));
+    titech.root.ok("mkdir -p /lustre/data");
+    assert!(next.len() >= 5, "{next:?}");
+    for command in next {
+        let typed = command.replace("NAME PATH", "data /lustre/data").replace("ACCOUNT", "alice");
+        let typed = typed.replace("'USER@OTHER'", "--yes 'alice@kek'");
+        match typed.ends_with(" serve") {
+            true => titech.root.ok("systemctl start renkei"),
+            false => titech.root.ok(&typed),
+        };
+    }
+    // A place that nobody may write to: what the remedy names can be typed.
+    let refused = titech.login("alice").enter("renkei login && renkei mkdir titech:/data/x");
+    assert_eq!(refused.status, 5, "{}", refused.printed);
+    let named: Vec<&str> = refused.printed.split('`').skip(1).step_by(2).collect();
+    for command in named.iter().filter(|named| named.starts_with("renkei ")) {
+        titech.login("alice").ok(&command.replace("SITE", "titech"));
+    }
 }
