@@ -94,3 +94,46 @@ fn a_backup_is_not_written_where_somebody_else_leads_it() {
     assert_ne!(alice.enter("cat /tmp/hers/backup.json").status, 0);
     assert_eq!(titech.root.enter("ls -d /tmp/*.new").status, 2, "halves are left");
 }
+
+#[test]
+fn files_in_the_buffer_that_became_links_or_fifos_lead_nowhere() {
+    if let Some(why) = missing() {
+        return eprintln!("SKIPPED: {why}");
+    }
+    let mut machines = Machines::new(&NAMES);
+    let (mut titech, mut kek) = two(&mut machines);
+    titech
+        .root
+        .ok("printf '[buffer]\\nsize_mib = 100\\npath = \"/srv/buffer\"\\n' >> /etc/renkei/config.toml");
+    titech.root.ok("systemctl restart renkei");
+    let (mut alice, mut bob) = (titech.login("alice"), titech.login("bob"));
+    kek.root.ok("systemctl stop renkei");
+    alice.ok("renkei login && echo one > one && echo two > two");
+    bob.ok("renkei login && echo three > three && renkei cp --detach three kek:/data/three");
+    alice.ok("for name in one two; do renkei cp --detach $name kek:/data/$name; done");
+    let mut piece = |name: &str| titech.root.ok(&format!("grep -rlx {name} /srv/buffer")).trim().to_owned();
+    let (one, two, three) = (piece("one"), piece("two"), piece("three"));
+    // What is in the buffer is its owner's, by the modes of the folders.
+    assert_ne!(alice.enter(&format!("cat {three}")).status, 0);
+    assert_ne!(alice.enter("mkdir /srv/buffer/x").status, 0);
+    let of_bob = three.trim_end_matches("/files/0");
+    assert_ne!(alice.enter(&format!("echo x >> {of_bob}/reservation")).status, 0);
+    // In the own ones, links, FIFOs and more than was reserved stand in place of what was handed in.
+    titech.root.ok("systemctl stop renkei");
+    titech.root.ok(&format!("rm {one} && ln -s /root/secret {one} && chown -h alice {one}"));
+    titech.root.ok(&format!("rm {two} && mkfifo {two} && chown alice {two}"));
+    for (number, plant) in ["ln -s /root/secret", "mkfifo", "mkdir", "truncate -s 1G"].iter().enumerate() {
+        let folder = format!("/srv/buffer/{number:032x}");
+        titech.root.ok(&format!("install -d -m 700 -o alice {folder} && {plant} {folder}/reservation"));
+    }
+    titech.root.ok("install -d -m 700 -o alice /root/kept && ln -s /root/kept /srv/buffer/ffffffffffffffffffffffffffffffff");
+    titech.root.ok("ls -lR /srv/buffer; systemctl start renkei");
+    kek.root.ok("systemctl start renkei");
+    kek.root.ok(&until("test -f /lustre/data/three"));
+    alice.ok(&until("! renkei transfers | grep -E 'waiting|running'"));
+    assert_eq!(kek.root.enter("test -e /lustre/data/two").status, 1);
+    assert_eq!(kek.root.enter(&format!("grep -rs --exclude-dir closed '{SECRET}' /lustre/data")).status, 1);
+    let kept =
+        titech.root.ok("renkei status >/dev/null; renkei buffer --all; cat /root/secret; ls -d /root/kept");
+    assert!(kept.contains(SECRET), "{kept}");
+}
