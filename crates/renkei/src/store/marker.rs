@@ -20,7 +20,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 /// The marker in the root of a storage.
 pub const STORAGE: &str = ".rk~storage";
@@ -305,6 +306,55 @@ impl Mounted {
     }
 }
 
+/// Where other file systems or directories are mounted below a folder; of what is mounted out of a directory that can be reached
+/// by another path, that path as well.
+pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let (Ok(folder), Ok(table)) = (folder.canonicalize(), std::fs::read("/proc/self/mountinfo")) else {
+        return Vec::new();
+    };
+    let mounts: Vec<MountPoint> = table.split(|byte| *byte == b'\n').filter_map(MountPoint::parse).collect();
+    let below = mounts.iter().filter(|mount| mount.point.starts_with(&folder) && mount.point != folder);
+    let elsewhere = |below: &MountPoint| {
+        let others = mounts.iter().filter(|other| other.device == below.device && other.point != below.point);
+        let paths =
+            others.filter_map(|other| Some(other.point.join(below.root.strip_prefix(&other.root).ok()?)));
+        paths.collect::<Vec<_>>()
+    };
+    below.flat_map(|mount| std::iter::once(mount.point.clone()).chain(elsewhere(mount))).collect()
+}
+
+/// Where something is mounted, and which directory of which device that is.
+struct MountPoint {
+    device: Vec<u8>,
+    root: PathBuf,
+    point: PathBuf,
+}
+
+impl MountPoint {
+    /// As [`Mounted::parse`].
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let device = fields.next()?.to_vec();
+        Some(MountPoint { device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
+    }
+}
+
+/// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let (mut bytes, mut rest) = (Vec::new(), field);
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.first_chunk::<3>().and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let (byte, left) = match octal.filter(|_| *first == b'\\') {
+            Some(byte) => (byte, &after[3..]),
+            None => (*first, after),
+        };
+        bytes.push(byte);
+        rest = left;
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +363,13 @@ mod tests {
 
     fn store(path: &Path) -> LocalStore {
         LocalStore::open(path, Access::ReadWrite).unwrap()
+    }
+
+    #[test]
+    fn paths_of_mounts_are_unescaped() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescaped(b"/a\\04"), Path::new("/a\\04"));
+        assert!(mounts_below(Path::new("/")).contains(&PathBuf::from("/proc")));
     }
 
     #[test]

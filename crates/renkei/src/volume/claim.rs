@@ -9,7 +9,7 @@ use super::away::Hands;
 use super::facts::id_text;
 use crate::catalogue::VolumeId;
 use crate::store::local::{Access, LocalStore};
-use crate::store::marker::VOLUME;
+use crate::store::marker::{VOLUME, mounts_below};
 use renkei_core::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
@@ -114,19 +114,22 @@ fn found_in(plain: &LocalStore, at: &str) -> Result<Option<DirectoryClaim>, Erro
 }
 
 /// Makes sure that a directory where a volume of `site` shall be, which need not be there, is not that of another volume, nor in
-/// one; what that site kept once and keeps no more is free.
+/// one, and that nothing of one is mounted in it; what that site kept once and keeps no more is free.
 ///
 /// # Errors
 /// `DirectoryTaken`.
 pub fn refuse_taken(folder: &Path, site: &str, is_kept: impl Fn(&str) -> bool) -> Result<(), Error> {
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder);
-    // What cannot be opened is told by whoever makes the volume.
-    let Ok(store) = LocalStore::open(there, Access::ReadOnly) else { return Ok(()) };
-    let shown = folder.display().to_string();
-    for text in store.markers_upwards(VOLUME) {
-        let found = DirectoryClaim::parse(&text, &shown)?;
-        if found.site != site || is_kept(&found.volume) {
-            return Err(found.refused(&shown));
+    let mounted = if folder.exists() { mounts_below(folder) } else { Vec::new() };
+    for path in std::iter::once(there.to_owned()).chain(mounted) {
+        // What cannot be opened is told by whoever makes the volume.
+        let Ok(store) = LocalStore::open(&path, Access::ReadOnly) else { continue };
+        let shown = path.display().to_string();
+        for text in store.markers_upwards(VOLUME) {
+            let found = DirectoryClaim::parse(&text, &shown)?;
+            if found.site != site || is_kept(&found.volume) {
+                return Err(found.refused(&shown));
+            }
         }
     }
     Ok(())

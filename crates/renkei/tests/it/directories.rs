@@ -68,9 +68,14 @@ fn a_site_does_not_keep_replicas_where_the_home_keeps_its_files() {
     let mounted = Mounted::by(&bound, "mount", &["--bind", text(kek.root()), text(&bound)]);
     let mut ways: Vec<(&str, PathBuf)> =
         vec![("same", kek.root().into()), ("linked", linked), ("inside", kek.root().join("genome/run"))];
-    match &mounted {
-        Some(_) => ways.push(("bound", bound)),
-        None => eprintln!("SKIPPED: cannot mount"),
+    // A part of the home's files within the directory that is to have the replicas.
+    let (around, part) = (scratch.join("around"), kek.root().join("genome/run"));
+    let within = around.join("genome/x y");
+    fs::create_dir_all(&within).unwrap();
+    let mounted_within = Mounted::by(&within, "mount", &["--bind", text(&part), text(&within)]);
+    match mounted.is_some() && mounted_within.is_some() {
+        true => ways.extend([("bound", bound), ("within", around)]),
+        false => eprintln!("SKIPPED: cannot mount"),
     }
     for (name, path) in ways {
         titech.ok(&["storage", "add", name, text(&path)]);
@@ -104,7 +109,7 @@ fn a_site_does_not_keep_replicas_where_the_home_keeps_its_files() {
         "--account",
         &account(),
     ]);
-    drop(mounted);
+    drop((mounted, mounted_within));
 }
 
 #[test]
