@@ -128,6 +128,8 @@ impl Reader {
                 "choose an empty directory, or add --non-empty to hide the files until it is unmounted"
                     .into(),
             ),
+            NotEmpty => not_empty(error),
+            ReplicaWrong => repaired(error),
             PopNotRunning => Some(self.not_running()),
             // That of a PoP, which no login mends.
             CertificateExpired if !error.subject.contains('@') => None,
@@ -339,6 +341,23 @@ fn usage(error: &Error) -> Option<String> {
     })
 }
 
+/// What `--repair` has repaired needs no second one.
+fn repaired(error: &Error) -> Option<String> {
+    let is_repaired = error.cause.ends_with("it came anew from another site");
+    is_repaired.then(|| {
+        format!(
+            "it is repaired; if it happens again, look at the disk at {} (`dmesg`, `smartctl -a`)",
+            error.side
+        )
+    })
+}
+
+/// A volume is made of what is there, which nobody needs to remove for that.
+fn not_empty(error: &Error) -> Option<String> {
+    let is_volume = error.op == "create volume";
+    is_volume.then(|| "give the same command with `--in-place DIR` instead of `--path`, or choose an empty directory with `--path DIR`".into())
+}
+
 /// A verb or the name of a site that is another one by a letter or its case.
 fn misspelt(error: &Error) -> Option<String> {
     let command = command_of(&error.cause).unwrap_or("renkei");
@@ -412,6 +431,22 @@ mod tests {
             reader().remedy(&error(Code::ReadOnlyStorage, "/genome", "nig lets this site read it alone; x"));
         assert_eq!(told.unwrap(), "ask the administrator of nig for `renkei volume grant genome kek write`");
         assert_eq!(reader().remedy(&error(Code::NotAllowed, "/genome", "something else")), None);
+    }
+
+    #[test]
+    fn a_replica_that_was_repaired_is_not_to_be_repaired_again() {
+        let wrong = |cause: &str| error(Code::ReplicaWrong, "src/a", cause);
+        let told = reader().remedy(&wrong("its content is another; it came anew from another site")).unwrap();
+        assert!(told.starts_with("it is repaired") && told.contains("at kek"), "{told}");
+        assert_eq!(reader().remedy(&wrong("its content is another; it is given out no more")), None);
+    }
+
+    #[test]
+    fn a_directory_that_shall_become_a_volume_is_not_to_be_removed() {
+        let full = |op: &str| Error { op: op.into(), ..error(Code::NotEmpty, "genome", "it is not empty") };
+        let told = reader().remedy(&full("create volume")).unwrap();
+        assert!(told.contains("`--in-place DIR`") && !told.contains("rm -r"), "{told}");
+        assert_eq!(reader().remedy(&full("rmdir")), None);
     }
 
     #[test]
