@@ -36,6 +36,7 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
+use renkei_core::units::span;
 use renkei_core::wire::message::{
     Choice, Class, Control, EntryFailure, Existing, OnError, Onto, OpenFound, OpenReceive, OpenSend, Opened,
     Progress, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
@@ -357,7 +358,7 @@ impl<'a> Run<'a> {
         let limit = self.job.common.retry_for();
         let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
         let mut pause = FIRST_PAUSE;
-        let mut connected = false;
+        let (mut connected, mut told) = (false, String::new());
         loop {
             let error = match self.attempt(&mut connected) {
                 Ok(summary) => return Ok(summary),
@@ -374,11 +375,17 @@ impl<'a> Run<'a> {
             if self.got_further(&mut files_done) || lost_since.is_none() {
                 lost_since = Some(Instant::now());
                 pause = FIRST_PAUSE;
+                told.clear();
             }
             if lost_since.is_some_and(|since| since.elapsed() >= limit) {
                 return Err(error);
             }
-            display.notice(&format!("{error}; trying again"));
+            // Each cause is said once, however often the copy is tried again.
+            let words = error.to_string();
+            if words != told {
+                display.notice(&format!("{words}; trying again for up to {}", span(limit)));
+                told = words;
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(MAX_PAUSE);
         }

@@ -189,6 +189,11 @@ fn a_directory_that_is_moved_is_not_followed() {
     let moved = disks.disk("moved");
     fs::rename(&disks.point, &moved).unwrap();
     disks.assert_stopped("RK-STORE-17");
+    // A copy that waits for it says that once, however often it is tried again.
+    let file = disks.federation.scratch().join("file");
+    let waited = disks.federation.titech.renkei(&["cp", "--retry-for", "4", text(&file), "kek:/small/waits"]);
+    let said = String::from_utf8_lossy(&waited.stderr).into_owned();
+    assert!(!waited.status.success() && said.matches("trying again").count() == 1, "{said}");
     fs::create_dir(&disks.point).unwrap();
     disks.assert_stopped("RK-STORE-27");
     assert!(names(&moved) == ["one"] && fs::read_dir(&disks.point).unwrap().next().is_none());
