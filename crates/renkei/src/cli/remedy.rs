@@ -49,7 +49,7 @@ pub(super) fn read_by(home: Home, option: String) {
 /// The commands of a text that its reader is to type, with an option behind the program's name. Commands for others, and those
 /// that name their directory, stay as they are.
 pub(super) fn with_option(text: &str, option: &str) -> String {
-    let others = ["administrator", "ask ", " there"];
+    let others = ["administrator", "ask ", " there", "at that site"];
     let mine = |clause: &&str| !others.iter().any(|word| clause.contains(word));
     let clauses = text.split_inclusive("; ");
     clauses

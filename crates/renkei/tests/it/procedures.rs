@@ -48,6 +48,7 @@ const TYPED: &[(&str, &str)] = &[
 const NOT_TYPED: &[(&str, &str, &str)] = &[
     ("README.md", "make demo", "builds, and runs all tests"),
     ("CONTRIBUTING.md", "make ", "the same"),
+    ("docs/operations.md", "[web]", "lines for config.toml; console_web.rs puts them there"),
     ("docs/operations.md", "nft ", "a firewall is the machine's own; its table and chain are not known"),
     (
         "docs/operations.md",
