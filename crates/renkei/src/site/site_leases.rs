@@ -18,6 +18,7 @@ use crate::volume::{Facts, Volume};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::lease::site::LeaseAsk;
+use renkei_core::namespace::Origin;
 use renkei_core::path::SiteName;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Descent, VolumeReply};
@@ -57,9 +58,17 @@ pub(super) fn forget_writers(snapshot: &Snapshot) {
 }
 
 impl Site {
-    fn volume_with_leases(&self, id: VolumeId) -> Result<Arc<Volume>, Error> {
+    /// A volume of this site, and the number of the follower that asks about it.
+    fn volume_of_follower(
+        &self,
+        proof: &Proof,
+        id: VolumeId,
+        need: Need,
+    ) -> Result<(Arc<Volume>, Origin), Error> {
+        let (_, tree) = self.open_for(proof, id, need)?;
         let unknown = || Error::new(Code::VolumeUnknown, "lease", "volume", "");
-        self.snapshot().volume_of(id).ok_or_else(unknown)?
+        let volume = self.snapshot().volume_of(id).ok_or_else(unknown)??;
+        Ok((volume, follower_number(&tree, proof.principal.site())?))
     }
 
     /// Answers a follower that asks for its leases.
@@ -71,29 +80,24 @@ impl Site {
         patience: Duration,
         stop: &Stop,
     ) -> Result<VolumeReply, Error> {
-        let (_, tree) = self.open_for(proof, id, Need::Read)?;
-        let site = follower_number(&tree, proof.principal.site())?;
-        let volume = self.volume_with_leases(id)?;
+        let (volume, site) = self.volume_of_follower(proof, id, Need::Read)?;
         let (given, lost) = volume.site_leases().renew(site, ask, patience, || stop.check())?;
         Ok(VolumeReply::Leases { given, lost: names_of(volume.tree(), &lost)? })
     }
 
     /// Gives a follower a write lease.
     pub(super) fn give_write_lease(&self, proof: &Proof, id: VolumeId) -> Result<VolumeReply, Error> {
-        let (_, tree) = self.open_for(proof, id, Need::Write)?;
-        let site = follower_number(&tree, proof.principal.site())?;
-        let epoch = self.volume_with_leases(id)?.site_leases().acquire(site)?;
-        Ok(VolumeReply::WriteLease { epoch })
+        let (volume, site) = self.volume_of_follower(proof, id, Need::Write)?;
+        Ok(VolumeReply::WriteLease { epoch: volume.site_leases().acquire(site)? })
     }
 
     /// Tells a follower which record has all that was closed until now.
     pub(super) fn tell_last(&self, proof: &Proof, id: VolumeId) -> Result<VolumeReply, Error> {
-        let (_, tree) = self.open_for(proof, id, Need::Read)?;
-        let site = follower_number(&tree, proof.principal.site())?;
-        let volume = self.volume_with_leases(id)?;
+        let (volume, site) = self.volume_of_follower(proof, id, Need::Read)?;
         let lost = volume.site_leases().flush(Some(site));
         volume.flush()?;
-        Ok(VolumeReply::CaughtUp { last: tree.position()?.seq, lost: names_of(&tree, &lost)? })
+        let tree = volume.tree();
+        Ok(VolumeReply::CaughtUp { last: tree.position()?.seq, lost: names_of(tree, &lost)? })
     }
 }
 
