@@ -1,25 +1,15 @@
 //! Certificates that renew themselves, and what partners learn by themselves about a site.
 
+use crate::administration::until;
 use crate::federation::{Federation, Site, free_address};
 use crate::raw;
 use renkei::identity::authority::Authority;
 use renkei::identity::certificate::{Facts, hosts};
 use rustls::pki_types::CertificateDer;
 use std::fs;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(86_400);
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until something is so, and fails with `what` if it never is.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// Gives a site's PoP a certificate that was made so long ago, for its key.
 fn age_host(site: &Site, ago: Duration) {
     let home = raw::home(site);

@@ -1,5 +1,6 @@
 //! A site gets a new authority: nothing stops, partners follow by themselves, and nobody else hands over.
 
+use crate::administration::until;
 use crate::federation::{Federation, Site, account};
 use crate::queue;
 use crate::raw;
@@ -16,18 +17,7 @@ use renkei_core::wire::message::{Reply, Request};
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant, SystemTime};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until something is so, and fails with `what` if it never is.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
+use std::time::{Duration, SystemTime};
 
 /// The card of `of` as `site` has it.
 fn known(site: &Site, of: &Site) -> SiteCard {
