@@ -41,6 +41,9 @@ const MODE: Mode = Mode::from_raw_mode(0o644);
 /// How a marker is opened: what somebody put in its place may be anything.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
+/// File systems whose id is made of the UUID that they were formatted with.
+const WITH_LASTING_IDS: [&str; 4] = ["ext2", "ext3", "ext4", "btrfs"];
+
 /// File systems that give each object a number anew when they are mounted.
 const WITHOUT_LASTING_INODES: [&str; 2] = ["fuse", "overlay"];
 
@@ -76,6 +79,10 @@ pub struct Fingerprint {
     /// Inode and time of birth in nanoseconds since 1970, where both last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born: Option<Birth>,
+    /// The file system's id, where it stays the same when it is mounted again: root directories of two disks that were formatted in
+    /// the same second have one inode number and one time of birth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
     /// What is mounted there, where that has a name that lasts: `server:/export`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -103,6 +110,9 @@ impl Fingerprint {
         }
         fn both<T: PartialEq>(a: &Option<T>, b: &Option<T>) -> Option<bool> {
             Some(a.as_ref()? == b.as_ref()?)
+        }
+        if both(&self.id, &other.id) == Some(false) {
+            return Some(false);
         }
         both(&self.born, &other.born)
             .or_else(|| both(&self.source, &other.source))
@@ -143,10 +153,14 @@ impl LocalStore {
             nanoseconds: told.stx_btime.tv_nsec,
         });
         let room = fstatvfs(fd)?;
+        // TOML's integers have a sign: the upper bit is left out.
+        let id =
+            WITH_LASTING_IDS.contains(&mount.file_system.as_str()).then_some(room.f_fsid & (u64::MAX >> 1));
         let is_frozen = born.is_none() && room.f_flag.contains(StatVfsMountFlags::RDONLY);
         Ok(Fingerprint {
             file_system: mount.file_system,
             born,
+            id: id.filter(|id| *id != 0),
             source: mount.source,
             frozen: is_frozen.then_some((room.f_blocks, told.stx_mtime.tv_sec)),
         })
@@ -436,6 +450,13 @@ mod tests {
         assert!(!store(&at("a")).is_mount_point());
         let other = Fingerprint { file_system: "other".into(), ..a.clone() };
         assert_eq!(a.matches(&other), Some(false));
+        // Two disks that were formatted in the same second.
+        let [one, two] = [1, 2].map(|id| Fingerprint { id: Some(id), ..a.clone() });
+        assert_eq!(one.matches(&two), Some(false));
+        assert_eq!(one.matches(&one.clone()), a.matches(&a.clone()));
+        // What was written down before there were ids is compared by the rest.
+        let older = Fingerprint { id: None, ..a.clone() };
+        assert_eq!(one.matches(&older), a.matches(&a.clone()));
         assert_eq!(Fingerprint::default().matches(&Fingerprint::default()), None);
     }
 

@@ -153,7 +153,7 @@ impl Mounted {
     }
 
     /// A file system of its own, made in a file by a command.
-    fn image(at: &Path, make: &[&str], options: &str) -> Option<Mounted> {
+    pub fn image(at: &Path, make: &[&str], options: &str) -> Option<Mounted> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(128 << 20).unwrap();
         let arguments = [&make[1..], &[text(image.path())]].concat();

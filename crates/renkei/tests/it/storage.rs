@@ -182,6 +182,23 @@ fn a_disk_that_is_exchanged_under_a_running_pop_is_noticed() {
 }
 
 #[test]
+fn a_disk_that_was_formatted_in_the_same_second_is_another_one() {
+    let disks = Disks::new();
+    // Its root has the same inode number and time of birth.
+    let make = ["env", "E2FSPROGS_FAKE_TIME=1700000000", "mkfs.ext4", "-q"];
+    let mount = || Mounted::image(&disks.point, &make, "noatime");
+    let Some(mounted) = mount() else { return eprintln!("SKIPPED: needs loop devices and mkfs.ext4") };
+    disks.kek().ok(&["storage", "add", "small", text(&disks.point), "--require-mount=no"]);
+    disks.copy_in_time("one");
+    drop(mounted);
+    disks.assert_stopped("RK-STORE-27");
+    let mounted = mount().unwrap();
+    disks.assert_stopped("RK-STORE-27");
+    assert_eq!(names(&disks.point), ["lost+found"]);
+    drop(mounted);
+}
+
+#[test]
 fn a_directory_that_is_moved_is_not_followed() {
     let disks = Disks::new();
     disks.kek().ok(&["storage", "add", "small", text(&disks.point)]);
