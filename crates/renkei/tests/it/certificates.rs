@@ -55,6 +55,20 @@ fn an_expired_host_certificate_is_renewed_at_the_start() {
 }
 
 #[test]
+fn a_host_certificate_that_is_not_valid_yet_is_replaced_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::start(dir.path(), "kek");
+    site.stop();
+    let home = raw::home(&site);
+    let key = rcgen::KeyPair::from_pem(&fs::read_to_string(home.host_key()).unwrap()).unwrap();
+    let ahead = SystemTime::now() + 30 * DAY;
+    let early = Authority::load(&home).unwrap().issue_host(&key, &["127.0.0.1".into()], ahead).unwrap();
+    fs::write(home.host_cert(), early.pem).unwrap();
+    site.restart();
+    assert!(Facts::read(&shown(&site)).unwrap().not_before <= SystemTime::now());
+}
+
+#[test]
 fn without_the_authority_an_expired_certificate_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), "kek");
