@@ -11,9 +11,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directories of one PoP or user.
@@ -312,6 +312,19 @@ fn write_temp(temp: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(bytes)?;
     file.set_permissions(std::fs::Permissions::from_mode(mode))?;
     file.sync_all()
+}
+
+/// Opens a file that is no link, FIFO or device: others may have written where it lies, and nobody may ever write into a FIFO.
+///
+/// # Errors
+/// Those of the system; `InvalidData` for what is no regular file.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file")),
+    }
 }
 
 /// Reads a text file of at most `limit` bytes; `None` if there is none.

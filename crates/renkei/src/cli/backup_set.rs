@@ -4,9 +4,8 @@
 //! storages, what is in the buffer, and journals of transfers, which begin anew without.
 
 use crate::catalogue::duplicate;
-use crate::home::{Home, file_error, make_dir};
+use crate::home::{Home, file_error, make_dir, open_regular};
 use renkei_core::error::{Code, Error};
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -241,24 +240,15 @@ fn sync(dir: &Path) -> Result<(), Error> {
 /// Length and BLAKE3 of a file.
 fn digest(path: &Path) -> io::Result<(u64, String)> {
     let mut hasher = blake3::Hasher::new();
-    let size = io::copy(&mut open_regular(path)?, &mut hasher)?;
+    let size = io::copy(&mut open_regular(path, OpenOptions::new().read(true))?, &mut hasher)?;
     Ok((size, hasher.finalize().to_hex().to_string()))
-}
-
-/// Opens a file that is no link, FIFO or device: a backup may have lain where others write.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("not a regular file")),
-    }
 }
 
 /// Reads a file of a backup, whose bytes must be those that were saved.
 fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    let read =
+        open_regular(path, OpenOptions::new().read(true)).and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(|error| broken(path, error))?;
     match blake3::hash(&bytes).to_hex().as_str() == item.blake3 {
         true => Ok(bytes),
@@ -275,7 +265,8 @@ fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
 pub(super) fn read(folder: &Path) -> Result<List, Error> {
     let path = folder.join(LIST);
     let mut bytes = Vec::new();
-    let read = open_regular(&path).and_then(|mut file| file.read_to_end(&mut bytes));
+    let read =
+        open_regular(&path, OpenOptions::new().read(true)).and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(|error| broken(&path, error))?;
     let list: List = serde_json::from_slice(&bytes).map_err(|error| broken(&path, error))?;
     if list.format != FORMAT {

@@ -3,6 +3,7 @@
 //! What it says of files may be lost with the power: they are sent again. That there is a job may not, or nobody
 //! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
+use crate::home::open_regular;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Brief, Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
 use renkei_core::wire::message::TransferId;
@@ -161,7 +162,7 @@ fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State,
 
 /// What a journal says in short, and whether a transfer has it open; `None` if there is none any more.
 pub fn look(path: &Path) -> Result<Option<(Brief, bool)>, Error> {
-    let mut file = match File::open(path) {
+    let mut file = match open_regular(path, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(|error| broken(path, error))?,
     };
@@ -222,7 +223,7 @@ pub fn leads_to(path: &Path, file: &File) -> std::io::Result<bool> {
 fn open_file(path: &Path) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.open(path).map_err(|error| broken(path, error))
+    open_regular(path, &mut options).map_err(|error| broken(path, error))
 }
 
 /// Makes a folder with those above it; gives those that were missing, innermost first.
@@ -284,7 +285,7 @@ fn is_of(state: &State, header: &Header, owner: &str) -> bool {
 
 /// The first two records alone, the header and the owner: a journal may be long.
 fn read_start(path: &Path) -> std::io::Result<State> {
-    let (mut file, mut records) = (File::open(path)?, Vec::new());
+    let (mut file, mut records) = (open_regular(path, OpenOptions::new().read(true))?, Vec::new());
     for _ in 0..2 {
         let mut head = [0; RECORD_HEAD_BYTES];
         if let Err(error) = file.read_exact(&mut head) {
@@ -315,7 +316,12 @@ fn set_aside(path: &Path) {
 }
 
 fn broken(path: &Path, error: std::io::Error) -> Error {
-    Error::new(Code::JournalBroken, "journal", path.display(), error)
+    let code = match error.kind() {
+        std::io::ErrorKind::StorageFull => Code::NoSpace,
+        std::io::ErrorKind::QuotaExceeded => Code::QuotaExceeded,
+        _ => Code::JournalBroken,
+    };
+    Error::new(code, "journal", path.display(), error)
 }
 
 /// Identity of the machine's present boot; zeros where the kernel does not tell, so that nothing is trusted.
@@ -377,6 +383,27 @@ mod tests {
         assert_eq!(state.finished.len(), 2);
         journal.remove();
         assert!(open(folder.path(), &header(1)).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |job| Journal::path_of(folder.path(), job);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path(1), 0o600.into()).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path(2)).unwrap();
+        std::fs::create_dir(path(3)).unwrap();
+        for job in 1..4 {
+            assert_eq!(look(&path(job)).unwrap_err().code, Code::JournalBroken, "{job}");
+            assert!(read_start(&path(job)).is_err(), "{job}");
+            let refused = open(folder.path(), &header(job)).map(drop).unwrap_err();
+            assert_eq!(refused.code, Code::JournalBroken, "{job}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_said_as_such() {
+        let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(broken(Path::new("/x"), full).code, Code::NoSpace);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::Site;
 use super::buffer::FILES;
 use super::desks::spawn_draft_sweep;
 use super::watch::spawn_every;
-use crate::home::Home;
+use crate::home::{Home, open_regular};
 use crate::identity::account::Account;
 use crate::mover::hex;
 use crate::mover::journal::{Journal, leads_to};
@@ -116,7 +116,7 @@ fn clean_one(
     find: &dyn Fn(&Header) -> Result<Destination, Error>,
 ) -> Result<Option<u64>, Error> {
     let broken = |error: std::io::Error| Error::new(Code::JournalBroken, "clean up", path.display(), error);
-    let mut file = File::options().read(true).write(true).open(path).map_err(broken)?;
+    let mut file = open_regular(path, File::options().read(true).write(true)).map_err(broken)?;
     // A transfer may have ended and another begun since the file was looked at, and since it was opened.
     let taken = file.try_lock().is_err() || !leads_to(path, &file).map_err(broken)?;
     if taken || !is_old(&file.metadata().map_err(broken)?, now) {

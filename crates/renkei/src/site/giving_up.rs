@@ -9,7 +9,7 @@ use super::Site;
 use super::cleanup::ABANDONED_AFTER;
 use super::queue::{now_ms, read_spec};
 use crate::catalogue::{Row, hex_id};
-use crate::home::{make_private_dir, write_file};
+use crate::home::{make_private_dir, open_regular, write_file};
 use crate::identity::delegation::Delegation;
 use crate::mover::dial::Dialler;
 use renkei_core::error::{Code, Error, Retry};
@@ -20,6 +20,8 @@ use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -195,8 +197,9 @@ fn is_for_later(error: &Error, given: &Given) -> bool {
 fn notes(folder: &Path) -> Vec<(PathBuf, Given)> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let read = |path: PathBuf| {
-        let is_note = path.metadata().is_ok_and(|data| data.is_file() && data.len() <= MAX_BYTES);
-        let bytes = std::fs::read(&path).ok().filter(|_| is_note)?;
+        let mut bytes = Vec::new();
+        let file = open_regular(&path, OpenOptions::new().read(true)).ok()?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
         match bytes.split_first() {
             Some((&VERSION, rest)) => Some((path, decode("note", rest).ok()?)),
             _ => None,
@@ -223,6 +226,7 @@ mod tests {
         std::fs::write(&path, [&[VERSION][..], &encode(&given)].concat()).unwrap();
         std::fs::write(folder.path().join("08"), [VERSION + 1, 0, 0]).unwrap();
         std::fs::write(folder.path().join("09"), b"").unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("10"), 0o600.into()).unwrap();
         assert_eq!(notes(folder.path()), [(path, given)]);
         assert_eq!(notes(&folder.path().join("nowhere")), []);
     }

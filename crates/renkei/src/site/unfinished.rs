@@ -172,7 +172,12 @@ fn runs(told: &Unfinished) -> Error {
 pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
     let mut all = Vec::new();
     for path in list(folder) {
-        let Some((brief, running)) = look(&path)? else { continue };
+        // One that cannot be read hides no other.
+        let found = look(&path).unwrap_or_else(|error| {
+            tracing::warn!(code = %error.code, %error, "a journal is passed over");
+            None
+        });
+        let Some((brief, running)) = found else { continue };
         let Some(header) = &brief.header else { continue };
         let is_copy = brief.transfer.is_some() || brief.files() + brief.files_done > 0;
         if header.to.is_none() != local || !is_copy {
