@@ -52,7 +52,9 @@ const WARY: f64 = 1.7;
 /// Gain without a queue: so much more than what came through. The streams' own control leaves a little of it unused.
 const REACH: f64 = 0.05;
 /// Most of it, after steps that found more.
-const LONGEST_REACH: f64 = 1.0;
+const LONGEST_REACH: f64 = 0.5;
+/// So many rounds in a row that found nothing end the longer steps.
+const MISSES: u32 = 2;
 /// A round found more if it brought so much more than all before.
 const MORE: f64 = 1.01;
 /// The larger step of every cycle, for a sum of [`EVEN_RATE`]; smaller sums take larger ones by the square root.
@@ -61,6 +63,10 @@ const STEP: f64 = 0.1;
 const EVEN_RATE: f64 = 250e6;
 /// Least and most of that step.
 const STEPS: (f64, f64) = (0.03, 0.25);
+/// A larger step shows that there was room if so much of it arrived.
+const ROOM: f64 = 0.5;
+/// Ends of rounds after which it is known what came of it.
+const PUSH_ROUNDS: u32 = 2;
 /// Gain where the path overflowed lately without a queue that would have told.
 const BELOW: f64 = 0.99;
 /// The larger step there.
@@ -90,6 +96,8 @@ pub struct Capacity {
     past: VecDeque<(Duration, Sample)>,
     /// Since when there is a queue, while the streams open.
     queued_since: Option<Duration>,
+    /// Since when the rate does not grow, while the streams open.
+    stalled_since: Option<Duration>,
     full: Option<Full>,
 }
 
@@ -105,10 +113,29 @@ struct Full {
     /// What all streams may send now.
     total: f64,
     reach: f64,
+    /// Rounds in a row that found nothing.
+    misses: u32,
     /// The round of the last overflow.
     overflowed: Option<u32>,
     /// Rounds since a queue was shortest, and that shortest one.
     draining: (u32, Duration),
+    /// The delay that does not answer to what is sent: of hosts that are busy, of others, of a longer way.
+    noise: Duration,
+    /// The longest delay of late.
+    longest: Duration,
+    /// The last larger step, until it is known what came of it.
+    push: Option<Push>,
+}
+
+/// A larger step.
+#[derive(Debug)]
+struct Push {
+    /// The rate that would show that there was room.
+    room: f64,
+    /// The delay before.
+    queue: Duration,
+    /// Ends of rounds seen since.
+    rounds: u32,
 }
 
 /// What arrived in some time.
@@ -116,6 +143,8 @@ struct Span {
     bytes: u64,
     /// Bytes per second.
     rate: f64,
+    /// The same without what only became known late.
+    sure: f64,
     /// Bytes sent again, of those that arrived.
     resent: f64,
 }
@@ -156,7 +185,7 @@ impl Capacity {
     /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
-        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, queued_since: None }
+        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, ..Capacity::default() }
     }
 
     /// Takes what all streams together did until `now`; gives the rate they may have from now on, or `None` to leave
@@ -170,7 +199,9 @@ impl Capacity {
         match &mut self.full {
             Some(full) => {
                 let whole = now >= full.round_start + round(sum.min_rtt);
-                let last = whole.then(|| span(&self.past, full.round_start, now)).flatten();
+                // A host that stood still for a while has forgotten how the round began.
+                let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
+                let last = whole.then(|| span(&self.past, known, now)).flatten();
                 Some(full.on_sum(now, sum, last))
             }
             None => self.open(now, sum),
@@ -184,7 +215,11 @@ impl Capacity {
         let before = span(&self.past, now.checked_sub(2 * part)?, now - part)?;
         let whole = span(&self.past, now.checked_sub(round(sum.min_rtt))?, now)?;
         let has_queue = self.queue_tells(now, sum, last.bytes);
-        let stalled = has_queue && before.rate > 0.0 && last.rate < STALLED * before.rate;
+        let stalls = has_queue && before.rate > 0.0 && last.rate < STALLED * before.rate;
+        let since = stalls.then(|| self.stalled_since.unwrap_or(now));
+        self.stalled_since = since;
+        // A host that stood still for a moment looks like it, too.
+        let stalled = since.is_some_and(|since| now >= since + part / 2);
         if stalled || last.overflows() || whole.overflows() {
             return Some(self.full.insert(Full::new(now, last.rate)).total_for(sum));
         }
@@ -211,7 +246,10 @@ fn span(past: &VecDeque<(Duration, Sample)>, from: Duration, until: Duration) ->
     let elapsed = end.saturating_sub(*start).as_secs_f64();
     let bytes = after.delivered_bytes.saturating_sub(before.delivered_bytes);
     let resent = after.resent_bytes.saturating_sub(before.resent_bytes) as f64 / (bytes as f64).max(1.0);
-    (elapsed > 0.0).then(|| Span { bytes, rate: bytes as f64 / elapsed, resent })
+    // Where the delay became shorter, more was heard of than arrived in that time.
+    let caught_up = before.rtt.saturating_sub(after.rtt).as_secs_f64();
+    let sure = bytes as f64 / (elapsed + caught_up / 2.0);
+    (elapsed > 0.0).then(|| Span { bytes, rate: bytes as f64 / elapsed, sure, resent })
 }
 
 impl Full {
@@ -223,8 +261,12 @@ impl Full {
             round_start: now,
             total: rate,
             reach: REACH,
+            misses: 0,
             overflowed: None,
             draining: (0, LONGEST_QUEUE),
+            noise: Duration::ZERO,
+            longest: Duration::ZERO,
+            push: None,
         }
     }
 
@@ -242,21 +284,66 @@ impl Full {
 
     fn on_round(&mut self, sum: &Sample, last: &Span) {
         let (aim, queue) = (aim(sum, self.most()), queue(sum));
+        self.learn_noise(queue, last);
         let own = self.own_queue(sum);
         self.rounds += 1;
         if last.overflows() && self.rounds > 2 {
             self.overflowed = Some(self.rounds);
         }
         let found = last.rate > MORE * self.most() && own < aim && !last.overflows();
-        self.reach = if found { (2.0 * self.reach).min(LONGEST_REACH) } else { REACH };
+        // What the first round after a step brings was sent before it.
+        self.misses = if found { 0 } else { self.misses + 1 };
+        self.reach = match self.misses {
+            0 => (2.0 * self.reach).min(LONGEST_REACH),
+            misses if misses < MISSES && own < aim && !last.overflows() => self.reach,
+            _ => REACH,
+        };
         self.draining = match self.draining {
             (_, shortest) if queue > 2 * aim && queue < shortest.mul_f64(SHORTER) => (0, queue),
             (rounds, shortest) if queue > 2 * aim => (rounds + 1, shortest),
             _ => (0, LONGEST_QUEUE),
         };
         if last.overflows() || own > aim || last.rate >= IDLE * self.total {
-            self.note(last.rate);
+            self.note(last.sure);
         }
+        if last.overflows() {
+            self.forget_peaks();
+        }
+        if self.pushes() {
+            let most = self.most();
+            let room = most * (1.0 + ROOM * self.step(most));
+            self.push = Some(Push { room, queue, rounds: 0 });
+        }
+    }
+
+    /// Judges the last larger step. If it brought more, what delay there is was no queue; if nothing came of it but a longer
+    /// delay, it is one.
+    fn learn_noise(&mut self, queue: Duration, last: &Span) {
+        // Delays that are not there any more are forgotten.
+        self.longest = queue.max(self.longest - self.longest / (2 * MEMORY));
+        self.noise = self.noise.min(self.longest);
+        let Some(push) = &mut self.push else { return };
+        push.rounds += 1;
+        if last.rate >= push.room && !last.overflows() {
+            self.noise = self.longest.max(queue);
+            self.push = None;
+        } else if push.rounds == PUSH_ROUNDS {
+            if queue > push.queue {
+                self.noise /= 2;
+            }
+            self.push = None;
+        }
+    }
+
+    /// Single rates that were measured too high do not count where more than the path carries was sent.
+    fn forget_peaks(&mut self) {
+        let mean = self.rates.iter().map(|(_, rate)| *rate).sum::<f64>() / self.rates.len().max(1) as f64;
+        self.rates = VecDeque::from([(self.rounds, mean.midpoint(self.most()))]);
+    }
+
+    /// Whether the round that begins has the larger step.
+    fn pushes(&self) -> bool {
+        self.rounds % CYCLE == CYCLE - 1
     }
 
     fn note(&mut self, rate: f64) {
@@ -278,7 +365,7 @@ impl Full {
 
     fn gain(&self, sum: &Sample, most: f64) -> f64 {
         let fill = self.own_queue(sum).as_secs_f64() / aim(sum, most).as_secs_f64();
-        if self.rounds % CYCLE == CYCLE - 1 && fill <= 2.0 {
+        if self.pushes() {
             return 1.0 + self.step(most);
         }
         if fill > 1.0 {
@@ -289,10 +376,11 @@ impl Full {
 
     /// The queue without what could not be drained: that of others, or a path that became longer.
     fn own_queue(&self, sum: &Sample) -> Duration {
-        match self.draining {
-            (rounds, shortest) if rounds > DRAIN_ROUNDS => queue(sum).saturating_sub(shortest),
-            _ => queue(sum),
-        }
+        let others = match self.draining {
+            (rounds, shortest) if rounds > DRAIN_ROUNDS => shortest,
+            _ => Duration::ZERO,
+        };
+        queue(sum).saturating_sub(self.noise.max(others))
     }
 
     /// The larger step of a cycle.
@@ -301,249 +389,5 @@ impl Full {
             return CAREFUL_STEP;
         }
         (STEP * (EVEN_RATE / most.max(1.0)).sqrt()).clamp(STEPS.0, STEPS.1).max(self.reach)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    /// What a stream's own control sends at most, of what arrives: doubling in a round trip stays below.
-    const OWN_LIMIT: f64 = 5.0;
-
-    /// One session: what it may send, and what is on its way.
-    #[derive(Default)]
-    struct Flow {
-        capacity: Capacity,
-        begins: Duration,
-        rate: f64,
-        allowed: Option<f64>,
-        sum: Sample,
-        /// When what was sent is known to have arrived: time, bytes, bytes lost, round trip.
-        under_way: VecDeque<(Duration, f64, f64, Duration)>,
-        delivered: f64,
-        /// Bytes per second that arrived in about the last round trip.
-        arriving: f64,
-        lost: f64,
-        in_flight: f64,
-        peak_in_flight: f64,
-        next_tick: Duration,
-    }
-
-    /// A bottleneck before which `queue` bytes fit, and those who send through it.
-    struct Path {
-        rtt: Duration,
-        shortest: Duration,
-        capacity: f64,
-        queue: f64,
-        queued: f64,
-        random_loss: f64,
-        now: Duration,
-        flows: Vec<Flow>,
-    }
-
-    impl Path {
-        fn new(rtt: u32, capacity: f64, queue: f64, begins: &[u32]) -> Self {
-            let flow = |begins: &u32| Flow { begins: *begins * MS, rate: 2e6, ..Flow::default() };
-            let flows = begins.iter().map(flow).collect();
-            let (rtt, now) = (rtt * MS, Duration::ZERO);
-            Path { rtt, shortest: rtt, capacity, queue, queued: 0.0, random_loss: 0.0, now, flows }
-        }
-
-        /// Lets a millisecond pass: all send, the queue forwards, what arrived is known a round trip later.
-        fn step(&mut self) {
-            let (dt, now) = (MS.as_secs_f64(), self.now);
-            let growth = 2f64.powf(dt / self.rtt.as_secs_f64());
-            let mut sent = Vec::new();
-            for flow in &mut self.flows {
-                if now >= flow.begins {
-                    let allowed = flow.allowed.map_or(f64::MAX, |rate| 0.98 * rate);
-                    let own = OWN_LIMIT * flow.arriving.max(FLOOR);
-                    flow.rate = (flow.rate * growth).min(allowed).min(own);
-                }
-                sent.push(if now >= flow.begins { flow.rate * dt } else { 0.0 });
-            }
-            let arrived: f64 = sent.iter().sum();
-            self.queued = (self.queued + arrived - self.capacity * dt).max(0.0);
-            let over = (self.queued - self.queue).max(0.0);
-            self.queued -= over;
-            let rtt = self.rtt + Duration::from_secs_f64(self.queued / self.capacity);
-            for (flow, sent) in self.flows.iter_mut().zip(sent) {
-                let lost = sent * (over / arrived.max(1.0) + self.random_loss);
-                flow.under_way.push_back((now + rtt, sent - lost, lost, rtt));
-                flow.in_flight += sent - lost;
-                flow.peak_in_flight = flow.peak_in_flight.max(flow.in_flight);
-                flow.hear(now, self.shortest);
-            }
-            self.now += MS;
-        }
-
-        fn run(&mut self, ms: u32) {
-            (0..ms).for_each(|_| self.step());
-        }
-
-        /// Runs so long; gives what each flow got of the capacity, and lost of what it got.
-        fn shares(&mut self, ms: u32) -> Vec<(f64, f64)> {
-            let before: Vec<_> = self.flows.iter().map(|flow| (flow.delivered, flow.lost)).collect();
-            self.run(ms);
-            let all = self.capacity * f64::from(ms) / 1e3;
-            let share = |(flow, (delivered, lost)): (&Flow, (f64, f64))| {
-                let got = flow.delivered - delivered;
-                (got / all, (flow.lost - lost) / got)
-            };
-            self.flows.iter().zip(before).map(share).collect()
-        }
-    }
-
-    impl Flow {
-        /// Takes what is known by now, and asks the controller when it is time.
-        fn hear(&mut self, now: Duration, min_rtt: Duration) {
-            let before = self.delivered;
-            while let Some((_, bytes, lost, rtt)) = self.under_way.pop_front_if(|(at, ..)| *at <= now) {
-                self.delivered += bytes;
-                self.lost += lost;
-                self.in_flight -= bytes;
-                self.sum.rtt = (self.sum.rtt * 7 + rtt) / 8;
-            }
-            let rate = (self.delivered - before) / MS.as_secs_f64();
-            self.arriving += (rate - self.arriving) * MS.as_secs_f64() / min_rtt.as_secs_f64();
-            self.sum.min_rtt = min_rtt;
-            self.sum.rtt = self.sum.rtt.max(min_rtt);
-            self.sum.delivered_bytes = self.delivered as u64;
-            self.sum.resent_bytes = self.lost as u64;
-            if now >= self.next_tick && now >= self.begins {
-                self.next_tick = now + interval(min_rtt);
-                self.allowed = self.capacity.on_sum(now, &self.sum);
-            }
-        }
-    }
-
-    fn assert_filled(shares: &[(f64, f64)]) {
-        let total: f64 = shares.iter().map(|share| share.0).sum();
-        assert!(total > 0.96 && shares.iter().all(|share| share.1 < 0.01), "{shares:?}");
-    }
-
-    #[test]
-    fn a_long_path_is_filled_and_does_not_overflow() {
-        let mut path = Path::new(350, 250e6, 87e6, &[0]);
-        path.run(8000);
-        assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
-        assert_filled(&path.shares(20_000));
-        assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
-        assert_eq!(path.flows[0].lost, 0.0);
-    }
-
-    #[test]
-    fn a_short_path_is_filled_and_does_not_overflow() {
-        let mut path = Path::new(10, 625e6, 6.25e6, &[0]);
-        path.run(1000);
-        assert_filled(&path.shares(5000));
-    }
-
-    #[test]
-    fn a_shallow_queue_costs_little() {
-        for rtt in [10, 100, 350] {
-            let mut path = Path::new(rtt, 250e6, 250e3 * f64::from(rtt) / 100.0, &[0]);
-            path.run(5000);
-            assert_filled(&path.shares(20_000));
-        }
-    }
-
-    #[test]
-    fn two_sessions_share() {
-        for rtt in [10, 100] {
-            let mut path = Path::new(rtt, 250e6, 250e3 * f64::from(rtt), &[0, 3000]);
-            path.run(4000);
-            let shares = path.shares(20_000);
-            assert_filled(&shares);
-            let (sum, squares): (f64, f64) = shares
-                .iter()
-                .fold((0.0, 0.0), |(sum, squares), (share, _)| (sum + share, squares + share * share));
-            assert!(sum * sum / (2.0 * squares) > 0.9, "{rtt} ms: {shares:?}");
-        }
-    }
-
-    #[test]
-    fn many_small_sessions_do_not_overflow_for_long() {
-        let mut path = Path::new(10, 125e6, 1.25e6, &[0, 0, 500, 1000]);
-        path.run(6000);
-        assert_filled(&path.shares(5000));
-    }
-
-    #[test]
-    fn more_is_found_when_there_is_more() {
-        for rtt in [10, 100, 350] {
-            let mut path = Path::new(rtt, 100e6, 5e6, &[0]);
-            path.run(8000);
-            path.capacity = 250e6;
-            path.run(50 * rtt.max(100));
-            assert!(path.shares(20 * rtt.max(100))[0].0 > 0.9);
-        }
-    }
-
-    #[test]
-    fn a_path_that_became_longer_is_filled_again() {
-        let mut path = Path::new(100, 250e6, 25e6, &[0]);
-        path.run(5000);
-        path.rtt = 160 * MS;
-        path.run(10_000);
-        assert!(path.shares(5000)[0].0 > 0.9);
-    }
-
-    #[test]
-    fn less_is_accepted_when_there_is_less() {
-        let mut path = Path::new(100, 250e6, 5e6, &[0]);
-        path.run(5000);
-        path.capacity = 50e6;
-        path.run(4000);
-        assert_filled(&path.shares(5000));
-    }
-
-    #[test]
-    fn random_loss_does_not_slow_the_streams() {
-        for loss in [0.001, 0.01] {
-            let mut path = Path::new(100, 250e6, 25e6, &[0]);
-            path.random_loss = loss;
-            path.run(5000);
-            let share = path.shares(20_000)[0].0;
-            assert!(share > 0.94, "{share}");
-        }
-    }
-
-    #[test]
-    fn a_pause_does_not_make_the_path_smaller() {
-        let mut path = Path::new(100, 250e6, 25e6, &[0]);
-        path.run(5000);
-        let Flow { capacity, sum, .. } = &mut path.flows[0];
-        let pause = Sample { rtt: sum.min_rtt, ..*sum };
-        let rates = (0..200).map(|step| capacity.on_sum(path.now + step * 50 * MS, &pause).unwrap());
-        assert!(rates.skip(20).all(|rate| rate > 0.9 * 250e6));
-    }
-
-    #[test]
-    fn a_loss_among_few_packets_tells_nothing() {
-        let mut capacity = Capacity::default();
-        let at = |step: u32| {
-            let rtt = 100 * MS;
-            let (delivered_bytes, resent_bytes) = (u64::from(step) * 14_480, u64::from(step) * 1448);
-            (step * 100 * MS, Sample { delivered_bytes, resent_bytes, rtt, min_rtt: rtt })
-        };
-        assert!((0..20).map(at).all(|(now, sum)| capacity.on_sum(now, &sum).is_none()));
-    }
-
-    #[test]
-    fn a_queue_of_others_does_not_starve_the_streams() {
-        let mut path = Path::new(100, 100e6, 5e6, &[0]);
-        path.run(5000);
-        let Flow { capacity, sum, .. } = &mut path.flows[0];
-        let (mut rate, mut sum) = (100e6_f64, Sample { rtt: 2 * sum.min_rtt, ..*sum });
-        for step in 0..1000 {
-            // All that is sent arrives, as far as the path carries it, and the queue stays.
-            sum.delivered_bytes += (rate.min(100e6) * 0.05) as u64;
-            rate = capacity.on_sum(path.now + step * 50 * MS, &sum).unwrap();
-        }
-        assert!(rate > 100e6 / 2.0, "{rate}");
     }
 }

@@ -8,6 +8,7 @@ mod messages;
 mod mounts;
 mod mover;
 mod namespace;
+mod paths;
 mod queue;
 mod seeds;
 mod site_leases;

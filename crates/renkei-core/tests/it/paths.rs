@@ -1,0 +1,372 @@
+//! Pacing on simulated paths: how much of a path is used, and how much is lost, also where delays come from hosts.
+
+use renkei_core::link::capacity::{Capacity, interval};
+use renkei_core::link::controller::Sample;
+use renkei_core::sim::chance::Chance;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Bytes per second below which nobody is paced.
+const FLOOR: f64 = 4e6;
+
+/// What a stream's own control sends at most, of what arrives: doubling in a round trip stays below.
+const OWN_LIMIT: f64 = 5.0;
+
+/// One session: what it may send, and what is on its way.
+#[derive(Default)]
+struct Flow {
+    capacity: Capacity,
+    begins: Duration,
+    rate: f64,
+    allowed: Option<f64>,
+    sum: Sample,
+    /// When what was sent is known to have arrived: time, bytes, bytes lost, round trip.
+    under_way: VecDeque<(Duration, f64, f64, Duration)>,
+    delivered: f64,
+    /// Bytes per second that arrived in about the last round trip.
+    arriving: f64,
+    lost: f64,
+    in_flight: f64,
+    peak_in_flight: f64,
+    next_tick: Duration,
+}
+
+/// A bottleneck before which `queue` bytes fit, and those who send through it.
+struct Path {
+    rtt: Duration,
+    shortest: Duration,
+    capacity: f64,
+    queue: f64,
+    queued: f64,
+    random_loss: f64,
+    now: Duration,
+    flows: Vec<Flow>,
+    hosts: Option<Hosts>,
+}
+
+/// What busy hosts at both ends do to a path: they answer late, and stand still now and then.
+struct Hosts {
+    chance: Chance,
+    /// Most that an answer is late.
+    jitter: Duration,
+    late: Duration,
+    /// About how often one of them stands still.
+    stalls_every: Duration,
+    next_stall: Duration,
+    /// Until when the sender sends nothing, and nobody hears of what arrived.
+    sends_from: Duration,
+    hears_from: Duration,
+    stalled: Duration,
+}
+
+impl Hosts {
+    fn new(seed: u64, jitter: Duration, stalls_every: Duration) -> Self {
+        let [late, sends_from, hears_from, stalled] = [Duration::ZERO; 4];
+        let next_stall = stalls_every;
+        let chance = Chance::new(seed);
+        Hosts { chance, jitter, late, stalls_every, next_stall, sends_from, hears_from, stalled }
+    }
+
+    fn step(&mut self, now: Duration) {
+        if self.chance.percent(4) {
+            self.late = self.jitter.mul_f64(self.chance.below(1000) as f64 / 1e3);
+        }
+        if now < self.next_stall || self.stalls_every.is_zero() {
+            return;
+        }
+        let length = (20 + self.chance.below(180)) as u32 * MS;
+        let times = self.chance.below(1000) as f64 / 1e3 + 0.5;
+        self.next_stall = now + length + self.stalls_every.mul_f64(times);
+        self.hears_from = now + length;
+        if self.chance.percent(50) {
+            (self.sends_from, self.stalled) = (now + length, self.stalled + length);
+        }
+    }
+}
+
+impl Path {
+    fn new(rtt: u32, capacity: f64, queue: f64, begins: &[u32]) -> Self {
+        let flow = |begins: &u32| Flow { begins: *begins * MS, rate: 2e6, ..Flow::default() };
+        let flows = begins.iter().map(flow).collect();
+        let (rtt, now) = (rtt * MS, Duration::ZERO);
+        Path { rtt, shortest: rtt, capacity, queue, queued: 0.0, random_loss: 0.0, now, flows, hosts: None }
+    }
+
+    /// Lets a millisecond pass: all send, the queue forwards, what arrived is known a round trip later.
+    fn step(&mut self) {
+        let (dt, now) = (MS.as_secs_f64(), self.now);
+        let (mut late, mut can_send, mut can_hear) = (Duration::ZERO, true, true);
+        if let Some(hosts) = &mut self.hosts {
+            hosts.step(now);
+            (late, can_send, can_hear) = (hosts.late, now >= hosts.sends_from, now >= hosts.hears_from);
+        }
+        let growth = 2f64.powf(dt / self.rtt.as_secs_f64());
+        let mut sent = Vec::new();
+        for flow in &mut self.flows {
+            if now >= flow.begins {
+                let allowed = flow.allowed.map_or(f64::MAX, |rate| 0.98 * rate);
+                let own = OWN_LIMIT * flow.arriving.max(FLOOR);
+                flow.rate = (flow.rate * growth).min(allowed).min(own);
+            }
+            sent.push(if now >= flow.begins && can_send { flow.rate * dt } else { 0.0 });
+        }
+        let arrived: f64 = sent.iter().sum();
+        self.queued = (self.queued + arrived - self.capacity * dt).max(0.0);
+        let over = (self.queued - self.queue).max(0.0);
+        self.queued -= over;
+        let rtt = self.rtt + Duration::from_secs_f64(self.queued / self.capacity);
+        for (flow, sent) in self.flows.iter_mut().zip(sent) {
+            let lost = sent * (over / arrived.max(1.0) + self.random_loss);
+            flow.under_way.push_back((now + rtt + late, sent - lost, lost, rtt + late));
+            flow.in_flight += sent - lost;
+            flow.peak_in_flight = flow.peak_in_flight.max(flow.in_flight);
+            if can_hear {
+                flow.hear(now, self.shortest);
+            }
+        }
+        self.now += MS;
+    }
+
+    fn run(&mut self, ms: u32) {
+        (0..ms).for_each(|_| self.step());
+    }
+
+    /// Runs so long; gives what each flow got of the capacity, and lost of what it got.
+    fn shares(&mut self, ms: u32) -> Vec<(f64, f64)> {
+        let before: Vec<_> = self.flows.iter().map(|flow| (flow.delivered, flow.lost)).collect();
+        self.run(ms);
+        let all = self.capacity * f64::from(ms) / 1e3;
+        let share = |(flow, (delivered, lost)): (&Flow, (f64, f64))| {
+            let got = flow.delivered - delivered;
+            (got / all, (flow.lost - lost) / got)
+        };
+        self.flows.iter().zip(before).map(share).collect()
+    }
+}
+
+impl Flow {
+    /// Takes what is known by now, and asks the controller when it is time.
+    fn hear(&mut self, now: Duration, min_rtt: Duration) {
+        let before = self.delivered;
+        while let Some((_, bytes, lost, rtt)) = self.under_way.pop_front_if(|(at, ..)| *at <= now) {
+            self.delivered += bytes;
+            self.lost += lost;
+            self.in_flight -= bytes;
+            self.sum.rtt = (self.sum.rtt * 7 + rtt) / 8;
+        }
+        let rate = (self.delivered - before) / MS.as_secs_f64();
+        self.arriving += (rate - self.arriving) * MS.as_secs_f64() / min_rtt.as_secs_f64();
+        self.sum.min_rtt = min_rtt;
+        self.sum.rtt = self.sum.rtt.max(min_rtt);
+        self.sum.delivered_bytes = self.delivered as u64;
+        self.sum.resent_bytes = self.lost as u64;
+        if now >= self.next_tick && now >= self.begins {
+            self.next_tick = now + interval(min_rtt);
+            self.allowed = self.capacity.on_sum(now, &self.sum);
+        }
+    }
+}
+
+fn assert_filled(shares: &[(f64, f64)]) {
+    let total: f64 = shares.iter().map(|share| share.0).sum();
+    assert!(total > 0.96 && shares.iter().all(|share| share.1 < 0.01), "{shares:?}");
+}
+
+#[test]
+fn a_long_path_is_filled_and_does_not_overflow() {
+    let mut path = Path::new(350, 250e6, 87e6, &[0]);
+    path.run(8000);
+    assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
+    assert_filled(&path.shares(20_000));
+    assert!(path.flows[0].peak_in_flight < 1.8 * 87.5e6, "{}", path.flows[0].peak_in_flight);
+    assert_eq!(path.flows[0].lost, 0.0);
+}
+
+#[test]
+fn a_short_path_is_filled_and_does_not_overflow() {
+    let mut path = Path::new(10, 625e6, 6.25e6, &[0]);
+    path.run(1000);
+    assert_filled(&path.shares(5000));
+}
+
+#[test]
+fn a_shallow_queue_costs_little() {
+    for rtt in [10, 100, 350] {
+        let mut path = Path::new(rtt, 250e6, 250e3 * f64::from(rtt) / 100.0, &[0]);
+        path.run(5000);
+        assert_filled(&path.shares(20_000));
+    }
+}
+
+#[test]
+fn two_sessions_share() {
+    for rtt in [10, 100] {
+        let mut path = Path::new(rtt, 250e6, 250e3 * f64::from(rtt), &[0, 3000]);
+        path.run(4000);
+        let shares = path.shares(20_000);
+        assert_filled(&shares);
+        let (sum, squares): (f64, f64) = shares
+            .iter()
+            .fold((0.0, 0.0), |(sum, squares), (share, _)| (sum + share, squares + share * share));
+        assert!(sum * sum / (2.0 * squares) > 0.9, "{rtt} ms: {shares:?}");
+    }
+}
+
+#[test]
+fn many_small_sessions_do_not_overflow_for_long() {
+    let mut path = Path::new(10, 125e6, 1.25e6, &[0, 0, 500, 1000]);
+    path.run(6000);
+    assert_filled(&path.shares(5000));
+}
+
+#[test]
+fn more_is_found_when_there_is_more() {
+    for rtt in [10, 100, 350] {
+        let mut path = Path::new(rtt, 100e6, 5e6, &[0]);
+        path.run(8000);
+        path.capacity = 250e6;
+        path.run(50 * rtt.max(100));
+        assert!(path.shares(20 * rtt.max(100))[0].0 > 0.9);
+    }
+}
+
+#[test]
+fn a_path_that_became_longer_is_filled_again() {
+    let mut path = Path::new(100, 250e6, 25e6, &[0]);
+    path.run(5000);
+    path.rtt = 160 * MS;
+    path.run(10_000);
+    assert!(path.shares(5000)[0].0 > 0.9);
+}
+
+#[test]
+fn less_is_accepted_when_there_is_less() {
+    let mut path = Path::new(100, 250e6, 5e6, &[0]);
+    path.run(5000);
+    path.capacity = 50e6;
+    path.run(4000);
+    assert_filled(&path.shares(5000));
+}
+
+#[test]
+fn random_loss_does_not_slow_the_streams() {
+    for loss in [0.001, 0.01] {
+        let mut path = Path::new(100, 250e6, 25e6, &[0]);
+        path.random_loss = loss;
+        path.run(5000);
+        let share = path.shares(20_000)[0].0;
+        assert!(share > 0.94, "{share}");
+    }
+}
+
+#[test]
+fn a_pause_does_not_make_the_path_smaller() {
+    let mut path = Path::new(100, 250e6, 25e6, &[0]);
+    path.run(5000);
+    let Flow { capacity, sum, .. } = &mut path.flows[0];
+    let pause = Sample { rtt: sum.min_rtt, ..*sum };
+    let rates = (0..200).map(|step| capacity.on_sum(path.now + step * 50 * MS, &pause).unwrap());
+    assert!(rates.skip(20).all(|rate| rate > 0.9 * 250e6));
+}
+
+#[test]
+fn a_loss_among_few_packets_tells_nothing() {
+    let mut capacity = Capacity::default();
+    let at = |step: u32| {
+        let rtt = 100 * MS;
+        let (delivered_bytes, resent_bytes) = (u64::from(step) * 14_480, u64::from(step) * 1448);
+        (step * 100 * MS, Sample { delivered_bytes, resent_bytes, rtt, min_rtt: rtt })
+    };
+    assert!((0..20).map(at).all(|(now, sum)| capacity.on_sum(now, &sum).is_none()));
+}
+
+#[test]
+fn a_queue_of_others_does_not_starve_the_streams() {
+    let mut path = Path::new(100, 100e6, 5e6, &[0]);
+    path.run(5000);
+    let Flow { capacity, sum, .. } = &mut path.flows[0];
+    let (mut rate, mut sum) = (100e6_f64, Sample { rtt: 2 * sum.min_rtt, ..*sum });
+    for step in 0..1000 {
+        // All that is sent arrives, as far as the path carries it, and the queue stays.
+        sum.delivered_bytes += (rate.min(100e6) * 0.05) as u64;
+        rate = capacity.on_sum(path.now + step * 50 * MS, &sum).unwrap();
+    }
+    assert!(rate > 100e6 / 2.0, "{rate}");
+}
+
+/// Seeds, unless the environment says how many, or which one.
+const SEEDS: u64 = 100;
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("RENKEI_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RENKEI_SIM_SEEDS").unwrap_or(SEEDS),
+    }
+}
+
+/// What a path whose hosts are busy gives of what it could, and how much of that was lost.
+struct Disturbed {
+    what: String,
+    jitter: Duration,
+    share: f64,
+    lost: f64,
+}
+
+fn disturbed(seed: u64) -> Disturbed {
+    let mut chance = Chance::new(seed);
+    let rtt = *chance.pick(&[10, 50, 150, 350]);
+    let capacity = *chance.pick(&[25e6, 125e6, 250e6, 625e6]);
+    let deep = *chance.pick(&[0.25, 1.0, 4.0]);
+    let jitter = *chance.pick(&[0, 2, 10, 50]) * MS;
+    let stalls = *chance.pick(&[0, 1000, 3000, 10_000]) * MS;
+    let mut path = Path::new(rtt, capacity, deep * capacity * f64::from(rtt) / 1e3, &[0]);
+    path.hosts = Some(Hosts::new(seed ^ 0x5eed, jitter, stalls));
+    path.run(30 * rtt.max(100));
+    let stalled = path.hosts.as_ref().unwrap().stalled;
+    let ms = 60 * rtt.max(100);
+    let (share, lost) = path.shares(ms)[0];
+    let stalled = (path.hosts.as_ref().unwrap().stalled - stalled).as_secs_f64() * 1e3 / f64::from(ms);
+    let mb = capacity / 1e6;
+    let what =
+        format!("seed {seed}: {rtt} ms, {mb} MB/s, queue {deep}, jitter {jitter:?}, stalls every {stalls:?}");
+    Disturbed { what, jitter, share: share / (1.0 - stalled), lost }
+}
+
+/// How many of the paths with this jitter are worse than that; those are printed.
+fn worse(all: &[Disturbed], jitter: &[Duration], share: f64, lost: f64) -> f64 {
+    let meant: Vec<_> = all.iter().filter(|one| jitter.contains(&one.jitter)).collect();
+    let bad: Vec<_> = meant.iter().filter(|one| one.share < share || one.lost > lost).collect();
+    bad.iter().for_each(|one| println!("{:.2} of it, lost {:.4}: {}", one.share, one.lost, one.what));
+    bad.len() as f64 / meant.len().max(1) as f64
+}
+
+#[test]
+fn delays_of_hosts_are_not_taken_for_a_queue() {
+    let all: Vec<Disturbed> = seeds().map(disturbed).collect();
+    let mean = all.iter().map(|one| one.share).sum::<f64>() / all.len() as f64;
+    println!("{mean:.3} of what the paths carry, over {} paths", all.len());
+    assert!(mean > 0.96, "{mean}");
+    let [few, many] =
+        [worse(&all, &[0, 2, 10].map(|ms| ms * MS), 0.9, 0.02), worse(&all, &[50 * MS], 0.5, 0.05)];
+    assert!(few <= 0.05 && many <= 0.05, "{few:.3} and {many:.3} of the paths are used badly");
+}
+
+#[test]
+fn a_host_that_stands_still_for_longer_than_a_round_does_not_end_the_search() {
+    let mut path = Path::new(50, 250e6, 12.5e6, &[0]);
+    path.run(2000);
+    let Flow { capacity, sum, .. } = &mut path.flows[0];
+    // Nothing is looked at for so long that the last samples are forgotten; then the path carries less.
+    let (mut now, mut sum) = (path.now + 900 * MS, Sample { rtt: sum.min_rtt, ..*sum });
+    let after_stall = capacity.on_sum(now, &sum).unwrap();
+    for _ in 0..600 {
+        now += 10 * MS;
+        sum.delivered_bytes += 1_600_000;
+        capacity.on_sum(now, &sum);
+    }
+    let then = capacity.on_sum(now + MS, &sum).unwrap();
+    assert!(after_stall > 240e6 && (140e6..200e6).contains(&then), "{after_stall} {then}");
+}
