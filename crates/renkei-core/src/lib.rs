@@ -1,6 +1,6 @@
 //! The rules and state machines of renkei, without clock, randomness, sockets, files or database.
 //!
-//! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`wire`] what travels between two
+//! A tour: [`error`] has every failure, [`path`] and [`entry`] the nouns, [`former_names`] what renamed sites were called, [`wire`] what travels between two
 //! daemons, [`mover`] the state machines of one transfer, [`link`] the control of a path, [`route`] the ways to a site,
 //! [`identity`] the rules that turn a principal into an account, [`queue`] what becomes of a transfer that was handed in,
 //! [`buffer`] the room in a relay's buffer, [`namespace`] the tree of a volume (no verb uses it yet), [`inbox`] what of a drop folder is complete, [`units`] sizes and rates as
@@ -12,6 +12,7 @@ pub mod admission;
 pub mod buffer;
 pub mod entry;
 pub mod error;
+pub mod former_names;
 pub mod identity;
 pub mod inbox;
 pub mod lab;

@@ -1,7 +1,9 @@
 //! Names of files: bytes, not text, because a file name need not be UTF-8.
 
 use crate::error::{Code, Error};
+use crate::former_names;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Longest relative path accepted, in bytes. Longer than PATH_MAX (4096), because a deep tree can be walked
@@ -199,10 +201,10 @@ pub mod path_bytes {
 pub struct SiteName(String);
 
 impl SiteName {
-    /// Checks and takes a name.
+    /// Checks and takes a name; a former name of a site that was renamed becomes that of today ([`crate::former_names`]).
     pub fn parse(text: &str) -> Result<Self, Error> {
         if is_label(text) {
-            return Ok(SiteName(text.into()));
+            return Ok(SiteName(former_names::renamed(text).unwrap_or_else(|| text.into())));
         }
         let why = "1 to 63 of a-z, 0-9 and -, starting with a letter";
         Err(Error::new(Code::UsageInvalid, "parse site name", printable(text.as_bytes()), why))
@@ -211,6 +213,11 @@ impl SiteName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of today, if the site was renamed since this name was read.
+    pub fn current(&self) -> Cow<'_, SiteName> {
+        former_names::renamed(&self.0).map_or(Cow::Borrowed(self), |name| Cow::Owned(SiteName(name)))
     }
 }
 

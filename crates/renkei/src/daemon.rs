@@ -5,6 +5,7 @@ use crate::doors::line::spawn_lines;
 use crate::doors::port::{self, Door};
 use crate::home::Home;
 use crate::identity::account::Account;
+use crate::identity::former_names;
 use crate::identity::login::grant;
 use crate::identity::mounting;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
@@ -39,11 +40,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs the PoP in `home` until it is told to stop by SIGTERM or SIGINT.
+/// How a PoP or an agent came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// A site was renamed, its own or another one; the process has to start again.
+    SiteRenamed,
+}
+
+/// Runs the PoP in `home` until it is told to stop by SIGTERM or SIGINT, or a site is renamed.
 ///
 /// `on_ready` is called with the bound addresses when everything listens.
-pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr])) -> Result<(), Error> {
+pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr])) -> Result<Ended, Error> {
     raise_limit();
+    former_names::tidy(&home)?;
     renew_at_start(&home, &config, SystemTime::now())?;
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
@@ -68,7 +79,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
 ///
 /// # Errors
 /// Why the PoP does not let it, at the start; `AddressInUse` if another one serves the same storage from this directory.
-pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<(), Error> {
+pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<Ended, Error> {
     raise_limit();
     export.make_home()?;
     let socket = bind_socket(&export.home().socket())?;
@@ -88,7 +99,7 @@ fn serve_both(
     socket: &UnixListener,
     listen: &[SocketAddr],
     on_ready: impl FnOnce(&Site, &[SocketAddr]),
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -115,7 +126,7 @@ async fn serve(
     site: Arc<Site>,
     listen: &[SocketAddr],
     on_ready: impl FnOnce(&Site, &[SocketAddr]),
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
     let failed = |error: std::io::Error| Error::new(Code::SystemCall, "wait for signals", "", error);
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
     let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -130,19 +141,23 @@ async fn serve(
     spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    loop {
+    let ended = loop {
         tokio::select! {
-            _ = term.recv() => break,
-            _ = int.recv() => break,
+            _ = term.recv() => break Ended::Stopped,
+            _ = int.recv() => break Ended::Stopped,
+            () = site.restart.notified() => break Ended::SiteRenamed,
             // The watch reads what changed, within a second.
             _ = hup.recv() => {}
         }
+    };
+    match ended {
+        Ended::Stopped => tracing::info!("stopping"),
+        Ended::SiteRenamed => tracing::info!(target: "audit", "a site was renamed; starting again"),
     }
-    tracing::info!("stopping");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let stopping = site.clone();
     let _ = tokio::task::spawn_blocking(move || stopping.stop_all()).await;
-    Ok(())
+    Ok(ended)
 }
 
 /// A field of a request.

@@ -149,6 +149,11 @@ impl Home {
         self.pki_dir().join("host.pem")
     }
 
+    /// Certificate of the PoP under the former name of its site, for partners that do not know the new one.
+    pub fn former_host_cert(&self) -> PathBuf {
+        self.pki_dir().join("host-former.pem")
+    }
+
     /// Key of the PoP.
     pub fn host_key(&self) -> PathBuf {
         self.pki_dir().join("host.key")
@@ -157,6 +162,11 @@ impl Home {
     /// Site cards of the trusted sites.
     pub fn trust_dir(&self) -> PathBuf {
         self.config.join("trust")
+    }
+
+    /// What sites were called before they were renamed.
+    pub fn former_names_file(&self) -> PathBuf {
+        self.trust_dir().join("former-names")
     }
 
     /// The table principal -> account.

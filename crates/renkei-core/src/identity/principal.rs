@@ -3,6 +3,7 @@
 use crate::error::{Code, Error};
 use crate::path::{SiteName, is_label, printable};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Longest user name, in bytes.
@@ -103,6 +104,16 @@ impl Principal {
             Principal::User { site, name } => format!("{URI_SCHEME}{site}/user/{name}"),
             Principal::Agent { site, storage } => format!("{URI_SCHEME}{site}/agent/{storage}"),
         }
+    }
+
+    /// The same under the name of today of its site, if that was renamed since this was read.
+    pub fn current(&self) -> Cow<'_, Principal> {
+        let Cow::Owned(site) = self.site().current() else { return Cow::Borrowed(self) };
+        Cow::Owned(match self {
+            Principal::Host(_) => Principal::Host(site),
+            Principal::User { name, .. } => Principal::User { site, name: name.clone() },
+            Principal::Agent { storage, .. } => Principal::Agent { site, storage: storage.clone() },
+        })
     }
 
     /// The site that vouches for the principal.

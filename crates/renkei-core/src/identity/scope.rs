@@ -4,6 +4,7 @@
 //! scope counts; that a link leads from one place to another is the business of the store (docs/design/0012).
 
 use crate::error::{Code, Error};
+use crate::former_names;
 use crate::path::{Place, RelPath, SiteName};
 use crate::wire::message::{OpenFound, OpenSend, TransferId};
 use serde::{Deserialize, Serialize};
@@ -179,9 +180,14 @@ impl Scope {
         }
         match bytes.split_first() {
             Some((&VERSION, rest)) => {
-                let raw: Scope = crate::wire::decode("scope", rest).map_err(|error| bad(error.cause))?;
-                let scope = Scope::new(raw.transfer, raw.permits).map_err(|error| bad(error.cause))?;
-                if scope.encode() == bytes { Ok(scope) } else { Err(bad("it is not in its one form".into())) }
+                let read = || -> Result<Scope, Error> {
+                    let raw: Scope = crate::wire::decode("scope", rest).map_err(|error| bad(error.cause))?;
+                    Scope::new(raw.transfer, raw.permits).map_err(|error| bad(error.cause))
+                };
+                match former_names::verbatim(read)?.encode() == bytes {
+                    true => read(),
+                    false => Err(bad("it is not in its one form".into())),
+                }
             }
             Some((version, _)) => Err(bad(format!("version {version}, this side knows {VERSION}"))),
             None => Err(bad("it is empty".into())),

@@ -10,6 +10,7 @@
 
 use super::digest::slot_range;
 use crate::entry::Stamp;
+use crate::former_names::current_principal;
 use crate::path::{Place, RelPath};
 use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
@@ -189,7 +190,7 @@ impl State {
                 return good;
             }
             _ if self.header.is_none() => return false,
-            Record::Owner(owner) => self.owner = Some(owner),
+            Record::Owner(owner) => self.owner = Some(current_principal(owner)),
             Record::Transfer(transfer) => self.transfer = Some(transfer),
             Record::Slot { key, source, temp_ino, slot, digest } => {
                 let fresh = Partial { source, temp_ino, slots: BTreeMap::new() };
@@ -252,7 +253,7 @@ impl Brief {
     fn apply(&mut self, record: Record) {
         match record {
             Record::Header(_) => {}
-            Record::Owner(owner) => self.owner = Some(owner),
+            Record::Owner(owner) => self.owner = Some(current_principal(owner)),
             Record::Transfer(transfer) => self.transfer = Some(transfer),
             Record::Slot { key, source, temp_ino, slot, .. } => {
                 let file = self.partial.entry(key).or_insert((source, temp_ino, 0));

@@ -193,6 +193,29 @@ impl Catalogue {
         })
     }
 
+    /// Has a site's name of today stand for a former one in what the indexes need.
+    pub fn rename_site(&self, former: &str, current: &str) -> Result<(), Error> {
+        self.run("rename site", async {
+            let owners = "UPDATE transfer SET owner = SUBSTR(owner, 1, LENGTH(owner) - LENGTH($1)) || $2 \
+                WHERE SUBSTR(owner, LENGTH(owner) - LENGTH($1) + 1) = $1";
+            let (old, new) = (format!("@{former}"), format!("@{current}"));
+            sqlx::query(owners).bind(&old).bind(&new).execute(&self.pool).await?;
+            // The owner, the site of the source and that of the destination are lines of a lane.
+            for (old, new) in [
+                (format!("{old}\n"), format!("{new}\n")),
+                (format!("\n{former}\n"), format!("\n{current}\n")),
+            ] {
+                let lanes = "UPDATE transfer SET lane = RTRIM(REPLACE(lane || $3, $1, $2), $3) \
+                    WHERE REPLACE(lane || $3, $1, $2) <> lane || $3";
+                // A second time for transfers from the site to itself, where both lines share a line end.
+                for _ in 0..2 {
+                    sqlx::query(lanes).bind(&old).bind(&new).bind("\n").execute(&self.pool).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// The lanes in which transfers are ready.
     pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
         // One look at the index for each lane, however many transfers are in it.

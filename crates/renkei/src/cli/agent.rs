@@ -1,6 +1,7 @@
 //! `renkei agent`: serves a folder as one of a site's storages, from where its PoP cannot mount it.
 
 use super::Context;
+use super::serve::begin_again_if_renamed;
 use crate::config::{DEFAULT_PORT, Log, is_endpoint};
 use crate::home::file_error;
 use crate::site::export::{Export, Wish};
@@ -38,10 +39,10 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let wish = Wish { storage: storage.into(), path: path.clone(), pop, through_pop: args.through_pop };
     let export = Export::new(context.home()?, wish)?;
     telemetry::start(&Log::default())?;
-    daemon::run_agent(export, |site| {
+    let ended = daemon::run_agent(export, |site| {
         tracing::info!(site = %site.name(), storage, path = %path.display(), "ready");
     })?;
-    Ok(0)
+    begin_again_if_renamed(ended)
 }
 
 /// The absolute path of the folder, which must be there.

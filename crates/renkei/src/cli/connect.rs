@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::identity::card::SiteCard;
 use crate::identity::credential::Credential;
+use crate::identity::former_names;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
@@ -29,6 +30,8 @@ pub(super) fn dialler_of(
     sites: &[&SiteName],
 ) -> Result<Dialler, Error> {
     let home = context.home()?;
+    // A mount may have started before a site was renamed.
+    former_names::install(&home)?;
     let config = Config::load(&home)?;
     let silence = config.stall_timeout();
     let home = home_of_user(&home, credential.principal()?.site())?;
@@ -67,7 +70,7 @@ pub(super) fn learn(
         }
         Err(error) => return Err(unknown(format!("{own} could not be asked: {error}"))),
     };
-    if card.site != *site {
+    if card.site != *site.current() {
         return Err(unknown(format!("{own} gave the card of {}", card.site)));
     }
     let mut trust = Trust::load(home)?;

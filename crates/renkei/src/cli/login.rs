@@ -123,6 +123,7 @@ impl Report for Done {
             let change = match change {
                 Added::New => "now known",
                 Added::Replaced => "has a new authority",
+                Added::Renamed => "is the new name of a known site",
                 Added::Updated | Added::Same => "has a new card",
             };
             writeln!(out, "  site {site} {change}")?;

@@ -60,6 +60,7 @@ mod put;
 mod quantity;
 mod queued;
 mod remedy;
+mod rename_site;
 mod renew;
 mod replicate;
 mod report;
@@ -101,6 +102,7 @@ mod whoami;
 mod why;
 
 use crate::home::Home;
+use crate::identity::former_names;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;
@@ -327,6 +329,9 @@ pub fn run() -> ExitCode {
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };
     if let Ok(home) = context.home() {
+        if let Err(error) = former_names::install(&home) {
+            return ExitCode::from(context.output.error(&error));
+        }
         remedy::read_by(home, context.option());
     }
     let outcome = cli.command.run(&context);

@@ -9,6 +9,7 @@ use crate::identity::authority::Authority;
 use crate::identity::card::SiteCard;
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::credential::Credential;
+use crate::identity::former_names;
 use crate::identity::login::SshRoute;
 use crate::identity::rotation::is_of_another;
 use crate::identity::socket::{LINE_LIMIT, reply_line};
@@ -254,6 +255,10 @@ fn take_cards(context: &Context) -> Result<(), Error> {
         };
         match trust.add(card)? {
             Added::Same | Added::New => {}
+            Added::Renamed => {
+                former_names::install(&home)?;
+                tracing::info!(site = %other, "its new name was taken over");
+            }
             added => tracing::info!(site = %other, ?added, "a changed card was taken"),
         }
     }

@@ -19,11 +19,24 @@ use std::time::{Duration, SystemTime};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LONGEST_DAYS: u64 = LONGEST_OVERLAP.as_secs() / DAY.as_secs();
 
+/// For how long both authorities are good.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct Overlap {
     /// Days for which certificates of the previous authority stay valid, 1 to 365
     #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_DAYS))]
-    keep_days: u64,
+    pub(super) keep_days: u64,
+}
+
+impl Overlap {
+    pub(super) fn duration(&self) -> Duration {
+        u32::try_from(self.keep_days).map_or(LONGEST_OVERLAP, |days| DAY * days)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    overlap: Overlap,
     /// No overlap, for a compromised key: its certificates are refused at once, and partners take the new card by hand
     #[arg(long, conflicts_with_all = ["keep_days", "finish"])]
     now: bool,
@@ -61,8 +74,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         confirm(args.yes, op, site.as_str(), &cut_off(&partners_of(&home)?))?;
         rotation::rotate(&home, Duration::ZERO, now)?
     } else {
-        let keep = u32::try_from(args.keep_days).map_or(LONGEST_OVERLAP, |days| DAY * days);
-        rotation::rotate(&home, keep, now)?
+        rotation::rotate(&home, args.overlap.duration(), now)?
     };
     context.output.done(&report(&home, outcome, now)?)?;
     Ok(0)
@@ -80,13 +92,13 @@ fn standing(home: &Home) -> Result<(SiteCard, Vec<SiteName>), Error> {
     Ok((card, not_taken_over))
 }
 
-fn partners_of(home: &Home) -> Result<Vec<SiteName>, Error> {
+pub(super) fn partners_of(home: &Home) -> Result<Vec<SiteName>, Error> {
     let trust = Trust::load(home)?;
     let sites = trust.list().map(|card| card.site.clone());
     Ok(sites.filter(|site| trust.own_site() != Some(site)).collect())
 }
 
-fn named(sites: &[SiteName]) -> String {
+pub(super) fn named(sites: &[SiteName]) -> String {
     sites.iter().map(SiteName::as_str).collect::<Vec<_>>().join(", ")
 }
 

@@ -2,8 +2,12 @@
 
 use super::Context;
 use crate::config::Config;
+use crate::daemon::Ended;
+use crate::identity::{former_names, rotation};
 use crate::{daemon, telemetry};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Run the PoP of this directory until it is told to stop
 #[derive(Debug, clap::Args)]
@@ -19,12 +23,27 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         true => Vec::new(),
         false => vec![("listen", list(&args.listen))],
     };
+    if rotation::complete_rename(&home)? {
+        former_names::install(&home)?;
+    }
     let config = Config::load_with_flags(&home, &flags)?;
     telemetry::start(&config.log)?;
-    daemon::run(home, config, |site, addresses| {
+    let ended = daemon::run(home, config, |site, addresses| {
         tracing::info!(site = %site.name(), listening = list(addresses), "ready");
     })?;
-    Ok(0)
+    begin_again_if_renamed(ended)
+}
+
+/// After a site was renamed the process begins again, as the same program with the same arguments, so that no part of it goes on
+/// with the former name.
+pub(super) fn begin_again_if_renamed(ended: Ended) -> Result<u8, Error> {
+    if ended == Ended::Stopped {
+        return Ok(0);
+    }
+    let mut words = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(words.next().unwrap_or_default()).args(words);
+    Err(Error::new(Code::SystemCall, "start again", "renkei", command.exec()))
 }
 
 fn list(addresses: &[std::net::SocketAddr]) -> String {

@@ -160,6 +160,7 @@ pub(super) fn word(added: Added) -> &'static str {
         Added::New => "added",
         Added::Updated => "updated",
         Added::Replaced => "authority replaced",
+        Added::Renamed => "renamed",
         Added::Same => "unchanged",
     }
 }

@@ -379,7 +379,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
         Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
     let mut facts = Facts { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
     args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
-    claim::mark(&folder, &DirectoryClaim::new(&facts.id, facts.home.as_str()));
+    claim::mark(&folder, &DirectoryClaim::new(&facts.id, &facts.home));
     facts.store(home, &args.name)?;
     // The PoP, if it runs, has looked at all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {
@@ -463,7 +463,7 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
 /// Takes the marker of a volume that is not kept any more out of its directory.
 pub(super) fn release(facts: &Facts, config: &Config, home: &Home) -> Result<(), Error> {
     if let Some(storage) = config.storage.get(&facts.storage) {
-        let own = DirectoryClaim::new(&facts.id, config.site(home)?.as_str());
+        let own = DirectoryClaim::new(&facts.id, config.site(home)?);
         claim::release(&folder(storage, &facts.place()?), &own);
     }
     Ok(())

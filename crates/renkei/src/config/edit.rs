@@ -104,6 +104,19 @@ fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
     Err(Error::new(Code::UsageInvalid, op, text, "config.toml can only hold a path in UTF-8"))
 }
 
+/// Sets the site's name; tells whether it was another one.
+pub fn set_site(home: &Home, site: &SiteName) -> Result<bool, Error> {
+    let mut changed = false;
+    change(home, |document| {
+        changed = document.get("site").and_then(Item::as_str).is_some_and(|name| name != site.as_str());
+        if changed {
+            document["site"] = value(site.as_str());
+        }
+        Ok(())
+    })?;
+    Ok(changed)
+}
+
 /// Adds a site to those that lines are kept to.
 pub fn add_reverse(home: &Home, site: &SiteName) -> Result<(), Error> {
     add_to_list(home, "reverse", site.as_str())

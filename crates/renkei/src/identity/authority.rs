@@ -11,7 +11,7 @@ use super::agency::{self, Sponsor};
 use super::certificate::{Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds};
 use super::credential::generate_key;
 use super::delegation;
-use super::handover::{Handover, Origin};
+use super::handover::{Handover, Origin, former_name_extension};
 use super::issued::{self, Revoked};
 use super::mounting;
 use super::rotation;
@@ -102,16 +102,25 @@ impl Authority {
         Ok(Authority { site: site.clone(), certificate, issuer, cross: None })
     }
 
-    /// Makes the authority that follows this one, in memory. Certificates of this one are good for `keep`.
-    pub(super) fn succeed(&self, keep: Duration, now: SystemTime) -> Result<Succession, Error> {
+    /// Makes the authority that follows this one, in memory, for the site under its name or a new one. Certificates of this one
+    /// are good for `keep`.
+    pub(super) fn succeed(
+        &self,
+        site: &SiteName,
+        keep: Duration,
+        now: SystemTime,
+    ) -> Result<Succession, Error> {
         let until = now + keep;
         let until_unix = unix_seconds(until).unsigned_abs();
-        let origin = Origin::after(&self.site, &self.certificate, until_unix)?;
+        let origin = Origin::after(site, &self.certificate, until_unix)?;
         // Another name, because lists and certificates are told apart by the name of who signed them.
-        let name = format!("{}{AUTHORITY_OF} {}", self.site, origin.number);
+        let name = format!("{site}{AUTHORITY_OF} {}", origin.number);
         let mut params = authority_params(&name, now, now + AUTHORITY_LIFE);
         params.custom_extensions = vec![origin.extension()];
-        let mut next = Self::self_signed(&self.site, params)?;
+        if *site != self.site {
+            params.custom_extensions.push(former_name_extension(&self.site));
+        }
+        let mut next = Self::self_signed(site, params)?;
         let cross = |end: SystemTime| {
             let params = authority_params(&name, now, end);
             params.signed_by(next.issuer.key(), &self.issuer).map(|made| made.der().clone()).map_err(defect)
@@ -417,6 +426,18 @@ pub fn renew_host(
     new_key: bool,
     now: SystemTime,
 ) -> Result<Issued, Error> {
+    certify_host(home, authority, endpoints, new_key, &home.host_cert(), now)
+}
+
+/// The same with the certificate in a file of its own.
+pub(super) fn certify_host(
+    home: &Home,
+    authority: &Authority,
+    endpoints: &[String],
+    new_key: bool,
+    file: &std::path::Path,
+    now: SystemTime,
+) -> Result<Issued, Error> {
     let path = home.host_key();
     let old = if new_key { None } else { secret::read(&path)? };
     let key = match &old {
@@ -428,7 +449,7 @@ pub fn renew_host(
     if old.is_none() {
         secret::write(&path, &key.serialize_pem())?;
     }
-    write_file(&home.host_cert(), fresh.pem.as_bytes(), 0o644)?;
+    write_file(file, fresh.pem.as_bytes(), 0o644)?;
     Ok(fresh)
 }
 

@@ -12,7 +12,7 @@ use super::certificate::{hex, parse, parse_chain, to_pem, utc};
 use super::delegation::{octet_string, octets};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
-use renkei_core::path::SiteName;
+use renkei_core::path::{SiteName, is_label};
 use renkei_core::wire::{decode, encode};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ use x509_parser::prelude::X509Certificate;
 
 /// The extension with the origin: below 2.25, as that of a delegation.
 const ORIGIN_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x2a6d_5f10_c97b_43e5];
+/// The extension with the name that the site had under the authority before, if that was another one.
+const FORMER_NAME_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x5c81_0e37_b46a_49d2];
 /// Version of the extension.
 const VERSION: u8 = 1;
 /// Longest time for which two authorities of a site are good.
@@ -86,20 +88,46 @@ impl Origin {
     }
 
     fn of(certificate: &X509Certificate<'_>) -> Result<Option<Self>, Error> {
-        let bad = |cause: &str| Error::new(Code::BadCertificate, "read certificate", "origin", cause);
-        let oid = Oid::from(&ORIGIN_OID).expect("the arcs are legal");
-        let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
-        let Some(extension) = found.next() else { return Ok(None) };
-        if found.next().is_some() {
-            return Err(bad("it says twice which authority it follows"));
-        }
-        let content = octets(extension.value).ok_or_else(|| bad("not an octet string"))?;
-        let origin: Origin = decode("origin", content).map_err(|error| bad(&error.cause))?;
+        let Some(content) = extension(certificate, &ORIGIN_OID)? else { return Ok(None) };
+        let origin: Origin = decode("origin", content).map_err(|error| bad_extension(&error.cause))?;
         match origin.version {
             VERSION => Ok(Some(origin)),
-            other => Err(bad(&format!("version {other}, this renkei knows {VERSION}"))),
+            other => Err(bad_extension(&format!("version {other}, this renkei knows {VERSION}"))),
         }
     }
+}
+
+/// What an extension of an authority's certificate holds.
+fn extension<'c>(certificate: &X509Certificate<'c>, oid: &[u64]) -> Result<Option<&'c [u8]>, Error> {
+    let oid = Oid::from(oid).expect("the arcs are legal");
+    let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
+    let Some(extension) = found.next() else { return Ok(None) };
+    if found.next().is_some() {
+        return Err(bad_extension("it says twice which authority it follows"));
+    }
+    octets(extension.value).map(Some).ok_or_else(|| bad_extension("not an octet string"))
+}
+
+fn bad_extension(cause: &str) -> Error {
+    Error::new(Code::BadCertificate, "read certificate", "origin", cause)
+}
+
+/// The extension of an authority under which the site has another name than before.
+pub(super) fn former_name_extension(name: &SiteName) -> CustomExtension {
+    CustomExtension::from_oid_content(&FORMER_NAME_OID, octet_string(name.as_str().as_bytes()))
+}
+
+/// The name that the site had under the authority before, if that was another one. It is as it was then, also where it is
+/// known as a former name.
+///
+/// # Errors
+/// `BadCertificate`.
+pub fn former_name(authority: &CertificateDer<'_>) -> Result<Option<String>, Error> {
+    let certificate = parse(authority)?;
+    let Some(content) = extension(&certificate, &FORMER_NAME_OID)? else { return Ok(None) };
+    let name = std::str::from_utf8(content).ok().filter(|name| is_label(name));
+    name.map(|name| Some(name.to_owned()))
+        .ok_or_else(|| bad_extension("its former name is not that of a site"))
 }
 
 /// The how many-th authority of its site a certificate is of.
@@ -252,7 +280,7 @@ mod tests {
     fn here() -> Here {
         let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
         let first = Authority::create(&site("kek"), now).unwrap();
-        let made = first.succeed(30 * DAY, now).unwrap();
+        let made = first.succeed(&site("kek"), 30 * DAY, now).unwrap();
         let handed = SiteCard { handover: Some(made.handover.clone()), ..card(&made.next) };
         let until_unix = made.handover.until_unix - 31 * 86_400;
         let over = Handover { cross: made.notice, until_unix, ..made.handover };
@@ -306,6 +334,53 @@ mod tests {
     }
 
     #[test]
+    fn a_partner_knows_a_site_by_its_new_name() {
+        let mut here = here();
+        let made = here.first.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
+        let renamed = SiteCard { handover: Some(made.handover.clone()), ..card(&made.next) };
+        assert_eq!(former_name(&renamed.authority).unwrap().as_deref(), Some("kek"));
+        let home = Home::at(here.dir.path());
+        assert_eq!(here.trust.compare(&taken(&renamed).unwrap()).unwrap(), Added::Renamed);
+        assert_eq!(here.trust.add(taken(&renamed).unwrap()).unwrap(), Added::Renamed);
+        assert_eq!(super::super::former_names::read(&home).unwrap().current("kek"), Some("tsukuba"));
+        let mut before = Trust::empty(&Home::at(&here.dir.path().join("before")));
+        before.add(card(&here.first)).unwrap();
+        let refused = verify_peer(&user(&made.next, here.now), &before, here.now).unwrap_err();
+        assert_eq!(refused.code, Code::AuthorityReplaced);
+        assert!(refused.cause.contains("kek is called tsukuba now"), "{refused}");
+        let alice = user(&made.next, here.now);
+        assert_eq!(judge(&alice, &here.trust, here.now), Ok(Principal::parse("alice@tsukuba").unwrap()));
+        // Told again, also after a kill before the name was noted.
+        std::fs::remove_file(home.former_names_file()).unwrap();
+        assert_eq!(here.trust.add(renamed).unwrap(), Added::Renamed);
+        assert_eq!(super::super::former_names::read(&home).unwrap().current("kek"), Some("tsukuba"));
+    }
+
+    #[test]
+    fn nobody_takes_the_name_of_another_site() {
+        let mut here = here();
+        // Who says to have been kek, and is not.
+        let impostor = Authority::create(&site("kek"), here.now).unwrap();
+        let forged = impostor.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
+        let forged = SiteCard { handover: Some(forged.handover), ..card(&forged.next) };
+        assert_eq!(here.trust.add(taken(&forged).unwrap()).unwrap_err().code, Code::CardConflict);
+        assert_eq!(here.trust.add_given(forged).unwrap_err().code, Code::CardConflict);
+        // Who was kek, and takes the name of a site that is known.
+        let osaka = Authority::create(&site("osaka"), here.now).unwrap();
+        here.trust.add(card(&osaka)).unwrap();
+        let made = here.first.succeed(&site("osaka"), 30 * DAY, here.now).unwrap();
+        let renamed = SiteCard { handover: Some(made.handover), ..card(&made.next) };
+        assert_eq!(here.trust.add_given(renamed).unwrap_err().code, Code::CardConflict);
+        assert_eq!(&here.trust.card(&site("osaka")).unwrap().authority, osaka.certificate());
+        // The name of another one is not even read as a name.
+        assert!(former_names_of_cards(&here).is_empty());
+    }
+
+    fn former_names_of_cards(here: &Here) -> String {
+        super::super::former_names::read(&Home::at(here.dir.path())).unwrap().to_text()
+    }
+
+    #[test]
     fn an_end_that_came_nearer_stays() {
         let mut here = here();
         let old = user(&here.first, here.now);
@@ -321,13 +396,13 @@ mod tests {
     fn nobody_else_hands_over() {
         let mut here = here();
         let impostor = Authority::create(&site("kek"), here.now).unwrap();
-        let forged = impostor.succeed(30 * DAY, here.now).unwrap();
+        let forged = impostor.succeed(&site("kek"), 30 * DAY, here.now).unwrap();
         let forged = SiteCard { handover: Some(forged.handover), ..card(&forged.next) };
         assert_eq!(here.trust.add(taken(&forged).unwrap()).unwrap_err().code, Code::CardConflict);
         assert_eq!(here.trust.add_given(forged.clone()).unwrap_err().code, Code::CardConflict);
         // Not the one before either, once the new one is in force.
         here.trust.add(here.card.clone()).unwrap();
-        let again = here.first.succeed(30 * DAY, here.now).unwrap();
+        let again = here.first.succeed(&site("kek"), 30 * DAY, here.now).unwrap();
         let again = SiteCard { handover: Some(again.handover), ..card(&again.next) };
         assert_eq!(here.trust.add(taken(&again).unwrap()).unwrap_err().code, Code::CardConflict);
         let known = here.trust.card(&site("kek")).unwrap();
@@ -349,7 +424,7 @@ mod tests {
     fn a_hand_over_that_was_altered_is_none() {
         let here = here();
         let good = here.card.handover.clone().unwrap();
-        let other = here.first.succeed(30 * DAY, here.now).unwrap().handover;
+        let other = here.first.succeed(&site("kek"), 30 * DAY, here.now).unwrap().handover;
         let unsigned = Handover { cross: here.second.certificate().clone(), ..good.clone() };
         let longer = Handover { until_unix: good.until_unix + 1, ..good.clone() };
         let foreign = Handover { previous: other.cross.clone(), ..good.clone() };
@@ -413,7 +488,7 @@ mod tests {
         let list = here.first.sign_list(&[], 5, here.now).unwrap();
         here.trust.merge_crl(&kek, &list).unwrap();
         here.trust.add(here.card.clone()).unwrap();
-        let third = here.second.succeed(30 * DAY, here.now).unwrap();
+        let third = here.second.succeed(&site("kek"), 30 * DAY, here.now).unwrap();
         let third = SiteCard { handover: Some(third.handover), ..card(&third.next) };
         assert_eq!(here.trust.add(taken(&third).unwrap()).unwrap(), Added::Replaced);
         assert_eq!(here.trust.revocation_list(&kek), None);

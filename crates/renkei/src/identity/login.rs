@@ -14,6 +14,7 @@ use super::authority::{Authority, USER_HOURS};
 use super::card::SiteCard;
 use super::certificate::parse_chain;
 use super::credential::{Credential, KeyRequest};
+use super::former_names;
 use super::socket::{self, Peer};
 use super::trust::{Added, Trust, home_of_user};
 use super::verify::verify_peer;
@@ -203,6 +204,7 @@ pub(super) fn keep_at(
             added => sites.push((site, added)),
         }
     }
+    former_names::install(&place)?;
     verify_peer(&credential.chain, &trust, now)?;
     make_private_dir(home.state_dir())?;
     secret::write(file, &format!("{}{}", reply.certificate, key.key))?;

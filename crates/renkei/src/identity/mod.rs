@@ -14,6 +14,7 @@ pub mod card_history;
 pub mod certificate;
 pub mod credential;
 pub mod delegation;
+pub mod former_names;
 pub mod handover;
 pub mod invitation;
 pub mod issued;

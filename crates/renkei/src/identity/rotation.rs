@@ -8,14 +8,19 @@
 //!
 //! Guarantees: a kill at any moment leaves a site that works; the same command given again does what is left, and does not rotate
 //! a second time. Without an overlap the PoP gets a new key as well. Non-goal: a PoP without the authority's key, to which the files are brought by hand.
+//!
+//! A site is renamed by the same steps: the next authority is that of the new name, and says which one the site had. What else has
+//! the name follows `ca.pem`: `trust/former-names`, `site` in the configuration, the revocation list. For the overlap the PoP
+//! keeps a certificate under the former name (`host-former.pem`), for partners that have not taken over the new one.
 
-use super::authority::{Authority, Succession, check_name, renew_host};
+use super::authority::{Authority, Succession, certify_host, check_name, renew_host};
 use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
 use super::credential::Credential;
-use super::handover::{Handover, HandoverText, number_of};
+use super::former_names;
+use super::handover::{Handover, HandoverText, Origin, former_name, number_of};
 use super::secret;
 use super::trust::{Trust, remove_file};
-use crate::config::Config;
+use crate::config::{Config, set_site};
 use crate::home::{Home, file_error, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -108,8 +113,72 @@ pub fn rotate(home: &Home, keep: Duration, now: SystemTime) -> Result<Outcome, E
     if !keep.is_zero() && steps.is_live()? {
         return Ok(Outcome::UnderWay);
     }
-    steps.rotate(keep)?;
+    let site = steps.authority.site().clone();
+    steps.rotate(&site, keep)?;
     Ok(Outcome::Rotated)
+}
+
+/// Gives the site another name, with a new authority. The former name goes on to mean the site, and certificates under it are good
+/// for `keep`.
+///
+/// # Errors
+/// `UsageInvalid` if the site has the name, or had it once, and while another change of the authority is under way; those of
+/// [`rotate`].
+pub fn rename(home: &Home, name: &str, keep: Duration, now: SystemTime) -> Result<Outcome, Error> {
+    let refused = |cause: String| Error::new(Code::UsageInvalid, "rename site", name, cause);
+    let _lock = lock(home)?;
+    let mut steps = Steps::begin(home, now)?;
+    let has_completed = steps.complete()?;
+    let site = SiteName::parse(name)?;
+    if site == *steps.authority.site() {
+        return match name == site.as_str() {
+            true if has_completed => Ok(Outcome::Completed),
+            true => Err(refused("it is the name of the site".into())),
+            false => Err(refused(format!("it is a former name of {site}, and those are not used again"))),
+        };
+    }
+    if name != site.as_str() || Trust::load(home)?.card(&site).is_some() {
+        return Err(refused(format!("it is a name of the site {site}, which is trusted here")));
+    }
+    if steps.is_live()? {
+        let cause =
+            "the site's authority is being replaced; `renkei site rotate-authority --finish` ends that";
+        return Err(refused(cause.into()));
+    }
+    steps.rotate(&site, keep)?;
+    Ok(Outcome::Rotated)
+}
+
+/// Does what a killed [`rename`] has left to do before anything can be read under the new name; also for the PoP, at its start.
+///
+/// # Errors
+/// Those of the files.
+pub fn complete_rename(home: &Home) -> Result<bool, Error> {
+    let Some(pem) = read_text(&home.ca_cert(), MAX_BYTES)? else { return Ok(false) };
+    let authority = parse_chain(&pem)?.remove(0);
+    let (Some(former), Some(origin)) = (former_name(&authority)?, Origin::read(&authority)?) else {
+        return Ok(false);
+    };
+    let site = origin.site;
+    former_names::note(home, &former, &site)?;
+    former_names::tidy(home)?;
+    set_site(home, &site)
+}
+
+/// The PoP's certificate under the former name of its site, and that name, while partners may not know the new one.
+///
+/// # Errors
+/// Those of the files.
+pub fn former_host(home: &Home, now: SystemTime) -> Result<Option<(String, Credential)>, Error> {
+    let Some(handover) = handover(home)?.filter(|handover| handover.is_live(now)) else { return Ok(None) };
+    let authority = parse_chain(&read_text(&home.ca_cert(), MAX_BYTES)?.unwrap_or_default())?.remove(0);
+    let path = home.former_host_cert();
+    let (name, pem, key) =
+        (former_name(&authority)?, read_text(&path, MAX_BYTES)?, secret::read(&home.host_key())?);
+    let (Some(name), Some(pem), Some(key)) = (name, pem, key) else { return Ok(None) };
+    let credential = Credential::parse(&pem, &key, &path)?;
+    let is_of_former = !is_of_another(&credential.chain[0], &handover.previous);
+    Ok(is_of_former.then_some((name, credential)))
 }
 
 /// Ends the overlap: what the authority before signed is good for nothing any more.
@@ -133,6 +202,7 @@ pub fn finish(home: &Home, now: SystemTime) -> Result<Outcome, Error> {
     };
     let finished_unix = Some(unix_seconds(now).unsigned_abs());
     store(home, &authority, &Stored { finished_unix, ..stored })?;
+    remove_file(&home.former_host_cert())?;
     steps.renew_credentials(false)?;
     Ok(Outcome::Finished)
 }
@@ -176,12 +246,15 @@ struct Steps<'h> {
     config: Config,
     authority: Authority,
     now: SystemTime,
+    /// Whether a renaming that was killed came to its end.
+    has_renamed: bool,
 }
 
 impl<'h> Steps<'h> {
     fn begin(home: &'h Home, now: SystemTime) -> Result<Self, Error> {
+        let has_renamed = complete_rename(home)?;
         let authority = Authority::load(home)?;
-        Ok(Steps { home, config: Config::load(home)?, authority, now })
+        Ok(Steps { home, config: Config::load(home)?, authority, now, has_renamed })
     }
 
     fn is_live(&self) -> Result<bool, Error> {
@@ -189,12 +262,25 @@ impl<'h> Steps<'h> {
         Ok(handover.is_some_and(|handover| handover.is_live(self.now)))
     }
 
-    fn rotate(&mut self, keep: Duration) -> Result<(), Error> {
-        let next = self.authority.succeed(keep, self.now)?;
+    fn rotate(&mut self, site: &SiteName, keep: Duration) -> Result<(), Error> {
+        let next = self.authority.succeed(site, keep, self.now)?;
+        if site != self.authority.site() {
+            self.write_former_host()?;
+        }
         self.write_next_key(&next)?;
         self.write_handover(&next, keep.is_zero())?;
         self.write_certificate(next)?;
+        if complete_rename(self.home)? {
+            self.config = Config::load(self.home)?;
+        }
         self.complete().map(drop)
+    }
+
+    /// The PoP's certificate under the name that the site has until now, from the authority that it has until now.
+    fn write_former_host(&self) -> Result<(), Error> {
+        let endpoints = self.config.announced_endpoints();
+        let path = self.home.former_host_cert();
+        certify_host(self.home, &self.authority, &endpoints, false, &path, self.now).map(drop)
     }
 
     fn write_next_key(&self, next: &Succession) -> Result<(), Error> {
@@ -232,7 +318,10 @@ impl<'h> Steps<'h> {
         }
         let signed = self.sign_list_anew()?;
         self.remove_old_handovers()?;
-        Ok(placed || renewed || signed)
+        if !self.is_live()? {
+            remove_file(&self.home.former_host_cert())?;
+        }
+        Ok(placed || renewed || signed || std::mem::take(&mut self.has_renamed))
     }
 
     /// The key takes the place of the old one, which is gone by that; one that never came into force is removed.
@@ -361,7 +450,7 @@ mod tests {
         /// What a command leaves that is killed after so many steps.
         fn kill_after(&self, steps: usize) {
             let mut rotation = Steps::begin(&self.home, self.now).unwrap();
-            let next = rotation.authority.succeed(30 * DAY, self.now).unwrap();
+            let next = rotation.authority.succeed(&site("kek"), 30 * DAY, self.now).unwrap();
             type Step = fn(&mut Steps<'_>) -> Result<(), Error>;
             let rest: [Step; 3] = [
                 |steps| steps.place_key().map(drop),
@@ -426,6 +515,80 @@ mod tests {
             assert!(!is_of_another(&host[0], &trust.own_card().unwrap().authority), "{steps}");
             assert!(trust.list_is_of_now(&site("kek")), "{steps}");
         }
+    }
+
+    /// What a command that renames the site leaves if it is killed after so many steps.
+    fn kill_rename_after(here: &Here, steps: usize) {
+        let mut renaming = Steps::begin(&here.home, here.now).unwrap();
+        let next = renaming.authority.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
+        renaming.write_former_host().unwrap();
+        if steps > 0 {
+            renaming.write_next_key(&next).unwrap();
+        }
+        if steps > 1 {
+            renaming.write_handover(&next, false).unwrap();
+        }
+        if steps > 2 {
+            renaming.write_certificate(next).unwrap();
+        }
+        if steps > 3 {
+            former_names::note(&here.home, "kek", &site("tsukuba")).unwrap();
+        }
+        if steps > 4 {
+            complete_rename(&here.home).unwrap();
+        }
+        if steps > 5 {
+            renaming.place_key().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_killed_renaming_is_not_there_or_is_completed() {
+        for steps in 0..=6 {
+            let here = here();
+            kill_rename_after(&here, steps);
+            if steps < 3 {
+                here.check_works(steps);
+                assert_eq!(Config::load(&here.home).unwrap().site, Some(site("kek")), "{steps}");
+            } else {
+                // As a PoP does at its start.
+                complete_rename(&here.home).unwrap();
+                complete(&here.home, here.now).unwrap();
+            }
+            let outcome = rename(&here.home, "tsukuba", 30 * DAY, here.now);
+            match steps < 3 {
+                true => assert_eq!(outcome.unwrap(), Outcome::Rotated, "{steps}"),
+                false => {
+                    assert!(outcome.unwrap_err().cause.contains("it is the name of the site"), "{steps}")
+                }
+            }
+            assert_eq!(Config::load(&here.home).unwrap().site, Some(site("tsukuba")), "{steps}");
+            let own = Trust::load(&here.home).unwrap();
+            let host = Credential::host(&here.home, here.now).unwrap().chain;
+            verify_peer(&host, &own, here.now).unwrap();
+            assert!(
+                own.list_is_of_now(&site("tsukuba")) && own.revocation_list(&site("tsukuba")).is_some(),
+                "{steps}"
+            );
+            // For partners that know the former name alone.
+            let (name, former) = former_host(&here.home, here.now).unwrap().unwrap();
+            assert_eq!(name, "kek");
+            verify_peer(&former.chain, &here.partner, here.now).unwrap();
+            assert!(former_host(&here.home, here.now + 31 * DAY).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn names_that_mean_something_else_are_refused() {
+        let here = here();
+        let other = Authority::create(&site("osaka"), here.now).unwrap();
+        Trust::load(&here.home).unwrap().add(card(&other)).unwrap();
+        for bad in ["kek", "osaka", "Tsukuba", ""] {
+            assert_eq!(rename(&here.home, bad, DAY, here.now).unwrap_err().code, Code::UsageInvalid, "{bad}");
+        }
+        rotate(&here.home, DAY, here.now).unwrap();
+        let refused = rename(&here.home, "tsukuba", DAY, here.now).unwrap_err();
+        assert!(refused.cause.contains("rotate-authority --finish"), "{refused}");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use std::sync::Arc;
@@ -45,15 +47,23 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// The accepting side of `renkei/1`.
 pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
+    server_config_with(credential, None)
+}
+
+/// The same for a site that may be asked for by a former name, with its certificate under that.
+pub fn server_config_with(
+    credential: &Credential,
+    former: Option<&(String, Credential)>,
+) -> Result<Arc<ServerConfig>, Error> {
     let provider = provider();
     let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
+    let own = certified(credential)?;
+    let former = former.map(|(name, former)| Ok((dns_name(name), certified(former)?))).transpose()?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
-        .and_then(|builder| {
-            let builder = builder.with_client_cert_verifier(verifier);
-            builder.with_single_cert(credential.chain.clone(), credential.key.clone_key())
-        })
-        .map_err(failed)?;
+        .map_err(failed)?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(ByName { own, former }));
     config.alpn_protocols = vec![RENKEI_ALPN.to_vec()];
     config.ticketer = aws_lc_rs::Ticketer::new().map_err(failed)?;
     config.send_tls13_tickets = TICKETS;
@@ -107,12 +117,36 @@ pub fn server_name(site: &SiteName) -> ServerName<'static> {
     server_name_of(&Principal::Host(site.clone()))
 }
 
+/// Shows the certificate under the site's former name to whoever asks for that.
+#[derive(Debug)]
+struct ByName {
+    own: Arc<CertifiedKey>,
+    former: Option<(String, Arc<CertifiedKey>)>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let former = self.former.iter().find(|(name, _)| hello.server_name() == Some(name));
+        Some(former.map_or(&self.own, |(_, key)| key).clone())
+    }
+}
+
+/// A credential as TLS takes it.
+pub(super) fn certified(credential: &Credential) -> Result<Arc<CertifiedKey>, Error> {
+    let (chain, key) = (credential.chain.clone(), credential.key.clone_key());
+    CertifiedKey::from_der(chain, key, &provider()).map(Arc::new).map_err(failed)
+}
+
+/// The server name of a site's PoPs. A site's name may end with `-`, a DNS label may not.
+fn dns_name(site: &str) -> String {
+    format!("{site}x.renkei.internal")
+}
+
 /// As [`server_name`], of a PoP or an agent: what one remembers of a session is of no use to another.
 pub fn server_name_of(peer: &Principal) -> ServerName<'static> {
-    // A site's name may end with `-`, a DNS label may not.
     let name = match peer {
-        Principal::Agent { site, storage } => format!("{storage}x.{site}x.renkei.internal"),
-        peer => format!("{}x.renkei.internal", peer.site()),
+        Principal::Agent { site, storage } => format!("{storage}x.{}", dns_name(site.as_str())),
+        peer => dns_name(peer.site().as_str()),
     };
     ServerName::try_from(name)
         .or_else(|_| ServerName::try_from("renkei.internal"))

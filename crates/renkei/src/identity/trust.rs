@@ -8,7 +8,8 @@
 use super::card::{MAX_CARD_BYTES, SiteCard};
 use super::card_history::{CardChange, note};
 use super::certificate::{parse, parse_chain};
-use super::handover::{Handover, number_of};
+use super::former_names;
+use super::handover::{Handover, former_name, number_of};
 use super::rotation;
 use crate::config::Config;
 use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
@@ -42,6 +43,8 @@ pub enum Added {
     Updated,
     /// The site was known by another authority, which handed over to this one.
     Replaced,
+    /// The site was known by another name, whose authority handed over to this one.
+    Renamed,
     /// Nothing new.
     Same,
 }
@@ -79,8 +82,8 @@ impl Trust {
     /// Reads the PoP's own site, if `home` has a PoP, and all cards and lists.
     pub fn load(home: &Home) -> Result<Self, Error> {
         let mut trust = Trust::empty(home);
-        for path in card_files(&home.trust_dir())? {
-            let card = read_card(&path)?;
+        for path in card_files(&home.trust_dir())?.iter().filter(|path| !is_of_former_name(path)) {
+            let card = read_card(path)?;
             trust.cards.insert(card.site.clone(), card);
         }
         if let Some(card) = own_card(home)? {
@@ -121,22 +124,22 @@ impl Trust {
         self.cards.values()
     }
 
-    /// A site's card.
+    /// A site's card, also by a name that it had when this process started.
     pub fn card(&self, site: &SiteName) -> Option<&SiteCard> {
-        self.cards.get(site)
+        self.cards.get(&*site.current())
     }
 
     /// A site's card as it should be handed on: with the newest revocation list.
     pub fn export(&self, site: &SiteName) -> Option<SiteCard> {
-        let mut card = self.cards.get(site)?.clone();
-        card.revocation_list = self.lists.get(site).map(|list| list.der.clone());
+        let mut card = self.card(site)?.clone();
+        card.revocation_list = self.lists.get(&card.site).map(|list| list.der.clone());
         Some(card)
     }
 
     /// Where a site's PoPs listen.
     pub fn endpoints(&self, site: &SiteName) -> Result<&[String], Error> {
         let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
-        self.cards.get(site).map(|card| &card.endpoints[..]).ok_or_else(unknown)
+        self.card(site).map(|card| &card.endpoints[..]).ok_or_else(unknown)
     }
 
     /// A site's revocation list and its number.
@@ -177,6 +180,10 @@ impl Trust {
         if added != Added::Same && self.own.as_ref() != Some(&card.site) {
             make_dir(&self.home.trust_dir(), 0o755)?;
             write_file(&card_path(&self.home, &card.site), card.to_text().as_bytes(), 0o644)?;
+            if let Some(former) = self.under_former_name(&card)?.filter(|_| added == Added::Renamed) {
+                // The card under that name stays for processes that do not know of this yet.
+                former_names::note(&self.home, former.site.as_str(), &card.site)?;
+            }
             let before = self.cards.insert(card.site.clone(), card.clone());
             note(&self.home, &CardChange::new(&card.site, before.as_ref(), Some(&card)));
             self.rank_list(&card)?;
@@ -185,6 +192,12 @@ impl Trust {
             self.merge_crl(&card.site, &der)?;
         }
         Ok(added)
+    }
+
+    /// The card by which a site is known under the name that it had before.
+    fn under_former_name(&self, card: &SiteCard) -> Result<Option<&SiteCard>, Error> {
+        let former = former_name(&card.authority)?;
+        Ok(former.and_then(|former| self.cards.values().find(|known| known.site.as_str() == former)))
     }
 
     /// The list that is kept is worth less once the authority that signed it was replaced.
@@ -216,6 +229,11 @@ impl Trust {
     pub(crate) fn merge(&self, card: SiteCard, at: Option<SystemTime>) -> Result<(Added, SiteCard), Error> {
         if let Some(der) = &card.revocation_list {
             RevocationList::check(&card, der.clone())?;
+        }
+        let is_free = self.cards.get(&card.site).is_none_or(|other| other.authority == card.authority);
+        if let Some(known) = self.under_former_name(&card)?.filter(|_| is_free) {
+            follow(known, &card, at)?;
+            return Ok((Added::Renamed, card));
         }
         let Some(known) = self.cards.get(&card.site) else { return Ok((Added::New, card)) };
         if known.authority != card.authority {
@@ -329,7 +347,13 @@ fn card_path(home: &Home, site: &SiteName) -> PathBuf {
     home.trust_dir().join(format!("{site}.site"))
 }
 
-fn card_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+/// Whether a card is kept under a former name of its site.
+pub(super) fn is_of_former_name(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    SiteName::parse(stem).is_ok_and(|site| site.as_str() != stem)
+}
+
+pub(super) fn card_files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -74,7 +74,7 @@ pub fn expect_site(peer: &Principal, site: &SiteName) -> Result<(), Error> {
 
 /// Checks that the peer, a server, is the PoP or the agent that was meant, and nobody else.
 pub fn expect_peer(peer: &Principal, meant: &Principal) -> Result<(), Error> {
-    if peer == meant {
+    if *peer == *meant.current() {
         return Ok(());
     }
     let cause = format!("expected {}, the peer proved to be {}", described(meant), described(peer));
@@ -243,12 +243,22 @@ impl Judge<'_> {
         let site = self.principal.site();
         let others = trust.list().filter(|card| card.site != *site);
         for card in others {
-            if self.check(card, trust).is_ok() {
+            if let Ok(authority) = self.check(card, trust) {
+                if trust.card(site).is_none() && self.is_by_successor(authority) {
+                    let cause =
+                        format!("{} is called {site} now, which was not taken over here yet", card.site);
+                    return Err(self.error(Code::AuthorityReplaced, cause));
+                }
                 let cause = format!("the authority of {} signed a name of {site}", card.site);
                 return Err(self.error(Code::ForeignName, cause));
             }
         }
         Ok(())
+    }
+
+    /// Whether the certificate is of an authority that this one handed over to.
+    fn is_by_successor(&self, authority: &CertificateDer<'_>) -> bool {
+        Facts::read(authority).is_ok_and(|facts| facts.issuer != self.facts.issuer)
     }
 
     fn explain(&self, error: &webpki::Error) -> Error {

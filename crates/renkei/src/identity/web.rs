@@ -50,7 +50,7 @@ impl WebCredential {
         let credential = Credential::parse(&text, &secret, chain)?;
         let (facts, hosts) = (credential.facts()?, hosts(&credential.chain[0])?);
         let Facts { not_after, serial, .. } = facts;
-        Ok(WebCredential { key: certified(&credential)?, hosts, not_after, serial })
+        Ok(WebCredential { key: tls::certified(&credential)?, hosts, not_after, serial })
     }
 
     /// Whether browsers take it for this host, a name or an address.
@@ -71,12 +71,6 @@ pub fn hosts_in_file(path: &Path) -> Vec<String> {
     let text = read_text(path, MAX_CHAIN_BYTES).ok().flatten().unwrap_or_default();
     let chain = parse_chain(&text).unwrap_or_default();
     chain.first().and_then(|leaf| hosts(leaf).ok()).unwrap_or_default()
-}
-
-fn certified(credential: &Credential) -> Result<Arc<CertifiedKey>, Error> {
-    let failed = |error| Error::new(Code::TlsFailed, "prepare TLS", "", error);
-    let (chain, key) = (credential.chain.clone(), credential.key.clone_key());
-    CertifiedKey::from_der(chain, key, &tls::provider()).map(Arc::new).map_err(failed)
 }
 
 /// What tells a state of the two files from another.
@@ -153,7 +147,7 @@ fn mark(web: &Web) -> Mark {
 /// # Errors
 /// `TlsFailed`.
 pub fn http_config(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<ServerConfig>, Error> {
-    let chosen = Chosen { own: certified(own)?, web: web.clone() };
+    let chosen = Chosen { own: tls::certified(own)?, web: web.clone() };
     let mut config = ServerConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?

@@ -169,7 +169,10 @@ impl Site {
             let (_, der) = now.trust.revocation_list(&card.site)?;
             Some((format!("list/{}", card.site), der.to_vec()))
         });
-        let all = std::iter::once(("map".to_owned(), map.into_bytes())).chain(cards).chain(lists);
+        let former = read_text(&self.home().former_names_file(), super::snapshot::MAX_MAP_BYTES)?;
+        let former = former.map(|names| ("former-names".to_owned(), names.into_bytes()));
+        let map = ("map".to_owned(), map.into_bytes());
+        let all = std::iter::once(map).chain(former).chain(cards).chain(lists);
         let texts = all.map(|(name, text)| {
             let digest = *blake3::hash(&text).as_bytes();
             (name, text, digest)

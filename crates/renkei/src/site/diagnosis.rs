@@ -132,7 +132,7 @@ fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 fn refuses_authority(code: Code) -> bool {
-    matches!(code, Code::AuthorityReplaced | Code::UnknownAuthority | Code::CardConflict)
+    matches!(code, Code::AuthorityReplaced | Code::UnknownAuthority | Code::CardConflict | Code::NotAllowed)
 }
 
 /// The certificate for browsers: one that cannot be used, and the end of the one in use.

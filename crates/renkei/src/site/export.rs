@@ -14,11 +14,13 @@ use crate::identity::agency::AGENT_LIFE;
 use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::credential::{Credential, KeyRequest};
+use crate::identity::former_names;
 use crate::identity::rotation::is_of_another;
 use crate::identity::secret;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error, Kind, Retry};
+use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request, Terms};
@@ -65,6 +67,7 @@ fn file_of(home: &Home, name: &str) -> Option<PathBuf> {
     let named = |name: &str| SiteName::parse(name).ok();
     match name.split_once('/') {
         None if name == "map" => Some(home.map_file()),
+        None if name == "former-names" => Some(home.former_names_file()),
         Some(("site", name)) => Some(home.trust_dir().join(format!("{}.site", named(name)?))),
         Some(("list", name)) => Some(home.crl_file(&named(name)?)),
         _ => None,
@@ -82,9 +85,20 @@ impl Export {
     /// # Errors
     /// `NotLoggedIn`, `UsageInvalid`.
     pub fn new(user: Home, wish: Wish) -> Result<Self, Error> {
-        let site = Credential::user_named(&user)?.site().clone();
-        Principal::agent(&site, &wish.storage)?;
-        let dir = user.state_dir().join("agents").join(format!("{}@{site}", wish.storage));
+        let named = Credential::user_named(&user)?.site().clone();
+        Principal::agent(&named, &wish.storage)?;
+        let folder = user.state_dir().join("agents");
+        let dir_of = |site: &str| folder.join(format!("{}@{site}", wish.storage));
+        // What the PoP told of the site's new name may be known here alone.
+        former_names::install(&Home::at(&dir_of(named.as_str())))?;
+        let site = named.current().into_owned();
+        let dir = dir_of(site.as_str());
+        let names = FormerNames::installed();
+        let formers = names.iter().filter(|(_, current)| *current == site.as_str());
+        if let Some(old) = formers.map(|(former, _)| dir_of(former)).find(|old| old.exists() && !dir.exists())
+        {
+            std::fs::rename(&old, &dir).map_err(|error| file_error("rename", &old, &error))?;
+        }
         Ok(Export { home: Home::at(&dir), user, site, wish, written: BTreeMap::new() })
     }
 
@@ -268,8 +282,18 @@ impl Export {
                 }
             }
         }
+        if self.is_renamed() {
+            // The site is served under its new name once the process was started again, which it is soon.
+            return Ok(());
+        }
         self.forget_others(&terms)?;
         self.write_config(&terms)
+    }
+
+    /// Whether the PoP has told that the own site has another name now.
+    fn is_renamed(&self) -> bool {
+        let names = former_names::read(&self.home).unwrap_or_default();
+        names.current(self.site.as_str()).is_some()
     }
 
     fn fetch(&self, session: &mut Session, name: &str) -> Result<Vec<u8>, Error> {

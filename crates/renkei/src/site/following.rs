@@ -369,7 +369,7 @@ impl Site {
             let store = snapshot.storage(&wanted.storage)?.store()?;
             make_folder(&account, store, name)?;
             let folder = snapshot.storage(&wanted.storage)?.storage.path.join(name);
-            mark(&folder, &DirectoryClaim::new(&volume, snapshot.site.as_str()));
+            mark(&folder, &DirectoryClaim::new(&volume, &snapshot.site));
         }
         let path = if wanted.storage.is_empty() { String::new() } else { name.clone() };
         let grant = vec![Grant::parse(&format!("*@{}", snapshot.site), "read", "")?];

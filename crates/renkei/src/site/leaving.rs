@@ -54,7 +54,7 @@ impl Site {
     pub(super) fn release_folder(&self, snapshot: &Snapshot, facts: &Facts) {
         let storage = snapshot.config.storage.get(&facts.storage);
         if let (Some(storage), Ok(place)) = (storage, facts.place()) {
-            release(&folder(storage, &place), &DirectoryClaim::new(&facts.id, snapshot.site.as_str()));
+            release(&folder(storage, &place), &DirectoryClaim::new(&facts.id, &snapshot.site));
         }
     }
 

@@ -4,6 +4,7 @@ use super::Site;
 use super::access::Proof;
 use super::agents::{check_agent, may_stay};
 use super::snapshot::Snapshot;
+use crate::identity::credential::Credential;
 use crate::mover::dial::Dialler;
 use crate::mover::reach::Reach;
 use crate::mover::routes::Ways;
@@ -106,8 +107,17 @@ impl Held {
 impl Site {
     /// A dialler in the name of this PoP, which knows the lines that lead here.
     pub(super) fn dialler(&self, snapshot: &Snapshot) -> Result<Dialler, Error> {
+        self.dialler_with(snapshot, &snapshot.credential)
+    }
+
+    /// The same under the former name of the site, as long as there may be partners that do not know the new one.
+    pub(super) fn dialler_to_untold(&self, snapshot: &Snapshot) -> Result<Dialler, Error> {
+        self.dialler_with(snapshot, snapshot.former_credential.as_ref().unwrap_or(&snapshot.credential))
+    }
+
+    fn dialler_with(&self, snapshot: &Snapshot, credential: &Credential) -> Result<Dialler, Error> {
         let silence = snapshot.config.stall_timeout();
-        let dialler = Dialler::new(&snapshot.credential, snapshot.trust.clone(), silence)?;
+        let dialler = Dialler::new(credential, snapshot.trust.clone(), silence)?;
         Ok(dialler.with_ways(self.ways(snapshot)))
     }
 

@@ -72,6 +72,7 @@ pub mod workers;
 
 use crate::config::Config;
 use crate::home::Home;
+use crate::identity::former_names;
 use crate::identity::verify::verify_holder;
 use crate::mover::routes::Memory;
 use crate::net::control::ControlSender;
@@ -80,6 +81,7 @@ use crate::store::locks::LockTable;
 use access::{Access, Peer, Proof};
 use kept::{KeptSessions, Parking};
 use renkei_core::error::{Code, Error};
+use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
@@ -88,10 +90,11 @@ use rustls::pki_types::CertificateDer;
 use site_leases::forget_writers;
 use snapshot::{Mark, Snapshot};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 use tickets::{Grants, Tickets};
+use tokio::sync::Notify;
 
 /// How often files that could not be used are read again though none of them seems to have changed: what was wrong may
 /// be a mode, or a file beside them.
@@ -153,6 +156,11 @@ pub struct Site {
     home: Home,
     current: RwLock<Arc<Snapshot>>,
     unusable: Mutex<Option<Unusable>>,
+    /// The former names of sites that were known when the process started.
+    former_names: FormerNames,
+    /// Told when others are known, which the process has to start again for.
+    pub(crate) restart: Notify,
+    restarts: AtomicBool,
     started: Instant,
     /// What it counts.
     pub counters: Counters,
@@ -202,6 +210,9 @@ impl Site {
             home,
             current: RwLock::new(Arc::new(snapshot)),
             unusable: Mutex::default(),
+            former_names: FormerNames::installed(),
+            restart: Notify::new(),
+            restarts: AtomicBool::new(false),
             started: Instant::now(),
             counters: Counters::default(),
             sessions: Mutex::default(),
@@ -262,7 +273,7 @@ impl Site {
             *self.unusable() = None;
             return current;
         }
-        if self.is_unusable(&mark) {
+        if self.is_unusable(&mark) || self.must_restart() {
             return current;
         }
         match current.reload(&self.home) {
@@ -282,6 +293,9 @@ impl Site {
 
     /// Reads what this process has just written, which may carry the time of what was read before.
     pub(crate) fn read_again(&self) {
+        if self.must_restart() {
+            return;
+        }
         match self.last_snapshot().reload(&self.home) {
             Ok(fresh) => {
                 *self.current.write().expect("no thread panics while it holds the lock") = Arc::new(fresh);
@@ -289,6 +303,18 @@ impl Site {
             }
             Err(error) => self.note_unusable(snapshot::mark(&self.home), error),
         }
+    }
+
+    /// Whether a site was renamed since the process started, which then starts again before it uses the changed files.
+    fn must_restart(&self) -> bool {
+        let has_more = former_names::has_more(&self.home, &self.former_names).unwrap_or_else(|error| {
+            tracing::error!(%error, "the former names of sites cannot be read");
+            false
+        });
+        if has_more && !self.restarts.swap(true, Ordering::AcqRel) {
+            self.restart.notify_one();
+        }
+        has_more
     }
 
     fn unusable(&self) -> MutexGuard<'_, Option<Unusable>> {
@@ -316,6 +342,11 @@ impl Site {
     /// Who shows this chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
+        if self.restarts.load(Ordering::Acquire) {
+            // By the former name it would refuse for good what the new one allows.
+            let cause = "a site was renamed, and the PoP starts again";
+            return Err(Error::new(Code::PopStopping, "authenticate", "", cause).at(snapshot.site.as_str()));
+        }
         let holder = verify_holder(chain, &snapshot.trust, at);
         let (principal, scope) = holder.map_err(|error| error.at(snapshot.site.as_str()))?;
         Ok(Proof { principal, scope: scope.map(Arc::new), chain: chain.into(), at })

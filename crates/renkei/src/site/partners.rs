@@ -14,6 +14,7 @@ use super::snapshot::Snapshot;
 use super::watch::spawn_every;
 use crate::home::{Home, read_text, write_file};
 use crate::identity::card::SiteCard;
+use crate::identity::handover::former_name;
 use crate::identity::trust::{Added, Trust};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -22,6 +23,7 @@ use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -57,7 +59,11 @@ pub(super) type Untold = BTreeMap<SiteName, Option<Error>>;
 
 /// Starts the thread that tells partners, as long as the PoP lives.
 pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
-    let telling = Mutex::new(Telling::read(site.home().clone()));
+    let mut telling = Telling::read(site.home().clone());
+    // Before the queue opens.
+    telling.update(&site.last_snapshot());
+    telling.show(site);
+    let telling = Mutex::new(telling);
     spawn_every(site, "partners", LOOK_EVERY, move |site| {
         telling.lock().unwrap_or_else(PoisonError::into_inner).look(site);
     })
@@ -75,19 +81,8 @@ impl Telling {
 
     fn look(&mut self, site: &Site) {
         let now = site.last_snapshot();
-        let Some(card) = now.trust.own_card().map(without_list) else { return };
-        let (text, partners) = (card.to_text(), partners(&now));
-        let digest = digest(&text);
-        if self.card.as_ref() != Some(&digest) {
-            // A PoP that never looked before has told nobody of its new authority.
-            let is_handed_over = card.handover.as_ref().is_some_and(|one| one.is_live(SystemTime::now()));
-            if self.card.is_some() || is_handed_over {
-                self.waiting = partners.clone();
-            }
-            self.failed.clear();
-            self.card = Some(digest);
-            self.keep();
-        }
+        let Some(text) = self.update(&now) else { return };
+        let partners = partners(&now);
         for partner in self.waiting.clone() {
             let is_told = !partners.contains(&partner) || self.tell(site, &now, &partner, &text);
             if is_told {
@@ -96,6 +91,24 @@ impl Telling {
             }
         }
         self.show(site);
+    }
+
+    /// Has all partners wait that have not been told the card of now, which is given as text.
+    fn update(&mut self, now: &Snapshot) -> Option<String> {
+        let card = now.trust.own_card().map(without_list)?;
+        let (text, partners) = (card.to_text(), partners(now));
+        let digest = digest(&text);
+        if self.card.as_ref() != Some(&digest) {
+            // A PoP that never looked before has told nobody of its new authority.
+            let is_handed_over = card.handover.as_ref().is_some_and(|one| one.is_live(SystemTime::now()));
+            if self.card.is_some() || is_handed_over {
+                self.waiting = partners;
+            }
+            self.failed.clear();
+            self.card = Some(digest);
+            self.keep();
+        }
+        Some(text)
     }
 
     /// Has the conditions know who waits, and why.
@@ -139,7 +152,7 @@ impl Telling {
 
 /// Tells a partner the card, and what this site took back, because what the authority before signed of that is not for ever.
 fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
-    let mut session = site.dialler(now)?.connect(partner)?;
+    let mut session = site.dialler_to_untold(now)?.connect(partner)?;
     session.ask(Request::TakeCard(text.to_owned()))?;
     match now.trust.revocation_list(&now.site) {
         Some((_, list)) => session.ask(Request::Revocations(list.to_vec())).map(drop),
@@ -167,6 +180,19 @@ impl Site {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Fails as long as one of these sites may not know the new name of this one.
+    ///
+    /// # Errors
+    /// `SiteUnreachable`.
+    pub(super) fn await_new_name(&self, now: &Snapshot, sites: [&SiteName; 2]) -> Result<(), Error> {
+        let untold = self.untold();
+        let waiting =
+            sites.into_iter().find(|site| now.former_credential.is_some() && untold.contains_key(site));
+        let Some(waiting) = waiting else { return Ok(()) };
+        let cause = format!("this site was renamed to {}, and {waiting} was not told yet", now.site);
+        Err(Error::new(Code::SiteUnreachable, "work under the new name", waiting, cause))
+    }
+
     /// Takes the newer card of a site that is trusted, from its PoP.
     ///
     /// # Errors
@@ -178,12 +204,24 @@ impl Site {
             return Err(refused("a PoP sends only the card of its own site".into()));
         };
         let card = without_list(&SiteCard::parse(text)?);
-        if card.site != *site || *site == self.name() {
+        let is_renamed = former_name(&card.authority)?.is_some_and(|former| former == site.as_str());
+        if (card.site != *site && !is_renamed) || *site == self.name() || card.site == self.name() {
             return Err(violation("card", format_args!("{site} sent the card of {}", card.site)));
         }
         let mut trust = Trust::load(self.home())?;
         let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");
         let known = trust.card(site).ok_or_else(unknown)?.clone();
+        if let Some(file) = (card.site != *site).then(|| self.file_with_name(&card.site)).flatten() {
+            let cause = format!(
+                "the configuration of {} has the new name {} already, perhaps for another site; its administrator may take \
+                 the card: renkei trust add CARD",
+                self.name(),
+                card.site
+            );
+            let (name, file) = (&card.site, file.display());
+            tracing::warn!(target: "audit", %site, %name, %file, "the card of a renamed site was not taken: the file has the new name already");
+            return Err(refused(cause));
+        }
         if let Some(endpoint) = card.endpoints.iter().find(|endpoint| is_new_inside(endpoint, &known)) {
             let cause = format!(
                 "{endpoint} leads into a private network; the administrator of {} may take it: renkei trust add CARD",
@@ -193,7 +231,7 @@ impl Site {
             return Err(refused(cause));
         }
         let shown = |card: &SiteCard| format!("{}, {}", card.places(), card.fingerprint());
-        let (before, after) = (shown(&known), shown(&card));
+        let (before, after, name) = (shown(&known), shown(&card), card.site.clone());
         let added = trust.add(card).inspect_err(|error| {
             tracing::warn!(target: "audit", %site, %error, "a changed card was not taken");
         })?;
@@ -203,9 +241,25 @@ impl Site {
             Added::Replaced => {
                 tracing::info!(target: "audit", %site, before, after, "its new authority was taken over");
             }
+            Added::Renamed => {
+                tracing::info!(target: "audit", %site, name = %name, after, "its new name was taken over");
+            }
         }
         self.read_again();
         Ok(())
+    }
+
+    /// The file that gives rights to a site of this name, or has them decided, though the site is not known.
+    fn file_with_name(&self, site: &SiteName) -> Option<PathBuf> {
+        let home = self.home();
+        let volumes = std::fs::read_dir(home.volumes_dir()).into_iter().flatten().flatten();
+        let files =
+            [home.map_file(), home.config_file()].into_iter().chain(volumes.map(|entry| entry.path()));
+        files.into_iter().find(|file| {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let is_in_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+            text.split(|letter| !is_in_name(letter)).any(|word| word == site.as_str())
+        })
     }
 }
 

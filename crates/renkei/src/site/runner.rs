@@ -16,6 +16,7 @@ use crate::mover::progress::{Note, Watch};
 use crate::mover::{Stop, fresh_id};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
+use renkei_core::former_names::FormerNames;
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::path::SiteName;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
@@ -126,6 +127,9 @@ impl Site {
 
     fn try_open_queue(&self) -> Result<(), Error> {
         let catalogue = Catalogue::open(&self.snapshot().config.catalogue, self.home())?;
+        for (former, current) in FormerNames::installed().iter() {
+            catalogue.rename_site(former, current)?;
+        }
         let runner = self.runner_name()?;
         for mut row in catalogue.running_at(&runner)? {
             tracing::info!(transfer = hex_id(&row.id), "an attempt was interrupted");
@@ -385,6 +389,7 @@ impl Run<'_> {
     fn attempt(&mut self) -> Result<Summary, Error> {
         let spec = read_spec(&self.row)?;
         let snapshot = self.site.snapshot();
+        self.site.await_new_name(&snapshot, [&spec.from, &spec.to])?;
         let delegation = self.delegation()?;
         // Who has circuits passed on is this PoP: the credential is for the two sites alone.
         let dialler =

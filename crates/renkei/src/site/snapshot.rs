@@ -12,7 +12,8 @@ use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
-use crate::identity::tls::server_config;
+use crate::identity::rotation;
+use crate::identity::tls::server_config_with;
 use crate::identity::trust::Trust;
 use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub credential: Credential,
     /// Whom it names.
     pub principal: Principal,
+    /// The same under the former name of the site, while partners may not know the new one.
+    pub(super) former_credential: Option<Credential>,
     /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
     pub renkei_tls: Arc<ServerConfig>,
     /// TLS for HTTP.
@@ -114,6 +117,7 @@ impl Snapshot {
         });
         let credential = Credential::host(home, SystemTime::now())?;
         let principal = credential.principal()?;
+        let former = former_host(home);
         let mut volumes = facts::load(home)?;
         // Whoever made both by hand is served the storage, as before.
         volumes.retain(|name, _| !config.storage.contains_key(name));
@@ -122,7 +126,8 @@ impl Snapshot {
             volumes,
             open_volumes,
             fetching,
-            renkei_tls: server_config(&credential)?,
+            renkei_tls: server_config_with(&credential, former.as_ref())?,
+            former_credential: former.map(|(_, credential)| credential),
             http_tls: http_config(&credential, &web)?,
             web,
             trust: Arc::new(Trust::load(home)?),
@@ -363,7 +368,7 @@ impl Snapshot {
                 let root = self.storage(storage)?;
                 let plain = Arc::new(root.local()?.below(&facts.place()?)?);
                 let access = if root.storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-                let own = DirectoryClaim::new(&facts.id, self.site.as_str());
+                let own = DirectoryClaim::new(&facts.id, &self.site);
                 let hands = AsAccount(facts.account.clone());
                 self.open_volumes.claim(facts.id, &own, (&plain, access), &hands)?;
                 Some(plain)
@@ -385,6 +390,14 @@ impl Snapshot {
         let unknown = || Error::new(Code::StorageUnknown, "look up storage", name, "").at(self.site.as_str());
         self.storages.get(name).map(|root| &**root).ok_or_else(unknown)
     }
+}
+
+/// The certificate of a PoP under the former name of its site; without it partners take the new name over by hand.
+fn former_host(home: &Home) -> Option<(String, Credential)> {
+    rotation::former_host(home, SystemTime::now()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the certificate under the former name of the site cannot be used");
+        None
+    })
 }
 
 /// State of the files now.

@@ -11,6 +11,7 @@ use crate::catalogue::VolumeId;
 use crate::store::local::{Access, LocalStore};
 use crate::store::marker::{VOLUME, mounts_below};
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -26,13 +27,13 @@ pub struct DirectoryClaim {
     /// The volume's number.
     volume: String,
     /// The site that keeps the files.
-    site: String,
+    site: SiteName,
 }
 
 impl DirectoryClaim {
     /// That of a volume at a site.
-    pub fn new(id: &VolumeId, site: &str) -> Self {
-        DirectoryClaim { version: VERSION, volume: id_text(id), site: site.into() }
+    pub fn new(id: &VolumeId, site: &SiteName) -> Self {
+        DirectoryClaim { version: VERSION, volume: id_text(id), site: site.clone() }
     }
 
     fn text(&self) -> String {
@@ -118,7 +119,7 @@ fn found_in(plain: &LocalStore, at: &str) -> Result<Option<DirectoryClaim>, Erro
 ///
 /// # Errors
 /// `DirectoryTaken`.
-pub fn refuse_taken(folder: &Path, site: &str, is_kept: impl Fn(&str) -> bool) -> Result<(), Error> {
+pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bool) -> Result<(), Error> {
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder);
     let mounted = if folder.exists() { mounts_below(folder) } else { Vec::new() };
     for path in std::iter::once(there.to_owned()).chain(mounted) {
@@ -127,7 +128,7 @@ pub fn refuse_taken(folder: &Path, site: &str, is_kept: impl Fn(&str) -> bool) -
         let shown = path.display().to_string();
         for text in store.markers_upwards(VOLUME) {
             let found = DirectoryClaim::parse(&text, &shown)?;
-            if found.site != site || is_kept(&found.volume) {
+            if found.site != *site || is_kept(&found.volume) {
                 return Err(found.refused(&shown));
             }
         }
@@ -159,8 +160,12 @@ mod tests {
     use super::super::facts::tests::Here;
     use super::*;
 
+    fn name(site: &str) -> SiteName {
+        SiteName::parse(site).unwrap()
+    }
+
     fn claim(id: u8, site: &str) -> DirectoryClaim {
-        DirectoryClaim::new(&[id; 16], site)
+        DirectoryClaim::new(&[id; 16], &name(site))
     }
 
     fn open(path: &Path) -> Arc<LocalStore> {
@@ -179,7 +184,7 @@ mod tests {
             assert_eq!(take(&other), Err(Code::DirectoryTaken));
             release(dir.path(), &other);
         }
-        let free = |at: &Path, site: &str, is_kept: bool| refuse_taken(at, site, |_| is_kept).is_ok();
+        let free = |at: &Path, site: &str, is_kept: bool| refuse_taken(at, &name(site), |_| is_kept).is_ok();
         let inside = dir.path().join("a/b");
         assert!(!free(dir.path(), "titech", false) && !free(&inside, "titech", false));
         assert!(free(dir.path(), "kek", false) && !free(&inside, "kek", true));

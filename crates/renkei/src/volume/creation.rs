@@ -102,7 +102,7 @@ pub fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(),
 pub fn refuse_taken(folder: &Path, config: &Config, home: &Home) -> Result<(), Error> {
     let kept: Vec<String> = facts::load(home)?.values().map(|facts| facts::id_text(&facts.id)).collect();
     let site = config.site(home)?;
-    claim::refuse_taken(folder, site.as_str(), |id| kept.iter().any(|kept| kept == id))
+    claim::refuse_taken(folder, site, |id| kept.iter().any(|kept| kept == id))
 }
 
 /// Makes the directories on the way to a new volume that are missing, and makes sure that its own is empty; `on_made` is

@@ -470,7 +470,7 @@ impl Volume {
             _ => error,
         };
         let store = Arc::new(at.open_root()?.below(&at.path).map_err(missing)?);
-        let own = DirectoryClaim::new(&facts.id, facts.home.as_str());
+        let own = DirectoryClaim::new(&facts.id, &facts.home);
         // Another directory than before is not marked until it is accepted.
         let access = if keeper::is_top(&tree, &*store.root()?)? { at.access } else { Access::ReadOnly };
         claim::take(&store, &own, access, &*hands)?;

@@ -182,6 +182,33 @@ fn an_agent_follows_when_its_site_replaces_its_authority() {
     assert_eq!(fs::read(agent.root.join("f")).unwrap(), b"after it");
 }
 
+#[test]
+fn an_agent_follows_when_its_site_is_renamed() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let mut agent = Agent::start(&person, &world.titech);
+    let from = world.file("f", b"after it");
+    world.titech.ok(&["site", "rename", "tokyo", "--keep-days", "1", "--yes"]);
+    for place in ["tokyo:/scratch/f", "titech:/scratch/f"] {
+        let is_served = || person.run(&["cp", &from, place]).status.success();
+        wait_until(Duration::from_secs(60), is_served, &|| agent.logged());
+    }
+    assert_eq!(fs::read(agent.root.join("f")).unwrap(), b"after it");
+    let has_heard = || agent.logged().contains("a site was renamed; starting again");
+    wait_until(Duration::from_secs(60), has_heard, &|| agent.logged());
+    // The login from before is over with this, the agent is not, nor when it is started again.
+    world.titech.ok(&["site", "rotate-authority", "--finish", "--yes"]);
+    person.login(&world.titech);
+    for again in [false, true] {
+        if again {
+            agent.restart();
+        }
+        let is_served = || person.run(&["cp", &from, "tokyo:/scratch/g"]).status.success();
+        wait_until(Duration::from_secs(60), is_served, &|| agent.logged());
+        fs::remove_file(agent.root.join("g")).unwrap();
+    }
+}
+
 /// A running agent of the storage `scratch`.
 struct Agent<'a> {
     person: &'a Person,

@@ -105,6 +105,50 @@ fn lanes_are_served_by_priority_and_age() {
 }
 
 #[test]
+fn a_renamed_site_is_found_under_its_new_name() {
+    on_both(|open| {
+        let catalogue = open();
+        let lanes = [
+            "alice@kek\nkek\ntitech",
+            "bob@titech\ntitech\nkek",
+            "carol@kek\nkek\nkek",
+            "eve@a-kek\nkek2\na-kek",
+        ];
+        let all: Vec<New> = (0..)
+            .zip(lanes)
+            .map(|(n, lane)| {
+                let owner = lane.lines().next().unwrap().to_owned();
+                New { owner, ..new(n, lane) }
+            })
+            .collect();
+        catalogue.submit(&all).unwrap();
+        for _ in 0..2 {
+            catalogue.rename_site("kek", "tsukuba").unwrap();
+        }
+        let mut found = catalogue.lanes().unwrap();
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "alice@tsukuba\ntsukuba\ntitech",
+                "bob@titech\ntitech\ntsukuba",
+                "carol@tsukuba\ntsukuba\ntsukuba",
+                "eve@a-kek\nkek2\na-kek",
+            ]
+        );
+        for (owner, count) in [
+            ("alice@kek", 0),
+            ("alice@tsukuba", 1),
+            ("bob@titech", 1),
+            ("carol@tsukuba", 1),
+            ("eve@a-kek", 1),
+        ] {
+            assert_eq!(catalogue.open_of(owner).unwrap(), count, "{owner}");
+        }
+    });
+}
+
+#[test]
 fn moments_come() {
     on_both(|open| {
         let catalogue = open();

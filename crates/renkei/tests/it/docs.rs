@@ -1,6 +1,6 @@
 //! The pages of docs/ that describe the program: equal to what it says of itself, and to what it does.
 
-use crate::federation::{Federation, account};
+use crate::federation::{Federation, Site, account};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -168,7 +168,17 @@ fn json_output_is_as_documented() {
     see_what_is_unfinished(&federation, &mut pages);
     see_the_buffer(&mut federation, &mut pages);
     see_a_restored_home(&mut federation, &mut pages);
+    see_a_renamed_site(&mut pages);
     pages.check_all_seen();
+}
+
+/// A site that gets another name, apart from those whose names the other verbs are given.
+fn see_a_renamed_site(pages: &mut Pages) {
+    let dir = tempfile::tempdir().unwrap();
+    let kek = Site::start(dir.path(), "kek");
+    let titech = Site::start(dir.path(), "titech");
+    kek.take_card(&titech);
+    pages.see("site rename", &kek.json(&["site", "rename", "tsukuba", "--yes"]).1);
 }
 
 /// A volume that another site follows.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The volume `genome` of kek, which titech follows and may change.
-fn with_writer() -> Federation {
+pub fn with_writer() -> Federation {
     let federation = Federation::two();
     federation.kek.ok(&["volume", "create", "genome", "--storage", "data"]);
     fs::create_dir(federation.kek.root().join("genome/2026")).unwrap();
@@ -45,7 +45,7 @@ fn await_that(is: impl Fn() -> bool) {
 }
 
 /// How following stands at a site.
-fn followed(site: &Site) -> serde_json::Value {
+pub fn followed(site: &Site) -> serde_json::Value {
     site.json(&["volume", "show", "genome"]).1["standing"]["followed"].clone()
 }
 
@@ -62,7 +62,7 @@ fn names(site: &Site) -> Vec<String> {
 }
 
 /// Waits until all sites show the same names and none has anything to hand in.
-fn await_same(home: &Site, followers: &[&Site]) -> Vec<String> {
+pub fn await_same(home: &Site, followers: &[&Site]) -> Vec<String> {
     let begun = Instant::now();
     loop {
         let all = names(home);
@@ -76,7 +76,7 @@ fn await_same(home: &Site, followers: &[&Site]) -> Vec<String> {
 }
 
 /// Waits until the home has all content.
-fn await_content(home: &Site) {
+pub fn await_content(home: &Site) {
     let away = || home.json(&["volume", "show", "genome"]).1["standing"]["away"].clone();
     let begun = Instant::now();
     while !away().is_null() {

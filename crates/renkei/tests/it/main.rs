@@ -66,6 +66,7 @@ mod raw;
 mod records;
 mod relay_target;
 mod remedies;
+mod renaming;
 mod restored;
 mod revoked;
 mod rotation;

@@ -55,6 +55,7 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
         "renkei site rotate-authority",
         "waits for partners; rotation.rs gives these commands",
     ),
+    ("docs/operations.md", "renkei site rename", "asks at a terminal; renaming.rs gives --yes"),
     (
         "docs/operations.md",
         "renkei site rotate-authority --now",
