@@ -10,37 +10,42 @@ const MAX_REMEMBERED: usize = 16;
 
 /// The last errors that programs could not have expected.
 #[derive(Default)]
-pub(super) struct Troubles(Mutex<VecDeque<String>>);
+pub(super) struct Troubles(Mutex<VecDeque<(u64, String)>>);
 
 impl Troubles {
-    /// Logs and remembers an error, unless it is an everyday answer.
+    /// Logs and remembers an error, unless it is an everyday answer. A refusal is remembered only: programs ask whether they
+    /// may, and people why they may not.
     pub(super) fn note(&self, error: &Error) {
-        if !is_everyday(error.kind()) {
-            self.keep(error);
+        match error.kind() {
+            Kind::NotFound | Kind::Exists | Kind::Invalid => {}
+            Kind::Permission => self.remember(error),
+            _ => self.keep(error),
         }
     }
 
-    /// The same of any error.
+    /// Logs and remembers any error.
     pub(super) fn keep(&self, error: &Error) {
         tracing::warn!(code = %error.code, "{error}");
+        self.remember(error);
+    }
+
+    fn remember(&self, error: &Error) {
+        let line = format!("{error}; {}", error.code.row().remedy);
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that comes again takes the room of one.
+        last.retain(|(_, known)| *known != line);
         if last.len() == MAX_REMEMBERED {
             last.pop_front();
         }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        last.push_back(format!("{at} {error}; {}", error.code.row().remedy));
+        last.push_back((at, line));
     }
 
     /// The errors, one a line after the second it came, newest last.
     pub(super) fn text(&self) -> String {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.iter().map(|line| format!("{line}\n")).collect()
+        last.iter().map(|(at, line)| format!("{at} {line}\n")).collect()
     }
-}
-
-/// What programs ask for on purpose: whether something is there, whether they may.
-fn is_everyday(kind: Kind) -> bool {
-    matches!(kind, Kind::NotFound | Kind::Exists | Kind::Permission | Kind::Invalid)
 }
 
 #[cfg(test)]
@@ -53,6 +58,15 @@ mod tests {
         let troubles = Troubles::default();
         troubles.note(&Error::new(Code::PathNotFound, "look", "f", ""));
         assert_eq!(troubles.text(), "");
+        let refused =
+            |name: &str| troubles.note(&Error::new(Code::PermissionDenied, "list", name, "").at("kek"));
+        ["a", "b", "a"].into_iter().for_each(refused);
+        let text = troubles.text();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(
+            lines.len() == 2 && lines[1].contains("RK-STORE-5") && lines[1].contains(": a (at kek"),
+            "{text}"
+        );
         for number in 0..20 {
             troubles.note(&Error::new(Code::SiteUnreachable, "look", number, "no route").at("kek"));
         }

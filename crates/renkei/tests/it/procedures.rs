@@ -410,7 +410,8 @@ fn files_are_mounted_and_errors_read() {
     alice.ok("renkei login");
     filled.enter_all(&mut alice, &block("docs/mount.md", "mkdir -p ~/run7"));
     alice.ok("renkei mount kek:/data/run7 ~/run7");
-    alice.enter("ls ~/run7/closed");
+    let refused = alice.enter("ls ~/run7/closed");
+    assert_ne!(refused.status, 0, "{}", refused.printed);
     if alice.enter("command -v getfattr").status == 0 {
         let told = filled.enter_all(&mut alice, &block("docs/mount.md", "getfattr "));
         assert!(told.contains("RK-STORE-5"), "{told}");
