@@ -16,7 +16,11 @@ pub(super) struct Tables {
 /// Those of the queue.
 pub(super) const QUEUE: Tables = Tables {
     version: "renkei_schema",
-    steps: &[include_str!("migrations/0001-queue.sql"), include_str!("migrations/0002-notices.sql")],
+    steps: &[
+        include_str!("migrations/0001-queue.sql"),
+        include_str!("migrations/0002-notices.sql"),
+        include_str!("migrations/0003-reached.sql"),
+    ],
 };
 
 /// Those of the trees of volumes.

@@ -7,7 +7,7 @@ use super::Catalogue;
 use renkei_core::error::Error;
 use renkei_core::queue::{Course, State};
 use renkei_core::units::hex;
-use renkei_core::wire::message::{EntryFailure, TransferId};
+use renkei_core::wire::message::{EntryFailure, Progress, TransferId};
 use renkei_core::wire::queue::{Attempt, Listed};
 use renkei_core::wire::{decode, encode};
 use sqlx::AnyConnection;
@@ -21,7 +21,7 @@ const KEPT_ATTEMPTS: i64 = 100;
 /// Version of the encoded columns.
 const VERSION: u8 = 1;
 
-const COLUMNS: &str = "id, owner, lane, submitted, runner, revision, spec, course";
+const COLUMNS: &str = "id, owner, lane, submitted, runner, revision, spec, course, reached";
 
 /// The transfers of one user over one link, in the order they run.
 pub type Lane = String;
@@ -85,6 +85,8 @@ pub struct Row {
     pub spec: Vec<u8>,
     /// Where it stands.
     pub course: Course,
+    /// How far its last attempt came.
+    pub reached: Option<Progress>,
     revision: i64,
 }
 
@@ -465,11 +467,12 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
         sqlx::query(sql).bind(moment(ended)).bind(&id).execute(&mut *work).await?;
     }
     let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
-        revision = $7 WHERE id = $8 AND revision = $9";
+        revision = $7, reached = $8 WHERE id = $9 AND revision = $10";
     let query = sqlx::query(sql).bind(course.state.name()).bind(course.next_ms.map_or(NEVER, moment));
     let query =
         query.bind(moment(course.deadline_ms)).bind(course.ended_ms.map_or(0, moment)).bind(&row.runner);
-    let query = query.bind(pack(course)).bind(row.revision + 1).bind(&id).bind(row.revision);
+    let query = query.bind(pack(course)).bind(row.revision + 1).bind(row.reached.as_ref().map(pack));
+    let query = query.bind(&id).bind(row.revision);
     if query.execute(&mut *work).await?.rows_affected() != 1 {
         return Ok(false);
     }
@@ -531,6 +534,7 @@ fn read_row(row: &AnyRow) -> Result<Row, sqlx::Error> {
         revision: row.try_get(5)?,
         spec: row.try_get(6)?,
         course: unpack(&row.try_get::<Vec<u8>, _>(7)?)?,
+        reached: row.try_get::<Option<Vec<u8>>, _>(8)?.map(|bytes| unpack(&bytes)).transpose()?,
     })
 }
 

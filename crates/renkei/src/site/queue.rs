@@ -16,7 +16,7 @@ use renkei_core::identity::{Principal, Scope};
 use renkei_core::mover::filter::Filter;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Wish};
-use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, Progress, TransferId};
+use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, TransferId};
 use renkei_core::wire::queue::{
     Listed, MAX_AFTER, MAX_LABEL_BYTES, MAX_ORIGIN_BYTES, Queued, Story, Submission, Terms,
 };
@@ -56,9 +56,6 @@ pub(super) struct Active {
 /// The certificates that an attempt shows, leaf first, and the moment they were found to be good.
 pub(super) type Shown = (Vec<CertificateDer<'static>>, SystemTime);
 
-/// Transfers that are paused or wait whose progress is remembered.
-const MAX_REACHED: usize = 10_000;
-
 /// The queue of a PoP.
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -69,8 +66,6 @@ pub(crate) struct Queue {
     pub(super) runner: OnceLock<String>,
     pub(super) load: Mutex<Load>,
     pub(super) active: Mutex<HashMap<TransferId, Active>>,
-    /// How far those are that are paused or wait, by their last attempt.
-    reached: Mutex<HashMap<TransferId, Progress>>,
     /// The number of the revocation list that the sites of what runs were told of last.
     pub(super) told_list: Mutex<Option<u64>>,
     bell: Mutex<bool>,
@@ -83,22 +78,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queue {
-    /// Notes how far an attempt came that ended before its transfer; `None` where the transfer has ended.
-    pub(super) fn note_reached(&self, id: TransferId, progress: Option<Progress>) {
-        let mut reached = lock(&self.reached);
-        match progress {
-            // What is forgotten is shown again with the next attempt.
-            Some(_) if reached.len() >= MAX_REACHED => reached.clear(),
-            Some(progress) => drop(reached.insert(id, progress)),
-            None => drop(reached.remove(&id)),
-        }
-    }
-
-    /// How far a transfer came that does not run now.
-    fn reached(&self, id: &TransferId) -> Option<Progress> {
-        lock(&self.reached).get(id).copied()
-    }
-
     /// The catalogue, once it is open.
     pub(super) fn catalogue(&self) -> Result<&Catalogue, Error> {
         self.catalogue.get().ok_or_else(|| {
@@ -483,7 +462,7 @@ impl Site {
         let spec = read_spec(row)?;
         let active = self.queue.active().get(&row.id).cloned();
         let course = row.course.clone();
-        let reached = Some(&row.id).filter(|_| !course.state.is_end()).and_then(|id| self.queue.reached(id));
+        let reached = row.reached.filter(|_| !course.state.is_end());
         let from = match spec.terms.origin.as_str() {
             "" => format!("{}:{}", spec.from, super::transfer::places(&spec.send)),
             origin => origin.to_owned(),

@@ -21,8 +21,8 @@ use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::path::SiteName;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
 use renkei_core::wire::message::{
-    Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, ReceiveOptions, Reply, Request,
-    Summary, TransferId,
+    Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, Progress, ReceiveOptions, Reply,
+    Request, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Attempt, Submission, Verify};
 use renkei_core::wire::violation;
@@ -330,10 +330,7 @@ impl Run<'_> {
         let further = progress.files_done > before || (kept && progress.bytes_moved >= SLOT_BYTES);
         // With its end its credential goes.
         let credential = self.site.queue.catalogue().and_then(|all| all.credential(&self.row.id));
-        self.store_end(outcome, further);
-        let has_ended = self.site.queue.catalogue().and_then(|all| all.load(&self.row.id));
-        let has_ended = has_ended.ok().flatten().is_none_or(|row| row.course.state.is_end());
-        self.site.queue.note_reached(self.row.id, (!has_ended).then_some(progress));
+        self.store_end(outcome, further, progress);
         self.site.queue.active().remove(&self.row.id);
         self.site.queue.load().end(&self.row.owner, &self.link);
         self.site.queue.ring();
@@ -367,15 +364,19 @@ impl Run<'_> {
     }
 
     /// Stores how the attempt ended; while the catalogue fails, again and again, because nobody else knows.
-    fn store_end(&self, outcome: Result<Summary, Error>, further: bool) {
+    fn store_end(&self, outcome: Result<Summary, Error>, further: bool, progress: Progress) {
         let event = match outcome {
             Err(_) if self.site.queue.is_stopping() => Event::Interrupted,
             Err(error) if error.code == Code::DelegationExpired => Event::NoCredential(error),
             outcome => Event::Ended { outcome, further },
         };
         let with = With { attempt: Some(&self.attempt), ..With::default() };
+        let reached = |row: &mut Row| {
+            row.reached = Some(progress);
+            Ok(())
+        };
         loop {
-            match self.site.queue.happen(&self.row.id, &event, &|_| Ok(()), &with) {
+            match self.site.queue.happen(&self.row.id, &event, &reached, &with) {
                 Ok(row) => return tracing::info!(state = row.course.state.name(), "stored"),
                 Err(error) if error.code == Code::CatalogueFailed && !self.site.queue.is_stopping() => {
                     tracing::error!(%error, "the end of an attempt is not stored yet");

@@ -172,21 +172,28 @@ pub fn moves(told: &Value) -> bool {
 
 #[test]
 fn pausing_keeps_what_is_there_and_cancelling_ends_it() {
-    let Federation { titech, kek, .. } = &Federation::two();
+    let mut federation = Federation::two();
+    let Federation { titech, kek, .. } = &mut federation;
     large(titech, "large");
-    let start = |to: &str| detach(titech, &[&SLOWLY[..], &[&titech.place("large"), &kek.place(to)]].concat());
-    let id = start("paused");
+    let start = |titech: &Site, to: &str| {
+        detach(titech, &[&SLOWLY[..], &[&titech.place("large"), &kek.place(to)]].concat())
+    };
+    let id = start(titech, "paused");
     until(titech, &id, moves);
     titech.ok(&["pause", &id]);
     let paused = until(titech, &id, |told| told["state"] == "paused");
     let moved = paused["story"][0]["bytes_moved"].as_u64().unwrap();
+    let reached = paused["progress"].clone();
+    assert_eq!(reached["bytes_moved"], moved, "{reached}");
+    titech.restart();
+    assert_eq!(until(titech, &id, |told| told["state"] == "paused")["progress"], reached);
     titech.ok(&["resume", &id]);
     assert_eq!(ended(titech, &id), 0);
     let again = why(titech, &id)["story"][1]["bytes_moved"].as_u64().unwrap();
     assert!(again < (40 << 20) - 4 * (1 << 20) && moved + again < 60 << 20, "{moved} and {again}");
     same(&titech.root().join("large"), &kek.root().join("paused"));
 
-    let id = start("cancelled");
+    let id = start(titech, "cancelled");
     until(titech, &id, moves);
     titech.ok(&["cancel", &id]);
     assert_eq!(ended(titech, &id), 130);
