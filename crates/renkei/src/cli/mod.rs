@@ -329,7 +329,9 @@ pub fn run() -> ExitCode {
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };
     if let Ok(home) = context.home() {
-        if let Err(error) = former_names::install(&home) {
+        // Where not even that may be read, whatever needs more says so.
+        let installed = former_names::install(&home);
+        if let Some(error) = installed.as_ref().err().filter(|error| error.code != Code::PermissionDenied) {
             return ExitCode::from(context.output.error(&error));
         }
         remedy::read_by(home, context.option());
