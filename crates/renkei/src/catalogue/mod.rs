@@ -119,6 +119,24 @@ fn escape(c: char) -> String {
     }
 }
 
+/// How a transaction ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// What was done is stored.
+    Commit,
+    /// Nothing was done.
+    Rollback,
+}
+
+impl End {
+    fn statement(self) -> &'static str {
+        match self {
+            End::Commit => "COMMIT",
+            End::Rollback => "ROLLBACK",
+        }
+    }
+}
+
 impl Catalogue {
     /// Opens the catalogue that the configuration names, and brings its tables up to date.
     ///
@@ -137,6 +155,28 @@ impl Catalogue {
     /// Which database it is.
     pub fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// Does some work in a transaction of its own, which is stored if the work says so.
+    ///
+    /// A connection on which anything failed is closed. After a commit that failed, on a full disk, nobody knows whether its
+    /// transaction is open; what came after would be a part of it and be lost with it.
+    async fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut AnyConnection) -> Result<(T, End), sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let mut connection = self.pool.acquire().await?;
+        let done = async {
+            connection.execute("BEGIN").await?;
+            let (done, end) = work(&mut connection).await?;
+            connection.execute(end.statement()).await?;
+            Ok(done)
+        }
+        .await;
+        if done.is_err() {
+            connection.close_on_drop();
+        }
+        done
     }
 
     /// Does some work in the database and waits for it.

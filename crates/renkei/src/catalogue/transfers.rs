@@ -3,7 +3,7 @@
 //! A row is what was handed in, and its course; the other columns repeat what the indexes need. A change is written
 //! only if nobody else changed the row since it was read (`revision`), so that several PoPs may share one database.
 
-use super::Catalogue;
+use super::{Catalogue, End};
 use renkei_core::error::Error;
 use renkei_core::queue::{Course, State};
 use renkei_core::units::hex;
@@ -153,13 +153,14 @@ impl Catalogue {
     /// Puts transfers in, all in one transaction; an answer for each, in order.
     pub fn submit(&self, all: &[New]) -> Result<Vec<Put>, Error> {
         self.run("submit", async {
-            let mut work = self.pool.begin().await?;
-            let mut put = Vec::with_capacity(all.len());
-            for new in all {
-                put.push(put_one(&mut work, new).await?);
-            }
-            work.commit().await?;
-            Ok(put)
+            self.transaction(async |work| {
+                let mut put = Vec::with_capacity(all.len());
+                for new in all {
+                    put.push(put_one(work, new).await?);
+                }
+                Ok((put, End::Commit))
+            })
+            .await
         })
     }
 
@@ -184,14 +185,11 @@ impl Catalogue {
     /// Writes a change; says whether it did, which it does not if the row was changed since it was read.
     pub fn update(&self, update: &Update<'_>) -> Result<bool, Error> {
         self.run("write", async {
-            let mut work = self.pool.begin().await?;
-            let written = write(&mut work, update).await?;
-            if written {
-                work.commit().await?;
-            } else {
-                work.rollback().await?;
-            }
-            Ok(written)
+            self.transaction(async |work| {
+                let written = write(work, update).await?;
+                Ok((written, if written { End::Commit } else { End::Rollback }))
+            })
+            .await
         })
     }
 
@@ -307,13 +305,15 @@ impl Catalogue {
     /// Adds files that failed; the first of them gets the number after `after`.
     pub fn add_failures(&self, id: &TransferId, after: u64, failures: &[EntryFailure]) -> Result<(), Error> {
         self.run("write", async {
-            let mut work = self.pool.begin().await?;
-            for (failure, number) in failures.iter().zip(after + 1..) {
-                let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
-                let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(number)).bind(pack(failure));
-                query.execute(&mut *work).await?;
-            }
-            work.commit().await
+            self.transaction(async |work| {
+                for (failure, number) in failures.iter().zip(after + 1..) {
+                    let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
+                    let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(number)).bind(pack(failure));
+                    query.execute(&mut *work).await?;
+                }
+                Ok(((), End::Commit))
+            })
+            .await
         })
     }
 
@@ -358,18 +358,19 @@ impl Catalogue {
     /// Forgets transfers that ended before a moment, `limit` at most; says how many.
     pub fn forget(&self, before_ms: u64, limit: usize) -> Result<usize, Error> {
         self.run("forget", async {
-            let mut work = self.pool.begin().await?;
-            let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
-            let old =
-                sqlx::query(sql).bind(moment(before_ms)).bind(count(limit)).fetch_all(&mut *work).await?;
-            for row in &old {
-                let id: String = row.try_get(0)?;
-                for sql in FORGET {
-                    sqlx::query(sql).bind(&id).execute(&mut *work).await?;
+            self.transaction(async |work| {
+                let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
+                let query = sqlx::query(sql).bind(moment(before_ms)).bind(count(limit));
+                let old = query.fetch_all(&mut *work).await?;
+                for row in &old {
+                    let id: String = row.try_get(0)?;
+                    for sql in FORGET {
+                        sqlx::query(sql).bind(&id).execute(&mut *work).await?;
+                    }
                 }
-            }
-            work.commit().await?;
-            Ok(old.len())
+                Ok((old.len(), End::Commit))
+            })
+            .await
         })
     }
 

@@ -1,5 +1,6 @@
 //! The catalogue on both of its databases: the same tests, the same answers.
 
+use crate::errors::Mounted;
 use crate::postgres::Postgres;
 use renkei::catalogue::{Catalogue, Listing, New, Put, Update};
 use renkei::home::Home;
@@ -102,6 +103,31 @@ fn lanes_are_served_by_priority_and_age() {
         assert_eq!(catalogue.lanes().unwrap(), ["a"]);
         assert!(catalogue.first_in("b", 1).unwrap().is_empty());
     });
+}
+
+#[test]
+fn after_a_full_disk_all_that_is_handed_in_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_small) = Mounted::tmpfs(folder.path(), "size=3m") else { return };
+    let home = Home::at(folder.path());
+    let mut stored = Vec::new();
+    {
+        let catalogue = Catalogue::open("", &home).unwrap();
+        let mut submit = |n| {
+            let done = catalogue.submit(&[new(n, "lane")]);
+            done.is_ok().then(|| stored.push(n)).is_some()
+        };
+        assert!(submit(0));
+        let filler = folder.path().join("filler");
+        let _ = std::fs::write(&filler, vec![7; 4 << 20]);
+        let refused = (1..200).filter(|n| !submit(*n)).count();
+        assert!(refused > 0, "the disk was not full");
+        std::fs::remove_file(filler).unwrap();
+        assert!((200..210).filter(|n| submit(*n)).count() >= 9, "{stored:?}");
+    }
+    let again = Catalogue::open("", &home).unwrap();
+    let lost: Vec<_> = stored.iter().filter(|n| again.load(&id(**n)).unwrap().is_none()).collect();
+    assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
 }
 
 #[test]
