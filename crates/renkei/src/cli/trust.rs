@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::Report;
-use crate::config::allow_private;
+use crate::config::{allow_private, disallow_private};
 use crate::home::file_error;
 use crate::identity::card::{MAX_CARD_BYTES, SiteCard};
 use crate::identity::certificate::utc;
@@ -98,6 +98,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Remove { site } => {
             let site = SiteName::parse(site)?;
             trust.remove(&site)?;
+            // Whoever comes to be trusted under that name has to be allowed anew.
+            disallow_private(&context.home()?, site.as_str())?;
             context.output.done(&Changed { site, fingerprint: None, action: "removed" })?;
             Ok(0)
         }

@@ -127,6 +127,20 @@ pub fn allow_private(home: &Home, site: &str) -> Result<(), Error> {
     add_to_list(home, "relay_private", site)
 }
 
+/// Takes a site away from those whose PoPs may be inside.
+pub fn disallow_private(home: &Home, site: &str) -> Result<(), Error> {
+    let is_listed = Config::load(home)?.relay_private.iter().any(|listed| listed == site);
+    if !is_listed {
+        return Ok(());
+    }
+    change(home, |document| {
+        if let Some(list) = document.get_mut("relay_private").and_then(Item::as_array_mut) {
+            list.retain(|listed| listed.as_str() != Some(site));
+        }
+        Ok(())
+    })
+}
+
 /// Adds a text to a list at the top of the file.
 fn add_to_list(home: &Home, key: &str, text: &str) -> Result<(), Error> {
     change(home, |document| {

@@ -11,8 +11,8 @@ mod volumes;
 mod web;
 
 pub use edit::{
-    add_reverse, add_rule, add_storage, allow_private, remove_rule, remove_storage, set_require_mount,
-    set_site, template,
+    add_reverse, add_rule, add_storage, allow_private, disallow_private, remove_rule, remove_storage,
+    set_require_mount, set_site, template,
 };
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use rule::{Rule, SETTLE_S, Then, is_within};

@@ -96,7 +96,22 @@ pub fn vouch(home: &Home, account: &Account, now: SystemTime) -> Result<Vec<Cert
 pub fn login(home: &Home, socket: &Path, hours: u32, now: SystemTime) -> Result<LoggedIn, Error> {
     let key = KeyRequest::generate()?;
     let reply = forward(socket, &key.request, hours)?;
+    refuse_another(&reply, &key, home)?;
     keep(home, &key, reply, now)
+}
+
+/// Whoever serves the socket may pass the request on as its own account; what is done then would be that one's.
+fn refuse_another(reply: &Value, key: &KeyRequest, home: &Home) -> Result<(), Error> {
+    let certificate = reply["certificate"].as_str().unwrap_or_default();
+    let named = Credential::parse(certificate, &key.key, &home.user_credential())?.principal()?;
+    let own = Account::own()?.name;
+    if named.user_name() == Some(own.as_str()) {
+        return Ok(());
+    }
+    let cause = format!(
+        "the PoP made a certificate of {named} for the account {own}; who runs the PoP behind that socket?"
+    );
+    Err(Error::new(Code::ProtocolViolation, "login", "local socket", cause))
 }
 
 /// Asks the PoP behind the socket for a certificate on a request that came from elsewhere.

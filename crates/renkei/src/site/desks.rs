@@ -11,6 +11,7 @@ use super::far_locks::FarLocks;
 use super::transfer::{Stop, Watch, offer_streams, running};
 use super::watch::spawn_every;
 use super::{Counters, Site};
+use crate::identity::account::Account;
 use crate::mover::clerk::{ClerkJob, attend};
 use crate::mover::hex;
 use crate::mover::journal::{Journal, boot_id, check_unfinished};
@@ -88,7 +89,7 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         listed.tell(format!("data streams open: {}", streams.len()), control.round_trip());
-        let _lending = self.lending.enter(open.key, &desk, access);
+        let _lending = self.lending.enter(open.key, &desk, access, &job.account);
         let counters = &self.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
@@ -183,6 +184,8 @@ struct Borrowed {
     /// Its user, and the account that user has here.
     user: Principal,
     uid: u32,
+    /// Whether the files were opened by an account that works for others, whose rights a descriptor would hand on.
+    is_lent: bool,
 }
 
 /// A session's place in [`Lending`], until it ends.
@@ -201,11 +204,12 @@ impl Lending {
         self.lock().get(key).filter(|borrowed| may(borrowed)).and_then(|borrowed| borrowed.desk.upgrade())
     }
 
-    fn enter(&self, key: SessionKey, desk: &Arc<Desk>, access: &Access) -> Lent<'_> {
+    fn enter(&self, key: SessionKey, desk: &Arc<Desk>, access: &Access, opened_by: &Account) -> Lent<'_> {
         let desk = Arc::downgrade(desk);
         // The account of a guest is the volume's.
         let uid = if access.account.is_lent { NO_UID } else { access.account.uid };
-        let borrowed = Borrowed { desk: desk.clone(), user: access.principal.clone(), uid };
+        let is_lent = opened_by.is_lent;
+        let borrowed = Borrowed { desk: desk.clone(), user: access.principal.clone(), uid, is_lent };
         self.lock().insert(key, borrowed);
         Lent { lending: self, key, desk }
     }
@@ -235,14 +239,15 @@ impl Site {
 }
 
 impl Borrowed {
-    /// Whether the account with this number, of a PoP of that site, may borrow: the administrator's, or its user's.
+    /// Whether the account with this number, of a PoP of that site, may borrow: the administrator's, or its user's where that
+    /// opened the files itself. By `/proc` a descriptor is opened again in other ways, past closed directories.
     fn is_for(&self, caller: u32, site: &SiteName) -> bool {
         let is_administrator = caller == 0 || caller == rustix::process::geteuid().as_raw();
         let is_user = || {
             self.user.site() == site
                 && self.user.user_name().is_some_and(|name| user_id(name) == Some(caller))
         };
-        is_administrator || caller == self.uid || is_user()
+        is_administrator || (!self.is_lent && (caller == self.uid || is_user()))
     }
 }
 
@@ -304,11 +309,15 @@ mod tests {
             (SiteName::parse("kek").expect("a name"), SiteName::parse("titech").expect("a name"));
         let user = Principal::user(&kek, "daemon").expect("a name");
         let daemon = user_id("daemon").expect("each system has it");
-        let borrowed = Borrowed { desk: Weak::new(), user, uid: 4_000_000 };
+        let borrowed = |is_lent| Borrowed { desk: Weak::new(), user: user.clone(), uid: 4_000_000, is_lent };
+        let (borrowed, of_volume) = (borrowed(false), borrowed(true));
         let own = rustix::process::geteuid().as_raw();
         for caller in [0, own, 4_000_000, daemon] {
             assert!(borrowed.is_for(caller, &kek), "{caller}");
         }
+        // What another account opened may lie behind directories that are closed to this one.
+        assert!(of_volume.is_for(own, &kek) && !of_volume.is_for(4_000_000, &kek));
+        assert!(daemon == own || !of_volume.is_for(daemon, &kek));
         assert!(!borrowed.is_for(4_000_001, &kek), "somebody else");
         assert!(daemon == own || !borrowed.is_for(daemon, &titech), "another site's user of the same name");
     }

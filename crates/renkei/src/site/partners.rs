@@ -1,7 +1,8 @@
-//! Partners learn by themselves what changes about this site: where it is reached, and its authority when that is replaced.
+//! Partners learn by themselves what changes about this site: where it is reached, its authority when that is replaced, its name, and
+//! which certificates it took back.
 //!
-//! When a site's card changes, also while the PoP does not run, each site that it trusts then is told the new one, again and
-//! again until the partner has taken it. Who comes to be trusted later got the card by an introduction or by hand.
+//! When a site's card or revocation list changes, also while the PoP does not run, each site that it trusts then is told the new one, again and
+//! again until the partner has taken it. Who comes to be trusted later got the card by an introduction or by hand, and is told the list.
 //! The partner believes it because the session proves the site's PoP, and because the authority is the one it knows.
 //! Guarantee: an address that leads into the partner's own network, which strangers could misuse, is not taken without the
 //! administrator's word, unless the site was reached there before. Nor is another authority, unless the one that is trusted
@@ -38,8 +39,10 @@ const MAX_BYTES: u64 = 16 << 20;
 /// What is to be told to whom.
 struct Telling {
     home: Home,
-    /// Digest of the card at the last look.
+    /// Digest of the card and the list at the last look.
     card: Option<String>,
+    /// The partners at the last look.
+    partners: Option<BTreeSet<SiteName>>,
     /// Partners that have not taken this card yet.
     waiting: BTreeSet<SiteName>,
     /// Who of them could not be told.
@@ -76,7 +79,7 @@ impl Telling {
         let mut lines = text.lines();
         let card = lines.next().map(str::to_owned);
         let waiting = lines.filter_map(|line| SiteName::parse(line).ok()).collect();
-        Telling { home, card, waiting, failed: BTreeMap::new() }
+        Telling { home, card, partners: None, waiting, failed: BTreeMap::new() }
     }
 
     fn look(&mut self, site: &Site) {
@@ -97,7 +100,11 @@ impl Telling {
     fn update(&mut self, now: &Snapshot) -> Option<String> {
         let card = now.trust.own_card().map(without_list)?;
         let (text, partners) = (card.to_text(), partners(now));
-        let digest = digest(&text);
+        let digest = digest(&now.trust, &text);
+        let before = self.partners.replace(partners.clone()).unwrap_or_else(|| partners.clone());
+        if now.trust.revocation_list(&now.site).is_some() {
+            self.waiting.extend(partners.difference(&before).cloned());
+        }
         if self.card.as_ref() != Some(&digest) {
             // A PoP that never looked before has told nobody of its new authority.
             let is_handed_over = card.handover.as_ref().is_some_and(|one| one.is_live(SystemTime::now()));
@@ -126,7 +133,7 @@ impl Telling {
         let pause = failed.map_or(FIRST_PAUSE, |failed| (2 * failed.pause).min(MAX_PAUSE));
         match tell(site, now, partner, text) {
             Ok(_) => {
-                tracing::info!(target: "audit", site = %partner, "sent the site's new card");
+                tracing::info!(target: "audit", site = %partner, "sent the site's new card and revocation list");
                 self.failed.remove(partner);
                 true
             }
@@ -163,11 +170,15 @@ fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(
 /// The partners that have not taken this card of the site in `home`; nothing if its PoP has not seen this card yet.
 pub fn untold(home: &Home, card: &SiteCard) -> Option<BTreeSet<SiteName>> {
     let told = Telling::read(home.clone());
-    (told.card? == digest(&without_list(card).to_text())).then_some(told.waiting)
+    let trust = Trust::load(home).ok()?;
+    (told.card? == digest(&trust, &without_list(card).to_text())).then_some(told.waiting)
 }
 
-fn digest(card: &str) -> String {
-    blake3::hash(card.as_bytes()).to_hex().to_string()
+/// What tells the card and the list of now from those of before.
+fn digest(trust: &Trust, card: &str) -> String {
+    let number =
+        trust.own_site().and_then(|site| trust.revocation_list(site)).map_or(0, |(number, _)| number);
+    blake3::hash(format!("{number} {card}").as_bytes()).to_hex().to_string()
 }
 
 fn partners(now: &Snapshot) -> BTreeSet<SiteName> {
@@ -263,7 +274,8 @@ impl Site {
     }
 }
 
-/// Whether an endpoint is an address within a private network, under which the site was not known so far.
+/// Whether an endpoint is an address within a private network, under which the site was not known so far. Another port of a
+/// machine may be taken: a relay couples circuits with what proved to be the site's PoP alone.
 fn is_new_inside(endpoint: &str, known: &SiteCard) -> bool {
     let host = host_of(endpoint);
     is_inside(host) && !known.endpoints.iter().any(|old| host_of(old) == host)

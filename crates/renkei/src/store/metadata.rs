@@ -288,17 +288,20 @@ impl Lost<'_> {
 
     /// The mode without set-id bits that would give somebody else's authority away.
     ///
-    /// A directory's set-gid bit only says which group new files get, and stays.
+    /// A directory's set-gid bit only says which group new files get; who works for others leaves it as it is.
     fn safe_mode(&mut self, meta: &Meta, stat: &Stat, uid: u32, gid: u32) -> u32 {
         let mode = meta.mode & MODE_BITS;
-        if file_type(stat) == FileType::Directory || mode & (SET_UID | SET_GID) == 0 {
+        if file_type(stat) == FileType::Directory {
+            return if privileges::is_lent() { mode & !SET_GID | stat.st_mode & SET_GID } else { mode };
+        }
+        if mode & (SET_UID | SET_GID) == 0 {
             return mode;
         }
         let is_owners = !meta.owner.is_empty() && names::user_name(uid).as_ref() == Some(&meta.owner);
         let is_groups = !meta.group.is_empty() && names::group_name(gid).as_ref() == Some(&meta.group);
         let (kept, why) = match (privileges::is_lent(), is_owners, is_groups) {
-            // Those that are there were given by somebody who may.
-            (true, ..) => (mode & (!(SET_UID | SET_GID) | stat.st_mode), "the account here works for others"),
+            // Nor do those stay that are there: the other bits may let more people execute the file.
+            (true, ..) => (mode & !(SET_UID | SET_GID), "the account here works for others"),
             (_, true, true) => (mode, ""),
             (_, true, false) => (mode & !SET_GID, NOT_THEIRS),
             (_, false, _) => (mode & !(SET_UID | SET_GID), NOT_THEIRS),

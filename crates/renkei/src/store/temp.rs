@@ -5,6 +5,7 @@
 //! for the markers in the roots of storages and volumes (`marker`).
 
 use super::marker::is_marker;
+use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 
 const PREFIX: &[u8] = b".rk~";
@@ -21,6 +22,18 @@ pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
 /// Whether `name` is renkei's own: a temporary name of any job, or a marker.
 pub fn is_temp_name(name: &[u8]) -> bool {
     temp_job(name).is_some() || is_marker(name)
+}
+
+/// Lets no path pass that has a name of renkei's own: nobody would see what is under it, and nothing would count it.
+///
+/// # Errors
+/// `BadPath`.
+pub fn refuse_own_names(op: &str, path: &RelPath) -> Result<(), Error> {
+    if !path.components().any(is_temp_name) {
+        return Ok(());
+    }
+    let cause = "names of this form are those of files that are being received, and of renkei's markers";
+    Err(Error::new(Code::BadPath, op, path, cause))
 }
 
 /// The key of the job a temporary name belongs to; `None` for other names.

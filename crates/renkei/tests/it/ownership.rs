@@ -211,3 +211,52 @@ fn a_volume_works_as_root_only_where_that_is_said() {
     let said = String::from_utf8_lossy(&warned.stderr);
     assert!(said.contains("the account of /genome is root"), "{said}");
 }
+
+#[test]
+fn a_guest_opens_no_set_id_file_to_others() {
+    if !is_root() {
+        return;
+    }
+    let Federation { titech, kek, .. } = &with_guest();
+    volume_of(kek, "root");
+    let folder = kek.root().join("genome");
+    let (tool, dir) = (folder.join("tool"), folder.join("shared"));
+    fs::write(&tool, "#!/bin/sh\nid\n").unwrap();
+    fs::create_dir(&dir).unwrap();
+    for (path, mode) in [(&tool, 0o4700), (&dir, 0o2770)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    kek.ok(&["volume", "check", "genome"]);
+    titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
+    assert_eq!(tool.metadata().unwrap().mode() & 0o7000, 0, "it runs as root for everybody");
+    titech.renkei(&["mkdir", "kek:/genome/own"]);
+    titech.renkei(&["chmod", "2777", "kek:/genome/own"]);
+    assert_eq!(folder.join("own").metadata().unwrap().mode() & 0o6000, 0);
+    titech.renkei(&["chmod", "0777", "kek:/genome/shared"]);
+    assert_eq!(dir.metadata().unwrap().mode() & 0o7777, 0o2777, "what the administrator set stays");
+}
+
+#[test]
+fn nothing_is_put_under_names_that_nobody_sees() {
+    let Federation { titech, kek, .. } = &Federation::two();
+    fs::write(kek.root().join("seen"), "content").unwrap();
+    let file = titech.root().join("f");
+    fs::write(&file, "content").unwrap();
+    let (file, hidden) = (file.to_str().unwrap(), ".rk~0000000000000001-0123456789abcdef");
+    let (place, below) = (kek.place(hidden), kek.place(&format!("{hidden}/f")));
+    let seen = kek.place("seen");
+    for words in [
+        &["cp", file, &place][..],
+        &["cp", file, &below],
+        &["mkdir", &place],
+        &["mv", &seen, &place],
+        &["ln", &seen, &place],
+    ] {
+        let (status, told) = titech.json(words);
+        assert!(
+            status != 0 && told.to_string().contains("files that are being received"),
+            "{words:?}: {told}"
+        );
+    }
+    assert!(!kek.root().join(hidden).exists() && kek.root().join("seen").exists());
+}

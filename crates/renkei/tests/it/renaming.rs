@@ -236,7 +236,7 @@ fn lines_go_on_when_either_end_is_renamed() {
         }
     }
     for site in [&hub, &private] {
-        let logged = || site.logged().matches("sent the site's new card").count();
+        let logged = || site.logged().matches("sent the site's new card and revocation list").count();
         until("the other one has the new name", || logged() > 0);
     }
     for user in [&hub, &private] {

@@ -1,6 +1,7 @@
 //! What a user's site takes back ends a transfer at every site that takes part in it.
 
-use crate::federation::{Site, account};
+use crate::administration;
+use crate::federation::{Federation, Site, account};
 use crate::queue::{SLOWLY, detach, ended, large, moves, sites, until, why};
 use crate::raw;
 use renkei::identity::credential::Credential;
@@ -83,4 +84,31 @@ fn the_list_alone_ends_what_runs() {
     }
     [from, to].iter().for_each(|site| until_idle(site));
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+}
+
+#[test]
+fn partners_that_do_nothing_for_the_user_hear_of_it_too() {
+    let mut federation = Federation::two();
+    for was_down in [false, true] {
+        let Federation { titech, kek, .. } = &mut federation;
+        titech.ok(&["login"]);
+        let login = raw::user(titech);
+        assert!(raw::connect(titech, &login, kek).is_ok());
+        if was_down {
+            kek.stop();
+        }
+        titech.ok(&["revoke", &format!("{}@titech", account())]);
+        if was_down {
+            kek.restart();
+        }
+        let refused = || raw::connect(titech, &login, kek).err().map(|error| error.code);
+        administration::until("the partner refuses", || refused() == Some(Code::CertificateRevoked));
+    }
+    // Who comes to be trusted later hears of it, too.
+    let Federation { titech, .. } = &federation;
+    let folder = tempfile::tempdir().unwrap();
+    let osaka = Site::start(folder.path(), "osaka");
+    osaka.befriend(titech);
+    titech.befriend(&osaka);
+    administration::until("a new partner has the list", || has_list(&osaka, titech));
 }
