@@ -3,7 +3,7 @@
 use super::incoming::finish_file;
 use super::outgoing::digest_file;
 use super::place::Places;
-use super::receive::{OpenFile, Session};
+use super::receive::{OpenFile, Session, ends_session};
 use crate::store::{Detail, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
@@ -16,19 +16,23 @@ use std::collections::BTreeMap;
 const CHECK_BYTES: usize = 1 << 20;
 
 /// The verdict on one offered file.
-pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) -> Verdict {
-    let judged = try_judge(session, places, item);
-    let verdict = judged.unwrap_or_else(|error| match error.code {
-        Code::PathNotFound => Verdict::Want,
-        _ => {
+///
+/// # Errors
+/// What would meet every further file too: a full disk keeps what was written of this one for the next try.
+pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result<Verdict, Error> {
+    let verdict = match try_judge(session, places, item) {
+        Ok(verdict) => verdict,
+        Err(error) if error.code == Code::PathNotFound => Verdict::Want,
+        Err(error) if ends_session(error.code) => return Err(session.name_side(error)),
+        Err(error) => {
             session.receiver(|receiver| receiver.on_failed(&item.entry.path));
             Verdict::Refuse(session.name_side(error))
         }
-    });
+    };
     if matches!(verdict, Verdict::Want | Verdict::Partial(_)) {
         session.note_wanted(&item.entry.path);
     }
-    verdict
+    Ok(verdict)
 }
 
 fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result<Verdict, Error> {

@@ -467,7 +467,9 @@ impl Session {
         let opening = self.lock().open.entry(head.id).or_default().clone();
         let file = opening.get_or_init(|| create(self, places, head, keep_existing).map(Arc::new)).clone()?;
         if let Some(reservation) = &file.reservation {
-            reservation.reserve(&*file.file, head.range()).map_err(|error| about(error, &head.entry.path))?;
+            reservation
+                .reserve(&*file.file, head.range())
+                .map_err(|error| about(error, &*self.base, &head.entry.path))?;
         }
         Ok(file)
     }
@@ -482,7 +484,7 @@ impl Session {
         match entry.kind {
             EntryKind::File { sparse: false, .. } => {
                 let own = Reservation::begin(&self.room, file, entry.size(), here);
-                own.map(Some).map_err(|error| about(error, &entry.path))
+                own.map(Some).map_err(|error| about(error, &*self.base, &entry.path))
             }
             _ => Ok(None),
         }
@@ -672,7 +674,7 @@ impl Session {
 }
 
 /// Failures that would meet every further file too.
-fn ends_session(code: Code) -> bool {
+pub(super) fn ends_session(code: Code) -> bool {
     use Code::*;
     matches!(
         code,
@@ -710,9 +712,13 @@ fn create(
     OpenFile::new(place.dir, temp, file, size, reservation)
 }
 
-/// Names the file in an error of its room.
-fn about(error: Error, path: &RelPath) -> Error {
-    if error.subject.is_empty() { Error { subject: path.to_string(), ..error } } else { error }
+/// Names the file in an error of its room, from the top of the storage as all others.
+fn about(error: Error, base: &dyn Dir, path: &RelPath) -> Error {
+    if !error.subject.is_empty() {
+        return error;
+    }
+    let path = base.path().join(path).unwrap_or_else(|_| path.clone());
+    Error { subject: path.to_string(), ..error }
 }
 
 /// As the account that wrote; what cannot be given back now is when the transfer is given up.
@@ -765,8 +771,8 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         if session.failure.is_over() {
             break;
         }
-        let judge = |item: &OfferItem| (item.id, super::offers::judge(session, &mut places, item));
-        let verdicts: Vec<(EntryId, Verdict)> = items.iter().map(judge).collect();
+        let judge = |item: &OfferItem| Ok((item.id, super::offers::judge(session, &mut places, item)?));
+        let verdicts = items.iter().map(judge).collect::<Result<Vec<(EntryId, Verdict)>, Error>>()?;
         for part in parts(verdicts, BATCH_ENTRIES) {
             session.control.send(&Control::Verdicts(part))?;
         }

@@ -8,11 +8,13 @@ use crate::tree::{MIB, noise};
 use renkei::catalogue::{Catalogue, Update, parse_id};
 use renkei::identity::authority::Authority;
 use renkei::identity::delegation::{Delegation, Delegator, issue};
+use renkei::store::temp::temp_job;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -41,6 +43,65 @@ fn a_full_destination_is_waited_for_and_the_copy_goes_on_by_itself() {
     same(&titech.root().join("run"), &kek.root().join("small/copy"));
     let last = why(titech, &id)["story"].as_array().unwrap().last().unwrap()["bytes_moved"].as_u64().unwrap();
     assert!(last < 54 * MIB as u64, "what had arrived was sent again: {last}");
+}
+
+/// The temporary files below a folder: how much they take.
+fn kept_below(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .filter(|file| temp_job(file.file_name().as_encoded_bytes()).is_some());
+    files.map(|file| file.metadata().unwrap().blocks() * 512).sum()
+}
+
+#[test]
+fn what_arrived_of_a_file_is_kept_while_the_destination_stays_full() {
+    let Federation { titech, kek, .. } = &Federation::two();
+    let folder = kek.root().join("small");
+    let Some(small) = Mounted::tmpfs(&folder, "size=220m") else { return };
+    let size = 160 * MIB;
+    fs::write(titech.root().join("f"), noise(7, size)).unwrap();
+    let start = |more: &[&str]| {
+        let mut words = vec!["cp", "--limit", "40M"];
+        words.extend(more);
+        titech.command().args(words).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let place = kek.place("small/f");
+    let mut direct = start(&[&titech.place("f"), &place]);
+    let began = Instant::now();
+    while kept_below(&folder) < 100 << 20 {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Somebody else takes the rest of the disk.
+    let filler = folder.join("filler");
+    let _ = fs::write(&filler, vec![1; 200 << 20]);
+    assert!(!direct.wait().unwrap().success());
+    let kept = kept_below(&folder);
+    assert!(kept >= 16 << 20, "{kept}");
+    for _ in 0..2 {
+        let (status, told) = titech.json(&["cp", &titech.place("f"), &place]);
+        let error = &told["error"];
+        assert!(status != 0 && error["code"] == "RK-STORE-6", "{told}");
+        assert!(error["subject"].as_str().unwrap().ends_with("data/small/f"), "{told}");
+        assert!(
+            kept_below(&folder) + (1 << 20) >= kept,
+            "the next try threw it away: {} of {kept}",
+            kept_below(&folder)
+        );
+    }
+    let id = detach(titech, &[&titech.place("f"), &place]);
+    until(titech, &id, |told| told["state"] == "waiting");
+    fs::remove_file(filler).unwrap();
+    let (status, told) = titech.json(&["cp", &titech.place("f"), &place]);
+    assert_eq!(status, 0, "{told}");
+    let moved = told["bytes_moved"].as_u64().unwrap();
+    assert!(moved + kept <= (size + 4 * MIB) as u64, "{moved} moved, {kept} were there");
+    // The queued one waits for room of its own.
+    fs::remove_file(folder.join("f")).unwrap();
+    titech.ok(&["retry", &id]);
+    assert_eq!(ended(titech, &id), 0, "{:#}", why(titech, &id));
+    drop(small);
 }
 
 #[test]
