@@ -422,9 +422,10 @@ fn partial_failure(summary: &Summary) -> Option<Error> {
 }
 
 /// Whether the same attempt may work later by itself. Who copies by hand is told at once that the target is full; a
-/// transfer has until its deadline for somebody to make room.
+/// transfer has until its deadline for somebody to make room, or for a machine that has just booted to learn the time.
 fn may_pass(error: &Error) -> bool {
-    error.retry() == Retry::Later || matches!(error.code, Code::NoSpace | Code::QuotaExceeded)
+    error.retry() == Retry::Later
+        || matches!(error.code, Code::NoSpace | Code::QuotaExceeded | Code::ClockSkew)
 }
 
 /// The pause after so many attempts in vain.
@@ -523,7 +524,7 @@ mod tests {
 
     #[test]
     fn a_full_target_is_waited_for() {
-        for code in [Code::NoSpace, Code::QuotaExceeded] {
+        for code in [Code::NoSpace, Code::QuotaExceeded, Code::ClockSkew] {
             let course = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
             assert_eq!((course.state, course.next_ms), (State::Waiting, Some(1002)));
         }

@@ -332,7 +332,7 @@ pub fn run() -> ExitCode {
         // Where not even that may be read, whatever needs more says so.
         let installed = former_names::install(&home);
         if let Some(error) = installed.as_ref().err().filter(|error| error.code != Code::PermissionDenied) {
-            return ExitCode::from(context.output.error(&error));
+            return ExitCode::from(context.output.error(error));
         }
         remedy::read_by(home, context.option());
     }

@@ -15,6 +15,7 @@ use crate::catalogue::{Held, VolumeTree};
 use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::store::local::LocalStore;
+use crate::store::tree::make_dirs_as;
 pub(super) use crate::store::tree::{dir_of, make_dirs};
 use crate::store::{Detail, Dir, ReadFile, Store};
 use crate::volume::Facts;
@@ -327,11 +328,12 @@ impl Copy {
 
     /// Opens the directory of the replicas, and makes those above some paths.
     pub(super) fn make_base(&self, paths: &[RelPath]) -> Result<Arc<dyn Dir>, Error> {
-        let plain = self.plain()?;
+        let (plain, pending) = (self.plain()?, self.contents.pending.clone());
         let above: BTreeSet<RelPath> = paths.iter().filter_map(RelPath::parent).collect();
         self.run("open", move || {
             let root = plain.root()?;
-            above.iter().try_for_each(|path| make_dirs(&root, path).map(drop))?;
+            let mode_of = |path: &RelPath| pending.mode_of_dir(path);
+            above.iter().try_for_each(|path| make_dirs_as(&root, path, &mode_of).map(drop))?;
             Ok(root)
         })
     }

@@ -20,9 +20,19 @@ const HOISTED: &str = ".rk~rm-";
 
 /// Opens a directory, made with those above it if they are missing.
 pub fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
-    let mut dir = root.clone();
+    make_dirs_as(root, path, &|_| 0o755)
+}
+
+/// The same with the modes that those get which are made.
+pub fn make_dirs_as(
+    root: &Arc<dyn Dir>,
+    path: &RelPath,
+    mode_of: &dyn Fn(&RelPath) -> u32,
+) -> Result<Arc<dyn Dir>, Error> {
+    let (mut dir, mut at) = (root.clone(), RelPath::root());
     for name in path.components() {
-        match dir.mkdir(name, 0o755) {
+        at = at.join(&RelPath::parse(name)?)?;
+        match dir.mkdir(name, mode_of(&at)) {
             Err(error) if error.code != Code::PathExists => return Err(error),
             _ => dir = dir.child(name)?,
         }

@@ -392,6 +392,15 @@ impl Pending {
         }
     }
 
+    /// The mode that a plain directory is made with: as the volume says, so that nobody of this machine gets farther than its
+    /// owner meant. The volume's account can always work in it.
+    pub fn mode_of_dir(&self, path: &RelPath) -> u32 {
+        match self.at(path) {
+            Ok(Some((_, node))) => node.attributes.mode & 0o777 | 0o700,
+            _ => 0o700,
+        }
+    }
+
     /// What a path leads to.
     pub fn at(&self, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
         follow_names(path, || self.node(ROOT), |at| self.child(at))

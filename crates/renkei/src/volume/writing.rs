@@ -10,7 +10,7 @@ use super::turn::Work;
 use super::unkept::Sign;
 use crate::catalogue::Held;
 use crate::store::temp::is_temp_name;
-use crate::store::tree::make_dirs;
+use crate::store::tree::{make_dirs, make_dirs_as};
 use crate::store::{Detail, Dir, Replaced, Store};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
@@ -78,7 +78,8 @@ impl FollowedDir {
             return Ok(dir.clone());
         }
         let _turn = self.volume.pending.turn();
-        let dir = make_dirs(&writer.plain.root()?, &self.real_now()?)?;
+        let mode_of = |path: &RelPath| self.volume.pending.mode_of_dir(path);
+        let dir = make_dirs_as(&writer.plain.root()?, &self.real_now()?, &mode_of)?;
         Ok(self.plain.get_or_init(|| dir).clone())
     }
 
@@ -347,6 +348,9 @@ impl FollowedDir {
             work.held = vec![(id, Some(Held { stamp, ..held.clone() }))];
         }
         turn.make(vec![change], work, |known| {
+            if let Some(plain) = plain.as_ref().filter(|_| node.is_dir()) {
+                return if_there(plain.set_meta(name, &of_plain_dir(meta)).map(drop));
+            }
             let Some((plain, held)) = plain.zip(held) else { return Ok(()) };
             if_there(plain.set_meta(name, &Meta { xattrs: Vec::new(), ..meta.clone() }).map(drop))?;
             let stamp = plain.entry(name, Detail::Basic).map(|(entry, _)| stamp(&entry));
@@ -367,8 +371,7 @@ impl FollowedDir {
             return Ok(Vec::new());
         }
         turn.make(vec![Change::SetAttributes { id: self.id(), attributes }], Work::default(), |_| {
-            let meta = Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() };
-            plain.map_or(Ok(()), |plain| plain.set_own_meta(&meta).map(drop))
+            plain.map_or(Ok(()), |plain| plain.set_own_meta(&of_plain_dir(meta)).map(drop))
         })?;
         Ok(Vec::new())
     }
@@ -377,6 +380,11 @@ impl FollowedDir {
         // The rules know nodes and names, not paths.
         Error { op: op.into(), subject: shown(&self.path, name), ..error }
     }
+}
+
+/// What a plain directory gets of new metadata; its account can always work in it.
+fn of_plain_dir(meta: &Meta) -> Meta {
+    Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() }
 }
 
 /// Gives the plain file of a new version its name.

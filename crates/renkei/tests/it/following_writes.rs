@@ -540,3 +540,34 @@ fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
     };
     assert!(expected.values().all(known), "{expected:?}");
 }
+
+#[test]
+fn plain_directories_let_nobody_farther_than_the_volume_says() {
+    let federation = with_writer();
+    let Federation { titech, kek, .. } = &federation;
+    let mode = |site: &Site, path: &str| {
+        fs::metadata(site.root().join("genome").join(path)).map(|data| data.permissions().mode() & 0o777)
+    };
+    let closed = kek.root().join("genome/closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("key"), "secret").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    kek.ok(&["volume", "check", "genome"]);
+    await_that(|| titech.renkei(&["replicate", "/genome/closed"]).status.success());
+    await_that(|| titech.root().join("genome/closed/key").exists());
+    assert_eq!(mode(titech, "closed").unwrap(), 0o700, "of a replica");
+    titech.ok(&["mkdir", "/genome/own"]);
+    titech.ok(&["chmod", "750", "/genome/own"]);
+    let file = titech.dir().join("file");
+    fs::write(&file, "content").unwrap();
+    titech.ok(&["cp", file.to_str().unwrap(), "/genome/own/file"]);
+    assert_eq!(mode(titech, "own").unwrap(), 0o750, "made before its first file");
+    titech.ok(&["chmod", "700", "/genome/own"]);
+    assert_eq!(mode(titech, "own").unwrap(), 0o700, "changed after it");
+    let tree = titech.dir().join("tree");
+    fs::create_dir_all(tree.join("open")).unwrap();
+    fs::write(tree.join("open/f"), "content").unwrap();
+    fs::set_permissions(tree.join("open"), fs::Permissions::from_mode(0o755)).unwrap();
+    titech.ok(&["cp", "-r", tree.to_str().unwrap(), "/genome/tree"]);
+    assert_eq!(mode(titech, "tree/open").unwrap(), 0o755, "copied with its mode");
+}
