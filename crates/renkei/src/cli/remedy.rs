@@ -113,11 +113,21 @@ impl Reader {
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
             PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
-            NoSpace | QuotaExceeded if error.op == "write" => {
+            NoSpace | QuotaExceeded if error.op == "write" || self.knows(&error.side) => {
                 let place = quoted(&error.side);
                 let shows =
                     if error.side == "client" { "`df`".into() } else { format!("`renkei df {place}`") };
-                Some(format!("free space ({shows} shows it), then run the same command again"))
+                // What is written piece by piece begins anew.
+                let resumes = if error.op == "write" { "" } else { ": a copy resumes" };
+                Some(format!("free space ({shows} shows it), then run the same command again{resumes}"))
+            }
+            StorageChanged | StorageNotMounted
+                if self.knows(&error.side) && !self.is_administrator(&error.side) =>
+            {
+                let side = &error.side;
+                Some(format!(
+                    "tell the administrator of {side}, whose `renkei status` says what to do; a copy resumes automatically then"
+                ))
             }
             IsADirectory => directory(error),
             UsageInvalid => misspelt(error).or_else(|| self.nearly_a_place(error)).or_else(|| usage(error)),
@@ -144,6 +154,10 @@ impl Reader {
         let is_known = |name: &&str| self.known.iter().any(|known| known == name);
         let site = [subject, &error.side].into_iter().find(is_known);
         site.map_or_else(|| remedy.into(), |site| remedy.replace("SITE", site))
+    }
+
+    fn knows(&self, site: &str) -> bool {
+        self.known.iter().any(|known| known == site)
     }
 
     fn is_administrator(&self, site: &str) -> bool {

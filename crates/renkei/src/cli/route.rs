@@ -27,7 +27,7 @@ use std::sync::Arc;
 ///
 /// With one place: from here to its site. With two: from the site of the first to that of the second, whose PoPs talk to
 /// each other. Ways are tried in the order shown; the first one that works is taken. From here each of them is tried now,
-/// and what failed is said. Where a place is named, its site is asked whether an agent has it.
+/// and what failed is said; if none works, the exit status is 8. Where a place is named, its site is asked whether an agent has it.
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Examples:\n  renkei route kek\n  renkei route titech:/scratch kek:/raw\n\nWhich lines are up now, \
@@ -39,6 +39,9 @@ pub struct Args {
     /// Where they go
     to: Option<OsString>,
 }
+
+/// Exit status if no way leads there now, as of a site that cannot be reached.
+const NO_WAY: u8 = 8;
 
 #[derive(Serialize)]
 struct Shown {
@@ -69,8 +72,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     };
     let from = from.as_ref().map_or_else(|| "here".into(), named);
     let ways = rows(&from, &to, ways);
+    let leads = ways.iter().any(|way| way.chosen);
     context.output.answer(&Shown { ways, from, to: to.site().clone() })?;
-    Ok(0)
+    Ok(if leads { 0 } else { NO_WAY })
 }
 
 /// Who has what an argument names: the PoP of a site, or an agent of it, if the site can be asked and says so.

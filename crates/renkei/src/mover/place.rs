@@ -5,7 +5,7 @@
 //! itself is only unlocked if it is part of the transfer: no file is written into a directory that somebody locked.
 
 use crate::store::Dir;
-use crate::store::temp::{refuse_own_names, temp_name};
+use crate::store::temp::{refuse_temp_names, temp_name};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Places {
     }
 
     fn check(&self, path: &RelPath) -> Result<(), Error> {
-        refuse_own_names("receive", path)?;
+        refuse_temp_names("receive", path)?;
         if self.within.iter().any(|within| path.starts_with(within)) {
             return Ok(());
         }

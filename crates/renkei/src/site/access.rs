@@ -12,7 +12,7 @@ use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use crate::store::Store;
 use crate::store::narrowed::Narrowed;
-use crate::store::temp::refuse_own_names;
+use crate::store::temp::refuse_temp_names;
 use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, OwnUsers, Permit, Principal, Right, Scope, Why};
@@ -267,7 +267,7 @@ impl Access {
     /// Opens a storage; a scope's places in it are all that can be reached through it.
     fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
         if need == Need::Write {
-            refuse_own_names("open", &place.path).map_err(|error| error.at(self.site()))?;
+            refuse_temp_names("open", &place.path).map_err(|error| error.at(self.site()))?;
         }
         if let Some(facts) = self.snapshot.volumes.get(&place.storage) {
             return entered(self, facts, place, need).map_err(|error| error.at(self.site()));

@@ -5,7 +5,7 @@ use super::access::Access;
 use crate::mover::Stop;
 use crate::store::denied::{Attempt, refused};
 use crate::store::temp::is_temp_name;
-use crate::store::temp::refuse_own_names;
+use crate::store::temp::refuse_temp_names;
 use crate::store::tree::{disk_usage, remove_tree_while};
 use crate::store::{Detail, Dir, ReadFile, Store};
 use renkei_core::entry::{Entry, EntryKind, Meta};
@@ -98,7 +98,7 @@ impl Site {
             let cause = format!("{from} and {to} are in different storages");
             return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
         }
-        refuse_own_names("rename", &to.path).map_err(|error| error.at(access.site()))?;
+        refuse_temp_names("rename", &to.path).map_err(|error| error.at(access.site()))?;
         let to = to.path.clone();
         let work = move |store: &dyn Store, from: &RelPath| {
             let renamed = rename(store, from, &to);

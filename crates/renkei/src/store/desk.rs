@@ -12,7 +12,7 @@ use super::denied::{Attempt, refused};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::leases::Lessee;
 use super::locks::{LockAt, Locker};
-use super::temp::{is_temp_name, refuse_own_names, temp_name};
+use super::temp::{is_temp_name, refuse_temp_names, temp_name};
 use super::{Detail, Dir, Listing, Raw, ReadFile, Store, names};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
@@ -602,11 +602,11 @@ impl Desk {
             Op::Look(path) | Op::OpenDir(path) | Op::Open(path) => (Attempt::Read, vec![path.clone()]),
             Op::Alter { path, .. } => (Attempt::Alter, vec![path.clone()]),
             Op::Rename { from, to, .. } | Op::MakeLink { from, to } => {
-                refuse_own_names("make", to)?;
+                refuse_temp_names("make", to)?;
                 (Attempt::Name, vec![from.clone(), to.clone()])
             }
             Op::Draft { path, .. } | Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => {
-                refuse_own_names("make", path)?;
+                refuse_temp_names("make", path)?;
                 (Attempt::Name, vec![path.clone()])
             }
             Op::Remove(path) | Op::RemoveDir(path) => (Attempt::Name, vec![path.clone()]),

@@ -24,15 +24,16 @@ pub fn is_temp_name(name: &[u8]) -> bool {
     temp_job(name).is_some() || is_marker(name)
 }
 
-/// Lets no path pass that has a name of renkei's own: nobody would see what is under it, and nothing would count it.
+/// Lets no path pass that has a temporary name: nobody would see what is under it, and nothing would count it. Markers are
+/// refused by the store.
 ///
 /// # Errors
 /// `BadPath`.
-pub fn refuse_own_names(op: &str, path: &RelPath) -> Result<(), Error> {
-    if !path.components().any(is_temp_name) {
+pub fn refuse_temp_names(op: &str, path: &RelPath) -> Result<(), Error> {
+    if !path.components().any(|name| temp_job(name).is_some()) {
         return Ok(());
     }
-    let cause = "names of this form are those of files that are being received, and of renkei's markers";
+    let cause = "names of this form are those of files that are being received";
     Err(Error::new(Code::BadPath, op, path, cause))
 }
 

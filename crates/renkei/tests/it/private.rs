@@ -354,7 +354,9 @@ fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     let file = sites.scratch("file", b"content");
     let (status, report) = left.json(&["cp", &file, &right.place("file")]);
     assert_eq!((status, code(&report)), (5, "RK-ROUTE-7"), "{report}");
-    assert!(left.ok(&["route", "right"]).contains("not taken: the administrator forbids it"));
+    let shown = left.renkei(&["route", "right"]);
+    assert_eq!(shown.status.code(), Some(8), "no way is left");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("not taken: the administrator forbids it"));
 }
 
 /// The commands of a page's block that begins after `At `SITE``, with what follows `#`.
