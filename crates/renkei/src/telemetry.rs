@@ -19,8 +19,8 @@ pub fn start(log: &Log) -> Result<(), Error> {
     started.map_err(|error| invalid(&error))
 }
 
-/// Starts logging for a command: warnings, and more for each `-v`.
-pub fn start_for_command(verbose: u8) {
+/// Starts logging for a command: warnings, and more for each `-v`; with the time of each if the command lives on.
+pub fn start_for_command(verbose: u8, lives_on: bool) {
     let level = match verbose {
         0 => "warn",
         1 => "info",
@@ -28,7 +28,8 @@ pub fn start_for_command(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::new(format!("renkei={level},audit={level}"));
-    let builder = Subscriber::builder().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    let builder = Subscriber::builder().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = builder.with_ansi(std::io::stderr().is_terminal());
     // Fails only if logging was started before, and then nothing needs doing.
-    let _ = builder.with_ansi(std::io::stderr().is_terminal()).try_init();
+    let _ = if lives_on { builder.try_init() } else { builder.without_time().try_init() };
 }

@@ -1,11 +1,12 @@
 //! The planner: candidates first, then rules, then what failed lately goes to the end.
 
 use crate::path::SiteName;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// A way to get a connection to a site.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Way {
     /// Dial an endpoint of the site.
     Direct,

@@ -525,6 +525,14 @@ pub trait Files: Send + Sync {
         self.operate(Op::Space, &[])
     }
 
+    /// Whether it can be asked now; one try is made where it could not be before.
+    ///
+    /// # Errors
+    /// For what else would be waited.
+    fn reach(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Says that whoever asked is gone: no name changes any more for what he asked, unless it is changing now.
     fn fence(&self) {}
 

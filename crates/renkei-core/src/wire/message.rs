@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::mover::filter::Filter;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
+use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
 /// Identity of one transfer, chosen by the client, in the logs of every side.
@@ -323,6 +324,8 @@ pub enum Request {
     TakeCard(String),
     /// What did not arrive in full.
     Unfinished(AboutUnfinished),
+    /// The ways from the asked PoP to a site, each tried now.
+    Ways(SiteName),
 }
 
 impl Request {
@@ -658,6 +661,21 @@ pub enum Reply {
     Volume(VolumeReply),
     /// To `Unfinished`.
     Unfinished(UnfinishedReply),
+    /// To `Ways`: the best first.
+    Ways(#[serde(deserialize_with = "batch")] Vec<TriedWay>),
+}
+
+/// How a way from a PoP to a site was found to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriedWay {
+    /// The way.
+    pub way: Way,
+    /// Why it may work.
+    pub why: String,
+    /// Why it is not taken, if it is not.
+    pub against: Option<String>,
+    /// Why it does not lead there now; nothing as well where it is not taken.
+    pub failed: Option<Error>,
 }
 
 /// What an agent goes by: what its PoP says, of the moment it says it.

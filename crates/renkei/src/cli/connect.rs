@@ -9,6 +9,7 @@ use crate::identity::credential::Credential;
 use crate::identity::former_names;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
+use crate::mover::patience::Tell;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
 use renkei_core::wire::message::{Reply, Request};
@@ -42,7 +43,12 @@ pub(super) fn dialler_of(
         }
     }
     let dialler = Dialler::new(credential, Arc::new(trust), silence)?.with_rules(config.route_rules());
-    Ok(dialler.telling(Arc::new(|what: &str| eprintln!("renkei: {what}"))))
+    Ok(dialler.telling(tell()))
+}
+
+/// Says on the terminal what is waited for.
+pub(super) fn tell() -> Tell {
+    Arc::new(|what: &str| eprintln!("renkei: {what}"))
 }
 
 /// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::check::Checks;
-use super::connect::{keep_revocations, learn, unexpected, user_home};
+use super::connect::{keep_revocations, learn, tell, unexpected, user_home};
 use super::doctor::check_login;
 use super::kernel::Buffers;
 use super::quantity::{human, milliseconds, span};
@@ -11,10 +11,12 @@ use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use crate::mover::dial::{Ahead, Dialler, Session};
+use crate::mover::patience::Patience;
 use crate::mover::reach::{resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use crate::site::diagnosis::certificate_ends;
+use crate::site::probing::SKEW_WORTH_A_WORD;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -22,9 +24,6 @@ use renkei_core::wire::message::{Reply, Request};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-
-/// Clocks that differ by more are worth a word; by five minutes, sites refuse each other.
-const SKEW_WORTH_A_WORD: Duration = Duration::from_secs(30);
 
 /// Checks the way to `site`.
 pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
@@ -44,7 +43,7 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
     checks.ok("trust", format!("the card of {site} is here, fingerprint {}", card.fingerprint()));
     let (endpoints, via) = (card.endpoints.clone(), card.via.clone());
     let dialler = match check_login(&home, context, checks) {
-        Some(credential) => Some(Dialler::new(&credential, Arc::new(trust), silence)?),
+        Some(credential) => Some(Dialler::new(&credential, Arc::new(trust), silence)?.telling(tell())),
         None => None,
     };
     let mut session = None;
@@ -102,7 +101,12 @@ fn check_endpoint(
     let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     checks.ok(&format!("{endpoint} name"), format!("resolves to {}", shown.join(", ")));
     let mut session = None;
+    let patience = Patience::new(&tell());
     for address in addresses {
+        patience.trying(format!(
+            "{address} does not answer yet; waiting {} s at most",
+            CONNECT_TIMEOUT.as_secs()
+        ));
         if let Err(error) = check_port(address, checks) {
             checks.error(&format!("{address} port"), &error);
         } else if let Some(dialler) = dialler {

@@ -194,6 +194,9 @@ impl Report for Listing {
 impl Report for Tested {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.account {
+            Some(account) if self.refusal.is_some() => {
+                writeln!(out, "{} is refused; the map names {account}: {}", self.principal, self.why)?;
+            }
             Some(account) => writeln!(out, "{} becomes {account}: {}", self.principal, self.why)?,
             None => writeln!(out, "{} is refused: {}", self.principal, self.why)?,
         }
@@ -202,7 +205,7 @@ impl Report for Tested {
             writeln!(out, "  uid {uid}, gid {gid}, groups {}", groups.join(" "))?;
         }
         if let (Some(refusal), Some(_)) = (&self.refusal, &self.account) {
-            writeln!(out, "  but refused: {}", refusal.cause)?;
+            writeln!(out, "  why: {}", refusal.cause)?;
             writeln!(out, "  what to do: {}", refusal.code.row().remedy)?;
         }
         Ok(())

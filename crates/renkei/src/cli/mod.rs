@@ -324,7 +324,8 @@ pub fn run() -> ExitCode {
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
     if !matches!(cli.command, Command::Serve(_) | Command::Agent(_)) {
-        crate::telemetry::start_for_command(cli.global.verbose);
+        let lives_on = matches!(&cli.command, Command::Mount(args) if args.stays());
+        crate::telemetry::start_for_command(cli.global.verbose, lives_on);
     }
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };

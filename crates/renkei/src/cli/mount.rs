@@ -355,6 +355,11 @@ fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
 }
 
 impl Args {
+    /// Whether this process is the mount.
+    pub(super) fn stays(&self) -> bool {
+        self.foreground
+    }
+
     /// The words that say the same to another process.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--tell".into()];

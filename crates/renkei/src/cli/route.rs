@@ -1,23 +1,19 @@
 //! `renkei route`: the ways to sites, and why.
 
-use super::connect::{own_site, session, site_argument};
+use super::connect::{own_site, session, site_argument, unexpected};
 use super::output::Report;
 use super::{Context, connect};
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::credential::Credential;
-use crate::identity::socket;
 use crate::identity::trust::Trust;
 use crate::mover::dial::Dialler;
-use crate::mover::routes::Tested;
-use crate::site::conditions::Condition;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{EndpointPath, SiteName};
 use renkei_core::route::{Step, Way};
-use renkei_core::wire::message::{Reply, Request};
+use renkei_core::wire::message::{Reply, Request, TriedWay};
 use serde::Serialize;
-use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -26,8 +22,9 @@ use std::sync::Arc;
 /// Show the hops by which data would go, and why
 ///
 /// With one place: from here to its site. With two: from the site of the first to that of the second, whose PoPs talk to
-/// each other. Ways are tried in the order shown; the first one that works is taken. From here each of them is tried now,
-/// and what failed is said; if none works, the exit status is 8. Where a place is named, its site is asked whether an agent has it.
+/// each other. Ways are tried in the order shown; the first one that works is taken. Each of them is tried now, from here or
+/// by the PoP of the first place, and what failed is said; if none works, the exit status is 8. Where a place is named, its
+/// site is asked whether an agent has it; of an agent's ways the cards tell.
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Examples:\n  renkei route kek\n  renkei route titech:/scratch kek:/raw\n\nWhich lines are up now, \
@@ -48,6 +45,8 @@ struct Shown {
     from: String,
     to: SiteName,
     ways: Vec<Row>,
+    /// Why they were not tried.
+    untested: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -66,14 +65,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Some(to) => (Some(end_of(&args.from, context)?), end_of(to, context)?),
         None => (None, end_of(&args.from, context)?),
     };
-    let ways = match &from {
+    let (ways, untested) = match &from {
         Some(from) if from.site() != to.site() => between(from, to.site(), context)?,
-        _ => from_here(to.site(), context)?,
+        _ => (from_here(to.site(), context)?, None),
     };
     let from = from.as_ref().map_or_else(|| "here".into(), named);
     let ways = rows(&from, &to, ways);
     let leads = ways.iter().any(|way| way.chosen);
-    context.output.answer(&Shown { ways, from, to: to.site().clone() })?;
+    context.output.answer(&Shown { ways, from, to: to.site().clone(), untested })?;
     Ok(if leads { 0 } else { NO_WAY })
 }
 
@@ -107,21 +106,12 @@ fn site_of(argument: &OsStr) -> Result<SiteName, Error> {
 }
 
 /// The ways of this user, or of the PoP in this directory if nobody is logged in.
-fn from_here(to: &SiteName, context: &Context) -> Result<Vec<Tested>, Error> {
+fn from_here(to: &SiteName, context: &Context) -> Result<Vec<TriedWay>, Error> {
     match connect::dialler(context, &[to]) {
         Ok(dialler) => dialler.test_ways(to),
         Err(error) if error.code == Code::NotLoggedIn => pop(&context.home()?, context)?.test_ways(to),
         Err(error) => Err(error),
     }
-}
-
-/// What the PoP of this machine says of the ways to a site, if it runs and is ours: that it does not reach it, and why.
-fn failed_before(to: &SiteName, context: &Context) -> Option<Error> {
-    let home = context.home().ok()?;
-    let mut status = socket::request(&home.socket(), &json!({"op": "status"})).ok()?;
-    let all: Vec<Condition> = serde_json::from_value(status["conditions"].take()).ok()?;
-    let is_it = |one: &&Condition| matches!(one.what.as_str(), "partner" | "line") && one.name == to.as_str();
-    all.iter().find(is_it).map(|one| Error::new(one.code, "connect", to, &one.found))
 }
 
 fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
@@ -130,31 +120,49 @@ fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
     Ok(dialler.with_rules(config.route_rules()))
 }
 
-/// The ways that the PoP of one site has to another, as far as the cards known here tell.
-fn between(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<Tested>, Error> {
+/// The ways that one site has to another: its PoP tries them, or the cards known here tell, and why the PoP does not.
+fn between(
+    from: &Principal,
+    to: &SiteName,
+    context: &Context,
+) -> Result<(Vec<TriedWay>, Option<String>), Error> {
+    let asked = match from {
+        Principal::Host(site) => {
+            session(context, site).and_then(|mut session| match session.ask(Request::Ways(to.clone()))? {
+                Reply::Ways(ways) => Ok(ways),
+                other => Err(unexpected(&other)),
+            })
+        }
+        agent => Err(Error::new(Code::Unsupported, "test ways", named(agent), "agents are not asked")),
+    };
+    match asked {
+        Ok(ways) => Ok((ways, None)),
+        Err(error) => Ok((as_cards_tell(from, to, context)?, Some(error.to_string()))),
+    }
+}
+
+fn as_cards_tell(from: &Principal, to: &SiteName, context: &Context) -> Result<Vec<TriedWay>, Error> {
     let home = context.home()?;
     let trust = match connect::dialler(context, &[from.site(), to]) {
         Ok(dialler) => dialler.trust_shared(),
         Err(error) if error.code == Code::NotLoggedIn => Arc::new(Trust::load(&home)?),
         Err(error) => return Err(error),
     };
-    let (config, here) = (Config::load(&home)?, own_site(context).ok());
-    let is_own = here.is_some_and(|here| *from == Principal::Host(here));
-    let rules = if is_own { config.route_rules() } else { Default::default() };
-    let failed = if is_own { failed_before(to, context) } else { None };
+    let is_own = own_site(context).is_ok_and(|here| *from == Principal::Host(here));
+    let rules = if is_own { Config::load(&home)?.route_rules() } else { Default::default() };
     let steps = crate::mover::routes::plan_of(from, to, &trust, &rules)?;
-    let tested = |step: Step| Tested { failed: failed.clone().filter(|_| step.against.is_none()), step };
-    Ok(steps.into_iter().map(tested).collect())
+    let told = |Step { way, why, against, .. }: Step| TriedWay { way, why, against, failed: None };
+    Ok(steps.into_iter().map(told).collect())
 }
 
-fn rows(from: &str, to: &Principal, ways: Vec<Tested>) -> Vec<Row> {
-    let chosen = ways.iter().position(|way| way.step.against.is_none() && way.failed.is_none());
-    let row = |(number, Tested { step, failed }): (usize, Tested)| Row {
+fn rows(from: &str, to: &Principal, ways: Vec<TriedWay>) -> Vec<Row> {
+    let chosen = ways.iter().position(|way| way.against.is_none() && way.failed.is_none());
+    let row = |(number, TriedWay { way, why, against, failed }): (usize, TriedWay)| Row {
         failed: failed.map(|error| error.to_string()),
-        hops: hops(from, to.site(), &step.way).into_iter().chain(last_hop(to)).collect(),
-        against: step.against,
+        hops: hops(from, to.site(), &way).into_iter().chain(last_hop(to)).collect(),
+        against,
         chosen: Some(number) == chosen,
-        why: step.why,
+        why,
     };
     ways.into_iter().enumerate().map(row).collect()
 }
@@ -195,6 +203,9 @@ impl Report for Shown {
             if let Some(failed) = &row.failed {
                 writeln!(out, "     failed just now: {failed}")?;
             }
+        }
+        if let Some(untested) = &self.untested {
+            writeln!(out, "these are as the cards say, and were not tried: {untested}")?;
         }
         Ok(())
     }

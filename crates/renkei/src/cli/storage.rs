@@ -13,9 +13,13 @@ use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::is_label;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a running PoP may take to see that a storage is the right one again.
+const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Name the directories a PoP serves
 #[derive(Debug, clap::Args)]
@@ -183,7 +187,20 @@ fn accept(name: &str, require_mount: Option<Choice>, context: &Context) -> Resul
     if require_mount.is_some() {
         set_require_mount(&home, name, storage.require_mount)?;
     }
+    await_pop(name, &home);
     changed("accepted", name, context)
+}
+
+/// Waits until the PoP, if it runs, serves a storage again: the next command finds it so.
+fn await_pop(name: &str, home: &Home) {
+    let since = Instant::now();
+    let stops = |one: &Value| one["what"] == "storage" && one["name"] == name;
+    while since.elapsed() < NOTICED_WITHIN
+        && let Ok(status) = socket::request(&home.socket(), &json!({"op": "status"}))
+        && status["conditions"].as_array().is_some_and(|all| all.iter().any(stops))
+    {
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn add(name: &str, storage: &Storage, context: &Context) -> Result<u8, Error> {

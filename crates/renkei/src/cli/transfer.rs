@@ -21,6 +21,7 @@ use crate::mover::descriptors::raise_limit;
 use crate::mover::dial::{Ahead, Dialler, Session};
 use crate::mover::journal::{Journal, boot_id};
 use crate::mover::onto;
+use crate::mover::patience::Patience;
 use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::send::{SendJob, send};
@@ -617,8 +618,14 @@ impl<'a> Run<'a> {
         let session = self.dialler.connect_ahead(from, &ahead)?;
         connect::keep_revocations(&self.context.home()?, &session);
         let mut found = None;
+        let mut patience = Some(Patience::new(&connect::tell()));
+        patience.iter().for_each(|patience| {
+            patience.trying(format!(
+                "{to} does not answer {from} yet; `renkei route {from} {to}` tests the ways"
+            ));
+        });
         let pushed = self.between(session, push, |what| {
-            *connected = true;
+            (*connected, patience) = (true, None);
             let plan = plan_for(&plans, *found.insert(what))?;
             self.intent()?.keep(plan.becomes)
         });

@@ -161,7 +161,10 @@ impl Report for Told {
         self.transfer.write_line(out)?;
         self.write_times(out)?;
         if self.whole {
-            self.raw.attempts.iter().try_for_each(|attempt| write_attempt(attempt, out))?;
+            let last = self.raw.attempts.last().filter(|_| self.raw.transfer.state == State::Running);
+            for attempt in &self.raw.attempts {
+                write_attempt(attempt, last.is_some_and(|last| last.number == attempt.number), out)?;
+            }
         }
         self.write_failures(out)?;
         self.write_what_to_do(out)
@@ -179,13 +182,14 @@ fn attempt_json(attempt: &Attempt) -> Value {
     })
 }
 
-fn write_attempt(attempt: &Attempt, out: &mut dyn Write) -> io::Result<()> {
+fn write_attempt(attempt: &Attempt, runs: bool, out: &mut dyn Write) -> io::Result<()> {
     let started = local_moment(attempt.started_ms);
     let took = match attempt.ended_ms {
         Some(ended) => {
             let took = Duration::from_millis(ended.saturating_sub(attempt.started_ms));
             format!("{:.1} s, {} moved", took.as_secs_f64(), human(attempt.bytes_moved))
         }
+        None if runs => "running".into(),
         None => "no end is known".into(),
     };
     let how = attempt.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));

@@ -194,6 +194,13 @@ impl Mounted {
         if self.is_believed(id)? {
             return Ok(self.shown(id)?);
         }
+        // The root is shown whatever is waited for, because it has the reasons.
+        if id == ROOT
+            && let Err(error) = self.files.reach()
+        {
+            self.troubles.note(&error);
+            return Ok(self.shown(id)?);
+        }
         let (mark, found) = self.look(id, |table| table.path(id));
         let (is_open, is_looked_up) = {
             let mut table = self.table();
@@ -208,7 +215,7 @@ impl Mounted {
             Ok(_) if is_looked_up => Ok(self.shown(id)?),
             Ok(_) => Err(Refusal::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
-            // The root stays reachable, for it has the reasons.
+            // It was reached a moment ago.
             Err(error) if id == ROOT && error.kind() != Kind::NotFound => {
                 self.troubles.note(&error);
                 Ok(self.shown(id)?)

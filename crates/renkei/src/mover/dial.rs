@@ -220,6 +220,9 @@ impl Dialler {
             }
             other => return Err(violation("greeting", format_args!("{other:?}"))),
         };
+        if matches!(peer, Principal::Host(_)) {
+            self.ways.memory.note_clock(site, welcome.now_unix_ms);
+        }
         Ok(Session {
             control,
             welcome,
@@ -251,8 +254,9 @@ impl Dialler {
     }
 
     fn shake(&self, peer: &Principal, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {
-        let stream = TlsStream::connect(sock, self.config.clone(), server_name_of(peer), CONNECT_TIMEOUT);
-        let stream = stream.map_err(|error| named(error, peer.site(), reach))?;
+        let name = server_name_of(peer);
+        let stream = TlsStream::connect(sock, self.config.clone(), name, reach.within());
+        let stream = stream.map_err(|error| named(silent(error, reach), peer.site(), reach))?;
         let proved = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
             .map_err(|error| error.at("client"))?;
         expect_peer(&proved, peer).map_err(|error| error.at("client"))?;
@@ -642,6 +646,18 @@ pub(super) fn named(error: Error, site: &SiteName, reach: &Reach) -> Error {
         return Error { subject: reach.place(site), ..error }.at("client");
     }
     error.at("client")
+}
+
+/// What it means that nobody shook hands on a connection.
+fn silent(error: Error, reach: &Reach) -> Error {
+    if error.code != Code::Stalled {
+        return error;
+    }
+    let within = reach.within().as_secs();
+    let cause = format!(
+        "its port takes connections, but nothing answers within {within} s: the PoP hangs or is stopped"
+    );
+    Error { code: Code::PeerDown, cause, ..error }
 }
 
 /// Whether the way to the peer is what failed.

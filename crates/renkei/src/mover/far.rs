@@ -50,6 +50,9 @@ pub enum WhenLost {
     Fail(Duration),
 }
 
+/// For what need not be the newest.
+const ONE_TRY: WhenLost = WhenLost::Fail(Duration::ZERO);
+
 /// The session and handle of what is open in none.
 const OPEN_HERE_ALONE: (u64, Handle) = (0, 0);
 
@@ -130,9 +133,17 @@ struct State {
     /// Whether somebody opens the next.
     opening: bool,
     lost_since: Option<Instant>,
+    /// Why the last try failed.
+    failed: Option<Error>,
     /// When somebody began to open the next.
     tried: Option<Instant>,
     pause: Duration,
+}
+
+impl State {
+    fn new(link: Arc<Link>, epoch: u64) -> Self {
+        State { link, epoch, opening: false, lost_since: None, failed: None, tried: None, pause: FIRST_PAUSE }
+    }
 }
 
 /// What is open.
@@ -185,8 +196,7 @@ impl FarFiles {
     pub fn open(far: Far, config: Config) -> Result<Self, Error> {
         let (key, leasing) = (fresh_id()?, Arc::new(Leasing::new(fresh_id()?)));
         let link = far.open(key, &config, &leasing)?;
-        let state =
-            State { link, epoch: 1, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+        let state = State::new(link, 1);
         Ok(FarFiles {
             far,
             config,
@@ -275,16 +285,23 @@ impl FarFiles {
 
     /// The session, opened anew if it was lost.
     fn link(&self) -> Result<(u64, Arc<Link>), Error> {
+        self.link_or(self.config.when_lost)
+    }
+
+    fn link_or(&self, when_lost: WhenLost) -> Result<(u64, Arc<Link>), Error> {
         let mut state = lock(&self.state);
         loop {
             let Some(lost) = state.link.lost() else { return Ok((state.epoch, state.link.clone())) };
             let since = *state.lost_since.get_or_insert_with(Instant::now);
             // Who does not wait tries again too, but not with each call.
             let is_early = state.tried.is_some_and(|tried| tried.elapsed() < state.pause);
-            if is_early && self.config.when_lost.is_over(since) {
-                return Err(lost);
+            if is_early && when_lost.is_over(since) {
+                return Err(if when_lost == ONE_TRY { state.failed.clone().unwrap_or(lost) } else { lost });
             }
             if state.opening {
+                if when_lost == ONE_TRY {
+                    return Err(state.failed.clone().unwrap_or(lost));
+                }
                 let waited = self.changed.wait_timeout(state, MAX_PAUSE);
                 state = waited.expect("no thread panics while it holds the lock").0;
                 continue;
@@ -292,7 +309,7 @@ impl FarFiles {
             (state.opening, state.tried) = (true, Some(Instant::now()));
             drop(state);
             let opened = self.open_again();
-            state = self.take_over(opened, since)?;
+            state = self.take_over(opened, since, when_lost)?;
         }
     }
 
@@ -310,23 +327,26 @@ impl FarFiles {
         &self,
         opened: Result<Arc<Link>, Error>,
         since: Instant,
+        when_lost: WhenLost,
     ) -> Result<MutexGuard<'_, State>, Error> {
         let failed = match opened {
             Ok(link) => {
                 let mut state = lock(&self.state);
                 tracing::info!(site = %self.far.site, epoch = state.epoch + 1, "file session opened again");
                 let epoch = state.epoch + 1;
-                *state =
-                    State { link, epoch, opening: false, lost_since: None, tried: None, pause: FIRST_PAUSE };
+                *state = State::new(link, epoch);
                 self.changed.notify_all();
                 return Ok(state);
             }
             Err(error) => error,
         };
-        let when_lost = self.config.when_lost;
         let for_login = self.fresh.is_some() && when_lost == WhenLost::Wait && lacks_credential(&failed);
         let is_final = !(is_passing(&failed) || for_login) || when_lost.is_over(since);
-        let pause = lock(&self.state).pause;
+        let pause = {
+            let mut state = lock(&self.state);
+            state.failed = Some(failed.clone());
+            state.pause
+        };
         if !is_final {
             note_wait(&failed, pause == FIRST_PAUSE);
             std::thread::sleep(if for_login { pause.min(MAX_PAUSE_FOR_LOGIN) } else { pause });
@@ -649,6 +669,10 @@ impl Files for FarFiles {
         let (_, far) = *lock(&open.far);
         let lent = socket::borrow(&socket, &json!({"op": socket::LEND, "key": self.key, "handle": far}));
         lent.inspect_err(|error| self.on_refusal(error)).ok()
+    }
+
+    fn reach(&self) -> Result<(), Error> {
+        self.link_or(ONE_TRY).map(drop)
     }
 
     fn end(&self) {

@@ -17,11 +17,11 @@ struct State {
 }
 
 /// Tells of what is tried as long as it lives.
-pub(super) struct Patience(Arc<(Mutex<State>, Condvar)>);
+pub struct Patience(Arc<(Mutex<State>, Condvar)>);
 
 impl Patience {
     /// Begins to look at the clock.
-    pub(super) fn new(tell: &Tell) -> Self {
+    pub fn new(tell: &Tell) -> Self {
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let (own, tell) = (shared.clone(), tell.clone());
         let watch = move || {
@@ -44,7 +44,7 @@ impl Patience {
     }
 
     /// Something else is tried from now on.
-    pub(super) fn trying(&self, what: String) {
+    pub fn trying(&self, what: String) {
         self.change(|state| (state.trying, state.told) = (what, false));
     }
 

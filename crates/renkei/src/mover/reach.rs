@@ -4,6 +4,7 @@
 
 use super::dial::named;
 use super::passage::Passage;
+use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
 use crate::net::tls::{changed_through, lost};
 use aws_lc_rs::rand;
@@ -37,6 +38,14 @@ impl Reach {
             }
             Reach::Line(switchboard) => switchboard.call(&Principal::Host(site.clone()), random_ticket()?),
             Reach::Through(passage) => passage.connect(),
+        }
+    }
+
+    /// How long the other side may take to answer.
+    pub fn within(&self) -> Duration {
+        match self {
+            Reach::Direct(_, within) => *within,
+            Reach::Line(_) | Reach::Through(_) => CONNECT_TIMEOUT,
         }
     }
 

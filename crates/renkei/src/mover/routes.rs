@@ -9,17 +9,18 @@ use super::patience::{Patience, Tell};
 use super::reach::{Reach, resolve};
 use super::targets::Targets;
 use crate::identity::trust::Trust;
-use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
+use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::route::{self, Facts, Failures, Rule, Step, Way};
 use renkei_core::wire::circuit::MAX_FURTHER;
+use renkei_core::wire::message::TriedWay;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long a host may take to answer as long as there are other ways: three tries of the kernel.
 const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
@@ -34,6 +35,16 @@ pub struct Memory {
     failures: Arc<Mutex<Failures>>,
     unreached: Arc<Mutex<BTreeMap<SiteName, Unreached>>>,
     reached: Arc<Mutex<BTreeMap<SiteName, Instant>>>,
+    clocks: Arc<Mutex<BTreeMap<SiteName, Clock>>>,
+}
+
+/// The clock of another site's PoP.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// By how much it is ahead of ours; negative where it is behind.
+    pub ahead_ms: i64,
+    /// When it was read.
+    pub read: Instant,
 }
 
 /// A site that was not reached by any way, the last time somebody tried.
@@ -56,6 +67,21 @@ impl Memory {
         self.lock_reached().get(site).copied()
     }
 
+    /// The clocks of other sites, as they were read last.
+    pub fn clocks(&self) -> BTreeMap<SiteName, Clock> {
+        self.lock_clocks().clone()
+    }
+
+    /// Notes what the clock of a site's PoP shows now.
+    pub fn note_clock(&self, site: &SiteName, now_unix_ms: u64) {
+        let ahead_ms = now_unix_ms.cast_signed().saturating_sub(unix_ms(SystemTime::now()).cast_signed());
+        self.lock_clocks().insert(site.clone(), Clock { ahead_ms, read: Instant::now() });
+    }
+
+    fn lock_clocks(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Clock>> {
+        self.clocks.lock().expect("no thread panics while it holds the lock")
+    }
+
     fn lock_reached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Instant>> {
         self.reached.lock().expect("no thread panics while it holds the lock")
     }
@@ -72,6 +98,7 @@ impl Default for Memory {
             failures: Arc::default(),
             unreached: Arc::default(),
             reached: Arc::default(),
+            clocks: Arc::default(),
         }
     }
 }
@@ -95,14 +122,6 @@ pub struct Ways {
     pub targets: Option<Targets>,
     /// Who hears what is tried when that takes long.
     pub tell: Option<Tell>,
-}
-
-/// How a way was found to be.
-pub struct Tested {
-    /// The way.
-    pub step: Step,
-    /// Why it does not lead there now; nothing as well where it is not taken.
-    pub failed: Option<Error>,
 }
 
 impl Ways {
@@ -258,18 +277,20 @@ impl Dialler {
     ///
     /// # Errors
     /// `SiteUnknown`.
-    pub fn test_ways(&self, site: &SiteName) -> Result<Vec<Tested>, Error> {
-        let test = |step: Step| {
+    pub fn test_ways(&self, site: &SiteName) -> Result<Vec<TriedWay>, Error> {
+        let patience = self.ways.tell.as_ref().map(Patience::new);
+        let test = |Step { way, why, against, .. }: Step| {
             let mut open = |reach: &Reach| {
                 let host = Principal::Host(site.clone());
                 let opened = self.open_noting(&host, reach, &Ahead::default(), &mut false);
                 opened.map_err(|error| Missed { last: !is_network(error.code), error })
             };
-            let tested = match step.against {
-                None => self.by_way(site, &step.way, TEST_WITHIN, &mut open).err(),
-                Some(_) => None,
-            };
-            Tested { step, failed: tested.map(|missed| missed.error) }
+            if let Some(patience) = &patience {
+                patience.trying(self.attempt_text(site, &way, TEST_WITHIN));
+            }
+            let tried = against.is_none().then(|| self.by_way(site, &way, TEST_WITHIN, &mut open));
+            let failed = tried.and_then(Result::err).map(|missed| missed.error);
+            TriedWay { way, why, against, failed }
         };
         Ok(self.plan(site)?.into_iter().map(test).collect())
     }

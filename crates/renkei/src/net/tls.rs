@@ -293,11 +293,11 @@ impl Inbox {
 
 /// What a failed call on an established socket means.
 pub fn lost(op: &str, error: &io::Error) -> Error {
-    let code = match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Code::Stalled,
-        _ => Code::ConnectionLost,
-    };
-    Error::new(code, op, "peer", error)
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Error::new(Code::Stalled, op, "peer", "nothing happened in time"),
+        io::ErrorKind::TimedOut => Error::new(Code::Stalled, op, "peer", error),
+        _ => Error::new(Code::ConnectionLost, op, "peer", error),
+    }
 }
 
 /// The sending half of a data stream.

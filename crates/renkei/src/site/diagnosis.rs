@@ -7,6 +7,7 @@
 use super::Site;
 use super::conditions::{Finding, Severity};
 use super::following::may;
+use super::probing::MAX_SKEW;
 use super::queue::read_lane;
 use super::rooms::Room;
 use super::snapshot::Snapshot;
@@ -19,7 +20,7 @@ use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::SiteName;
 use renkei_core::queue::State;
-use renkei_core::units::human;
+use renkei_core::units::{human, span};
 use renkei_core::wire::message::Space;
 use renkei_core::wire::queue::Listed;
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub(super) const SOURCES: &[Source] = &[
     buffer,
     lines,
     partners,
+    clocks,
     volumes_here,
     volumes_followed,
     followers_behind,
@@ -278,6 +280,29 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
             .mended_by(format!("`renkei doctor {partner}` tests each step of the connection"))
     };
     failed.iter().map(finding).collect()
+}
+
+/// Partners whose clocks differ from ours.
+fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    let differing = site.differing_clocks(snapshot);
+    let one_way = |sign: i64| differing.values().filter(|ahead_ms| ahead_ms.signum() == sign).count();
+    let finding = |(partner, ahead_ms): (&SiteName, &i64)| {
+        let (apart, how) = (
+            span(Duration::from_millis(ahead_ms.unsigned_abs())),
+            if *ahead_ms > 0 { "ahead of" } else { "behind" },
+        );
+        let limit = MAX_SKEW.as_secs();
+        let cause = format!(
+            "the clock of {partner} is {apart} {how} ours; from {limit} s on, sites refuse each other"
+        );
+        let is_refused = ahead_ms.unsigned_abs() >= u64::try_from(MAX_SKEW.as_millis()).unwrap_or(u64::MAX);
+        let severity = if is_refused { Severity::Critical } else { Severity::Warning };
+        let whose =
+            if one_way(ahead_ms.signum()) > 1 { "set the clock of this machine" } else { "set both clocks" };
+        let error = Error::new(Code::ClockSkew, "compare", partner, cause);
+        Finding::of("clock", partner.as_str(), severity, &error).mended_by(format!("{whose} by NTP"))
+    };
+    differing.iter().map(finding).collect()
 }
 
 /// Volumes whose home is here and whose catalogue does not follow the files.

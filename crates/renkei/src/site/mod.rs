@@ -38,7 +38,7 @@ pub mod notices;
 mod pacing;
 pub mod partners;
 mod placing;
-mod probing;
+pub mod probing;
 mod pulling;
 pub mod push;
 pub mod queue;

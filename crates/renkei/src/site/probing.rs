@@ -1,16 +1,22 @@
 //! Sites that could not be reached are tried again now and again, so that what is told of them is true: nobody else might
-//! ask for a long time. Only such sites are dialled, one connection each, which is closed at once.
+//! ask for a long time; so are those whose clocks differ. Only such sites are dialled, one connection each, which is closed at once.
 
 use super::Site;
 use super::snapshot::Snapshot;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
+use renkei_core::wire::message::TriedWay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long after a failure a site is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
+pub const MAX_SKEW: Duration = Duration::from_secs(300);
+/// Clocks that differ by more are worth a word.
+pub const SKEW_WORTH_A_WORD: Duration = Duration::from_secs(30);
 
 /// The sites that are tried beside.
 #[derive(Default)]
@@ -30,6 +36,14 @@ impl Probing {
 }
 
 impl Site {
+    /// The ways to a site that this PoP trusts, each tried now.
+    ///
+    /// # Errors
+    /// `SiteUnknown`.
+    pub fn try_ways(&self, to: &SiteName) -> Result<Vec<TriedWay>, Error> {
+        self.dialler(&self.snapshot())?.test_ways(to)
+    }
+
     /// The trusted sites that could not be reached the last time, and why; has them tried again where that was long ago,
     /// and those too that could not be reached before this PoP was restarted.
     pub(super) fn unreached(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, Error> {
@@ -43,6 +57,20 @@ impl Site {
             self.probe(site.clone());
         }
         unreached.into_iter().map(|(site, last)| (site, last.error)).collect()
+    }
+
+    /// By how many milliseconds the clocks of trusted sites are ahead of ours, where that is worth a word; has them read
+    /// again now and again.
+    pub(super) fn differing_clocks(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, i64> {
+        let mut clocks = self.memory.clocks();
+        let least = u64::try_from(SKEW_WORTH_A_WORD.as_millis()).unwrap_or(u64::MAX);
+        clocks.retain(|site, clock| {
+            clock.ahead_ms.unsigned_abs() >= least && snapshot.trust.card(site).is_some()
+        });
+        for (site, _) in clocks.iter().filter(|(_, clock)| clock.read.elapsed() > AGAIN_AFTER) {
+            self.probe(site.clone());
+        }
+        clocks.into_iter().map(|(site, clock)| (site, clock.ahead_ms)).collect()
     }
 
     /// Tries a site beside, unless somebody does; the dialler notes how that went.

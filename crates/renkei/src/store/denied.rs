@@ -152,7 +152,7 @@ fn seen(dir: &dyn Dir, path: &RelPath) -> Option<(Entry, Raw)> {
 }
 
 fn is_explained(error: &Error) -> bool {
-    error.cause.contains(" may not ")
+    [" may not ", "set-id bits"].iter().any(|words| error.cause.contains(words))
 }
 
 /// Puts into the cause who may not do what, and whose the thing is.

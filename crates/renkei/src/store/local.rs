@@ -11,6 +11,8 @@ use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::Entries;
 use super::marker::{self, is_marker};
 use super::metadata::{self, Handle};
+use super::privileges;
+use super::temp::is_temp_name;
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
@@ -22,6 +24,9 @@ use std::any::Any;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Either of the set-id bits.
+const SET_ID: u32 = 0o6000;
 
 /// How often a call starts anew when somebody else changes the same name in between.
 const MAX_RACES: usize = 16;
@@ -152,6 +157,21 @@ impl LocalDir {
             return Err(marker::refused(op, errno::subject(&self.path, name)));
         }
         self.check_name(op, name)
+    }
+
+    /// Who works for others gives no program with set-id bits another name, where more people might reach it.
+    fn check_set_id(&self, op: &str, name: &[u8]) -> Result<(), Error> {
+        if !privileges::is_lent() || is_temp_name(name) {
+            return Ok(());
+        }
+        let is_program =
+            |stat: Stat| metadata::file_type(&stat) == FileType::RegularFile && stat.st_mode & SET_ID != 0;
+        if !self.stat(name).is_ok_and(is_program) {
+            return Ok(());
+        }
+        let why =
+            "it has set-id bits, and the account here works for others; its owner can move it, or drop them";
+        Err(Error::new(Code::PermissionDenied, op, errno::subject(&self.path, name), why))
     }
 
     fn check_writable(&self, op: &str, name: &[u8]) -> Result<(), Error> {
@@ -391,6 +411,7 @@ impl Dir for LocalDir {
 
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("rename", from)?;
+        self.check_set_id("rename", from)?;
         let peer = self.peer("rename", to_dir, to)?;
         let renamed = rustix::fs::renameat(&self.fd, from, &peer.fd, to);
         self.done(renamed, Step::Name, "rename", from)
@@ -398,6 +419,7 @@ impl Dir for LocalDir {
 
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("rename", from)?;
+        self.check_set_id("rename", from)?;
         let peer = self.peer("rename", to_dir, to)?;
         self.move_no_replace(from, peer, to).map_err(|errno| match errno {
             Errno::EXIST => peer.fail(errno, Step::Name, "rename", to),
@@ -418,6 +440,7 @@ impl Dir for LocalDir {
 
     fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("link", name)?;
+        self.check_set_id("link", name)?;
         let peer = self.peer("link", to_dir, to)?;
         let linked = rustix::fs::linkat(&self.fd, name, &peer.fd, to, AtFlags::empty());
         linked.map_err(|errno| match errno {

@@ -32,10 +32,15 @@ pub fn make_dirs_as(
     let (mut dir, mut at) = (root.clone(), RelPath::root());
     for name in path.components() {
         at = at.join(&RelPath::parse(name)?)?;
-        match dir.mkdir(name, mode_of(&at)) {
-            Err(error) if error.code != Code::PathExists => return Err(error),
-            _ => dir = dir.child(name)?,
-        }
+        let there = match dir.child(name) {
+            Err(error) if error.code == Code::PathNotFound => {
+                let made = dir.mkdir(name, mode_of(&at));
+                made.or_else(|error| if error.code == Code::PathExists { Ok(()) } else { Err(error) })?;
+                dir.child(name)
+            }
+            there => there,
+        };
+        dir = there?;
     }
     Ok(dir)
 }

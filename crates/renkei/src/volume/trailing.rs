@@ -8,12 +8,15 @@
 use super::aside::{Back, Fates};
 use super::pending::{Pending, Turn};
 use super::steps::{Found, Item, Moved, Of, Steps, find, look};
+use super::writing::{if_there, of_plain_dir};
 use crate::catalogue::{Held, own_version};
+use crate::store::Store;
 use crate::store::local::LocalStore;
-use renkei_core::entry::Stamp;
+use renkei_core::entry::{Meta, Stamp};
 use renkei_core::error::Error;
 use renkei_core::namespace::news::News;
 use renkei_core::namespace::{Effects, Node, NodeId, Origin, Record};
+use renkei_core::path::RelPath;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -54,6 +57,11 @@ fn store(
 ) -> Result<(), Error> {
     let mut turn = pending.turn();
     let Some((plain, run_as)) = plain else { return turn.follow(records, &[]) };
+    let modes = changed_modes(pending, records)?;
+    if !modes.is_empty() {
+        let plain = plain.clone();
+        run_one(run_as, move || modes.iter().for_each(|(dir, meta)| set_mode(&plain, dir, meta)))?;
+    }
     for run in runs(origin, records) {
         let todo = follow(&mut turn, origin, run, |items| {
             let plain = plain.clone();
@@ -68,6 +76,32 @@ fn store(
         }
     }
     Ok(())
+}
+
+/// Directories that records give another mode than is seen here: before the records are stored, so that a kill in between
+/// leaves it to be done again.
+fn changed_modes(pending: &Pending, records: &[Record]) -> Result<Vec<(RelPath, Meta)>, Error> {
+    let effects = records.iter().filter_map(|record| record.outcome.as_ref().ok());
+    let nodes = effects.filter(|effects| effects.names.is_empty()).flat_map(|effects| &effects.nodes);
+    let mut modes = Vec::new();
+    for (id, node) in nodes {
+        let Some(node) = node.as_ref().filter(|node| node.is_dir()) else { continue };
+        let mode = node.attributes.mode;
+        if pending.node(*id)?.is_none_or(|seen| seen.attributes.mode == mode) {
+            continue;
+        }
+        if let Some(path) = pending.path_of_dir(*id)? {
+            modes.push((path, of_plain_dir(&Meta { mode, mtime: node.attributes.mtime, ..Meta::default() })));
+        }
+    }
+    Ok(modes)
+}
+
+fn set_mode(plain: &LocalStore, dir: &RelPath, meta: &Meta) {
+    let set = plain.root().and_then(|root| root.descend(dir)).and_then(|dir| dir.set_own_meta(meta));
+    if let Err(error) = if_there(set.map(drop)) {
+        tracing::warn!(dir = %dir, code = %error.code, error = %error, "a directory of replicas keeps its former mode");
+    }
 }
 
 /// Notes how replicas are after they were renamed; those that were not as they were noted stay doubtful.

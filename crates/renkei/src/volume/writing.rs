@@ -383,7 +383,7 @@ impl FollowedDir {
 }
 
 /// What a plain directory gets of new metadata; its account can always work in it.
-fn of_plain_dir(meta: &Meta) -> Meta {
+pub(super) fn of_plain_dir(meta: &Meta) -> Meta {
     Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() }
 }
 

@@ -30,7 +30,7 @@ pub fn comes(site: &Site, what: &str, name: &str) -> Value {
 }
 
 /// Waits until there is none any more.
-fn goes(site: &Site, what: &str, name: &str) {
+pub fn goes(site: &Site, what: &str, name: &str) {
     let start = Instant::now();
     while let Some(still) = condition(site, what, name) {
         assert!(start.elapsed() < WITHIN, "still: {still}");

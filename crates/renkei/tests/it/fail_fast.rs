@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long anything may take; generous, because machines that run tests are busy.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -181,6 +181,20 @@ fn a_host_that_is_silent_is_told_while_it_is_tried() {
     let line = first_word(titech, &["ls", &kek.root_place()]);
     let expected = format!("renkei: kek does not answer yet; trying it at {}", silent.local_addr().unwrap());
     assert!(line.starts_with(&expected), "{line}");
+    std::fs::write(titech.root().join("file"), "x").unwrap();
+    let line = first_word(titech, &["cp", &titech.place("file"), &kek.place("file")]);
+    assert!(line.starts_with("renkei: kek does not answer titech yet"), "{line}");
+    let line = first_word(titech, &["doctor", "kek"]);
+    assert!(line.contains("does not answer yet"), "{line}");
+    // What is only tried is given up as soon as it would be told.
+    let start = Instant::now();
+    for arguments in [&["route", "kek"][..], &["route", &titech.root_place(), "kek"]] {
+        let (_, told) = titech.json(arguments);
+        let failed = told["ways"][0]["failed"].as_str().unwrap_or_else(|| panic!("{told}"));
+        assert!(failed.contains("RK-NET-1") && failed.contains("hangs or is stopped"), "{told}");
+        assert_eq!(told["ways"][0]["chosen"], false, "{told}");
+    }
+    assert!(start.elapsed() < WITHIN, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -230,11 +244,11 @@ fn a_way_that_just_failed_is_not_shown_as_good() {
     let shown = titech.renkei(&["route", "kek"]);
     assert_eq!(shown.status.code(), Some(8), "no way leads there");
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("->"));
-    // What the PoP itself found: a copy in the queue cannot be made.
-    std::fs::write(titech.root().join("file"), "x").unwrap();
-    titech.ok(&["cp", "--detach", &titech.place("file"), &kek.place("file")]);
-    crate::conditions::comes(titech, "partner", "kek");
+    // Between two places the PoP of the first tries; of one that cannot be asked, only the cards tell.
     let (_, between) = titech.json(&["route", &titech.root_place(), &kek.root_place()]);
     assert_eq!(between["ways"][0]["chosen"], false, "{between}");
     assert!(between["ways"][0]["failed"].as_str().unwrap().contains("RK-NET-2"), "{between}");
+    assert_eq!(between["untested"], serde_json::Value::Null, "{between}");
+    let (_, back) = titech.json(&["route", &kek.root_place(), &titech.root_place()]);
+    assert!(back["untested"].as_str().unwrap().contains("RK-NET-2"), "{back}");
 }

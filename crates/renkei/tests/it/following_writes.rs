@@ -556,6 +556,11 @@ fn plain_directories_let_nobody_farther_than_the_volume_says() {
     await_that(|| titech.renkei(&["replicate", "/genome/closed"]).status.success());
     await_that(|| titech.root().join("genome/closed/key").exists());
     assert_eq!(mode(titech, "closed").unwrap(), 0o700, "of a replica");
+    for changed in [0o755, 0o750] {
+        fs::set_permissions(&closed, fs::Permissions::from_mode(changed)).unwrap();
+        kek.ok(&["volume", "check", "genome"]);
+        await_that(|| mode(titech, "closed").unwrap() == changed);
+    }
     titech.ok(&["mkdir", "/genome/own"]);
     titech.ok(&["chmod", "750", "/genome/own"]);
     let file = titech.dir().join("file");

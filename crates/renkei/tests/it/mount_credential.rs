@@ -3,7 +3,7 @@
 //! Whoever may wait in a mount is a process of its own, which the end of the mount's process frees: none outlives its test.
 
 use crate::federation::{Site, account, binary};
-use crate::mount::{Mount, can_mount, end};
+use crate::mount::{Mount, can_mount, end, errors};
 use crate::raw;
 use renkei::home::Home;
 use renkei::identity::authority::Authority;
@@ -79,6 +79,13 @@ fn expire(site: &Site) {
     fs::write(raw::home(site).user_credential(), format!("{pem}{}", key.key)).unwrap();
 }
 
+/// What something gives that must not wait.
+fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (give, given) = std::sync::mpsc::channel();
+    std::thread::spawn(move || give.send(work()));
+    given.recv_timeout(Duration::from_secs(20)).expect("it waits")
+}
+
 /// What the mounts of a directory logged.
 fn logged(dir: &Path) -> String {
     let Ok(logs) = fs::read_dir(dir.join("state/mounts")) else { return String::new() };
@@ -94,6 +101,12 @@ fn a_mount_waits_for_the_next_login_and_goes_on() {
     let mut reader = Reader::new(&mount.path("f"));
     until("the mount says that it waits", || logged(mount.site.dir()).contains("RK-MNT-7"));
     assert!(reader.is_waiting(), "it did not wait for a login");
+    // The root says for what, while the call waits.
+    let point = mount.path("");
+    let told = within(move || fs::symlink_metadata(&point).map(|_| errors(&point)));
+    assert!(told.as_ref().is_ok_and(|told| told.contains("RK-AUTH-")), "{told:?}");
+    let year = logged(mount.site.dir()).lines().all(|line| line.trim_start().starts_with("20"));
+    assert!(year, "a line without its time: {}", logged(mount.site.dir()));
     mount.site.ok(&["login"]);
     assert_eq!(reader.result().as_deref(), Some("of kek"));
 }

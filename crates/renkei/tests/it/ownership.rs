@@ -227,6 +227,11 @@ fn a_guest_opens_no_set_id_file_to_others() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     kek.ok(&["volume", "check", "genome"]);
+    // Out of a directory that nobody else may enter.
+    titech.renkei(&["mkdir", "kek:/genome/open"]);
+    let moved = titech.renkei(&["mv", "kek:/genome/tool", "kek:/genome/open/tool"]);
+    assert!(String::from_utf8_lossy(&moved.stderr).contains("set-id"), "{moved:?}");
+    assert!(tool.exists() && !folder.join("open/tool").exists());
     titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
     assert_eq!(tool.metadata().unwrap().mode() & 0o7000, 0, "it runs as root for everybody");
     titech.renkei(&["mkdir", "kek:/genome/own"]);

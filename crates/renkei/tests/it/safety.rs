@@ -580,6 +580,30 @@ fn clocks_and_versions_must_agree() {
 }
 
 #[test]
+fn a_partner_whose_clock_differs_is_told_to_the_administrator() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let host = Credential::host(&raw::home(titech), SystemTime::now()).unwrap();
+    let dialler = raw::dialler(titech, &host);
+    let greet = |at: SystemTime| {
+        let mut stream = dialler.secure(&raw::name(kek), kek.address).unwrap();
+        raw::put(&mut stream, FrameKind::Control, &raw::hello(raw::SPOKEN, at)).unwrap();
+        stream
+    };
+    let mut stream = greet(SystemTime::now() - HOUR);
+    assert_eq!(raw::take_refusal(&mut stream).code, Code::ClockSkew);
+    let found = crate::conditions::comes(kek, "clock", "titech");
+    assert_eq!((&found["code"], &found["severity"]), (&"RK-AUTH-11".into(), &"critical".into()), "{found}");
+    assert!(found["found"].as_str().unwrap().contains("behind ours"), "{found}");
+    drop(greet(SystemTime::now() + Duration::from_secs(60)));
+    crate::administration::until("it is a warning", || {
+        crate::conditions::comes(kek, "clock", "titech")["severity"] == "warning"
+    });
+    drop(greet(SystemTime::now()));
+    crate::conditions::goes(kek, "clock", "titech");
+}
+
+#[test]
 fn secrets_that_others_can_read_are_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;

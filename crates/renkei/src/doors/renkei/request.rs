@@ -210,6 +210,7 @@ fn operate(
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Ways(to) => Reply::Ways(site.try_ways(&to)?),
         Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),

@@ -6,6 +6,7 @@ use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
 use crate::site::access::{Peer, Proof};
+use crate::site::probing::MAX_SKEW;
 use crate::site::tickets::one_share;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -18,9 +19,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-
-/// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
-const MAX_SKEW: Duration = Duration::from_secs(300);
 
 /// How long a certificate that was judged good is believed within a session.
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
@@ -83,6 +81,9 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     let proof = site.authenticate(&stream.peer_chain())?;
     let principal = &proof.principal;
     check_version(hello)?;
+    if let Principal::Host(partner) = principal {
+        site.memory.note_clock(partner, hello.now_unix_ms);
+    }
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
     let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
