@@ -1,7 +1,8 @@
 //! Which streams of a session have something to send, and the even share of a rate each of them gets.
 //!
 //! A file of a few megabytes is sent by one stream. If all streams had an even part of the rate, it would move at a small part of
-//! it and the rest would be nobody's; so a stream that has nothing to send leaves its part to the others.
+//! it and the rest would be nobody's; so a stream that has nothing to send leaves its part to the others, and a stream that is slower than its part leaves what it
+//! does not use.
 
 use super::controller::Sample;
 use std::time::Duration;
@@ -9,10 +10,17 @@ use std::time::Duration;
 /// A stream with nothing to send delivers no more than this in a round: signs of life.
 pub(super) const SIGN_OF_LIFE: u64 = 4096;
 
+/// What a stream may have of what it did: as much as BBR tries.
+const HEADROOM: f64 = 1.25;
+/// Most that a stream may have, in even parts.
+const MOST_PARTS: f64 = 2.0;
+
 /// The streams of a session that have something to send, as the last round showed them.
 #[derive(Clone, Debug)]
 pub struct Busy {
     count: usize,
+    /// Bytes per second of those that sent in the last round, ascending.
+    rates: Vec<f64>,
     /// What each had delivered when the round began, and when that was.
     before: Vec<u64>,
     since: Duration,
@@ -22,7 +30,7 @@ impl Busy {
     /// Takes all for busy at first; `samples` is what they did before.
     pub fn new(samples: &[Sample]) -> Self {
         let before = samples.iter().map(|sample| sample.delivered_bytes).collect();
-        Busy { count: samples.len().max(1), before, since: Duration::ZERO }
+        Busy { count: samples.len().max(1), rates: Vec::new(), before, since: Duration::ZERO }
     }
 
     /// Looks again when a round is over; true if their number changed. In a round in which nothing moved, it stays.
@@ -30,17 +38,29 @@ impl Busy {
         if now < self.since + round {
             return false;
         }
-        let both = samples.iter().zip(&self.before);
-        let busy = both.filter(|(sample, before)| sample.delivered_bytes > **before + SIGN_OF_LIFE).count();
-        let count = if busy == 0 { self.count } else { busy };
+        let moved = |(sample, before): (&Sample, &u64)| sample.delivered_bytes.saturating_sub(*before);
+        let moved = samples.iter().zip(&self.before).map(moved).filter(|bytes| *bytes > SIGN_OF_LIFE);
+        let elapsed = now.saturating_sub(self.since).as_secs_f64();
+        let mut rates: Vec<f64> = moved.map(|bytes| bytes as f64 / elapsed).collect();
+        rates.sort_by(f64::total_cmp);
+        let count = if rates.is_empty() { self.count } else { rates.len() };
         let is_new = count != self.count;
-        *self = Busy { count, since: now, ..Busy::new(samples) };
+        *self = Busy { count, rates, since: now, ..Busy::new(samples) };
         is_new
     }
 
-    /// What one of them may have of `total` for all, in bytes per second.
+    /// What one of them may have of `total` for all, in bytes per second: an even part, and what slower ones leave of theirs.
     pub fn share(&self, total: f64) -> u64 {
-        ((total / self.count as f64) as u64).max(1)
+        let even = total / self.count as f64;
+        let (mut left, mut streams) = (total, self.count as f64);
+        for rate in &self.rates[..self.rates.len().saturating_sub(1)] {
+            let wanted = HEADROOM * rate;
+            if wanted >= left / streams {
+                break;
+            }
+            (left, streams) = (left - wanted, streams - 1.0);
+        }
+        ((left / streams).min(MOST_PARTS * even) as u64).max(1)
     }
 }
 
@@ -64,6 +84,16 @@ mod tests {
         assert!(!busy.on_samples(2 * ROUND, ROUND, &samples(&[20_000, 0, 0, 20_000])));
         assert!(busy.on_samples(3 * ROUND, ROUND, &samples(&[30_000, 10_000, 10_000, 30_000])));
         assert_eq!(busy.share(1000.0), 250);
+    }
+
+    #[test]
+    fn what_slow_streams_leave_is_the_others() {
+        let mut busy = Busy::new(&samples(&[0; 4]));
+        assert!(!busy.on_samples(ROUND, ROUND, &samples(&[10_000, 40_000, 40_000, 40_000])));
+        // 100 kB/s and what it may try, of 400 kB/s a stream; the others have the rest.
+        assert_eq!(busy.share(1_600_000.0), (1_600_000 - 125_000) / 3);
+        // Where nobody uses its part, nobody has all.
+        assert_eq!(busy.share(16_000_000.0), 8_000_000);
     }
 
     #[test]

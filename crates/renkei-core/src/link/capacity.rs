@@ -8,9 +8,13 @@
 //!    the first sign of a queue: from then on the sum may only grow slowly, so much above what arrives as `WARY` says.
 //! 2. **Full**: what arrives no longer grows while there is a queue, or much is sent again. From now on the sum is the
 //!    largest rate that came through lately, times a gain: a little above one without a queue, one at the queue that
-//!    is aimed at, less above it.
+//!    is aimed at, less above it. If the first rounds show that the path was not full, or the sum stays far below what came
+//!    before and nothing is lost, the streams open again.
 //! 3. Where that finds more, the steps become larger. Every few rounds comes a larger step anyway, larger for small
 //!    sums than for large ones, so that sessions on one path come to equal shares.
+//!
+//! Delays also come from hosts that are busy and from radio links. So the shortest delay of a round counts, less what the
+//! delay is while nothing could wait in a queue, and less what it changes by from look to look.
 //!
 //! This is what BBR does for one connection (Cardwell et al., "BBR: congestion-based congestion control", ACM Queue
 //! 14/5), done for the sum and with the delay as a second signal: the inter-packet gap of Data Reservoir, set from what
@@ -31,7 +35,7 @@ const OPENING_PARTS: u32 = 4;
 /// See [`OPENING_PARTS`]; shorter times measure bursts.
 const SHORTEST_PART: Duration = Duration::from_millis(30);
 /// Less growth than this in such a part is none: doubling in a round trip would give 1.19.
-const STALLED: f64 = 1.12;
+const STALLED: f64 = 1.25;
 /// Rounds a measured rate is believed.
 const MEMORY: u32 = 10;
 /// Rounds from one larger step to the next, as BBR has.
@@ -41,6 +45,8 @@ const CYCLE: u32 = 8;
 const OVERFLOW: f64 = 0.02;
 /// Bytes that must have arrived before a loss tells that the path is full; of few packets, one is already many percent.
 const TELLING_BYTES: u64 = 1 << 20;
+/// So few bytes make no queue.
+const QUIET_BYTES: u64 = TELLING_BYTES / 4;
 /// Differences of round trips below this are noise of the hosts.
 const NOISE: Duration = Duration::from_millis(3);
 /// The queue that is aimed at, as a part of the shortest round trip, but at least [`NOISE`].
@@ -49,8 +55,12 @@ const AIM_PARTS: u32 = 16;
 const AIMS: (f64, f64) = (0.5, 4.0);
 /// What the streams may have while they open and there is a queue: this much of what arrives.
 const WARY: f64 = 1.7;
+/// The same where that was taken for a full path before: enough for BBR to go on opening.
+const WARY_AGAIN: f64 = 1.35;
 /// Gain without a queue: so much more than what came through. The streams' own control leaves a little of it unused.
 const REACH: f64 = 0.05;
+/// The first one: what the streams' own control tries, until it is seen that it brings nothing.
+const FIRST_REACH: f64 = 0.25;
 /// Most of it, after steps that found more.
 const LONGEST_REACH: f64 = 0.5;
 /// So many rounds in a row that found nothing end the longer steps.
@@ -63,6 +73,12 @@ const STEP: f64 = 0.1;
 const EVEN_RATE: f64 = 250e6;
 /// Least and most of that step.
 const STEPS: (f64, f64) = (0.03, 0.25);
+/// Looks whose delays are remembered, and how many times their spread is noise.
+const WEIGHT: u32 = 16;
+const SPREADS: u32 = 1;
+/// What remains of the best rate from round to round, and less of it than this for a whole cycle lets the streams free.
+const FADING: f64 = 0.98;
+const LOW: f64 = 0.7;
 /// A larger step shows that there was room if so much of it arrived.
 const ROOM: f64 = 0.5;
 /// Ends of rounds after which it is known what came of it.
@@ -98,6 +114,12 @@ pub struct Capacity {
     queued_since: Option<Duration>,
     /// Since when the rate does not grow, while the streams open.
     stalled_since: Option<Duration>,
+    /// Delays while so little is under way that they are the hosts' own.
+    noise: Duration,
+    /// The largest rate of a round while the streams open.
+    best: f64,
+    /// Whether the path was taken for full before.
+    opens_again: bool,
     full: Option<Full>,
 }
 
@@ -106,6 +128,13 @@ pub struct Capacity {
 struct Full {
     /// The largest rates of the last rounds, and in which round each was.
     rates: VecDeque<(u32, f64)>,
+    /// The rate at which the path was found full.
+    found: f64,
+    /// The best rate of late, and rounds in a row far below it in which nothing was lost.
+    lately: f64,
+    low: u32,
+    /// Whether it was not full.
+    is_open: bool,
     /// The largest rate ever.
     best: f64,
     rounds: u32,
@@ -121,6 +150,11 @@ struct Full {
     draining: (u32, Duration),
     /// The delay that does not answer to what is sent: of hosts that are busy, of others, of a longer way.
     noise: Duration,
+    /// The same before anything could be a queue.
+    quiet: Duration,
+    /// The mean delay of the last looks, and how far from it they are.
+    mean: Duration,
+    spread: Duration,
     /// The longest delay of late.
     longest: Duration,
     /// The last larger step, until it is known what came of it.
@@ -192,17 +226,27 @@ impl Capacity {
     /// them free.
     pub fn on_sum(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
         self.past.push_back((now, *sum));
+        if let Some(full) = &mut self.full {
+            full.note_delay(queue(sum));
+        }
         let keep = 2 * round(sum.min_rtt);
         while self.past.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.past.pop_front();
         }
+        let queue = self.queue_since(now.saturating_sub(round(sum.min_rtt)), sum);
         match &mut self.full {
             Some(full) => {
                 let whole = now >= full.round_start + round(sum.min_rtt);
                 // A host that stood still for a while has forgotten how the round began.
                 let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
-                Some(full.on_sum(now, sum, last))
+                let total = full.on_sum(now, sum, queue, last);
+                if full.is_fooled() {
+                    (self.full, self.stalled_since, self.queued_since) = (None, None, None);
+                    self.opens_again = true;
+                    return None;
+                }
+                Some(total)
             }
             None => self.open(now, sum),
         }
@@ -210,26 +254,41 @@ impl Capacity {
 
     /// While the streams open.
     fn open(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
+        let round = round(sum.min_rtt);
         let part = (sum.min_rtt / OPENING_PARTS).max(SHORTEST_PART);
         let last = span(&self.past, now.checked_sub(part)?, now)?;
-        let before = span(&self.past, now.checked_sub(2 * part)?, now - part)?;
-        let whole = span(&self.past, now.checked_sub(round(sum.min_rtt))?, now)?;
-        let has_queue = self.queue_tells(now, sum, last.bytes);
-        let stalls = has_queue && before.rate > 0.0 && last.rate < STALLED * before.rate;
+        let whole = span(&self.past, now.checked_sub(round)?, now)?;
+        let before = span(&self.past, now.saturating_sub(2 * round), now - round);
+        let queue = self.queue_since(now.saturating_sub(part), sum);
+        let has_queue = self.queue_tells(now, queue, sum, last.bytes);
+        let most = last.rate.max(whole.rate);
+        self.best = self.best.max(whole.rate);
+        let stalls = has_queue && before.is_some_and(|before| whole.rate < STALLED * before.rate);
         let since = stalls.then(|| self.stalled_since.unwrap_or(now));
         self.stalled_since = since;
         // A host that stood still for a moment looks like it, too.
-        let stalled = since.is_some_and(|since| now >= since + part / 2);
+        let stalled = since.is_some_and(|since| now >= since + round / 2);
         if stalled || last.overflows() || whole.overflows() {
-            return Some(self.full.insert(Full::new(now, last.rate)).total_for(sum));
+            return Some(self.full.insert(Full::new(now, most, self.noise)).total_for(sum, queue));
         }
-        has_queue.then(|| (WARY * last.rate).max(FLOOR))
+        let lasts = now.saturating_sub(self.queued_since.unwrap_or(now)).as_secs_f64() / round.as_secs_f64();
+        let wary = if self.opens_again || lasts > 1.0 { WARY_AGAIN } else { WARY };
+        has_queue.then(|| (wary * most.max(self.best)).max(FLOOR))
+    }
+
+    /// The shortest queue seen since `from`: what comes late now and then is no queue.
+    fn queue_since(&self, from: Duration, sum: &Sample) -> Duration {
+        let of_late = self.past.iter().rev().take_while(|(at, _)| *at >= from);
+        of_late.map(|(_, past)| past.rtt.saturating_sub(sum.min_rtt)).min().unwrap_or_else(|| queue(sum))
     }
 
     /// Whether there is a queue that says something about the path: not for sums so small that they are a part of it
     /// only, unless it stays.
-    fn queue_tells(&mut self, now: Duration, sum: &Sample, bytes: u64) -> bool {
-        if queue(sum) <= NOISE {
+    fn queue_tells(&mut self, now: Duration, queue: Duration, sum: &Sample, bytes: u64) -> bool {
+        if bytes < QUIET_BYTES {
+            self.noise = self.noise.max(queue.min(sum.min_rtt));
+        }
+        if queue <= NOISE + self.noise {
             self.queued_since = None;
             return false;
         }
@@ -253,18 +312,25 @@ fn span(past: &VecDeque<(Duration, Sample)>, from: Duration, until: Duration) ->
 }
 
 impl Full {
-    fn new(now: Duration, rate: f64) -> Self {
+    fn new(now: Duration, rate: f64, quiet: Duration) -> Self {
         Full {
             rates: VecDeque::from([(0, rate)]),
+            found: rate,
+            lately: rate,
+            low: 0,
+            is_open: false,
             best: rate,
             rounds: 0,
             round_start: now,
             total: rate,
-            reach: REACH,
+            reach: FIRST_REACH,
             misses: 0,
             overflowed: None,
             draining: (0, LONGEST_QUEUE),
-            noise: Duration::ZERO,
+            noise: quiet,
+            quiet,
+            mean: Duration::ZERO,
+            spread: Duration::ZERO,
             longest: Duration::ZERO,
             push: None,
         }
@@ -274,30 +340,53 @@ impl Full {
         self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    fn on_sum(&mut self, now: Duration, sum: &Sample, last: Option<Span>) -> f64 {
+    fn on_sum(&mut self, now: Duration, sum: &Sample, queue: Duration, last: Option<Span>) -> f64 {
         if let Some(last) = last {
             self.round_start = now;
-            self.on_round(sum, &last);
+            self.on_round(sum, queue, &last);
         }
-        self.total_for(sum)
+        self.total_for(sum, queue)
     }
 
-    fn on_round(&mut self, sum: &Sample, last: &Span) {
-        let (aim, queue) = (aim(sum, self.most()), queue(sum));
+    /// Notes how much the delay changes from look to look: what we send moves it slowly, hosts and radio links do not.
+    fn note_delay(&mut self, delay: Duration) {
+        let off = delay.abs_diff(self.mean);
+        self.mean = (self.mean * (WEIGHT - 1) + delay) / WEIGHT;
+        self.spread = (self.spread * (WEIGHT - 1) + off) / WEIGHT;
+    }
+
+    /// Whether the path is not full after all: the first rounds show it, for more came through than could, or the queue was gone
+    /// at once; or the sum stays far below what came before, and nothing is lost.
+    fn is_fooled(&self) -> bool {
+        self.is_open
+    }
+
+    fn on_round(&mut self, sum: &Sample, queue: Duration, last: &Span) {
+        let aim = aim(sum, self.most());
         self.learn_noise(queue, last);
-        let own = self.own_queue(sum);
+        let own = self.own_queue(queue);
+        let more = self.rounds < 3 && last.rate > STALLED * self.found;
+        let gone = self.rounds < 2 && own < aim / 4;
+        self.lately = last.rate.max(self.lately * FADING);
+        let is_sent = own > aim || last.rate >= IDLE * self.total;
+        let is_low = is_sent && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
+        self.low = if is_low { self.low + 1 } else { 0 };
+        let fooled = self.overflowed.is_none() && (more || gone);
+        self.is_open = !last.overflows() && (fooled || self.low >= CYCLE);
         self.rounds += 1;
         if last.overflows() && self.rounds > 2 {
             self.overflowed = Some(self.rounds);
         }
         let found = last.rate > MORE * self.most() && own < aim && !last.overflows();
-        // What the first round after a step brings was sent before it.
-        self.misses = if found { 0 } else { self.misses + 1 };
-        self.reach = match self.misses {
-            0 => (2.0 * self.reach).min(LONGEST_REACH),
-            misses if misses < MISSES && own < aim && !last.overflows() => self.reach,
-            _ => REACH,
-        };
+        // What the first round after a step brings was sent before it; one with a queue tells nothing of the step.
+        if found {
+            (self.misses, self.reach) = (0, (2.0 * self.reach).min(LONGEST_REACH));
+        } else if last.overflows() {
+            self.reach = REACH;
+        } else if own < aim {
+            self.misses += 1;
+            self.reach = if self.misses < MISSES { self.reach } else { REACH };
+        }
         self.draining = match self.draining {
             (_, shortest) if queue > 2 * aim && queue < shortest.mul_f64(SHORTER) => (0, queue),
             (rounds, shortest) if queue > 2 * aim => (rounds + 1, shortest),
@@ -321,7 +410,7 @@ impl Full {
     fn learn_noise(&mut self, queue: Duration, last: &Span) {
         // Delays that are not there any more are forgotten.
         self.longest = queue.max(self.longest - self.longest / (2 * MEMORY));
-        self.noise = self.noise.min(self.longest);
+        self.noise = self.noise.min(self.longest).max(self.quiet);
         let Some(push) = &mut self.push else { return };
         push.rounds += 1;
         if last.rate >= push.room && !last.overflows() {
@@ -329,7 +418,7 @@ impl Full {
             self.push = None;
         } else if push.rounds == PUSH_ROUNDS {
             if queue > push.queue {
-                self.noise /= 2;
+                self.noise = (self.noise / 2).max(self.quiet);
             }
             self.push = None;
         }
@@ -357,14 +446,14 @@ impl Full {
     }
 
     /// What the streams may have together with the queue there is now.
-    fn total_for(&mut self, sum: &Sample) -> f64 {
+    fn total_for(&mut self, sum: &Sample, queue: Duration) -> f64 {
         let most = self.most();
-        self.total = (self.gain(sum, most) * most).max(FLOOR).max(FLOOR_SHARE * self.best);
+        self.total = (self.gain(sum, queue, most) * most).max(FLOOR).max(FLOOR_SHARE * self.best);
         self.total
     }
 
-    fn gain(&self, sum: &Sample, most: f64) -> f64 {
-        let fill = self.own_queue(sum).as_secs_f64() / aim(sum, most).as_secs_f64();
+    fn gain(&self, sum: &Sample, queue: Duration, most: f64) -> f64 {
+        let fill = self.own_queue(queue).as_secs_f64() / aim(sum, most).as_secs_f64();
         if self.pushes() {
             return 1.0 + self.step(most);
         }
@@ -375,12 +464,12 @@ impl Full {
     }
 
     /// The queue without what could not be drained: that of others, or a path that became longer.
-    fn own_queue(&self, sum: &Sample) -> Duration {
+    fn own_queue(&self, queue: Duration) -> Duration {
         let others = match self.draining {
             (rounds, shortest) if rounds > DRAIN_ROUNDS => shortest,
             _ => Duration::ZERO,
         };
-        queue(sum).saturating_sub(self.noise.max(others))
+        queue.saturating_sub(self.noise.max(others).max(self.spread * SPREADS))
     }
 
     /// The larger step of a cycle.

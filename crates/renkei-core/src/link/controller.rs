@@ -11,11 +11,12 @@ use std::time::Duration;
 
 /// Below this round trip a path is local: two streams a core keep the processor busy while others wait for the disk.
 const LOCAL_RTT: Duration = Duration::from_millis(1);
-/// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports).
+/// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports). The faster each is, the
+/// more packets the kernel sends at once.
 const FAR_STREAMS: u16 = 8;
 /// From this round trip on, the time all streams together need to open their windows is what counts.
 const LONG_RTT: Duration = Duration::from_millis(60);
-/// Streams on such a path: each doubling of their number saves one round trip of opening.
+/// Streams on such a path where loss slows each of them.
 const LONG_STREAMS: u16 = 16;
 /// A stream is fast if it is so much above the median.
 const FAST: f64 = 1.25;
@@ -31,7 +32,7 @@ const SAME: f64 = 0.01;
 
 /// Round trips half around the world.
 const LONGEST_RTT: Duration = Duration::from_millis(200);
-/// Streams on such a path.
+/// Streams on such a path where loss slows each of them.
 const LONGEST_STREAMS: u16 = 32;
 
 /// Whether a path is long enough that round trips cost more than processor time.
@@ -44,10 +45,11 @@ pub fn is_long(rtt: Duration) -> bool {
     rtt >= LONG_RTT
 }
 
-/// How many streams a new session opens.
-pub fn initial_streams(rtt: Duration, cores: usize) -> u16 {
+/// How many streams a new session opens; `bears_loss` says whether their congestion control does not take loss for a full queue.
+pub fn initial_streams(rtt: Duration, cores: usize, bears_loss: bool) -> u16 {
     match rtt {
         near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
+        _ if bears_loss => FAR_STREAMS,
         long if long >= LONGEST_RTT => LONGEST_STREAMS,
         long if is_long(long) => LONG_STREAMS,
         _ => FAR_STREAMS,
@@ -248,11 +250,11 @@ mod tests {
 
     #[test]
     fn near_paths_get_two_streams_a_core_and_far_ones_more() {
-        assert_eq!(initial_streams(Duration::from_micros(80), 2), 4);
-        assert_eq!(initial_streams(Duration::from_micros(80), 64), 8);
-        assert_eq!(initial_streams(Duration::from_millis(10), 2), 8);
-        assert_eq!(initial_streams(Duration::from_millis(100), 2), 16);
-        assert_eq!(initial_streams(Duration::from_millis(350), 2), 32);
+        let streams =
+            |rtt_us, cores, bears_loss| initial_streams(Duration::from_micros(rtt_us), cores, bears_loss);
+        assert_eq!((streams(80, 2, true), streams(80, 64, false)), (4, 8));
+        assert_eq!([10_000, 100_000, 350_000].map(|rtt| streams(rtt, 2, true)), [8, 8, 8]);
+        assert_eq!([10_000, 100_000, 350_000].map(|rtt| streams(rtt, 2, false)), [8, 16, 32]);
     }
 
     #[test]

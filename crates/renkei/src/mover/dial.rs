@@ -325,7 +325,8 @@ impl Dialler {
         ahead: &Ahead,
         rtt: Duration,
     ) {
-        let count = if is_far(rtt) { initial_streams(rtt, 1).min(ahead.streams) } else { 0 };
+        let count =
+            if is_far(rtt) { initial_streams(rtt, 1, socket::bears_loss()).min(ahead.streams) } else { 0 };
         while dialling.under_way < usize::from(count) {
             // What cannot be dialled now is dialled when it is needed.
             if self.dial_stream(dialling, peer, reach, ahead.sends).is_err() {

@@ -83,6 +83,15 @@ const UNSENT_BYTES: libc::c_int = 1 << 20;
 /// Room for bytes on their way, on a path longer than the kernel's own limit fits: bandwidth x delay of one stream.
 const SEND_BUFFER_BYTES: libc::c_int = 256 << 20;
 
+/// Whether connections of this process can have a congestion control that does not take loss for a full queue.
+pub fn bears_loss() -> bool {
+    static BEARS: LazyLock<bool> = LazyLock::new(|| {
+        let sock = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        sock.is_ok_and(|sock| set(&TcpStream::from(sock), libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"bbr"))
+    });
+    *BEARS
+}
+
 /// Prepares a connection that will send much: a congestion control that does not take loss for a full queue, and
 /// room for all that is on its way. What the kernel or the rights of this process do not allow stays as it was.
 pub fn prepare_sending(sock: &TcpStream, far: bool) {

@@ -17,6 +17,7 @@ use crate::mover::receive::{ReceiveJob, receive};
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::net::control::ControlReceiver;
+use crate::net::socket::bears_loss;
 use crate::net::tls::TlsStream;
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
@@ -285,7 +286,7 @@ impl Site {
     ) -> u16 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let limit = u16::try_from(access.snapshot.config.limits.max_streams).unwrap_or(u16::MAX);
-        let needed = link::controller::initial_streams(control.round_trip(), cores);
+        let needed = link::controller::initial_streams(control.round_trip(), cores, bears_loss());
         let left = left.and_then(|left| u16::try_from(left.len()).ok());
         left.unwrap_or(needed).min(most.max(1)).min(limit)
     }
