@@ -128,12 +128,13 @@ pub struct Capacity {
 struct Full {
     /// The largest rates of the last rounds, and in which round each was.
     rates: VecDeque<(u32, f64)>,
-    /// The rate at which the path was found full.
-    found: f64,
+    /// The rate at which the path was taken for full by its delay alone.
+    taken: Option<f64>,
     /// The best rate of late, and rounds in a row far below it in which nothing was lost.
     lately: f64,
     low: u32,
-    /// Whether it was not full.
+    /// Whether the path is not full after all: the first rounds show it, for more came through than could, or the queue was gone
+    /// at once; or the sum stays far below what came before, and nothing is lost.
     is_open: bool,
     /// The largest rate ever.
     best: f64,
@@ -241,7 +242,7 @@ impl Capacity {
                 let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
-                if full.is_fooled() {
+                if full.is_open {
                     (self.full, self.stalled_since, self.queued_since) = (None, None, None);
                     self.opens_again = true;
                     return None;
@@ -268,8 +269,11 @@ impl Capacity {
         self.stalled_since = since;
         // A host that stood still for a moment looks like it, too.
         let stalled = since.is_some_and(|since| now >= since + round / 2);
-        if stalled || last.overflows() || whole.overflows() {
-            return Some(self.full.insert(Full::new(now, most, self.noise)).total_for(sum, queue));
+        let overflows = last.overflows() || whole.overflows();
+        if stalled || overflows {
+            let full = Full::new(now, most, self.noise);
+            let full = if overflows { full } else { full.by_delay() };
+            return Some(self.full.insert(full).total_for(sum, queue));
         }
         let lasts = now.saturating_sub(self.queued_since.unwrap_or(now)).as_secs_f64() / round.as_secs_f64();
         let wary = if self.opens_again || lasts > 1.0 { WARY_AGAIN } else { WARY };
@@ -315,7 +319,7 @@ impl Full {
     fn new(now: Duration, rate: f64, quiet: Duration) -> Self {
         Full {
             rates: VecDeque::from([(0, rate)]),
-            found: rate,
+            taken: None,
             lately: rate,
             low: 0,
             is_open: false,
@@ -323,7 +327,7 @@ impl Full {
             rounds: 0,
             round_start: now,
             total: rate,
-            reach: FIRST_REACH,
+            reach: REACH,
             misses: 0,
             overflowed: None,
             draining: (0, LONGEST_QUEUE),
@@ -334,6 +338,11 @@ impl Full {
             longest: Duration::ZERO,
             push: None,
         }
+    }
+
+    /// The same where nothing was lost: it may be a mistake.
+    fn by_delay(self) -> Self {
+        Full { reach: FIRST_REACH, taken: Some(self.best), ..self }
     }
 
     fn most(&self) -> f64 {
@@ -355,23 +364,17 @@ impl Full {
         self.spread = (self.spread * (WEIGHT - 1) + off) / WEIGHT;
     }
 
-    /// Whether the path is not full after all: the first rounds show it, for more came through than could, or the queue was gone
-    /// at once; or the sum stays far below what came before, and nothing is lost.
-    fn is_fooled(&self) -> bool {
-        self.is_open
-    }
-
     fn on_round(&mut self, sum: &Sample, queue: Duration, last: &Span) {
         let aim = aim(sum, self.most());
         self.learn_noise(queue, last);
         let own = self.own_queue(queue);
-        let more = self.rounds < 3 && last.rate > STALLED * self.found;
+        let more = |taken| self.rounds < 3 && last.rate > STALLED * taken;
         let gone = self.rounds < 2 && own < aim / 4;
+        let fooled = self.overflowed.is_none() && self.taken.is_some_and(|taken| gone || more(taken));
         self.lately = last.rate.max(self.lately * FADING);
         let is_sent = own > aim || last.rate >= IDLE * self.total;
         let is_low = is_sent && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
         self.low = if is_low { self.low + 1 } else { 0 };
-        let fooled = self.overflowed.is_none() && (more || gone);
         self.is_open = !last.overflows() && (fooled || self.low >= CYCLE);
         self.rounds += 1;
         if last.overflows() && self.rounds > 2 {

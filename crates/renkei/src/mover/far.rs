@@ -133,8 +133,9 @@ struct State {
     /// Whether somebody opens the next.
     opening: bool,
     lost_since: Option<Instant>,
-    /// Why the last try failed.
+    /// Why the last try failed, and whether it was said that calls wait.
     failed: Option<Error>,
+    told: bool,
     /// When somebody began to open the next.
     tried: Option<Instant>,
     pause: Duration,
@@ -142,7 +143,16 @@ struct State {
 
 impl State {
     fn new(link: Arc<Link>, epoch: u64) -> Self {
-        State { link, epoch, opening: false, lost_since: None, failed: None, tried: None, pause: FIRST_PAUSE }
+        State {
+            link,
+            epoch,
+            opening: false,
+            lost_since: None,
+            failed: None,
+            told: false,
+            tried: None,
+            pause: FIRST_PAUSE,
+        }
     }
 }
 
@@ -342,13 +352,15 @@ impl FarFiles {
         };
         let for_login = self.fresh.is_some() && when_lost == WhenLost::Wait && lacks_credential(&failed);
         let is_final = !(is_passing(&failed) || for_login) || when_lost.is_over(since);
-        let pause = {
+        let (pause, told) = {
             let mut state = lock(&self.state);
             state.failed = Some(failed.clone());
-            state.pause
+            let told = state.told;
+            state.told |= !is_final;
+            (state.pause, told)
         };
         if !is_final {
-            note_wait(&failed, pause == FIRST_PAUSE);
+            note_wait(&failed, !told);
             std::thread::sleep(if for_login { pause.min(MAX_PAUSE_FOR_LOGIN) } else { pause });
         }
         let mut state = lock(&self.state);
