@@ -1,8 +1,8 @@
 //! Which streams of a session have something to send, and the even share of a rate each of them gets.
 //!
 //! A file of a few megabytes is sent by one stream. If all streams had an even part of the rate, it would move at a small part of
-//! it and the rest would be nobody's; so a stream that has nothing to send leaves its part to the others, and a stream that is slower than its part leaves what it
-//! does not use.
+//! it and the rest would be nobody's; so a stream that has nothing to send leaves its part to the others, and a stream
+//! that is slower than its part leaves what it does not use.
 
 use super::controller::Sample;
 use std::time::Duration;

@@ -30,11 +30,11 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 8;
 /// See [`LOOKS`].
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(50));
-/// While the streams open, this part of a round trip tells whether the rate still grows.
+/// While the streams open, this part of a round trip tells what arrives now, and whether there is a queue.
 const OPENING_PARTS: u32 = 4;
 /// See [`OPENING_PARTS`]; shorter times measure bursts.
 const SHORTEST_PART: Duration = Duration::from_millis(30);
-/// Less growth than this in such a part is none: doubling in a round trip would give 1.19.
+/// Less growth than this from one round to the next is none, as BBR judges it.
 const STALLED: f64 = 1.25;
 /// Rounds a measured rate is believed.
 const MEMORY: u32 = 10;
@@ -133,9 +133,6 @@ struct Full {
     /// The best rate of late, and rounds in a row far below it in which nothing was lost.
     lately: f64,
     low: u32,
-    /// Whether the path is not full after all: the first rounds show it, for more came through than could, or the queue was gone
-    /// at once; or the sum stays far below what came before, and nothing is lost.
-    is_open: bool,
     /// The largest rate ever.
     best: f64,
     rounds: u32,
@@ -234,20 +231,19 @@ impl Capacity {
         while self.past.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.past.pop_front();
         }
-        let queue = self.queue_since(now.saturating_sub(round(sum.min_rtt)), sum);
         match &mut self.full {
             Some(full) => {
+                let queue = shortest_queue(&self.past, now.saturating_sub(round(sum.min_rtt)), sum);
                 let whole = now >= full.round_start + round(sum.min_rtt);
                 // A host that stood still for a while has forgotten how the round began.
                 let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
-                if full.is_open {
+                if total.is_none() {
                     (self.full, self.stalled_since, self.queued_since) = (None, None, None);
                     self.opens_again = true;
-                    return None;
                 }
-                Some(total)
+                total
             }
             None => self.open(now, sum),
         }
@@ -260,7 +256,7 @@ impl Capacity {
         let last = span(&self.past, now.checked_sub(part)?, now)?;
         let whole = span(&self.past, now.checked_sub(round)?, now)?;
         let before = span(&self.past, now.saturating_sub(2 * round), now - round);
-        let queue = self.queue_since(now.saturating_sub(part), sum);
+        let queue = shortest_queue(&self.past, now.saturating_sub(part), sum);
         let has_queue = self.queue_tells(now, queue, sum, last.bytes);
         let most = last.rate.max(whole.rate);
         self.best = self.best.max(whole.rate);
@@ -280,12 +276,6 @@ impl Capacity {
         has_queue.then(|| (wary * most.max(self.best)).max(FLOOR))
     }
 
-    /// The shortest queue seen since `from`: what comes late now and then is no queue.
-    fn queue_since(&self, from: Duration, sum: &Sample) -> Duration {
-        let of_late = self.past.iter().rev().take_while(|(at, _)| *at >= from);
-        of_late.map(|(_, past)| past.rtt.saturating_sub(sum.min_rtt)).min().unwrap_or_else(|| queue(sum))
-    }
-
     /// Whether there is a queue that says something about the path: not for sums so small that they are a part of it
     /// only, unless it stays.
     fn queue_tells(&mut self, now: Duration, queue: Duration, sum: &Sample, bytes: u64) -> bool {
@@ -300,6 +290,13 @@ impl Capacity {
         let stays = now >= since + MEMORY * round(sum.min_rtt);
         bytes >= if stays { TELLING_BYTES / 4 } else { TELLING_BYTES }
     }
+}
+
+/// The shortest queue seen since `from`: what comes late now and then is no queue.
+fn shortest_queue(past: &VecDeque<(Duration, Sample)>, from: Duration, sum: &Sample) -> Duration {
+    let of_late = past.iter().rev().take_while(|(at, _)| *at >= from);
+    let shortest = of_late.map(|(_, past)| past.rtt).min().unwrap_or(sum.rtt);
+    shortest.saturating_sub(sum.min_rtt)
 }
 
 /// What arrived from the last sample at or before `from` to that at or before `until`.
@@ -322,7 +319,6 @@ impl Full {
             taken: None,
             lately: rate,
             low: 0,
-            is_open: false,
             best: rate,
             rounds: 0,
             round_start: now,
@@ -349,12 +345,31 @@ impl Full {
         self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    fn on_sum(&mut self, now: Duration, sum: &Sample, queue: Duration, last: Option<Span>) -> f64 {
+    /// What the streams may have; nothing if the path is not full after all.
+    fn on_sum(&mut self, now: Duration, sum: &Sample, queue: Duration, last: Option<Span>) -> Option<f64> {
         if let Some(last) = last {
+            self.learn_noise(queue, &last);
+            if self.is_mistaken(sum, queue, &last) {
+                return None;
+            }
             self.round_start = now;
             self.on_round(sum, queue, &last);
         }
-        self.total_for(sum, queue)
+        Some(self.total_for(sum, queue))
+    }
+
+    /// Whether a round shows that the path is not full: one of the first brings more than there was, or no queue any more;
+    /// or the sum stays far below what came before, and nothing is lost.
+    fn is_mistaken(&mut self, sum: &Sample, queue: Duration, last: &Span) -> bool {
+        let (aim, own) = (aim(sum, self.most()), self.own_queue(queue));
+        let more = |taken| self.rounds < 3 && last.rate > STALLED * taken;
+        let gone = self.rounds < 2 && own < aim / 4;
+        let fooled = self.overflowed.is_none() && self.taken.is_some_and(|taken| gone || more(taken));
+        self.lately = last.rate.max(self.lately * FADING);
+        let is_sent = own > aim || last.rate >= IDLE * self.total;
+        let is_low = is_sent && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
+        self.low = if is_low { self.low + 1 } else { 0 };
+        !last.overflows() && (fooled || self.low >= CYCLE)
     }
 
     /// Notes how much the delay changes from look to look: what we send moves it slowly, hosts and radio links do not.
@@ -365,17 +380,7 @@ impl Full {
     }
 
     fn on_round(&mut self, sum: &Sample, queue: Duration, last: &Span) {
-        let aim = aim(sum, self.most());
-        self.learn_noise(queue, last);
-        let own = self.own_queue(queue);
-        let more = |taken| self.rounds < 3 && last.rate > STALLED * taken;
-        let gone = self.rounds < 2 && own < aim / 4;
-        let fooled = self.overflowed.is_none() && self.taken.is_some_and(|taken| gone || more(taken));
-        self.lately = last.rate.max(self.lately * FADING);
-        let is_sent = own > aim || last.rate >= IDLE * self.total;
-        let is_low = is_sent && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
-        self.low = if is_low { self.low + 1 } else { 0 };
-        self.is_open = !last.overflows() && (fooled || self.low >= CYCLE);
+        let (aim, own) = (aim(sum, self.most()), self.own_queue(queue));
         self.rounds += 1;
         if last.overflows() && self.rounds > 2 {
             self.overflowed = Some(self.rounds);

@@ -618,12 +618,10 @@ impl<'a> Run<'a> {
         let session = self.dialler.connect_ahead(from, &ahead)?;
         connect::keep_revocations(&self.context.home()?, &session);
         let mut found = None;
-        let mut patience = Some(Patience::new(&connect::tell()));
-        patience.iter().for_each(|patience| {
-            patience.trying(format!(
-                "{to} does not answer {from} yet; `renkei route {from} {to}` tests the ways"
-            ));
-        });
+        let patience = Patience::new(&connect::tell());
+        patience
+            .trying(format!("{to} does not answer {from} yet; `renkei route {from} {to}` tests the ways"));
+        let mut patience = Some(patience);
         let pushed = self.between(session, push, |what| {
             (*connected, patience) = (true, None);
             let plan = plan_for(&plans, *found.insert(what))?;

@@ -195,10 +195,7 @@ impl Mounted {
             return Ok(self.shown(id)?);
         }
         // The root is shown whatever is waited for, because it has the reasons.
-        if id == ROOT
-            && let Err(error) = self.files.reach()
-        {
-            self.troubles.note(&error);
+        if id == ROOT && !self.is_reached() {
             return Ok(self.shown(id)?);
         }
         let (mark, found) = self.look(id, |table| table.path(id));
@@ -215,13 +212,18 @@ impl Mounted {
             Ok(_) if is_looked_up => Ok(self.shown(id)?),
             Ok(_) => Err(Refusal::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
-            // It was reached a moment ago.
+            // So it is whatever the site says of it.
             Err(error) if id == ROOT && error.kind() != Kind::NotFound => {
                 self.troubles.note(&error);
                 Ok(self.shown(id)?)
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether the site can be asked now; what is waited for is noted.
+    fn is_reached(&self) -> bool {
+        self.files.reach().inspect_err(|error| self.troubles.note(error)).is_ok()
     }
 
     /// Whether a file is what this machine knows it to be: it is ahead here, or has no name any more.

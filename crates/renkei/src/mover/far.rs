@@ -305,13 +305,13 @@ impl FarFiles {
             let since = *state.lost_since.get_or_insert_with(Instant::now);
             // Who does not wait tries again too, but not with each call.
             let is_early = state.tried.is_some_and(|tried| tried.elapsed() < state.pause);
+            if when_lost == ONE_TRY && (is_early || state.opening) {
+                return Err(state.failed.clone().unwrap_or(lost));
+            }
             if is_early && when_lost.is_over(since) {
-                return Err(if when_lost == ONE_TRY { state.failed.clone().unwrap_or(lost) } else { lost });
+                return Err(lost);
             }
             if state.opening {
-                if when_lost == ONE_TRY {
-                    return Err(state.failed.clone().unwrap_or(lost));
-                }
                 let waited = self.changed.wait_timeout(state, MAX_PAUSE);
                 state = waited.expect("no thread panics while it holds the lock").0;
                 continue;

@@ -4,6 +4,7 @@
 //! rules. A way whose network fails leads to the next one; a site that answers and refuses is the end.
 
 use super::dial::{Ahead, Dialler, Session, is_network};
+use super::far::lock;
 use super::passage::Passage;
 use super::patience::{Patience, Tell};
 use super::reach::{Reach, resolve};
@@ -59,35 +60,23 @@ pub struct Unreached {
 impl Memory {
     /// The sites that were not reached, the last time somebody tried.
     pub fn unreached(&self) -> BTreeMap<SiteName, Unreached> {
-        self.lock_unreached().clone()
+        lock(&self.unreached).clone()
     }
 
     /// When somebody reached a site the last time, if anybody did.
     pub fn reached(&self, site: &SiteName) -> Option<Instant> {
-        self.lock_reached().get(site).copied()
+        lock(&self.reached).get(site).copied()
     }
 
     /// The clocks of other sites, as they were read last.
     pub fn clocks(&self) -> BTreeMap<SiteName, Clock> {
-        self.lock_clocks().clone()
+        lock(&self.clocks).clone()
     }
 
     /// Notes what the clock of a site's PoP shows now.
     pub fn note_clock(&self, site: &SiteName, now_unix_ms: u64) {
         let ahead_ms = now_unix_ms.cast_signed().saturating_sub(unix_ms(SystemTime::now()).cast_signed());
-        self.lock_clocks().insert(site.clone(), Clock { ahead_ms, read: Instant::now() });
-    }
-
-    fn lock_clocks(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Clock>> {
-        self.clocks.lock().expect("no thread panics while it holds the lock")
-    }
-
-    fn lock_reached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Instant>> {
-        self.reached.lock().expect("no thread panics while it holds the lock")
-    }
-
-    fn lock_unreached(&self) -> std::sync::MutexGuard<'_, BTreeMap<SiteName, Unreached>> {
-        self.unreached.lock().expect("no thread panics while it holds the lock")
+        lock(&self.clocks).insert(site.clone(), Clock { ahead_ms, read: Instant::now() });
     }
 }
 
@@ -138,7 +127,7 @@ impl Ways {
     }
 
     fn failures(&self) -> std::sync::MutexGuard<'_, Failures> {
-        self.memory.failures.lock().expect("no thread panics while it holds the lock")
+        lock(&self.memory.failures)
     }
 
     fn note(&self, site: &SiteName, way: &Way, failed: bool) {
@@ -241,8 +230,8 @@ impl Dialler {
             match self.by_way(site, &step.way, within, &mut work) {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
-                    self.ways.memory.lock_unreached().remove(site);
-                    self.ways.memory.lock_reached().insert(site.clone(), Instant::now());
+                    lock(&self.ways.memory.unreached).remove(site);
+                    lock(&self.ways.memory.reached).insert(site.clone(), Instant::now());
                     return Ok(done);
                 }
                 Err(missed) if missed.last => return Err(missed.error),
@@ -257,7 +246,7 @@ impl Dialler {
         let error = no_way(site, &steps, failures, via.iter().any(|hub| Some(hub) == here));
         if is_network(error.code) {
             let unreached = Unreached { error: error.clone(), tried: Instant::now() };
-            self.ways.memory.lock_unreached().insert(site.clone(), unreached);
+            lock(&self.ways.memory.unreached).insert(site.clone(), unreached);
         }
         Err(error)
     }

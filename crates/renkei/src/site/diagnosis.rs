@@ -287,16 +287,14 @@ fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let differing = site.differing_clocks(snapshot);
     let one_way = |sign: i64| differing.values().filter(|ahead_ms| ahead_ms.signum() == sign).count();
     let finding = |(partner, ahead_ms): (&SiteName, &i64)| {
-        let (apart, how) = (
-            span(Duration::from_millis(ahead_ms.unsigned_abs())),
-            if *ahead_ms > 0 { "ahead of" } else { "behind" },
-        );
-        let limit = MAX_SKEW.as_secs();
+        let apart = Duration::from_millis(ahead_ms.unsigned_abs());
         let cause = format!(
-            "the clock of {partner} is {apart} {how} ours; from {limit} s on, sites refuse each other"
+            "the clock of {partner} is {} {} ours; from {} s on, sites refuse each other",
+            span(apart),
+            if *ahead_ms > 0 { "ahead of" } else { "behind" },
+            MAX_SKEW.as_secs()
         );
-        let is_refused = ahead_ms.unsigned_abs() >= u64::try_from(MAX_SKEW.as_millis()).unwrap_or(u64::MAX);
-        let severity = if is_refused { Severity::Critical } else { Severity::Warning };
+        let severity = if apart >= MAX_SKEW { Severity::Critical } else { Severity::Warning };
         let whose =
             if one_way(ahead_ms.signum()) > 1 { "set the clock of this machine" } else { "set both clocks" };
         let error = Error::new(Code::ClockSkew, "compare", partner, cause);

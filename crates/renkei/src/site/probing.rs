@@ -1,5 +1,6 @@
 //! Sites that could not be reached are tried again now and again, so that what is told of them is true: nobody else might
-//! ask for a long time; so are those whose clocks differ. Only such sites are dialled, one connection each, which is closed at once.
+//! ask for a long time; so are those whose clocks differ. Only such sites are dialled, one
+//! connection each, which is closed at once.
 
 use super::Site;
 use super::snapshot::Snapshot;
@@ -63,9 +64,9 @@ impl Site {
     /// again now and again.
     pub(super) fn differing_clocks(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, i64> {
         let mut clocks = self.memory.clocks();
-        let least = u64::try_from(SKEW_WORTH_A_WORD.as_millis()).unwrap_or(u64::MAX);
         clocks.retain(|site, clock| {
-            clock.ahead_ms.unsigned_abs() >= least && snapshot.trust.card(site).is_some()
+            let apart = Duration::from_millis(clock.ahead_ms.unsigned_abs());
+            apart >= SKEW_WORTH_A_WORD && snapshot.trust.card(site).is_some()
         });
         for (site, _) in clocks.iter().filter(|(_, clock)| clock.read.elapsed() > AGAIN_AFTER) {
             self.probe(site.clone());

@@ -3,6 +3,7 @@
 //! What is there is copied when the first byte is written, not before. A draft that was published is the file itself; what
 //! is written then begins the next version. A draft that is dropped leaves nothing.
 
+use super::metadata::SET_ID;
 use super::{Detail, Dir, ReadFile, WriteFile, privileges};
 use renkei_core::entry::{EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
@@ -19,8 +20,6 @@ const COPY_BYTES: usize = 1 << 20;
 const HOLE_BYTES: usize = 64 << 10;
 /// From here on what is written goes to the disk at once, so that publishing a large file does not wait for all of it.
 const WRITEBACK_FROM: u64 = 16 << 20;
-/// Bits of a mode that give the owner's authority away; new content loses them.
-const SET_ID: u32 = 0o6000;
 
 /// A draft.
 pub(super) struct Draft {

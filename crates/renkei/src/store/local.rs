@@ -10,7 +10,7 @@ use super::file::{LocalFile, retry};
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::Entries;
 use super::marker::{self, is_marker};
-use super::metadata::{self, Handle};
+use super::metadata::{self, Handle, SET_ID};
 use super::privileges;
 use super::temp::is_temp_name;
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
@@ -24,9 +24,6 @@ use std::any::Any;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Either of the set-id bits.
-const SET_ID: u32 = 0o6000;
 
 /// How often a call starts anew when somebody else changes the same name in between.
 const MAX_RACES: usize = 16;

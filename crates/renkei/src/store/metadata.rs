@@ -23,6 +23,8 @@ use std::fmt::Display;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
+/// Bits of a mode that give the owner's authority away; new content loses them.
+pub(super) const SET_ID: u32 = SET_UID | SET_GID;
 const MODE_BITS: u32 = 0o7777;
 /// Room for the names of attributes tried first.
 const NAMES_BYTES: usize = 1024;

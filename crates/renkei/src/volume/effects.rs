@@ -610,7 +610,8 @@ impl Hand {
     }
 }
 
-fn meta(attributes: &Attributes) -> Meta {
+/// What a plain file or directory gets of them.
+pub(super) fn meta(attributes: &Attributes) -> Meta {
     Meta { mode: attributes.mode, mtime: attributes.mtime, ..Meta::default() }
 }
 

@@ -6,6 +6,7 @@
 //! was found is noted, then the catalogue is written, then plain files are moved; a kill in between is seen by the note.
 
 use super::aside::{Back, Fates};
+use super::effects::meta;
 use super::pending::{Pending, Turn};
 use super::steps::{Found, Item, Moved, Of, Steps, find, look};
 use super::writing::{if_there, of_plain_dir};
@@ -86,12 +87,11 @@ fn changed_modes(pending: &Pending, records: &[Record]) -> Result<Vec<(RelPath, 
     let mut modes = Vec::new();
     for (id, node) in nodes {
         let Some(node) = node.as_ref().filter(|node| node.is_dir()) else { continue };
-        let mode = node.attributes.mode;
-        if pending.node(*id)?.is_none_or(|seen| seen.attributes.mode == mode) {
+        if pending.node(*id)?.is_none_or(|seen| seen.attributes.mode == node.attributes.mode) {
             continue;
         }
         if let Some(path) = pending.path_of_dir(*id)? {
-            modes.push((path, of_plain_dir(&Meta { mode, mtime: node.attributes.mtime, ..Meta::default() })));
+            modes.push((path, of_plain_dir(&meta(&node.attributes))));
         }
     }
     Ok(modes)
