@@ -52,9 +52,11 @@ impl Busy {
     /// What one of them may have of `total` for all, in bytes per second: an even part, and what slower ones leave of theirs.
     pub fn share(&self, total: f64) -> u64 {
         let even = total / self.count as f64;
+        // Streams that all did less than they may now are not slow: they were held, or were opening.
+        let scale = (total / self.rates.iter().sum::<f64>().max(1.0)).max(1.0);
         let (mut left, mut streams) = (total, self.count as f64);
         for rate in &self.rates[..self.rates.len().saturating_sub(1)] {
-            let wanted = HEADROOM * rate;
+            let wanted = HEADROOM * scale * rate;
             if wanted >= left / streams {
                 break;
             }
@@ -90,10 +92,15 @@ mod tests {
     fn what_slow_streams_leave_is_the_others() {
         let mut busy = Busy::new(&samples(&[0; 4]));
         assert!(!busy.on_samples(ROUND, ROUND, &samples(&[10_000, 40_000, 40_000, 40_000])));
-        // 100 kB/s and what it may try, of 400 kB/s a stream; the others have the rest.
-        assert_eq!(busy.share(1_600_000.0), (1_600_000 - 125_000) / 3);
-        // Where nobody uses its part, nobody has all.
-        assert_eq!(busy.share(16_000_000.0), 8_000_000);
+        // 100 kB/s and what it may try, of 325 kB/s a stream; the others have the rest.
+        assert_eq!(busy.share(1_300_000.0), (1_300_000 - 125_000) / 3);
+    }
+
+    #[test]
+    fn streams_that_all_did_less_are_not_slow() {
+        let mut busy = Busy::new(&samples(&[0; 4]));
+        assert!(!busy.on_samples(ROUND, ROUND, &samples(&[9_000, 10_000, 10_000, 10_000])));
+        assert_eq!(busy.share(4_000_000.0), 1_000_000);
     }
 
     #[test]

@@ -54,7 +54,7 @@ const AIM_PARTS: u32 = 16;
 /// Least and most of the factor by which that depends on the rate.
 const AIMS: (f64, f64) = (0.5, 4.0);
 /// What the streams may have while they open and there is a queue: this much of what arrives.
-const WARY: f64 = 1.7;
+const WARY: f64 = 1.5;
 /// The same where that was taken for a full path before: enough for BBR to go on opening.
 const WARY_AGAIN: f64 = 1.35;
 /// Gain without a queue: so much more than what came through. The streams' own control leaves a little of it unused.

@@ -107,13 +107,13 @@ impl Controller {
     /// Goes on with the same streams after a pause, from what the kernel counts of them now. What was learnt of the
     /// path stays.
     pub fn resume(self, samples: &[Sample]) -> Self {
-        let (base, busy) = (samples.to_vec(), Busy::new(samples));
-        let fresh = Controller { base, busy, ..Controller::new(samples.len()) };
+        let (base, busy, interval) = (samples.to_vec(), Busy::new(samples), interval(&sum_of(samples)));
+        let fresh = Controller { base, busy, interval, ..Controller::new(samples.len()) };
         if samples.len() != self.base.len() || !self.capacity.is_full() {
             return fresh;
         }
-        let Controller { capacity, pacing, shared, interval, .. } = self;
-        Controller { capacity: capacity.resume(sum_of(samples)), pacing, shared, interval, ..fresh }
+        let Controller { capacity, pacing, shared, .. } = self;
+        Controller { capacity: capacity.resume(sum_of(samples)), pacing, shared, ..fresh }
     }
 
     /// Whether the path was found full, and the streams are paced to it.
@@ -159,10 +159,10 @@ impl Controller {
     /// Paces all streams together at what a far path carries, once it is full.
     fn share_capacity(&mut self, now: Duration, samples: &[Sample]) -> bool {
         let sum = sum_of(samples);
+        self.interval = interval(&sum);
         if !is_far(sum.min_rtt) {
             return false;
         }
-        self.interval = capacity::interval(sum.min_rtt);
         let total = self.capacity.on_sum(now, &sum);
         self.busy.on_samples(now, capacity::round(sum.min_rtt), samples);
         let share = total.map(|total| self.busy.share(total));
@@ -197,6 +197,11 @@ impl Controller {
         self.pacing.rates = next;
         changed
     }
+}
+
+/// How often streams that together did this must be looked at.
+fn interval(sum: &Sample) -> Duration {
+    if is_far(sum.min_rtt) { capacity::interval(sum.min_rtt) } else { NEAR_INTERVAL }
 }
 
 /// Whether a rate is so different from what is set that it is worth a system call a stream.
