@@ -52,7 +52,7 @@ bench: ## Moves data with renkei and all peers over emulated paths, writes docs/
 	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --report $(BENCH_FLAGS)
 
-bench-quick: ## A subset of it in five minutes, printed only (root)
+bench-quick: ## Its six main lines in ten minutes, each with a verdict, printed only (root)
 	@scripts/setup bench
 	cargo build --release --locked --package renkei --bins --examples
 	@bench/run --renkei "$(RELEASE)" --quick $(BENCH_FLAGS)

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from bench import data, floor, machine, network, record, scenarios
-from bench.measure import Fail, Group, Trace, machine_seconds, middle_rate, received, resent, spend
+from bench.measure import Fail, Group, Trace, handed, machine_seconds, middle_rate, received, resent, spend
 from bench.peers import PEERS, iperf
 from bench.peers.base import Stage
 
@@ -47,6 +47,7 @@ class Bench:
         self.made, self.digests, self.verified = {}, {}, set()
         self.peers = {name: PEERS[name]() for name in PEERS}
         self.results = record.Results(options, machine.facts(work))
+        machine.warm()
         self.begin = time.monotonic()
 
     def close(self):
@@ -231,10 +232,13 @@ class PathRun:
             inside, sender = self.network.process(self.stage.dst), self.network.process(self.stage.src)
             trace = Trace(inside, bench.groups, every) if scenario.trace else None
             before, again, lost = received(inside), resent(sender), self.network.drops()
+            bytes_before, packets_before = handed(sender)
             log = os.path.join(bench.work, "client.log")
             run = spend(argv, bench.groups, self.network.wire_seconds, self.limit(size), log, trace)
             run.received, run.resent = received(inside) - before, resent(sender) - again
             run.drops = self.network.drops() - lost
+            bytes_after, packets_after = handed(sender)
+            run.handed = {"bytes": bytes_after - bytes_before, "packets": packets_after - packets_before}
             self.sync_after(run)
             if trace:
                 run.steady = round(middle_rate(run.trace, size))

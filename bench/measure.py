@@ -88,6 +88,12 @@ def machine_seconds():
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6]) / TICKS
 
 
+def stolen_seconds():
+    """Seconds that other virtual machines took from all cores since boot."""
+    with open("/proc/stat") as stat:
+        return int(stat.readline().split()[8]) / TICKS
+
+
 def process_seconds(process):
     """User and system seconds a process has used, threads that ended included."""
     with open(f"/proc/{process}/stat", "rb") as stat:
@@ -100,6 +106,14 @@ def received(process):
     with open(f"/proc/{process}/net/dev") as dev:
         rows = [line.split(":", 1) for line in dev.readlines()[2:]]
     return sum(int(row[1].split()[0]) for row in rows if row[0].strip() != "lo")
+
+
+def handed(process):
+    """Bytes and packets that a network namespace has handed to its devices; many segments may be one such packet."""
+    with open(f"/proc/{process}/net/dev") as dev:
+        rows = [line.split(":", 1) for line in dev.readlines()[2:]]
+    fields = [row[1].split() for row in rows if row[0].strip() != "lo"]
+    return sum(int(field[8]) for field in fields), sum(int(field[9]) for field in fields)
 
 
 def resent(process):
@@ -188,10 +202,12 @@ def largest_window(points, size, seconds=1.0):
 
 
 class Run:
-    """What one command took: `seconds`, CPU of both ends, of the machine, of the wire; `error` if it failed."""
+    """What one command took: `seconds`, CPU of both ends, of the machine, of the wire, and what others had of it meanwhile
+    (`steal`; `load` is the machine's before); `error` if it failed."""
 
     def __init__(self):
-        self.seconds = self.cpu = self.machine = self.wire = 0.0
+        self.seconds = self.cpu = self.machine = self.wire = self.steal = 0.0
+        self.load = os.getloadavg()[0]
         self.sync_seconds, self.sync_machine, self.error, self.trace, self.memory = 0.0, 0.0, None, None, None
 
     def record(self):
@@ -210,7 +226,7 @@ def spend(argv, groups, wire_seconds, limit, log, trace=None):
     """Runs a command to its end or the time limit; the groups' servers work for it meanwhile."""
     run, servers = Run(), {process for group in groups for process in group.processes()}
     cpu = sum(group.seconds() for group in groups)
-    wire, machine = wire_seconds(), machine_seconds()
+    wire, machine, stolen = wire_seconds(), machine_seconds(), stolen_seconds()
     with open(log, "wb") as out:
         if trace:
             trace.start()
@@ -230,6 +246,7 @@ def spend(argv, groups, wire_seconds, limit, log, trace=None):
             timer.cancel()
         run.seconds = time.monotonic() - begin
     run.machine, run.wire = machine_seconds() - machine, wire_seconds() - wire
+    run.steal = stolen_seconds() - stolen
     run.cpu = sum(group.seconds() for group in groups) - cpu
     if trace:
         trace.finish()

@@ -9,8 +9,9 @@ import statistics
 from bench import floor, inside, sharing, streams, volumes
 from bench.rows import MSS, good_rows, rounds
 
-USUAL = 3  # rounds: with fewer, a line says so
+USUAL = 3  # rounds: with fewer, a line does not hold yet
 HOLDS, FAILS, PART, NOT = "holds", "**does not**", "in part", "not measured"
+FEW = "holds, too few rounds"
 
 
 class Line:
@@ -28,17 +29,24 @@ class Line:
             return FAILS
         return HOLDS if len(known) == len(self.figures) else PART
 
+    def least_rounds(self, entries):
+        found = [entry for name in self.shown_by for one, entry in entries.items() if one == name or one.startswith(f"{name}-")]
+        return min((rounds(entry) for entry in found if entry["runs"]), default=USUAL)
+
+    def verdict_of(self, entries):
+        """The verdict, which fewer rounds than usual do not show."""
+        return FEW if self.verdict == HOLDS and self.least_rounds(entries) < USUAL else self.verdict
+
     def sources(self, entries):
         """The scenarios, and how often they were measured if that is less than usual."""
-        found = [entry for name in self.shown_by for one, entry in entries.items() if one == name or one.startswith(f"{name}-")]
-        least = min((rounds(entry) for entry in found if entry["runs"]), default=USUAL)
+        least = self.least_rounds(entries)
         few = f" ({least} round{'s' if least > 1 else ''})" if least < USUAL else ""
         return ", ".join(self.shown_by) + few
 
     def cells(self, entries):
         shown = ", ".join(f"{label} {value if value is not None else '?'}{'' if value is None or holds else ' (!)'}".strip()
                           for label, value, holds in self.figures)
-        return f"| {self.name} | {self.must} | {shown} | {self.verdict} | {self.sources(entries)} |"
+        return f"| {self.name} | {self.must} | {shown} | {self.verdict_of(entries)} | {self.sources(entries)} |"
 
 
 def payload(entry):
@@ -277,8 +285,9 @@ def lines(entries):
 
 def section(entries):
     found = lines(entries)
-    words = {HOLDS: "hold", FAILS: "do not", PART: "as far as measured", NOT: "not measured"}
-    count = {word: sum(line.verdict == verdict for line in found) for verdict, word in words.items()}
+    words = {HOLDS: "hold", FEW: "hold in fewer than three rounds", FAILS: "do not", PART: "as far as measured",
+             NOT: "not measured"}
+    count = {word: sum(line.verdict_of(entries) == verdict for line in found) for verdict, word in words.items()}
     said = ", ".join(f"{number} {word}" for word, number in count.items() if number)
     return ["## What must hold", "", "TLS 1.3 and digests on, durable at the end, by the results below: medians, the scenario "
             "in the last column has the peers of the same run. P is the payload limit of the path (rate x 1448/1514), "

@@ -4,7 +4,7 @@ import os
 
 from bench import floor, inside, matrix, must, sharing, streams, svg, volumes
 from bench.machine import REPOSITORY
-from bench.rows import FLOORS, good_rows, is_ours, is_peer, rounds, rows
+from bench.rows import FLOORS, conditions, good_rows, is_ours, is_peer, rounds, rows
 from bench.scenarios import every
 
 PAGE = os.path.join(REPOSITORY, "docs", "benchmarks.md")
@@ -17,6 +17,8 @@ SECTIONS = {"matrix": matrix.section, "sharing": sharing.section, "limit": shari
             "lengths": inside.lengths_section, "local": inside.local_section, "small": inside.small_section,
             "listing": volumes.listing_section, "bulk": volumes.bulk_section, "joining": volumes.joining_section}
 SAMPLED = "steady MB/s"
+# From this share of a core's time on, something was busy all the time.
+FULL = 0.95
 
 
 def in_order(entries):
@@ -49,8 +51,17 @@ def heading(entry):
     how_often = f"{number} round{'s' if number > 1 else ''}, " if number else ""
     scale = f", scale {entry['scale']:g}" if entry["scale"] != 1 else ""
     lines = [f"### {entry['id']}{title}", "", f"{entry['path']}{kernel}{what}; {how_often}{entry['date']}, "
-             f"commit {entry['commit']}{scale}."]
+             f"commit {entry['commit']}{scale}. {circumstance(entry)}".rstrip()]
     return lines + checks(entry)
+
+
+def circumstance(entry):
+    """Where this scenario ran, and what else the machine did meanwhile."""
+    found = conditions(entry)
+    if not found:
+        return ""
+    low, high, stolen = found
+    return f"{entry['machine']['processor']}; load before a run {low:.1f} to {high:.1f}, steal at most {stolen:.1%}."
 
 
 def checks(entry):
@@ -74,10 +85,10 @@ def table(entry):
     many, sampled = entry["files"] > 1, any(row.steady for row in good)
     unit, more = "files/s" if many else "Gbit/s", f" {SAMPLED} | of limit |" if sampled else ""
     lines = ["", f"| program | median s | min | max | MB/s | {unit} | of best peer | of limit | CPU s/GB, both ends "
-             f"| machine less wire | + sync s | durable by |{more}",
-             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|" + ("--:|--:|" if sampled else "")]
+             f"| machine less wire | wire | bytes per packet | packets per GB | + sync s | durable by |{more}",
+             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|" + ("--:|--:|" if sampled else "")]
     lines += [line(row, entry, best, many) + (steady(row, entry) if sampled else "") for row in good]
-    return lines + [""] + memory(good, entry) + resent(good, entry) + floor_of(good, entry)
+    return lines + [""] + full(good, entry) + memory(good, entry) + resent(good, entry) + floor_of(good, entry)
 
 
 def line(row, entry, best, many):
@@ -87,8 +98,24 @@ def line(row, entry, best, many):
     of_limit = f"{row.rate / entry['limit']:.2f}" if entry["limit"] and not row.name.startswith("LOCAL") else ""
     name = f"**{row.name}**" if is_ours(row.name) else row.name
     return (f"| {name} | {row.median():.2f} | {low:.2f} | {high:.2f} | {row.rate / 1e6:,.1f} | {second} | {of_best} "
-            f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {row.machine_per_gb:.2f} "
+            f"| {of_limit} | {row.per_gb(lambda run: run['cpu']):.2f} | {row.machine_per_gb:.2f} | {row.wire_per_gb:.2f} "
+            f"| {packets(row)} "
             f"| {row.median(lambda run: run['sync_seconds']):.2f} | {row.durable} |")
+
+
+def packets(row):
+    return "{:,.0f} | {:,.0f}".format(*row.handed) if row.handed else " |"
+
+
+def full(good, entry):
+    """Whose rate says more of the machine than of the program: the emulator had a core for itself, or no core was free."""
+    if not entry["rate"]:
+        return []
+    cores = entry["machine"].get("cores") or 1
+    wire = [row.name for row in good if row.wire_share > FULL]
+    cpu = [row.name for row in good if row.machine_share > FULL * cores and row.name not in wire]
+    lines = [f"- the emulator, which has one thread, was busy all the time and the limit of: {', '.join(wire)}"] if wire else []
+    return lines + ([f"- all cores were busy all the time, and the limit of: {', '.join(cpu)}"] if cpu else [])
 
 
 def steady(row, entry):
@@ -182,7 +209,9 @@ def circumstances(entries):
         "- CPU is user + system of all processes of both ends, servers included. `machine less wire` is the whole machine's "
         "busy time per GB without the emulator's process, until the copy is on stable storage (with the work of the sync "
         "after it where `durable by` has `no`). The kernel's receive work runs partly in the emulator's time, for all "
-        "programs alike. `+ sync s` is what a sync after the command takes.",
+        "programs alike. `wire` is the emulator's own time per GB. `+ sync s` is what a sync after the command takes.",
+        "- `bytes per packet` is what the sender's kernel hands to the device at once, many segments of TCP where a stream is fast; "
+        "`packets per GB` counts such packets.",
         "- Steady rate: over the middle 60 % of the bytes, from the receiver's counters every 0.1 s, headers and resent bytes "
         "taken off in equal shares.",
         "- renkei-pops and renkei-pops-2nd have two PoPs that are started anew before each copy, so that nothing is kept from "

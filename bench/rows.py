@@ -61,6 +61,30 @@ class Row:
         return self.per_gb(busy)
 
     @property
+    def wire_per_gb(self):
+        """Busy seconds of the emulator."""
+        return self.per_gb(lambda run: run["wire"])
+
+    @property
+    def wire_share(self):
+        """Cores that the emulator had on average."""
+        return self.median(lambda run: run["wire"] / run["seconds"])
+
+    @property
+    def machine_share(self):
+        """Cores that were busy on average, the emulator's too."""
+        return self.median(lambda run: run["machine"] / run["seconds"])
+
+    @property
+    def handed(self):
+        """Bytes of a packet handed to the device, and such packets per GB of the file; None if not counted."""
+        found = [run["handed"] for run in self.good if run.get("handed", {}).get("packets")]
+        if not found:
+            return None
+        size = statistics.median(one["bytes"] / one["packets"] for one in found)
+        return size, statistics.median(one["packets"] for one in found) / (self.size / 1e9)
+
+    @property
     def steady(self):
         """Bytes per second over the middle 60 %, or None."""
         found = [run["steady"] for run in self.good if "steady" in run]
@@ -89,6 +113,16 @@ def rows(entry):
 
 def good_rows(entry):
     return {row.name: row for row in rows(entry) if row.good} if entry else {}
+
+
+def conditions(entry):
+    """Load before the runs, lowest and highest, and the largest share of all cores that others had; None if not noted."""
+    runs = [run for run in entry["runs"] if "load" in run and "steal" in run and run.get("seconds")]
+    if not runs:
+        return None
+    loads = [run["load"] for run in runs]
+    stolen = max(run["steal"] / run["seconds"] for run in runs) / (entry["machine"].get("cores") or 1)
+    return min(loads), max(loads), stolen
 
 
 def rounds(entry):

@@ -165,7 +165,7 @@ def result():
 class Report(unittest.TestCase):
     def test_ratios_failures_and_absences_are_shown(self):
         page = "\n".join(report.tables(result()))
-        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.05 | 0.50 | 2.00 | 2.00 | 0.50 |", page)
+        self.assertIn("| **renkei** | 10.00 | 8.00 | 40.00 | 100.0 | 0.80 | 2.05 | 0.50 | 2.00 | 2.00 | 1.00 |  | | 0.50 |", page)
         # What is not on stable storage at its end pays for the sync after it, in time and in work.
         self.assertIn("| slow | 20.00 | 20.00 | 20.00 | 50.0 | 0.40 | 1.00 | 0.25 | 2.00 | 2.25 |", page)
         self.assertIn("| b-10-file | 100.0 | 0.50 | slow | 48.8 | **2.05** |", page)
@@ -184,6 +184,19 @@ class Report(unittest.TestCase):
         self.assertIn("| always | 180.0 | 0.90 |", page)
         self.assertIn("renkei 50 MB (1.1)", page)
         self.assertIn("renkei 1.00% (3 + 4)", page)
+
+    def test_packets_circumstances_and_what_was_the_limit_are_shown(self):
+        more = {"handed": {"bytes": 1_040_000_000, "packets": 40_000}, "load": 0.5, "steal": 0.2}
+        found = entry(runs=[run("renkei", 10.0, **more), run("RAW", 10.0, **{**more, "load": 1.5})])
+        found["runs"][1].update(wire=9.9, machine=12.0)
+        found["machine"]["processor"] = "Z80"
+        page = "\n".join(report.section(found))
+        self.assertIn("| 1.00 | 26,000 | 40,000 |", page)
+        self.assertIn("Z80; load before a run 0.5 to 1.5, steal at most 1.0%.", page)
+        self.assertIn("the emulator, which has one thread, was busy all the time and the limit of: RAW", page)
+        self.assertNotIn("all cores", page)
+        found["runs"][0]["machine"] = 19.5
+        self.assertIn("all cores were busy all the time, and the limit of: renkei", "\n".join(report.section(found)))
 
     def test_a_matrix_has_the_papers_figures_beside(self):
         found = {"rtt_ms": {"kek tkb": 0.8}, "mbytes_per_s": {"nagoya tkb": 4.9}}
@@ -247,9 +260,9 @@ class Must(unittest.TestCase):
     def test_few_rounds_are_told(self):
         found = {"ramp": entry("ramp", runs=[run("renkei", 5.0)])}
         line = next(line for line in must.lines(found) if line.name == "ramp, cold")
-        self.assertIn("| ramp (1 round) |", line.cells(found))
+        self.assertIn(f"| {must.FEW} | ramp (1 round) |", line.cells(found))
         found["ramp"]["runs"] += [{**run("renkei", 5.0), "round": turn} for turn in (1, 2)]
-        self.assertIn("| ramp |", line.cells(found))
+        self.assertIn(f"| {must.HOLDS} | ramp |", line.cells(found))
 
     def test_some_of_several_figures_are_not_all(self):
         found = {name: entry(name, runs=[run("renkei", 9.0, steady=1.91e8)]) for name in ("steady-1g-10", "steady-1g-100")}
@@ -375,6 +388,11 @@ class Counters(unittest.TestCase):
         self.assertEqual(found, {"rate": 100, "ours": 8000, "window": 8})
         with self.assertRaises(measure.Fail):
             sharing.shares(points, 17513, 5.0, 280, [(1, True)] * 3 + [(2, False)] * 17, 20)
+
+
+class Machine(unittest.TestCase):
+    def test_memory_is_written_to_and_given_back(self):
+        machine.warm(0.001)
 
 
 @unittest.skipIf(os.geteuid(), "control groups need root")
