@@ -30,6 +30,8 @@ struct Replaced {
     version: u64,
     /// How many are at it.
     writers: usize,
+    /// Whether the plain file is the new one.
+    done: bool,
 }
 
 impl Replacing {
@@ -40,14 +42,16 @@ impl Replacing {
     /// Somebody begins to replace a version.
     pub(super) fn begin(&self, path: RelPath, version: u64) {
         let mut all = self.all();
-        let replaced = all.entry(path).or_insert(Replaced { version, writers: 0 });
-        *replaced = Replaced { version, writers: replaced.writers + 1 };
+        let replaced = all.entry(path).or_insert(Replaced { version, writers: 0, done: false });
+        let done = replaced.done && replaced.version == version;
+        *replaced = Replaced { version, writers: replaced.writers + 1, done };
     }
 
-    /// The plain file is replaced, and noted.
-    pub(super) fn end(&self, path: &RelPath) {
+    /// The plain file is replaced, if it is `done`, and noted.
+    pub(super) fn end(&self, path: &RelPath, done: bool) {
         if let Some(replaced) = self.all().get_mut(path) {
             replaced.writers = replaced.writers.saturating_sub(1);
+            replaced.done |= done;
         }
     }
 
@@ -57,6 +61,11 @@ impl Replacing {
         if all.get(path).is_some_and(|replaced| replaced.writers == 0) {
             all.remove(path);
         }
+    }
+
+    /// The version that the plain file of a name has replaced, and the catalogue does not know it yet.
+    pub(super) fn replaced(&self, path: &RelPath) -> Option<u64> {
+        self.all().get(path).filter(|replaced| replaced.done).map(|replaced| replaced.version)
     }
 
     /// The version that somebody replaces under a name.
@@ -76,8 +85,9 @@ mod tests {
         // The keeper came to the name before it was changed.
         replacing.settle(&path);
         assert_eq!(replacing.version(&path), Some(7));
-        replacing.end(&path);
-        assert_eq!(replacing.version(&path), Some(7));
+        assert_eq!(replacing.replaced(&path), None);
+        replacing.end(&path, true);
+        assert_eq!((replacing.version(&path), replacing.replaced(&path)), (Some(7), Some(7)));
         replacing.settle(&path);
         assert_eq!(replacing.version(&path), None);
     }

@@ -94,7 +94,10 @@ pub(super) enum Job {
 #[derive(Clone, Copy)]
 enum Moment {
     Before,
-    After,
+    After {
+        /// Whether what was away is replaced.
+        done: bool,
+    },
 }
 
 /// What somebody waits for.
@@ -110,9 +113,15 @@ pub(super) struct Touch<'n> {
     paths: Vec<RelPath>,
     replaces: Option<(RelPath, u64)>,
     left: Vec<(RelPath, Option<Seen>)>,
+    done: bool,
 }
 
 impl Touch<'_> {
+    /// Notes that the plain file has replaced what was away.
+    pub(super) fn done(&mut self) {
+        self.done = true;
+    }
+
     /// Notes how a name is after the change.
     pub(super) fn leave(&mut self, path: RelPath, left: Option<Seen>) {
         self.left.push((path, left));
@@ -122,7 +131,8 @@ impl Touch<'_> {
 impl Drop for Touch<'_> {
     fn drop(&mut self) {
         let (left, replaced) = (std::mem::take(&mut self.left), self.replaces.take());
-        self.notes.add(std::mem::take(&mut self.paths), replaced, left, Moment::After);
+        let after = Moment::After { done: self.done };
+        self.notes.add(std::mem::take(&mut self.paths), replaced, left, after);
     }
 }
 
@@ -144,7 +154,7 @@ impl Notes {
     /// The same of names of which one is of something that is away; tells which version of it is replaced.
     pub(super) fn touch_away(&self, paths: Vec<RelPath>, replaces: Option<(RelPath, u64)>) -> Touch<'_> {
         self.add(paths.clone(), replaces.clone(), Vec::new(), Moment::Before);
-        Touch { notes: self, paths, replaces, left: Vec::new() }
+        Touch { notes: self, paths, replaces, left: Vec::new(), done: false }
     }
 
     fn add(
@@ -158,7 +168,7 @@ impl Notes {
         let was_empty = state.is_empty();
         match (&replaces, moment) {
             (Some((path, version)), Moment::Before) => self.replacing.begin(path.clone(), *version),
-            (Some((path, _)), Moment::After) => self.replacing.end(path),
+            (Some((path, _)), Moment::After { done }) => self.replacing.end(path, done),
             (None, _) => {}
         }
         for path in &paths {

@@ -256,6 +256,7 @@ impl VolumeDir {
         work: impl FnOnce(&dyn Dir) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let peer = self.peer("rename", to_dir)?;
+        self.settle_replaced(from)?;
         let (old, new) = (self.noted(from), peer.noted(to));
         if !is_temp_name(from)
             && let Some(away) = self.away(from)?
@@ -293,6 +294,11 @@ impl VolumeDir {
             work(&*peer.inner)
         });
         leave(&mut touch, &[(self, from), (peer, to)]);
+        if done.is_ok() {
+            touch.done();
+        }
+        // Before anybody is told.
+        drop(touch);
         // Also if it failed: some of it may be done.
         self.call_back(&[(self, from), (peer, to)]);
         done?;
@@ -408,6 +414,7 @@ impl Dir for VolumeDir {
 
     fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         let peer = self.peer("link", to_dir)?;
+        self.settle_replaced(name)?;
         peer.check_free(to)?;
         if let Some(away) = self.away(name)? {
             peer.check_writable(to)?;
@@ -420,6 +427,7 @@ impl Dir for VolumeDir {
     }
 
     fn remove_file(&self, name: &[u8]) -> Result<(), Error> {
+        self.settle_replaced(name)?;
         if let Some(away) = self.away(name)? {
             self.check_writable(name)?;
             return self.change_away(Change::Remove {
@@ -440,6 +448,7 @@ impl Dir for VolumeDir {
     }
 
     fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
+        self.settle_replaced(name)?;
         if let Some(away) = self.away(name)? {
             self.check_writable(name)?;
             let Attributes { owner, group, .. } = away.node.attributes;

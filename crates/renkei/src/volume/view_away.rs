@@ -79,18 +79,35 @@ impl VolumeDir {
         Ok(found.map(|node| *self.node.get_or_init(|| node)))
     }
 
-    /// The file of that name, if it is away.
+    /// The file of that name, if it is away. One that was replaced a moment ago is here, though the catalogue does not know it yet.
     pub(super) fn away(&self, name: &[u8]) -> Result<Option<AwayFile>, Error> {
         if is_temp_name(name) {
             return Ok(None);
         }
         let Some(dir) = self.node_with_away()? else { return Ok(None) };
+        // Asked before the catalogue, which may learn it meanwhile.
+        let replaced = self.replaced(name)?;
         let at = Spot { dir, name: Name(name.to_vec()) };
         let Some((id, node)) = self.volume.tree.child(&at)? else { return Ok(None) };
         let Some(content) = away_content(&self.volume.tree, id, &node)?.cloned() else { return Ok(None) };
+        if replaced == Some(content.version) {
+            return Ok(None);
+        }
         let stamp = stamp(id, &content, node.attributes.mtime);
         let is_wrong = is_spoiled(&self.volume.tree, id, &node)?;
         Ok(Some(AwayFile { at, id, node, content, stamp, is_wrong }))
+    }
+
+    fn replaced(&self, name: &[u8]) -> Result<Option<u64>, Error> {
+        Ok(self.volume.shared.notes.replacing().replaced(&self.real.child(name)?))
+    }
+
+    /// Returns when the catalogue knows of a name that what was away is replaced: what comes next is done to one or the other.
+    pub(super) fn settle_replaced(&self, name: &[u8]) -> Result<(), Error> {
+        if is_temp_name(name) || !self.volume.shared.away.is_any() || self.replaced(name)?.is_none() {
+            return Ok(());
+        }
+        self.volume.flush()
     }
 
     /// A name here in the catalogue.

@@ -49,6 +49,9 @@ impl VolumeDir {
             let mut touch = shared.notes.touch_away(paths, path.clone().zip(away));
             let renamed = self.inner.rename(from, &*to_dir.inner, to);
             leave(&mut touch, &[(to_dir, to)]);
+            if renamed.is_ok() {
+                touch.done();
+            }
             renamed.map(|()| true)
         });
         // Also if it failed: some of it may be done.

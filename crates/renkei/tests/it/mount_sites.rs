@@ -176,6 +176,8 @@ struct Turns {
     write: fn(&File, usize),
     /// What the file has after so many rounds.
     state: fn(usize) -> Vec<u8>,
+    /// Whether another file takes its name instead, as editors do it.
+    renames: bool,
 }
 
 const FILE: &str = "turns";
@@ -240,9 +242,18 @@ impl Turns {
         let path = sites.path(side, FILE);
         self.await_round(&path, round - 1, so_far);
         sites.tick();
-        let file = open(&path);
-        (self.write)(&file, round);
-        close(file).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        if self.renames {
+            let new = path.with_extension(side.to_string());
+            let file = File::create(&new).unwrap();
+            file.write_all_at(&(self.state)(round), 0).unwrap();
+            close(file).unwrap();
+            fs::rename(&new, &path).unwrap();
+        } else {
+            let file = open(&path);
+            (self.write)(&file, round);
+            close(file).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        assert!(fs::read(&path).unwrap() == (self.state)(round), "round {round} is not seen by its writer");
         so_far.closed.store(round, Ordering::Release);
     }
 
@@ -289,17 +300,22 @@ impl Drop for Failing<'_> {
 
 #[test]
 fn two_sites_that_overwrite_in_turns_lose_nothing() {
-    Turns { rounds: 60, write: overwrite, state: overwritten }.run();
+    Turns { rounds: 60, write: overwrite, state: overwritten, renames: false }.run();
+}
+
+#[test]
+fn two_sites_that_rename_over_in_turns_lose_nothing() {
+    Turns { rounds: 60, write: overwrite, state: overwritten, renames: true }.run();
 }
 
 #[test]
 fn two_sites_that_append_in_turns_lose_nothing() {
-    Turns { rounds: 40, write: append, state: appended }.run();
+    Turns { rounds: 40, write: append, state: appended, renames: false }.run();
 }
 
 #[test]
 fn versions_of_equal_length_and_time_are_told_apart() {
-    Turns { rounds: 30, write: overwrite_unseen, state: overwritten }.run();
+    Turns { rounds: 30, write: overwrite_unseen, state: overwritten, renames: false }.run();
 }
 
 /// A program that has a file open, has written it and waits. A process of its own: each that this one starts for another test closes
