@@ -2,6 +2,7 @@
 
 use super::output::Report;
 use super::quantity::span;
+use super::remedy::remedy;
 use crate::site::conditions::{Condition, Severity};
 use renkei_core::error::Error;
 use serde::Serialize;
@@ -68,7 +69,7 @@ impl Checks {
 
     /// Notes what kept a check from succeeding.
     pub(super) fn error(&mut self, what: &str, error: &Error) {
-        self.fail(what, error.to_string(), error.code.row().remedy);
+        self.fail(what, error.to_string(), remedy(error));
         if let Some(check) = self.checks.last_mut() {
             check.code = Some(error.code.to_string());
             check.status = error.kind().exit_status();

@@ -59,6 +59,13 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
             keep_revocations(&home, &session);
             check_session(&mut session, checks);
         }
+        None if dialler.is_none() => {
+            checks.warn(
+                "session",
+                "not tried, for nobody is logged in here",
+                "`renkei login`, then the same again",
+            );
+        }
         None => checks.fail("session", format!("{site} cannot be worked with"), "correct what failed above"),
     }
     Ok(())

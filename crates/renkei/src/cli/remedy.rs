@@ -108,6 +108,10 @@ impl Reader {
         use Code::*;
         match error.code {
             PermissionDenied => self.denied(error),
+            PeerDown if error.op == "ask" => Some(
+                "look at what the PoP does (`journalctl -u renkei`, `ps -o pid,stat,wchan,cmd -C renkei`) and start it again"
+                    .into(),
+            ),
             PeerDown | PortClosed | SiteUnreachable | NameUnresolved | NoLine => self.unreached(error),
             NotMapped => self.not_mapped(error),
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
@@ -141,6 +145,7 @@ impl Reader {
             NotEmpty => not_empty(error),
             ReplicaWrong => repaired(error),
             PopNotRunning => Some(self.not_running()),
+            StorageUnknown => self.unknown_storage(error),
             // That of a PoP, which no login mends.
             CertificateExpired if !error.subject.contains('@') => None,
             CertificateExpired | NotLoggedIn if error.op == "read credential" => self.log_in(),
@@ -258,13 +263,31 @@ impl Reader {
         let (site, path) = error.subject.split_once([':', '/']).unwrap_or((&error.subject, ""));
         let name = site.rsplit('@').next().unwrap_or(site);
         let known = self.known.iter().any(|known| known == name);
-        let path = if path.is_empty() { "STORAGE/PATH" } else { path.trim_start_matches('/') };
+        let path =
+            Some(path.trim_start_matches('/')).filter(|path| !path.is_empty()).unwrap_or("STORAGE/PATH");
         known.then(|| {
             format!(
                 "did you mean {}? A place at a site is written SITE:/STORAGE/PATH",
                 quoted(&format!("{name}:/{path}"))
             )
         })
+    }
+
+    /// Of the reader's own PoP, or of another site.
+    fn unknown_storage(&self, error: &Error) -> Option<String> {
+        let is_own =
+            self.administers.is_some() && (error.side == "client" || self.is_administrator(&error.side));
+        if !is_own {
+            return self
+                .knows(&error.side)
+                .then(|| format!("`renkei ls {}:/` lists the storages you may use", error.side));
+        }
+        let names = self.roots.iter().map(|(name, _)| name.as_str());
+        let meant =
+            nearest(&error.subject, names).map(|name| format!("did you mean {name}? ")).unwrap_or_default();
+        Some(format!(
+            "{meant}`renkei storage list` lists the storages of this PoP; `renkei storage add NAME PATH` adds one"
+        ))
     }
 
     fn unknown_site(&self, name: &str) -> Option<String> {
@@ -425,6 +448,14 @@ mod tests {
         assert!(told.starts_with("as root: `setfacl -m u:al:rwx '/lustre/my data/run'`"), "{told}");
         let here = Error { side: "client".into(), cause: "al may not read it".into(), ..denied };
         assert!(reader().remedy(&here).unwrap().ends_with("`setfacl -m u:al:rX /data/run`"));
+    }
+
+    #[test]
+    fn a_storage_that_is_not_there_is_looked_for_where_it_should_be() {
+        let unknown = error(Code::StorageUnknown, "dat", "");
+        assert_eq!(reader().remedy(&unknown).unwrap(), "`renkei ls kek:/` lists the storages you may use");
+        let told = administrator().remedy(&unknown).unwrap();
+        assert!(told.starts_with("did you mean data? `renkei storage list`"), "{told}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `renkei storage`: the named roots of a PoP.
 
 use super::Context;
+use super::confirm::confirm;
 use super::output::Report;
 use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
 use crate::home::{Home, file_error};
@@ -68,6 +69,9 @@ enum Action {
     Remove {
         /// Name of the storage
         name: String,
+        /// Do it without asking, also if volumes are in it
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -109,8 +113,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Accept { name, require_mount } => accept(name, *require_mount, context),
         Action::List => list(context),
-        Action::Remove { name } => {
+        Action::Remove { name, yes } => {
             let home = context.home()?;
+            confirm(*yes, "remove storage", name, &volumes_in(&home, name)?)?;
             let path = Config::load(&home)?.storage.remove(name).map(|storage| storage.path);
             remove_storage(&home, name)?;
             storage_identity::forget(&home, name)?;
@@ -123,6 +128,18 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             changed("removed", name, context)
         }
     }
+}
+
+/// What speaks against removing a storage: the volumes that are in it.
+fn volumes_in(home: &Home, storage: &str) -> Result<Vec<String>, Error> {
+    let volumes = facts::load(home)?;
+    let inside = volumes.iter().filter(|(_, facts)| facts.storage == storage);
+    let told = |(name, _): (&String, &facts::Facts)| {
+        format!(
+            "the volume {name} is in it, and cannot be used until a storage of this name is back; its files stay"
+        )
+    };
+    Ok(inside.map(told).collect())
 }
 
 /// Waits until the PoP, if it runs, has closed all below a directory, so that it can be unmounted; what is still open.

@@ -33,6 +33,8 @@ pub const LINE_LIMIT: usize = 64 * 1024;
 const REPLY_LIMIT: usize = 32 * 1024 * 1024;
 /// How long one request may take to arrive, and its reply to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// After so long somebody who waits wants to know for what.
+const TELL_AFTER: Duration = Duration::from_secs(3);
 /// How often the accepting thread looks whether it should stop.
 const STOP_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// Connections open at a time, of all accounts and of one.
@@ -303,12 +305,49 @@ fn read_line(stream: &mut UnixStream, limit: usize, patience: Option<Duration>) 
     String::from_utf8(line).map_err(|error| fail(Code::ProtocolViolation, &error))
 }
 
-/// Asks the PoP behind the socket at `path`.
+/// Asks the PoP behind the socket at `path`. An answer may take long; a PoP that answers nothing at all is told on standard
+/// error after [`TELL_AFTER`].
+///
+/// # Errors
+/// That nobody answers, or what the PoP says.
 pub fn request(path: &Path, request: &Value) -> Result<Value, Error> {
     let mut stream = connect(path).map_err(|error| not_running(path, &error))?;
     let lost = |error: io::Error| Error::new(Code::ConnectionLost, "ask", path.display(), error);
     writeln!(stream, "{request}").map_err(lost)?;
+    let mut told = false;
+    while !is_readable(&stream, TELL_AFTER).map_err(lost)? {
+        if !std::mem::replace(&mut told, true) {
+            let most = TELL_AFTER + PATIENCE;
+            eprintln!(
+                "renkei: the PoP does not answer yet; waiting {} s at most if it stays so",
+                most.as_secs()
+            );
+        }
+        if !is_alive(path).map_err(lost)? {
+            let cause = "it takes connections, but answers nothing: the PoP hangs or is stopped";
+            return Err(Error::new(Code::PeerDown, "ask", path.display(), cause));
+        }
+    }
     parse_reply(&read_line(&mut stream, REPLY_LIMIT, None)?)
+}
+
+/// Whether the PoP answers anything: what it does not know is refused at once.
+fn is_alive(path: &Path) -> io::Result<bool> {
+    let mut stream = connect(path)?;
+    writeln!(stream, "{{\"op\": \"alive\"}}")?;
+    is_readable(&stream, PATIENCE)
+}
+
+fn is_readable(stream: &UnixStream, within: Duration) -> io::Result<bool> {
+    let end = Instant::now() + within;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
 }
 
 /// Parses a reply line.
@@ -339,6 +378,18 @@ fn not_running(path: &Path, error: &io::Error) -> Error {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn one_that_answers_nothing_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        // Connections are taken by the kernel, and nobody reads.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let begin = Instant::now();
+        let error = request(&path, &json!({"op": "status"})).unwrap_err();
+        assert!(error.code == Code::PeerDown && error.cause.contains("hangs or is stopped"), "{error}");
+        assert!(begin.elapsed() >= TELL_AFTER + PATIENCE);
+    }
 
     fn echo(peer: Peer, request: &Value) -> Result<Value, Error> {
         match request["op"].as_str() {

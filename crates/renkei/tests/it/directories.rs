@@ -230,7 +230,7 @@ fn a_storage_that_is_removed_can_be_unmounted() {
     let own = kek.ok(&["cat", "kek:/disk/sub/f"]);
     assert_eq!(own, "f");
     assert!(!Command::new("umount").arg(&point).status().unwrap().success(), "it is in use");
-    kek.ok(&["storage", "remove", "disk"]);
+    kek.ok(&["storage", "remove", "disk", "--yes"]);
     let unmounted = Command::new("umount").arg(&point).output().unwrap();
     assert!(unmounted.status.success(), "{unmounted:?}\n{}", kek.logged());
     std::mem::forget(mounted);

@@ -172,6 +172,37 @@ fn first_word(site: &Site, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn a_pop_that_hangs_is_told_to_its_administrator() {
+    let federation = Federation::two();
+    let kek = &federation.kek;
+    let pid = rustix::process::Pid::from_raw(kek.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let line = first_word(kek, &["status"]);
+    let (status, told) = kek.json(&["transfers", "--all"]);
+    let (_, doctor) = kek.json(&["doctor"]);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(line.starts_with("renkei: the PoP does not answer yet"), "{line}");
+    assert!(status == 8 && told["error"]["code"] == "RK-NET-1", "{told}");
+    let checks = doctor["checks"].as_array().unwrap();
+    assert!(checks.iter().any(|check| check["code"] == "RK-NET-1"), "{doctor}");
+    // One that is only busy is waited for.
+    kek.ok(&["status"]);
+}
+
+#[test]
+fn a_storage_of_a_volume_is_not_removed_by_mistake() {
+    let federation = Federation::two();
+    let kek = &federation.kek;
+    kek.ok(&["volume", "create", "genome", "--storage", "data", "--path", "genome"]);
+    let (status, told) = kek.json(&["storage", "remove", "data"]);
+    let error = &told["error"];
+    assert!(status != 0 && error["code"] == "RK-CONF-11", "{told}");
+    assert!(error["cause"].as_str().unwrap().contains("the volume genome is in it"), "{told}");
+    assert!(kek.ok(&["storage", "list"]).contains("data "));
+    kek.ok(&["storage", "remove", "data", "--yes"]);
+}
+
+#[test]
 fn a_host_that_is_silent_is_told_while_it_is_tried() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
