@@ -20,7 +20,7 @@
 //! 14/5), done for the sum and with the delay as a second signal: the inter-packet gap of Data Reservoir, set from what
 //! was measured.
 
-use super::controller::Sample;
+use super::controller::{Sample, is_far};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -83,6 +83,15 @@ const LOW: f64 = 0.7;
 const ROOM: f64 = 0.5;
 /// Ends of rounds after which it is known what came of it.
 const PUSH_ROUNDS: u32 = 2;
+/// Less than this share of what came without pace, over a cycle, is a doubt whether pacing pays; and what must come
+/// without it, of what came with it, to show that it does not.
+const DOUBT: (f64, f64) = (0.9, 1.05);
+/// The share that is lost with pace from which on there is such a doubt at all.
+const LOSSY: f64 = 0.01;
+/// So many cycles in a row that leave one.
+const DOUBTS: u32 = 3;
+/// Cycles without pace where it does not pay.
+const SPARED_CYCLES: u32 = 8;
 /// Gain where the path overflowed lately without a queue that would have told.
 const BELOW: f64 = 0.99;
 /// The larger step there.
@@ -121,6 +130,64 @@ pub struct Capacity {
     /// Whether the path was taken for full before.
     opens_again: bool,
     full: Option<Full>,
+    /// Only where the streams' own control bears loss: else to end the pace is to overflow.
+    worth: Option<Worth>,
+}
+
+/// Whether pacing pays: what comes through with it, beside what came without it.
+#[derive(Debug, Default)]
+struct Worth {
+    /// When the present cycle began, what had been done then, and whether nobody paced in it.
+    since: Option<(Duration, Sample)>,
+    is_free: bool,
+    /// Bytes per second of the last cycle with pace, and the best without it.
+    paced: f64,
+    free: f64,
+    /// Whether it was tried.
+    was_tried: bool,
+    /// Cycles in a row with pace that leave a doubt.
+    doubts: u32,
+    /// Until when nobody paces, to see whether more comes.
+    spared_until: Option<Duration>,
+}
+
+impl Worth {
+    /// Takes what was done until `now`, and whether somebody paces; true if that should end for a while.
+    fn on_sum(&mut self, now: Duration, sum: &Sample, is_paced: bool) -> bool {
+        let (since, before) = *self.since.get_or_insert((now, *sum));
+        let round = round(sum.min_rtt);
+        if self.is_free == is_paced {
+            (self.is_free, self.since) = (!is_paced, Some((now, *sum)));
+            return false;
+        }
+        if now < since + CYCLE * round {
+            return false;
+        }
+        self.since = Some((now, *sum));
+        let bytes = sum.delivered_bytes.saturating_sub(before.delivered_bytes) as f64;
+        let resent = sum.resent_bytes.saturating_sub(before.resent_bytes) as f64;
+        let rate = bytes / now.saturating_sub(since).as_secs_f64();
+        if is_paced {
+            self.paced = rate;
+            let doubts = resent > LOSSY * bytes && (!self.was_tried || rate < DOUBT.0 * self.free);
+            self.doubts = if doubts { self.doubts + 1 } else { 0 };
+            let ends = self.doubts >= DOUBTS;
+            self.spared_until = ends.then(|| now + (CYCLE + 1) * round);
+            return ends;
+        }
+        let in_trial = self.spared_until.is_some_and(|until| until <= now + 2 * round);
+        if in_trial && rate > DOUBT.1 * self.paced {
+            self.spared_until = Some(now + SPARED_CYCLES * CYCLE * round);
+        }
+        (self.free, self.doubts) = (rate, 0);
+        self.was_tried |= in_trial;
+        false
+    }
+
+    /// Whether nobody should pace now.
+    fn spares(&self, now: Duration) -> bool {
+        self.spared_until.is_some_and(|until| now < until)
+    }
 }
 
 /// What is kept once the path is full.
@@ -209,6 +276,16 @@ pub fn interval(min_rtt: Duration) -> Duration {
 }
 
 impl Capacity {
+    /// Of streams whose own control bears loss, or does not.
+    pub fn new(bears_loss: bool) -> Self {
+        Capacity { worth: bears_loss.then(Worth::default), ..Capacity::default() }
+    }
+
+    /// Whether the streams' own control bears loss.
+    pub fn bears_loss(&self) -> bool {
+        self.worth.is_some()
+    }
+
     /// Whether the path was found full, and the streams are paced since.
     pub fn is_full(&self) -> bool {
         self.full.is_some()
@@ -217,7 +294,8 @@ impl Capacity {
     /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
-        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, ..Capacity::default() }
+        let worth = self.worth.map(|worth| Worth { since: None, spared_until: None, ..worth });
+        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, worth, ..Capacity::default() }
     }
 
     /// Takes what all streams together did until `now`; gives the rate they may have from now on, or `None` to leave
@@ -231,6 +309,10 @@ impl Capacity {
         while self.past.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.past.pop_front();
         }
+        let is_paced = self.full.is_some();
+        if self.worth.as_mut().is_some_and(|worth| worth.on_sum(now, sum, is_paced)) {
+            self.free_again();
+        }
         match &mut self.full {
             Some(full) => {
                 let queue = shortest_queue(&self.past, now.saturating_sub(round(sum.min_rtt)), sum);
@@ -240,13 +322,18 @@ impl Capacity {
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
                 if total.is_none() {
-                    (self.full, self.stalled_since, self.queued_since) = (None, None, None);
-                    self.opens_again = true;
+                    self.free_again();
                 }
                 total
             }
+            None if self.worth.as_ref().is_some_and(|worth| worth.spares(now)) => None,
             None => self.open(now, sum),
         }
+    }
+
+    fn free_again(&mut self) {
+        (self.full, self.stalled_since, self.queued_since) = (None, None, None);
+        self.opens_again = true;
     }
 
     /// While the streams open.
@@ -282,7 +369,8 @@ impl Capacity {
         if bytes < QUIET_BYTES {
             self.noise = self.noise.max(queue.min(sum.min_rtt));
         }
-        if queue <= NOISE + self.noise {
+        // On a local path it is the hosts that are full.
+        if queue <= NOISE + self.noise || !is_far(sum.min_rtt) {
             self.queued_since = None;
             return false;
         }

@@ -7,6 +7,7 @@
 
 use super::busy::{Busy, SIGN_OF_LIFE};
 use super::capacity::{self, Capacity};
+use super::starved::Starved;
 use std::time::Duration;
 
 /// Below this round trip a path is local: two streams a core keep the processor busy while others wait for the disk.
@@ -25,8 +26,8 @@ const CAUGHT_UP: f64 = 0.8;
 /// Rates are judged over this time, or two round trips if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How often streams are looked at that nobody paces.
-const NEAR_INTERVAL: Duration = Duration::from_millis(200);
+/// How often streams on a local path are looked at.
+const NEAR_INTERVAL: Duration = Duration::from_millis(50);
 /// Pacing that differs by less is left as it is.
 const SAME: f64 = 0.01;
 
@@ -83,6 +84,7 @@ pub struct Controller {
     held: bool,
     pacing: Pacing,
     capacity: Capacity,
+    starved: Starved,
     interval: Duration,
     /// What each stream has of it.
     shared: Option<u64>,
@@ -90,14 +92,15 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// For so many streams.
-    pub fn new(streams: usize) -> Self {
+    /// For so many streams; `bears_loss` says whether their congestion control does not take loss for a full queue.
+    pub fn new(streams: usize, bears_loss: bool) -> Self {
         Controller {
             window_start: Duration::ZERO,
             base: vec![Sample::default(); streams],
             held: false,
             pacing: Pacing { rates: vec![None; streams] },
-            capacity: Capacity::default(),
+            capacity: Capacity::new(bears_loss),
+            starved: Starved::default(),
             interval: NEAR_INTERVAL,
             shared: None,
             busy: Busy::new(&vec![Sample::default(); streams]),
@@ -108,7 +111,8 @@ impl Controller {
     /// path stays.
     pub fn resume(self, samples: &[Sample]) -> Self {
         let (base, busy, interval) = (samples.to_vec(), Busy::new(samples), interval(&sum_of(samples)));
-        let fresh = Controller { base, busy, interval, ..Controller::new(samples.len()) };
+        let fresh =
+            Controller { base, busy, interval, ..Controller::new(samples.len(), self.capacity.bears_loss()) };
         if samples.len() != self.base.len() || !self.capacity.is_full() {
             return fresh;
         }
@@ -119,6 +123,11 @@ impl Controller {
     /// Whether the path was found full, and the streams are paced to it.
     pub fn is_full(&self) -> bool {
         self.capacity.is_full()
+    }
+
+    /// Whether BBR, if the streams have it, keeps them from filling the path, for its round trips vary too much.
+    pub fn is_starved(&self) -> bool {
+        self.starved.is_starved()
     }
 
     /// What the streams should do now.
@@ -156,14 +165,13 @@ impl Controller {
         self.judge(&rates)
     }
 
-    /// Paces all streams together at what a far path carries, once it is full.
+    /// Paces all streams together at what the path carries, once it is full.
     fn share_capacity(&mut self, now: Duration, samples: &[Sample]) -> bool {
         let sum = sum_of(samples);
         self.interval = interval(&sum);
-        if !is_far(sum.min_rtt) {
-            return false;
-        }
-        let total = self.capacity.on_sum(now, &sum);
+        self.starved.on_sum(now, &sum);
+        let seen = if self.is_starved() { Sample { rtt: sum.min_rtt, ..sum } } else { sum };
+        let total = self.capacity.on_sum(now, &seen);
         self.busy.on_samples(now, capacity::round(sum.min_rtt), samples);
         let share = total.map(|total| self.busy.share(total));
         let changed = differs(share, self.shared);
@@ -237,7 +245,7 @@ mod tests {
 
     /// A controller of so many streams on a path that was found full, for every stream lost a tenth of what it sent.
     fn on_full_path(streams: usize) -> Controller {
-        let mut controller = Controller::new(streams);
+        let mut controller = Controller::new(streams, false);
         let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
         let mut look = |step: u64| controller.on_samples(LOOK * step as u32, &vec![lossy(step); streams]);
         assert!((0..20).any(&mut look));
@@ -264,7 +272,7 @@ mod tests {
 
     #[test]
     fn fast_streams_are_held_until_the_slow_ones_caught_up() {
-        let mut controller = Controller::new(4);
+        let mut controller = Controller::new(4, false);
         let second = Duration::from_secs(1);
         assert!(!controller.on_samples(second / 2, &[sample(1); 4]), "too early to judge");
         let first = [sample(100_000), sample(1_000_000), sample(1_000_000), sample(4_000_000)];
@@ -277,7 +285,7 @@ mod tests {
 
     #[test]
     fn fast_streams_are_let_go_when_the_others_have_no_more_to_send() {
-        let mut controller = Controller::new(4);
+        let mut controller = Controller::new(4, false);
         let second = Duration::from_secs(1);
         let first = [sample(10_000), sample(10_000), sample(20_000), sample(4_000_000)];
         assert!(controller.on_samples(second, &first));
@@ -317,7 +325,7 @@ mod tests {
 
     #[test]
     fn even_streams_are_left_alone() {
-        let mut controller = Controller::new(4);
+        let mut controller = Controller::new(4, false);
         for step in 1..10u64 {
             let samples = [sample(step * 900), sample(step * 1000), sample(step * 1000), sample(step * 1100)];
             assert!(!controller.on_samples(Duration::from_secs(step), &samples));

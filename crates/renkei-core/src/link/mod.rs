@@ -5,3 +5,4 @@ pub mod bucket;
 pub mod busy;
 pub mod capacity;
 pub mod controller;
+pub mod starved;

@@ -417,6 +417,21 @@ fn a_loss_among_few_packets_tells_nothing() {
 }
 
 #[test]
+fn a_local_path_is_paced_for_what_is_lost_alone() {
+    let mut capacity = Capacity::default();
+    let mut sum = Sample { rtt: 8 * MS, min_rtt: MS / 5, ..Sample::default() };
+    let mut look = |step: u32, resent: u64| {
+        sum.delivered_bytes += 12_500_000;
+        sum.resent_bytes += resent;
+        capacity.on_sum(step * 50 * MS, &sum)
+    };
+    // Hosts that are full make answers late.
+    assert!((0..40).all(|step| look(step, 0).is_none()));
+    let paced: Vec<_> = (40..60).filter_map(|step| look(step, 1_000_000)).collect();
+    assert!(paced.len() > 10 && paced.iter().all(|rate| *rate < 275e6), "{paced:?}");
+}
+
+#[test]
 fn a_queue_of_others_does_not_starve_the_streams() {
     let mut path = Path::new(100, 100e6, 5e6, &[0]);
     path.run(5000);
@@ -471,6 +486,7 @@ fn beside_unpaced(seed: u64) -> (Disturbed, f64) {
     let run = |is_free| {
         let (mut path, rtt, jitter, what) = busy_path(seed);
         path.flows[0].bbr = Some(Bbr::new(jitter));
+        path.flows[0].capacity = Capacity::new(true);
         path.flows[0].is_free = is_free;
         let (share, lost) = path.shares(40 * rtt.max(100))[0];
         Disturbed { what, jitter, share, lost }

@@ -1,6 +1,6 @@
 //! The pace of connections that share one path: what [`Controller`] decides from the kernel's counters.
 
-use crate::net::socket::{pace, rtt, sample, spare_rest};
+use crate::net::socket::{has_bbr, leave_bbr, pace, rtt, sample, spare_rest};
 use renkei_core::link::busy::Busy;
 use renkei_core::link::controller::{Controller, is_long};
 use std::net::TcpStream;
@@ -28,6 +28,8 @@ pub struct Pacer {
     rests: Vec<Duration>,
     /// What a limit lets each stream have.
     limit: Option<(u64, Busy)>,
+    /// What had been sent again when it was seen that BBR starves them.
+    starved_at: Option<u64>,
     /// Since when most streams have had nothing to send, if they had not when it was looked last.
     paused_since: Option<Instant>,
 }
@@ -36,12 +38,14 @@ impl Pacer {
     /// Goes on with what is `known` of the path from an earlier session on the same streams.
     pub fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
         let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
-        let controller = known.unwrap_or_else(|| Controller::new(sockets.len())).resume(&samples);
+        let bears_loss = sockets.iter().all(|socket| has_bbr(socket));
+        let controller = known.unwrap_or_else(|| Controller::new(sockets.len(), bears_loss)).resume(&samples);
         let streams = sockets.len().max(1) as u32;
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
         let limit = limit.map(|limit| (limit, Busy::new(&samples)));
         let started = Instant::now();
-        let pacer = Pacer { sockets, controller, started, rests, limit, paused_since: None };
+        let pacer =
+            Pacer { sockets, controller, started, rests, limit, starved_at: None, paused_since: None };
         // Streams that were kept still have the pace of the job before.
         pacer.apply();
         pacer
@@ -64,6 +68,11 @@ impl Pacer {
             self.apply();
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
+        if self.controller.is_starved() {
+            let resent = samples.iter().map(|sample| sample.resent_bytes).sum();
+            let before = *self.starved_at.get_or_insert(resent);
+            self.sockets.iter().for_each(|socket| leave_bbr(socket, resent > before));
+        }
         // A rest of all streams would be missing from the limit, and what is missing is not made up for.
         if self.controller.is_full() || self.limit.is_some() {
             self.spare_rests(now);

@@ -112,10 +112,24 @@ pub fn prepare_sending(sock: &TcpStream, far: bool) {
 /// half a second of nothing, and of all streams at once, for they began together. BBR that is set anew begins with the
 /// shortest round trip the kernel knows. For streams that are paced, which cannot overshoot with it.
 pub fn spare_rest(sock: &TcpStream) {
-    if congestion_control(sock).starts_with(b"bbr\0") {
+    if has_bbr(sock) {
         set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
         set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"bbr");
     }
+}
+
+/// Gives a connection a control that goes by loss alone: Reno, which doubles its window until the first loss whatever the round
+/// trips are, and from then on CUBIC.
+pub fn leave_bbr(sock: &TcpStream, has_lost: bool) {
+    let [now, next]: [&[u8]; 2] = if has_lost { [b"reno\0", b"cubic"] } else { [b"bbr\0", b"reno"] };
+    if congestion_control(sock).starts_with(now) {
+        set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, next);
+    }
+}
+
+/// Whether a connection's congestion control is BBR.
+pub fn has_bbr(sock: &TcpStream) -> bool {
+    congestion_control(sock).starts_with(b"bbr\0")
 }
 
 /// The name of a connection's congestion control, filled up with zeros.
