@@ -416,6 +416,29 @@ fn a_loss_among_few_packets_tells_nothing() {
     assert!((0..20).map(at).all(|(now, sum)| capacity.on_sum(now, &sum).is_none()));
 }
 
+/// How much of ten seconds goes without pace where so many bytes per second come with it and without it, and much is lost with both.
+fn part_without_pace(bears_loss: bool, paced: u64, free: u64) -> f64 {
+    let mut capacity = Capacity::new(bears_loss);
+    let mut sum = Sample { rtt: 10 * MS, min_rtt: 10 * MS, ..Sample::default() };
+    let (mut is_free, mut without) = (true, 0);
+    for step in 1..=2000 {
+        let rate = if is_free { free } else { paced };
+        sum.delivered_bytes += rate / 100;
+        sum.resent_bytes += rate / 100 * if is_free { 20 } else { 2 } / 100;
+        is_free = capacity.on_sum(step * 10 * MS, &sum).is_none();
+        without += u32::from(is_free && step > 1000);
+    }
+    f64::from(without) / 1000.0
+}
+
+#[test]
+fn pacing_that_does_not_pay_ends() {
+    assert!(part_without_pace(true, 80_000_000, 105_000_000) > 0.8);
+    // What comes without pace alone is lost for nothing.
+    assert!(part_without_pace(true, 80_000_000, 81_000_000) < 0.2);
+    assert!(part_without_pace(false, 80_000_000, 105_000_000) < 0.1);
+}
+
 #[test]
 fn a_local_path_is_paced_for_what_is_lost_alone() {
     let mut capacity = Capacity::default();

@@ -306,7 +306,7 @@ fn read_line(stream: &mut UnixStream, limit: usize, patience: Option<Duration>) 
 }
 
 /// Asks the PoP behind the socket at `path`. An answer may take long; a PoP that answers nothing at all is told on standard
-/// error after [`TELL_AFTER`].
+/// error after 3 s.
 ///
 /// # Errors
 /// That nobody answers, or what the PoP says.

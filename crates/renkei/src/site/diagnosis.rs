@@ -181,7 +181,7 @@ fn storage(room: &Room) -> Option<Finding> {
     }
     match &room.space {
         Some(Err(error)) => {
-            let remedy = error.code.row().remedy.replace("NAME", name);
+            let remedy = remedy_of_storage(error, name);
             Some(Finding::of("storage", name, Severity::Critical, error).mended_by(remedy))
         }
         _ if room.hanging.is_some() => {
@@ -191,6 +191,16 @@ fn storage(room: &Room) -> Option<Finding> {
         }
         Some(Ok(space)) if !room.read_only => room_low(name, space),
         _ => None,
+    }
+}
+
+/// What the administrator does about a storage.
+fn remedy_of_storage(error: &Error, storage: &str) -> String {
+    match error.code {
+        Code::StorageUnknown => {
+            format!("`renkei storage add {storage} PATH`, with the directory that it was")
+        }
+        code => code.row().remedy.replace("NAME", storage),
     }
 }
 
@@ -314,7 +324,8 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
         let trouble = standing.map_or_else(Some, |standing| standing.trouble);
         let error = trouble.or_else(|| site.strays.trouble(&facts.id))?;
-        let remedy = format!("{}; then `renkei volume check {name}`", error.code.row().remedy);
+        let remedy = remedy_of_storage(&error, &facts.storage);
+        let remedy = format!("{remedy}; then `renkei volume check {name}`");
         Some(Finding::of("volume", name, Severity::Critical, &error).mended_by(remedy))
     };
     own.clone().filter_map(finding).chain(lost).collect()
@@ -331,7 +342,11 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
     if let Some(error) = site.following.standing(&facts.id).trouble {
         let severity = if error.kind() == Kind::Unavailable { Severity::Warning } else { Severity::Critical };
         let words = format!("{} is no longer followed", facts.home);
-        found.push(Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR));
+        let finding = Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR);
+        found.push(match error.kind() {
+            Kind::NotFound => finding.mended_by(remedy_of_storage(&error, &facts.storage)),
+            _ => finding,
+        });
     }
     if let Some(error) = site.holding.shown(&facts.id, facts).trouble {
         let words = "required replicas do not arrive";

@@ -1,5 +1,6 @@
 //! What cannot work is said at once, once, and is not gone on with.
 
+use crate::administration::until;
 use crate::federation::{Federation, Site, account};
 use renkei::identity::account::Account;
 use std::fs::Permissions;
@@ -200,6 +201,13 @@ fn a_storage_of_a_volume_is_not_removed_by_mistake() {
     assert!(error["cause"].as_str().unwrap().contains("the volume genome is in it"), "{told}");
     assert!(kek.ok(&["storage", "list"]).contains("data "));
     kek.ok(&["storage", "remove", "data", "--yes"]);
+    // Whoever did it all the same is told how it is mended.
+    until("the volume has a condition", || {
+        let (_, status) = kek.json(&["status"]);
+        let conditions = status["conditions"].as_array().unwrap().clone();
+        let volume = conditions.iter().find(|one| one["what"] == "volume" && one["name"] == "genome");
+        volume.is_some_and(|one| one["remedy"].as_str().unwrap().contains("renkei storage add data PATH"))
+    });
 }
 
 #[test]
