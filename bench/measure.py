@@ -101,19 +101,22 @@ def process_seconds(process):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def received(process):
-    """Bytes that have reached the network namespace of a process, headers included."""
+def devices(process):
+    """The counters of each device of the network namespace of a process but the loopback, as /proc/net/dev has them."""
     with open(f"/proc/{process}/net/dev") as dev:
         rows = [line.split(":", 1) for line in dev.readlines()[2:]]
-    return sum(int(row[1].split()[0]) for row in rows if row[0].strip() != "lo")
+    return [[int(count) for count in row[1].split()] for row in rows if row[0].strip() != "lo"]
+
+
+def received(process):
+    """Bytes that have reached the network namespace of a process, headers included."""
+    return sum(counts[0] for counts in devices(process))
 
 
 def handed(process):
     """Bytes and packets that a network namespace has handed to its devices; many segments may be one such packet."""
-    with open(f"/proc/{process}/net/dev") as dev:
-        rows = [line.split(":", 1) for line in dev.readlines()[2:]]
-    fields = [row[1].split() for row in rows if row[0].strip() != "lo"]
-    return sum(int(field[8]) for field in fields), sum(int(field[9]) for field in fields)
+    found = devices(process)
+    return sum(counts[8] for counts in found), sum(counts[9] for counts in found)
 
 
 def resent(process):
