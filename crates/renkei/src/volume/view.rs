@@ -256,10 +256,9 @@ impl VolumeDir {
         work: impl FnOnce(&dyn Dir) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let peer = self.peer("rename", to_dir)?;
-        self.settle_replaced(from)?;
         let (old, new) = (self.noted(from), peer.noted(to));
         if !is_temp_name(from)
-            && let Some(away) = self.away(from)?
+            && let Some(away) = self.away_to_change(from)?
         {
             self.check_writable(from)?;
             peer.check_writable(to)?;
@@ -414,9 +413,8 @@ impl Dir for VolumeDir {
 
     fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         let peer = self.peer("link", to_dir)?;
-        self.settle_replaced(name)?;
         peer.check_free(to)?;
-        if let Some(away) = self.away(name)? {
+        if let Some(away) = self.away_to_change(name)? {
             peer.check_writable(to)?;
             let (id, at, time) = (away.id, peer.spot(to)?, away.node.attributes.mtime);
             return self.change_away(Change::Link { id, at, time });
@@ -427,8 +425,7 @@ impl Dir for VolumeDir {
     }
 
     fn remove_file(&self, name: &[u8]) -> Result<(), Error> {
-        self.settle_replaced(name)?;
-        if let Some(away) = self.away(name)? {
+        if let Some(away) = self.away_to_change(name)? {
             self.check_writable(name)?;
             return self.change_away(Change::Remove {
                 at: away.at,
@@ -448,8 +445,7 @@ impl Dir for VolumeDir {
     }
 
     fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
-        self.settle_replaced(name)?;
-        if let Some(away) = self.away(name)? {
+        if let Some(away) = self.away_to_change(name)? {
             self.check_writable(name)?;
             let Attributes { owner, group, .. } = away.node.attributes;
             let attributes = Attributes { mode: meta.mode, owner, group, mtime: meta.mtime };

@@ -102,12 +102,13 @@ impl VolumeDir {
         Ok(self.volume.shared.notes.replacing().replaced(&self.real.child(name)?))
     }
 
-    /// Returns when the catalogue knows of a name that what was away is replaced: what comes next is done to one or the other.
-    pub(super) fn settle_replaced(&self, name: &[u8]) -> Result<(), Error> {
-        if is_temp_name(name) || !self.volume.shared.away.is_any() || self.replaced(name)?.is_none() {
-            return Ok(());
+    /// The same for who changes it: waits until the catalogue knows of a file that was replaced, for the change is done to one or
+    /// the other.
+    pub(super) fn away_to_change(&self, name: &[u8]) -> Result<Option<AwayFile>, Error> {
+        if !is_temp_name(name) && self.volume.shared.away.is_any() && self.replaced(name)?.is_some() {
+            self.volume.flush()?;
         }
-        self.volume.flush()
+        self.away(name)
     }
 
     /// A name here in the catalogue.
