@@ -434,6 +434,37 @@ fn what_was_put_in_its_place_before_a_kill_is_known_after_it() {
 }
 
 #[test]
+fn what_replaced_a_file_that_is_away_before_a_kill_is_its_next_version_after_it() {
+    let (mut place, mut writer) = (Place::new(), Writer::new());
+    let put = put_unnoted(&place, &mut writer);
+    place.volume.tree().set_note("replacing", &renkei_core::wire::encode(&vec![put])).unwrap();
+    place.reopen();
+    place.check();
+    assert_eq!(listed(&*view(&place, &writer)), ["f"]);
+    let (_, node) = node(&place, &spot(ROOT, "f")).unwrap();
+    let Kind::File(content) = node.kind else { panic!("a file") };
+    assert!(content.by.0 == crate::catalogue::OWN && content.version > put.1, "{content:?}");
+    assert_log(&place.volume);
+}
+
+#[test]
+fn who_replaces_a_file_that_is_away_is_noted_before() {
+    let (place, mut writer) = (Place::new(), Writer::new());
+    place.check();
+    let file = writer.file(1, spot(ROOT, "f"), "f", b"away");
+    writer.submit(&place, file);
+    let (id, node) = node(&place, &spot(ROOT, "f")).unwrap();
+    let Kind::File(content) = node.kind else { panic!("a file") };
+    fs::write(place.at("new"), b"new").unwrap();
+    let view = view(&place, &writer);
+    view.rename(b"new", &*view, b"f").unwrap();
+    let note = place.volume.tree().note("replacing").unwrap().unwrap();
+    let noted: Vec<(NodeId, u64, u64)> = renkei_core::wire::decode("replacing", &note).unwrap();
+    assert_eq!(noted, [(id, content.version, fs::metadata(place.at("f")).unwrap().ino())]);
+    assert_eq!(read(&*view, "f"), b"new");
+}
+
+#[test]
 fn what_has_the_length_and_time_of_what_is_away_is_not_taken_for_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     put_unnoted(&place, &mut writer);

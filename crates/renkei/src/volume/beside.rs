@@ -58,7 +58,9 @@ impl Compare {
             self.batch.arrived.push(id);
             return Ok(true);
         }
-        if self.replacing.version(path) == Some(content.version) {
+        let is_successor = self.replacing.version(path) == Some(content.version)
+            || self.replacing.is_noted(&(id, content.version, stamp.ino));
+        if is_successor {
             self.tally.changed += 1;
             self.tally.note("changed", path);
             self.set_content(path, id, Base::Version(content.version), plain)?;

@@ -1,7 +1,11 @@
 //! Names of the plain tree at the home that somebody changes through the volume while the keeper compares and changes them, too.
 
+use crate::catalogue::VolumeTree;
+use renkei_core::error::Error;
+use renkei_core::namespace::NodeId;
 use renkei_core::path::RelPath;
-use std::collections::HashMap;
+use renkei_core::wire::{decode, encode};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Who may change names now: many of those who work on the volume, or the keeper alone, which so has a name as it looked at it.
@@ -21,10 +25,23 @@ impl Names {
     }
 }
 
+/// The note of plain files that take the place of versions that are away.
+const REPLACING: &str = "replacing";
+
+/// How many of them are noted: many more than can be replaced before the keeper looks.
+const MAX_NOTED: usize = 256;
+
+/// A plain file that takes the place of a version that is away: of which node and version, and its inode number.
+pub(super) type Successor = (NodeId, u64, u64);
+
 /// Names that somebody replaces who knows of the version that is away, from before the change until the catalogue has it: the
 /// keeper may come to such a name at any moment between.
 #[derive(Default)]
-pub(super) struct Replacing(Mutex<HashMap<RelPath, Replaced>>);
+pub(super) struct Replacing {
+    names: Mutex<HashMap<RelPath, Replaced>>,
+    /// The files that took such places last, which the catalogue has before they do: a kill may come between.
+    noted: Mutex<VecDeque<Successor>>,
+}
 
 struct Replaced {
     version: u64,
@@ -36,7 +53,34 @@ struct Replaced {
 
 impl Replacing {
     fn all(&self) -> MutexGuard<'_, HashMap<RelPath, Replaced>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
+        self.names.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn noted(&self) -> MutexGuard<'_, VecDeque<Successor>> {
+        self.noted.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Stores that a file is about to take such a place.
+    pub(super) fn note(&self, tree: &VolumeTree, successor: Successor) -> Result<(), Error> {
+        let mut noted = self.noted();
+        if noted.len() == MAX_NOTED {
+            noted.pop_front();
+        }
+        noted.push_back(successor);
+        tree.set_note(REPLACING, &encode(&Vec::from(noted.clone())))
+    }
+
+    /// Reads what was stored before the PoP was started.
+    pub(super) fn recall(&self, tree: &VolumeTree) -> Result<(), Error> {
+        if let Some(note) = tree.note(REPLACING)?.filter(|note| !note.is_empty()) {
+            *self.noted() = decode::<Vec<Successor>>("replacing", &note)?.into();
+        }
+        Ok(())
+    }
+
+    /// Whether a file took the place of a version, as far as it has come to the plain tree.
+    pub(super) fn is_noted(&self, successor: &Successor) -> bool {
+        self.noted().contains(successor)
     }
 
     /// Somebody begins to replace a version.

@@ -67,6 +67,7 @@ impl Keeper {
         if let Some(note) = self.tree.note(PLACING)?.filter(|note| !note.is_empty()) {
             self.expect_placed(decode("placing", &note)?);
         }
+        self.compare.replacing.recall(&self.tree)?;
         if let Some(after) = self.begun()? {
             let mut after = after;
             loop {

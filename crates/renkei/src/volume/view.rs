@@ -272,11 +272,8 @@ impl VolumeDir {
                 time: away.node.attributes.mtime,
             });
         }
-        let replaces = match &new {
-            Some(new) => peer.away(to)?.map(|away| (new.clone(), away.content.version)),
-            None => None,
-        };
-        if replaces.is_some() && mode == Replace::No {
+        let away = if new.is_some() { peer.away(to)? } else { None };
+        if away.is_some() && mode == Replace::No {
             return Err(Error::new(Code::PathExists, "rename", shown_path(&peer.real, to), ""));
         }
         let both: Vec<RelPath> = old.iter().chain(&new).cloned().collect();
@@ -286,7 +283,11 @@ impl VolumeDir {
         // Only what was written beside its place is more than there was.
         let arrives = new.clone().filter(|_| old.is_none());
         let parts = || quota::of_rename((&*self.inner, from), (&*peer.inner, to));
-        let is_away = replaces.is_some();
+        let is_away = away.is_some();
+        if let Some(away) = &away {
+            self.note_successor(from, away)?;
+        }
+        let replaces = new.clone().zip(away.map(|away| away.content.version));
         let mut touch = self.volume.shared.notes.touch_away(both, replaces);
         let done = self.add("publish", arrives, parts, || {
             let _names = self.volume.shared.names.share();

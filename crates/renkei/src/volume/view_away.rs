@@ -9,7 +9,7 @@ use super::followed::stamp;
 use super::spoiled::is_spoiled;
 use super::view::VolumeDir;
 use crate::store::temp::{is_temp_name, temp_name};
-use crate::store::{Listed, Listing, Raw, ReadFile, TypeHint};
+use crate::store::{Detail, Listed, Listing, Raw, ReadFile, TypeHint};
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Change, Content, Kind, Name, Node, NodeId, ROOT, Spot};
@@ -109,6 +109,13 @@ impl VolumeDir {
             self.volume.flush()?;
         }
         self.away(name)
+    }
+
+    /// Stores that the file of a name here is about to take the place of one that is away, so that it is known after a kill.
+    pub(super) fn note_successor(&self, from: &[u8], away: &AwayFile) -> Result<(), Error> {
+        let ino = self.inner.entry(from, Detail::Basic)?.1.ino;
+        let replacing = self.volume.shared.notes.replacing();
+        replacing.note(&self.volume.tree, (away.id, away.content.version, ino))
     }
 
     /// A name here in the catalogue.

@@ -7,7 +7,7 @@
 use super::followed::is_shown;
 use super::quota;
 use super::view::{VolumeDir, leave};
-use super::view_away::shown_path;
+use super::view_away::{AwayFile, shown_path};
 use crate::catalogue::OWN;
 use crate::store::{Detail, Dir, Replaced};
 use renkei_core::entry::{EntryKind, Stamp};
@@ -20,8 +20,8 @@ const MAX_BESIDE: u32 = 1000;
 
 /// What has the name of a file that gets a new version.
 enum There {
-    /// What the writer has seen, or a version of the home; with the version, if its content is away.
-    Seen(Option<u64>),
+    /// What the writer has seen, or a version of the home; with what its content is, if it is away.
+    Seen(Option<AwayFile>),
     /// Another site's version that the writer has not seen.
     Unseen,
 }
@@ -46,7 +46,11 @@ impl VolumeDir {
                 drop(shared.notes.touch(paths));
                 return Ok(false);
             };
-            let mut touch = shared.notes.touch_away(paths, path.clone().zip(away));
+            if let Some(away) = &away {
+                self.note_successor(from, away)?;
+            }
+            let version = away.map(|away| away.content.version);
+            let mut touch = shared.notes.touch_away(paths, path.clone().zip(version));
             let renamed = self.inner.rename(from, &*to_dir.inner, to);
             leave(&mut touch, &[(to_dir, to)]);
             if renamed.is_ok() {
@@ -67,7 +71,7 @@ impl VolumeDir {
         if let Some(away) = self.away(name)? {
             // Of one that is there and wrong the plain file was seen.
             let is_seen = away.is_wrong || away.content.by.0 == OWN || is_shown(seen, away.id, &away.content);
-            return Ok(if is_seen { There::Seen(Some(away.content.version)) } else { There::Unseen });
+            return Ok(if is_seen { There::Seen(Some(away)) } else { There::Unseen });
         }
         let stamp = match self.inner.entry(name, Detail::Basic) {
             Ok((entry, _)) => match entry.kind {
