@@ -34,11 +34,13 @@ pub use tree_away::{Away, AwayAt, OWN};
 pub use tree_copy::{MARK, record_digest};
 pub use trees::{Trees, VolumeId};
 
-use crate::home::{Home, make_private_dir};
+use crate::home::{Home, file_error, make_private_dir};
 use renkei_core::error::{Code, Error};
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
 use sqlx::{AnyConnection, AnyPool, Connection, Executor};
+use std::fs::OpenOptions;
 use std::future::Future;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -89,6 +91,9 @@ impl Engine {
 
     fn in_file(path: &Path) -> Result<Self, Error> {
         make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
+        // Made before SQLite does, which makes it as the umask says.
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        file.map_err(|error| file_error("create", path, &error))?;
         let text = path.to_str().ok_or_else(|| {
             Error::new(Code::ConfigInvalid, "open catalogue", path.display(), "the path must be UTF-8")
         })?;

@@ -711,12 +711,13 @@ fn lacks_credential(error: &Error) -> bool {
     matches!(error.code, Code::CertificateExpired | Code::CertificateNotYetValid | Code::NotLoggedIn)
 }
 
-/// Logs what is waited for; a credential is waited for until somebody does something, which is said aloud once.
+/// Logs what is waited for, aloud once.
 fn note_wait(failed: &Error, is_first: bool) {
-    if !lacks_credential(failed) || !is_first {
+    if !is_first {
         return tracing::debug!(error = %failed, "file session not opened; trying again");
     }
-    let waits = Error::new(Code::MountWaits, &failed.op, &failed.subject, &failed.cause).at("client");
+    let for_login = Error::new(Code::MountWaits, &failed.op, &failed.subject, &failed.cause).at("client");
+    let waits = if lacks_credential(failed) { &for_login } else { failed };
     tracing::warn!(code = %waits.code, error = %waits, remedy = waits.code.row().remedy, "calls wait");
 }
 

@@ -1,4 +1,5 @@
-//! Mounts and what they prove themselves by: they outlive a login, and may have a credential that needs none.
+//! Mounts and what they prove themselves by: they outlive a login, and may have a credential that needs none. Who waits for
+//! one, or for a storage that is stopped, hears so.
 //!
 //! Whoever may wait in a mount is a process of its own, which the end of the mount's process frees: none outlives its test.
 
@@ -108,6 +109,25 @@ fn a_mount_waits_for_the_next_login_and_goes_on() {
     let year = logged(mount.site.dir()).lines().all(|line| line.trim_start().starts_with("20"));
     assert!(year, "a line without its time: {}", logged(mount.site.dir()));
     mount.site.ok(&["login"]);
+    assert_eq!(reader.result().as_deref(), Some("of kek"));
+}
+
+#[test]
+fn a_mount_waits_for_the_storage_that_was_meant_and_says_so() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.there("f"), "of kek").unwrap();
+    let (meant, aside) = (mount.there(""), mount.scratch().join("aside"));
+    fs::rename(&meant, &aside).unwrap();
+    fs::create_dir(&meant).unwrap();
+    until("the storage is stopped", || mount.site.logged().contains("a transfer is stopped"));
+    let mut reader = Reader::new(&mount.path("f"));
+    until("the mount says that it waits", || logged(mount.site.dir()).contains("RK-STORE-27"));
+    let point = mount.path("");
+    let told = within(move || errors(&point));
+    assert!(told.contains("RK-STORE-27") && told.contains("storage accept"), "{told}");
+    assert!(reader.is_waiting(), "it did not wait for the storage");
+    fs::remove_dir(&meant).unwrap();
+    fs::rename(&aside, &meant).unwrap();
     assert_eq!(reader.result().as_deref(), Some("of kek"));
 }
 
