@@ -2,7 +2,8 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -601,4 +602,31 @@ fn a_move_between_sites_copies_compares_and_removes() {
     assert!(!refused.status.success() && errors(&refused).contains("FIFOs"), "{}", errors(&refused));
     assert!(fifo.exists() && kek.root().join("renamed/sub/c").exists());
     assert_ne!(status(titech, &["mv", &kek.place(""), &titech.place("x")]), 0);
+}
+
+#[test]
+fn a_move_from_and_to_this_machine_copies_compares_and_removes() {
+    let federation = tree();
+    let (titech, kek) = (&federation.titech, &federation.kek);
+    let here = federation.scratch().join("here");
+    let path = |name: &str| here.join(name).to_str().unwrap().to_owned();
+    titech.ok(&["mv", &kek.place("run"), &path("")[..path("").len() - 1]]);
+    assert!(!kek.root().join("run").exists());
+    assert_eq!(std::fs::read(here.join("sub").join(OsStr::from_bytes(b"odd\xff\n"))).unwrap(), b"odd");
+    titech.ok(&["mv", &path("a.dat"), &path("link"), &path("sub/"), &kek.place("")]);
+    assert_eq!(std::fs::read_link(kek.root().join("link")).unwrap(), Path::new("sub"));
+    assert!(kek.root().join("a.dat").exists() && kek.root().join("sub/c").exists());
+    let listed = std::fs::read_dir(&here).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(listed.collect::<BTreeSet<_>>(), [".hidden", "b.dat"].map(OsString::from).into());
+    // What cannot be copied stays, with all beside it; and so does what is here.
+    assert!(Command::new("mkfifo").arg(here.join("fifo")).status().unwrap().success());
+    let refused = titech.renkei(&["mv", here.to_str().unwrap(), &kek.place("there")]);
+    assert!(!refused.status.success() && errors(&refused).contains("FIFOs"), "{}", errors(&refused));
+    assert!(here.join("fifo").exists() && here.join("b.dat").exists());
+    for words in
+        [["mv", &path("b.dat"), &path("c")], ["mv", here.join("..").to_str().unwrap(), &kek.place("up")]]
+    {
+        assert_ne!(status(titech, &words), 0, "{words:?}");
+    }
+    assert!(here.join("b.dat").exists());
 }
