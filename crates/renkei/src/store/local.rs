@@ -10,10 +10,10 @@ use super::file::{LocalFile, retry};
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::Entries;
 use super::marker::{self, is_marker};
-use super::metadata::{self, Handle, SET_ID};
-use super::privileges;
+use super::metadata::{self, Handle};
 use super::temp::is_temp_name;
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
+use super::{privileged, privileges};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -156,19 +156,24 @@ impl LocalDir {
         self.check_name(op, name)
     }
 
-    /// Who works for others gives no program with set-id bits another name, where more people might reach it.
-    fn check_set_id(&self, op: &str, name: &[u8]) -> Result<(), Error> {
+    /// Who works for others gives nothing that gives rights away another name, where more people might reach it.
+    fn check_privileged(&self, op: &str, name: &[u8], to: &LocalDir) -> Result<(), Error> {
         if !privileges::is_lent() || is_temp_name(name) {
             return Ok(());
         }
-        let is_program =
-            |stat: Stat| metadata::file_type(&stat) == FileType::RegularFile && stat.st_mode & SET_ID != 0;
-        if !self.stat(name).is_ok_and(is_program) {
-            return Ok(());
+        let Ok(stat) = self.stat(name) else { return Ok(()) };
+        let is_same = (self.device, self.ino().ok()) == (to.device, to.ino().ok());
+        match privileged::refuses_name(self.fd.as_fd(), name, &stat, !is_same) {
+            None => Ok(()),
+            Some(why) => {
+                let why = format!("{why} move it");
+                Err(Error::new(Code::PermissionDenied, op, errno::subject(&self.path, name), why))
+            }
         }
-        let why =
-            "it has set-id bits, and the account here works for others; its owner can move it, or drop them";
-        Err(Error::new(Code::PermissionDenied, op, errno::subject(&self.path, name), why))
+    }
+
+    fn ino(&self) -> io::Result<u64> {
+        rustix::fs::fstat(&self.fd).map(|stat| stat.st_ino)
     }
 
     fn check_writable(&self, op: &str, name: &[u8]) -> Result<(), Error> {
@@ -408,16 +413,16 @@ impl Dir for LocalDir {
 
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("rename", from)?;
-        self.check_set_id("rename", from)?;
         let peer = self.peer("rename", to_dir, to)?;
+        self.check_privileged("rename", from, peer)?;
         let renamed = rustix::fs::renameat(&self.fd, from, &peer.fd, to);
         self.done(renamed, Step::Name, "rename", from)
     }
 
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("rename", from)?;
-        self.check_set_id("rename", from)?;
         let peer = self.peer("rename", to_dir, to)?;
+        self.check_privileged("rename", from, peer)?;
         self.move_no_replace(from, peer, to).map_err(|errno| match errno {
             Errno::EXIST => peer.fail(errno, Step::Name, "rename", to),
             errno => self.fail(errno, Step::Name, "rename", from),
@@ -437,8 +442,8 @@ impl Dir for LocalDir {
 
     fn hard_link(&self, name: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error> {
         self.check_change("link", name)?;
-        self.check_set_id("link", name)?;
         let peer = self.peer("link", to_dir, to)?;
+        self.check_privileged("link", name, peer)?;
         let linked = rustix::fs::linkat(&self.fd, name, &peer.fd, to, AtFlags::empty());
         linked.map_err(|errno| match errno {
             Errno::EXIST => peer.fail(errno, Step::Link, "link", to),

@@ -10,7 +10,7 @@
 //! none of all this ([`privileges`]).
 
 use super::errno::{self, Step};
-use super::{Detail, Raw, names, privileges};
+use super::{Detail, Raw, names, privileged, privileges};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -219,7 +219,15 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     lost.note("set mtime", set_mtime(handle, meta.mtime), "")?;
     if kind != FileType::Symlink {
         let mode = lost.safe_mode(meta, &stat, uid, gid);
-        lost.note("chmod", handle.chmod(Mode::from_raw_mode(mode)), "")?;
+        match privileged::refuses_mode(handle.fd(), &stat, mode) {
+            None => lost.note("chmod", handle.chmod(Mode::from_raw_mode(mode)), "")?,
+            Some(why) => lost.errors.push(Error::new(
+                Code::PermissionDenied,
+                "chmod",
+                subject,
+                format!("{why} change its mode"),
+            )),
+        }
     }
     Ok(lost.errors)
 }

@@ -33,6 +33,7 @@ pub mod marker;
 mod metadata;
 pub mod names;
 pub mod narrowed;
+mod privileged;
 pub mod privileges;
 pub mod temp;
 pub mod tree;

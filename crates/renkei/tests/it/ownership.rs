@@ -6,6 +6,7 @@ use renkei_core::error::Code;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -232,6 +233,54 @@ fn a_guest_opens_no_set_id_file_to_others() {
     let moved = titech.renkei(&["mv", "kek:/genome/tool", "kek:/genome/open/tool"]);
     assert!(String::from_utf8_lossy(&moved.stderr).contains("set-id"), "{moved:?}");
     assert!(tool.exists() && !folder.join("open/tool").exists());
+    // Nor by opening that directory, or giving what is below it another place.
+    let (closed, deep) = (folder.join("closed"), folder.join("closed/deep"));
+    let (below, disk, able) = (deep.join("tool"), deep.join("disk"), deep.join("able"));
+    fs::create_dir_all(&deep).unwrap();
+    fs::copy(&tool, &below).unwrap();
+    fs::copy("/bin/true", &able).unwrap();
+    let cap = |name: &str, hex: &str| {
+        let set = Command::new("setfattr").args(["-n", "security.capability", "-v", hex, name]).status();
+        set.is_ok_and(|status| status.success())
+    };
+    // CAP_SETUID, permitted and effective.
+    let has_caps = cap(able.to_str().unwrap(), "0x0100000280000000000000000000000000000000");
+    let made = Command::new("mknod").arg(&disk).args(["b", "7", "200"]).status().unwrap().success();
+    for (path, mode) in [(&below, 0o4755), (&able, 0o700), (&closed, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    if made {
+        fs::set_permissions(&disk, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let modes = [&closed, &deep, &below].map(|path| path.metadata().unwrap().mode());
+    for words in [
+        &["chmod", "755", "kek:/genome/closed"][..],
+        &["mv", "kek:/genome/closed/deep", "kek:/genome/open/deep"],
+        &["chmod", "755", "kek:/genome/closed/deep/able"],
+        &["mv", "kek:/genome/closed/deep/able", "kek:/genome/open/able"],
+        &["chmod", "666", "kek:/genome/closed/deep/disk"],
+        &["mv", "kek:/genome/closed/deep/disk", "kek:/genome/open/disk"],
+    ] {
+        let needs_caps = words.iter().any(|word| word.ends_with("/able"));
+        let needs_disk = words.iter().any(|word| word.ends_with("/disk"));
+        if needs_caps && !has_caps || needs_disk && !made {
+            eprintln!("SKIPPED: {words:?}");
+            continue;
+        }
+        let refused = titech.renkei(words);
+        assert!(!refused.status.success(), "{words:?}: {refused:?}");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("capabilities, or") || said.contains("RK-STORE"), "{words:?}: {said}");
+    }
+    assert_eq!([&closed, &deep, &below].map(|path| path.metadata().unwrap().mode()), modes);
+    if made {
+        assert_eq!(disk.metadata().unwrap().mode() & 0o777, 0o600);
+    }
+    // What is the guest's own, and directories without such files, are as before.
+    titech.ok(&["chmod", "700", "kek:/genome/open"]);
+    titech.ok(&["chmod", "755", "kek:/genome/open"]);
+    titech.ok(&["mkdir", "kek:/genome/open/a"]);
+    titech.ok(&["mv", "kek:/genome/open/a", "kek:/genome/b"]);
     titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
     assert_eq!(tool.metadata().unwrap().mode() & 0o7000, 0, "it runs as root for everybody");
     titech.renkei(&["mkdir", "kek:/genome/own"]);
