@@ -8,6 +8,7 @@
 
 use super::card::SiteCard;
 use super::certificate::{hex, unix_seconds};
+use super::former_names;
 use super::trust::remove_file;
 use crate::config::is_endpoint;
 use crate::home::{Home, file_error, make_private_dir, read_text, write_file};
@@ -167,6 +168,15 @@ pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
     Ok(found)
 }
 
+/// Ends the invitations with which a site came, under whatever name: it would come back with them by itself.
+pub(super) fn cancel_used(home: &Home, site: &SiteName) -> Result<(), Error> {
+    let former = former_names::read(home)?;
+    let is_its = |name: &&String| {
+        name.split('.').nth(1).is_some_and(|used| former.current(used).unwrap_or(used) == site.as_str())
+    };
+    names(home)?.iter().filter(is_its).try_for_each(|name| remove_file(&folder(home).join(name)))
+}
+
 /// Takes the invitation with this secret for the site of `card`; the same card may come again.
 ///
 /// # Errors
@@ -313,6 +323,21 @@ mod tests {
         let all = list(&home, now()).unwrap();
         assert!(all.len() == 1 && all[0].used);
         assert!(take(&home, &[7; 16], &first, now()).is_err());
+    }
+
+    #[test]
+    fn a_site_that_is_trusted_no_more_does_not_come_back_with_the_line_it_came_with() {
+        let (_dir, home, invitation, _) = given();
+        let (card, (other, _)) = (card_of("titech"), give(&home, &card_of("kek"), HOUR, now()).unwrap());
+        take(&home, &invitation.secret, &card, now()).unwrap();
+        take(&home, &other.secret, &card_of("osaka"), now()).unwrap();
+        cancel_used(&home, &site("cern")).unwrap();
+        take(&home, &invitation.secret, &card, now()).unwrap();
+        // It has another name by now.
+        former_names::note(&home, "titech", &site("tokyotech")).unwrap();
+        cancel_used(&home, &site("tokyotech")).unwrap();
+        assert_eq!(take(&home, &invitation.secret, &card, now()).unwrap_err().code, Code::InvitationRefused);
+        assert_eq!(list(&home, now()).unwrap().len(), 1);
     }
 
     #[test]

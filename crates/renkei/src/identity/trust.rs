@@ -10,6 +10,7 @@ use super::card_history::{CardChange, note};
 use super::certificate::{parse, parse_chain};
 use super::former_names;
 use super::handover::{Handover, former_name, number_of};
+use super::invitation;
 use super::rotation;
 use crate::config::Config;
 use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
@@ -255,6 +256,7 @@ impl Trust {
         let Some(before) = self.cards.remove(site) else {
             return Err(Error::new(Code::SiteUnknown, "remove site", site, ""));
         };
+        invitation::cancel_used(&self.home, site)?;
         self.lists.remove(site);
         remove_file(&card_path(&self.home, site))?;
         note(&self.home, &CardChange::new(site, Some(&before), None));

@@ -99,6 +99,8 @@ impl Site {
             return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
         }
         refuse_temp_names("rename", &to.path).map_err(|error| error.at(access.site()))?;
+        // Whoever may change the one name need not be granted the other.
+        access.open(to, true)?;
         let to = to.path.clone();
         let work = move |store: &dyn Store, from: &RelPath| {
             let renamed = rename(store, from, &to);
