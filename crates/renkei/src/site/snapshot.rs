@@ -276,11 +276,30 @@ impl Snapshot {
     }
 
     fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
+        self.open_volumes.open(name, facts, &self.site_of(facts)?, Arc::new(AsAccount(facts.account.clone())))
+    }
+
+    /// Where the plain files of a volume are.
+    fn site_of(&self, facts: &Facts) -> Result<At, Error> {
         let root = self.storage(&facts.storage)?;
         let (storage, identity) = (&root.storage, Some(root.identity()?));
         let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-        let at = At { root: storage.path.clone(), path: facts.place()?, access, identity };
-        self.open_volumes.open(name, facts, &at, Arc::new(AsAccount(facts.account.clone())))
+        Ok(At { root: storage.path.clone(), path: facts.place()?, access, identity })
+    }
+
+    /// Takes the directory that is there now for that of a volume.
+    ///
+    /// # Errors
+    /// `VolumeUnknown`, and those of [`Volumes::accept`](crate::volume::Volumes::accept).
+    pub(super) fn accept_volume(&self, name: &str, incomplete: bool) -> Result<(), Error> {
+        let facts = self.volumes.get(name).ok_or_else(|| facts::unknown(name))?;
+        if self.follows(facts) {
+            let plain = self.storage(&facts.storage)?.local()?.below(&facts.place()?)?;
+            let pending = self.pending(name, facts)?;
+            return self.open_volumes.accept_copy(&pending, &plain, incomplete);
+        }
+        let (at, hands) = (self.site_of(facts)?, AsAccount(facts.account.clone()));
+        self.open_volumes.accept(name, facts, &at, &hands, incomplete)
     }
 
     /// Opens all volumes that can be, so that they are followed, and closes those that are no more.
@@ -290,7 +309,9 @@ impl Snapshot {
         for (_, facts) in self.volumes.iter().filter(|(name, _)| self.trouble_of(name).is_some()) {
             self.open_volumes.close(facts.id);
         }
-        self.reopen_moved_volumes();
+        for facts in self.volumes.values().filter(|facts| !self.follows(facts)) {
+            self.close_if_moved(facts);
+        }
         for name in self.volumes.keys() {
             if let Some(Err(error)) = self.volume(name) {
                 tracing::debug!(%error, name, "the volume is not there");
@@ -298,12 +319,25 @@ impl Snapshot {
         }
     }
 
-    /// Closes the volumes of this site in whose place is another directory now.
-    pub(super) fn reopen_moved_volumes(&self) {
-        for facts in self.volumes.values().filter(|facts| !self.follows(facts)) {
-            self.open_volumes
-                .close_if_moved(facts.id, || self.storage(&facts.storage)?.local()?.below(&facts.place()?));
+    /// A volume of this site whose plain files are what is at their path now.
+    ///
+    /// # Errors
+    /// As [`Snapshot::volume`].
+    pub(super) fn volume_in_place(&self, name: &str, facts: &Facts) -> Option<Result<Arc<Volume>, Error>> {
+        match self.volume(name)? {
+            Ok(volume) if !volume.is_in_place() => {
+                drop(volume);
+                self.close_if_moved(facts);
+                self.volume(name)
+            }
+            volume => Some(volume),
         }
+    }
+
+    /// Closes a volume of this site in whose place is another directory now.
+    fn close_if_moved(&self, facts: &Facts) {
+        self.open_volumes
+            .close_if_moved(facts.id, || self.storage(&facts.storage)?.local()?.below(&facts.place()?));
     }
 
     /// Forgets the tree of a volume that was deleted.
@@ -362,6 +396,7 @@ impl Snapshot {
 
     /// The content of a volume that is followed.
     pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
+        let pending = self.pending(name, facts)?;
         let plain = match facts.storage.as_str() {
             "" => None,
             storage => {
@@ -370,7 +405,7 @@ impl Snapshot {
                 let access = if root.storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
                 let own = DirectoryClaim::new(&facts.id, &self.site);
                 let hands = AsAccount(facts.account.clone());
-                self.open_volumes.claim(facts.id, &own, (&plain, access), &hands)?;
+                self.open_volumes.claim(&pending, facts.id, &own, (&plain, access), &hands)?;
                 Some(plain)
             }
         };
@@ -380,7 +415,7 @@ impl Snapshot {
             name: name.into(),
             home: facts.home.clone(),
             tree: self.volume_tree(facts.id)?,
-            pending: self.pending(name, facts)?,
+            pending,
             plain,
         })
     }

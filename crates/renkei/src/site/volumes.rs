@@ -84,7 +84,7 @@ pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need)
     }
     // What is open is what is at the path.
     snapshot.storage(&facts.storage)?.local()?;
-    let volume = snapshot.volume(&place.storage).ok_or_else(|| unknown(&place.storage))??;
+    let volume = snapshot.volume_in_place(&place.storage, facts).ok_or_else(|| unknown(&place.storage))??;
     let storage = &snapshot.storage(&facts.storage)?.storage;
     if need == Need::Write && storage.read_only {
         let cause = format!("its storage {} was added with --read-only", facts.storage);
@@ -262,11 +262,10 @@ impl Site {
     /// `VolumeChanged` if files are missing and that is not said to be meant, else as [`Site::check_volume`].
     pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
         let snapshot = self.snapshot();
-        // The directory that is there now, not one that was open before.
-        snapshot.reopen_moved_volumes();
-        let volume = snapshot.volume(name).ok_or_else(|| unknown(name))??;
-        volume.accept(incomplete)?;
-        drop(volume);
+        snapshot.accept_volume(name, incomplete)?;
+        if snapshot.volumes.get(name).is_some_and(|facts| snapshot.follows(facts)) {
+            return Ok(Scanned::default());
+        }
         self.check_volume(name, &Stop::default())
     }
 

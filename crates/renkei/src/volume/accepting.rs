@@ -4,13 +4,15 @@
 //! that the catalogue knows is taken for what it was: numbers, versions, digests and the log stay, so followers notice nothing.
 //! Whether the bytes are the same tells `renkei verify`. Guarantee: unless told to, nothing is taken where something is missing.
 
-use super::Volume;
-use super::claim;
-use super::keeper::TOP;
+use super::away::Hands;
+use super::claim::{self, DirectoryClaim};
+use super::facts::Facts;
 use super::known::Known;
 use super::plain::look;
-use crate::catalogue::Held;
-use crate::store::{Detail, Dir, Store};
+use super::{Site, Volumes, top};
+use crate::catalogue::{Held, VolumeTree};
+use crate::store::local::LocalStore;
+use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Kind, NodeId, ROOT};
 use renkei_core::path::RelPath;
@@ -41,13 +43,43 @@ impl Found {
     }
 }
 
-impl Volume {
-    /// Takes the directory that is open for the volume's; with `incomplete` also where files are missing or others.
+impl Volumes {
+    /// Takes the directory that is there for the volume's; with `incomplete` also where files are missing or others.
     ///
     /// # Errors
     /// `VolumeChanged` if it is not complete, `CatalogueFailed`, those of the file system.
-    pub fn accept(&self, incomplete: bool) -> Result<(), Error> {
-        let top = self.plain().root()?;
+    pub fn accept(
+        &self,
+        name: &str,
+        facts: &Facts,
+        at: &Site,
+        hands: &dyn Hands,
+        incomplete: bool,
+    ) -> Result<(), Error> {
+        // What comes meanwhile would be compared with one directory or the other.
+        let mut open = self.open_ones();
+        if let Some(volume) = open.volumes.remove(&facts.id) {
+            volume.close();
+        }
+        let tree = self.trees(&mut open)?.tree(facts.id)?;
+        let (name, store) = (name.to_owned(), at.open_plain()?);
+        Accepting { name, store, tree, at, own: DirectoryClaim::new(&facts.id, &facts.home) }
+            .run(hands, incomplete)
+    }
+}
+
+/// A directory that is compared with the catalogue.
+struct Accepting<'a> {
+    name: String,
+    store: Arc<LocalStore>,
+    tree: Arc<VolumeTree>,
+    at: &'a Site,
+    own: DirectoryClaim,
+}
+
+impl Accepting<'_> {
+    fn run(&self, hands: &dyn Hands, incomplete: bool) -> Result<(), Error> {
+        let top = self.store.root()?;
         let found = self.go_through(&top, |_| Ok(()))?;
         if found.missing + found.other > 0 && !incomplete {
             let (missing, other, all) =
@@ -57,14 +89,13 @@ impl Volume {
                  missing, or take it as it is, which removes it for all sites, with --accept --yes",
                 found.examples.join(", ")
             );
-            return Err(Error::new(Code::VolumeChanged, "accept volume", &self.shared.name, cause));
+            return Err(Error::new(Code::VolumeChanged, "accept volume", &self.name, cause));
         }
-        let mut found = self.go_through(&top, |rows| self.tree().set_held(rows))?;
-        self.tree().set_held(&std::mem::take(&mut found.rows))?;
-        let ino = top.self_entry(Detail::Basic)?.1.ino.to_be_bytes();
-        self.tree().set_note(TOP, &ino)?;
-        claim::take(&self.store, &self.own, self.at.access, &*self.shared.hands)?;
-        tracing::info!(target: "audit", volume = self.shared.name, same = found.same, missing = found.missing, other = found.other,
+        let mut found = self.go_through(&top, |rows| self.tree.set_held(rows))?;
+        self.tree.set_held(&std::mem::take(&mut found.rows))?;
+        claim::take(&self.store, &self.own, self.at.access, hands)?;
+        top::note(&self.tree, &self.store)?;
+        tracing::info!(target: "audit", volume = self.name, same = found.same, missing = found.missing, other = found.other,
             "another directory is taken for the volume's");
         Ok(())
     }
@@ -84,7 +115,7 @@ impl Volume {
                 continue;
             };
             let mut known = Known::of(id, false);
-            while known.peek(self.tree())?.is_some() {
+            while known.peek(&self.tree)?.is_some() {
                 let (name, node) = known.take();
                 let Some((id, node)) = node else { break };
                 let path = path.child(&name)?;
@@ -110,7 +141,7 @@ impl Volume {
         found: &mut Found,
     ) -> Result<(), Error> {
         // What is not here was written at another site and has not come.
-        let Some(held) = self.tree().held(id)? else { return Ok(()) };
+        let Some(held) = self.tree.held(id)? else { return Ok(()) };
         match look(dir, name)? {
             None => {
                 found.missing += 1;

@@ -14,9 +14,9 @@ use super::tally::Tally;
 use super::watch::Watch;
 use crate::catalogue::VolumeTree;
 use crate::store::leases::LeaseTable;
-use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Listed};
-use renkei_core::error::{Code, Error};
+
+use crate::store::{Detail, Dir};
+use renkei_core::error::Error;
 use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
@@ -32,9 +32,6 @@ const PART: usize = 1000;
 
 /// Directories of what was renamed that are looked into at once.
 const MOST_AT_ONCE: usize = 64;
-
-/// The note that names the top directory, so that another one is not taken for it.
-pub(super) const TOP: &str = "top";
 
 /// What the keeper shares with those who work on the volume.
 pub(super) struct Shared {
@@ -128,12 +125,6 @@ struct Running {
     number: u64,
     started: Instant,
     dirs: u64,
-}
-
-/// Whether a directory is the top that a volume had when it was looked at last, if it ever was.
-pub(super) fn is_top(tree: &VolumeTree, top: &dyn Dir) -> Result<bool, Error> {
-    let ino = top.self_entry(Detail::Basic)?.1.ino.to_be_bytes();
-    Ok(tree.note(TOP)?.is_none_or(|known| known == ino))
 }
 
 /// The keeper of one volume.
@@ -287,39 +278,10 @@ impl Keeper {
     fn begin_scan(&mut self) {
         let number = self.shared.notes.scans_asked();
         self.begun = number;
-        if let Err(error) = self.check_top() {
-            self.scan_at = Some(Instant::now() + PAUSE);
-            self.set_trouble(Some(error));
-            self.shared.notes.end_scan(number);
-            return;
-        }
         self.todo = vec![RelPath::root()];
         self.running = Some(Running { number, started: Instant::now(), dirs: 0 });
         self.compare.tally = Tally::default();
         self.shared.told_mut().is_scanning = true;
-    }
-
-    /// Makes sure that the top is the directory it was: an empty one in its place, because something is not mounted, would
-    /// seem to say that all files are gone.
-    fn check_top(&self) -> Result<(), Error> {
-        if !is_top(&self.tree, &*self.top)? {
-            return Err(self.changed_top());
-        }
-        self.tree.set_note(TOP, &self.top.self_entry(Detail::Basic)?.1.ino.to_be_bytes())
-    }
-
-    /// Another directory: one with something in it may have what was copied.
-    fn changed_top(&self) -> Error {
-        let is_plain = |listed: Result<Listed, Error>| listed.is_ok_and(|listed| !is_temp_name(&listed.name));
-        let has_files = self.top.list().is_ok_and(|mut listing| listing.any(is_plain));
-        let (code, cause) = match has_files {
-            true => (Code::VolumeChanged, "nothing in it is taken for the volume's until that is said"),
-            false => (
-                Code::StorageMissing,
-                "it is another directory than before, and empty; is its file system mounted?",
-            ),
-        };
-        Error::new(code, "scan", &self.shared.name, cause)
     }
 
     /// Looks into one directory.

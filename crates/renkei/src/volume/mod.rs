@@ -49,6 +49,7 @@ mod submitted;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod top;
 pub mod trailing;
 #[cfg(test)]
 mod trailing_tests;
@@ -70,7 +71,7 @@ use crate::home::{Home, make_private_dir};
 use crate::store::Store;
 use crate::store::leases::{self, LeaseTable};
 use crate::store::local::{Access, LocalStore};
-use crate::store::marker::Identity;
+use crate::store::marker::{Identity, identity_at};
 use care::UseRow;
 use claim::DirectoryClaim;
 use home_leases::HomeLeases;
@@ -86,6 +87,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::volume::Kept;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -132,8 +134,6 @@ pub struct Volume {
     store: Arc<LocalStore>,
     tree: Arc<VolumeTree>,
     shared: Arc<Shared>,
-    /// What marks the directory as its own.
-    own: DirectoryClaim,
 }
 
 /// How it stands with a volume, as it is shown.
@@ -381,12 +381,14 @@ impl Volumes {
         }
     }
 
-    /// Makes sure that the directory of a followed volume's replicas is nobody else's, and marks it.
+    /// Makes sure that the directory of a followed volume's replicas is nobody else's, and marks it. Where this site writes it is
+    /// the one that it was, too: something may be in that one alone.
     ///
     /// # Errors
-    /// `DirectoryTaken`.
+    /// `DirectoryTaken`, `StorageMissing`, `VolumeChanged`, `CatalogueFailed`.
     pub fn claim(
         &self,
+        pending: &Pending,
         id: VolumeId,
         own: &DirectoryClaim,
         (plain, access): (&Arc<LocalStore>, Access),
@@ -397,8 +399,31 @@ impl Volumes {
         if identity.is_some() && claimed().get(&id).copied() == identity {
             return Ok(());
         }
+        if pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
+            top::check(&pending.name, pending.tree(), plain)?;
+        }
         claim::take(plain, own, access, hands)?;
+        top::note(pending.tree(), plain)?;
         claimed().extend(identity.map(|identity| (id, identity)));
+        Ok(())
+    }
+
+    /// Takes the directory that is there for that of a followed volume's replicas; with `incomplete` also while own changes wait,
+    /// whose content may be in another one.
+    ///
+    /// # Errors
+    /// `VolumeChanged`, `CatalogueFailed`.
+    pub fn accept_copy(&self, pending: &Pending, plain: &LocalStore, incomplete: bool) -> Result<(), Error> {
+        let (waiting, name) = (pending.count(), &*pending.name);
+        if waiting > 0 && !incomplete && top::check(name, pending.tree(), plain).is_err() {
+            let cause = format!(
+                "{waiting} changes of this site wait for the home, and their content may be in the directory that was here before; move \
+                 that one back, or give it up with --accept --yes"
+            );
+            return Err(Error::new(Code::VolumeChanged, "accept volume", name, cause));
+        }
+        top::note(pending.tree(), plain)?;
+        tracing::info!(target: "audit", volume = name, waiting, "another directory is taken for that of the volume's replicas");
         Ok(())
     }
 
@@ -455,6 +480,17 @@ impl Site {
     }
 }
 
+impl Site {
+    /// Opens the directory of the plain files.
+    fn open_plain(&self) -> Result<Arc<LocalStore>, Error> {
+        let missing = |error: Error| match error.code {
+            Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
+            _ => error,
+        };
+        Ok(Arc::new(self.open_root()?.below(&self.path).map_err(missing)?))
+    }
+}
+
 impl Volume {
     /// Opens the plain files and starts the keeper.
     pub fn open(
@@ -465,15 +501,11 @@ impl Volume {
         hands: Arc<dyn Hands>,
         leases: LeaseTable,
     ) -> Result<Self, Error> {
-        let missing = |error: Error| match error.code {
-            Code::PathNotFound => Error { code: Code::StorageMissing, ..error },
-            _ => error,
-        };
-        let store = Arc::new(at.open_root()?.below(&at.path).map_err(missing)?);
+        let store = at.open_plain()?;
         let own = DirectoryClaim::new(&facts.id, &facts.home);
-        // Another directory than before is not marked until it is accepted.
-        let access = if keeper::is_top(&tree, &*store.root()?)? { at.access } else { Access::ReadOnly };
-        claim::take(&store, &own, access, &*hands)?;
+        top::check(name, &tree, &store)?;
+        claim::take(&store, &own, at.access, &*hands)?;
+        top::note(&tree, &store)?;
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         // Once, before anybody asks: two who asked at a time would hear of two logs.
@@ -485,7 +517,7 @@ impl Volume {
         shared.quotas.resume_handed(&tree)?;
         shared.quotas.set(facts.care.quotas(), &tree)?;
         tree.give_from(OWN, least_number())?;
-        let volume = Volume { at: at.clone(), store, tree, shared, own };
+        let volume = Volume { at: at.clone(), store, tree, shared };
         volume.start()?;
         Ok(volume)
     }
@@ -513,6 +545,12 @@ impl Volume {
         if let Some(watch) = &self.shared.watch {
             watch.stop();
         }
+    }
+
+    /// Whether the plain files are what is at their path now.
+    pub fn is_in_place(&self) -> bool {
+        let there = identity_at(&self.at.root.join(OsStr::from_bytes(self.at.path.as_bytes())));
+        there.ok() == self.store.identity().ok()
     }
 
     /// The leases of sites that follow it.

@@ -6,11 +6,12 @@ use crate::home::Home;
 use crate::store::desk::Desk;
 use crate::store::fault::{Fault, FaultStore, Op as Call};
 use crate::store::local::Access;
+use crate::store::marker::VOLUME;
 use crate::store::temp::temp_name;
 use crate::store::{Dir, Store, names};
 use proptest::prelude::*;
 use renkei_core::entry::{FileTime, Meta};
-use renkei_core::error::Code;
+use renkei_core::error::{Code, Error};
 use renkei_core::lease::telling::Told;
 use renkei_core::namespace::quota::{Limit, Quota};
 use renkei_core::namespace::{Kind, NodeId, ROOT};
@@ -110,9 +111,16 @@ impl Place {
 }
 
 fn open(home: &Home, keep: &Path) -> Arc<Volume> {
-    let at = At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite, identity: None };
+    try_open(home, keep).unwrap()
+}
+
+fn at(keep: &Path) -> At {
+    At { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite, identity: None }
+}
+
+fn try_open(home: &Home, keep: &Path) -> Result<Arc<Volume>, Error> {
     let facts = super::Facts { scan_every_s: 0, ..facts() };
-    Volumes::new(home, "").open("genome", &facts, &at, Arc::new(Here)).unwrap()
+    Volumes::new(home, "").open("genome", &facts, &at(keep), Arc::new(Here))
 }
 
 pub(super) fn rel(text: &str) -> RelPath {
@@ -457,10 +465,21 @@ fn another_directory_in_its_place_is_not_taken_for_it() {
     place.check();
     fs::rename(&place.top, place.top.with_file_name("kept")).unwrap();
     fs::create_dir(&place.top).unwrap();
-    place.reopen();
-    let refused = place.volume.check(|| true).unwrap_err();
-    assert_eq!(refused.code, renkei_core::error::Code::StorageMissing);
+    let refused = || try_open(&place.home, place._keep.path()).err().map(|error| error.code);
+    assert_eq!(refused(), Some(Code::StorageMissing));
+    // A copy, with the marker, is not taken by itself either.
+    fs::write(place.at("f"), "f").unwrap();
+    fs::copy(place.top.with_file_name("kept").join(VOLUME), place.at(VOLUME)).unwrap();
+    assert_eq!(refused(), Some(Code::VolumeChanged));
     assert_eq!(known(&place.volume).len(), 2);
+    let accept = |incomplete| {
+        Volumes::new(&place.home, "").accept("genome", &facts(), &at(place._keep.path()), &Here, incomplete)
+    };
+    assert_eq!(accept(false).map_err(|error| error.code), Err(Code::VolumeChanged), "it is of another time");
+    accept(true).unwrap();
+    place.reopen();
+    place.check();
+    place.assert_same();
 }
 
 /// Something that is done to the tree; directories and names are chosen among a few.

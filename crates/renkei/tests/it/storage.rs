@@ -370,3 +370,58 @@ fn a_storage_of_an_older_program_is_taken_as_it_is_and_its_marker_is_kept() {
     }
     assert_eq!(raw::home(disks.kek()).storages_dir(), disks.kek().dir().join("state/storages"));
 }
+
+/// Roots of such file systems have one inode number.
+fn disk(at: &Path) -> Option<Mounted> {
+    let mounted = Mounted::image(at, &["mkfs.ext4", "-q", "-F"], "defaults")?;
+    fs::remove_dir(at.join("lost+found")).unwrap();
+    Some(mounted)
+}
+
+#[test]
+fn a_volume_is_shut_while_another_file_system_is_in_the_place_of_its_own() {
+    let mut federation = Federation::two();
+    let (a, b) = (federation.scratch().join("a"), federation.scratch().join("b"));
+    let (Some(_a), Some(_b)) = (disk(&a), disk(&b)) else {
+        return eprintln!("SKIPPED: cannot mount");
+    };
+    fs::write(b.join("foreign"), "foreign").unwrap();
+    let point = federation.kek.root().join("genome");
+    fs::create_dir(&point).unwrap();
+    let bind = |disk: &Path| Mounted::by(&point, "mount", &["--bind", text(disk), text(&point)]).unwrap();
+    let _right = bind(&a);
+    federation.kek.ok(&["volume", "create", "genome", "--storage", "data"]);
+    let file = federation.scratch().join("f");
+    fs::write(&file, "f").unwrap();
+    let put = |site: &Site, name: &str| {
+        let (_, told) = site.json(&["cp", "--retry-for", "0", text(&file), &format!("kek:/genome/{name}")]);
+        match told["error"]["code"].as_str() {
+            None if told["files"] == 1 => None,
+            code => Some(code.map_or_else(|| told.to_string(), str::to_owned)),
+        }
+    };
+    assert_eq!(put(&federation.kek, "before"), None);
+    for is_running in [true, false] {
+        if !is_running {
+            federation.kek.stop();
+        }
+        let wrong = bind(&b);
+        if !is_running {
+            federation.kek.restart();
+        }
+        // From the first moment on.
+        assert_eq!(put(&federation.kek, "lost").as_deref(), Some("RK-NS-10"), "{is_running}");
+        let (_, doctor) = federation.kek.json(&["doctor"]);
+        assert!(doctor.to_string().contains("RK-NS-10"), "{doctor:#}");
+        let (status, told) = federation.kek.json(&["volume", "check", "genome", "--accept"]);
+        assert!(status != 0 && told.to_string().contains("missing"), "{told}");
+        assert_eq!(names(&b), ["foreign"]);
+        drop(wrong);
+        let begin = Instant::now();
+        while let Some(code) = put(&federation.kek, "after") {
+            assert!(begin.elapsed() < WITHIN, "still {code}\n{}", federation.kek.logged());
+        }
+        let listed = federation.kek.ok(&["ls", "/genome"]);
+        assert_eq!(listed, "after\nbefore\n");
+    }
+}

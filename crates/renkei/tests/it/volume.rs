@@ -243,13 +243,16 @@ fn what_is_not_mounted_is_not_gone() {
     assert!(errors(&refused).contains("RK-STORE-17"), "{refused:?}");
     // An empty directory where it would be mounted.
     fs::create_dir(&folder).unwrap();
-    let refused = kek.renkei(&["volume", "check", "genome"]);
-    assert!(errors(&refused).contains("RK-STORE-17"), "{refused:?}");
-    assert_eq!(records(&kek), before);
+    for words in [&["volume", "check", "genome"][..], &["mkdir", "/genome/new"]] {
+        let refused = kek.renkei(words);
+        assert!(errors(&refused).contains("RK-STORE-17"), "{refused:?}");
+    }
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     kek.stop();
     fs::remove_dir(&folder).unwrap();
     fs::rename(&aside, &folder).unwrap();
     kek.restart();
+    assert_eq!(records(&kek), before);
     assert_eq!(check(&kek)["gone"], 0);
 }
 
@@ -361,6 +364,16 @@ fn a_grant_lets_in_whom_it_names_and_nobody_else() {
     assert_eq!(write.status.code(), Some(5), "{write:?}");
     kek.ok(&["volume", "grant", "genome", &user, "write", "--on", "public"]);
     titech.ok(&["cp", here.to_str().unwrap(), "kek:/genome/public/g"]);
+    // A name elsewhere is not given by moving something there.
+    fs::write(kek.root().join("genome/theirs"), "theirs").unwrap();
+    for [from, to] in [["public/g", "theirs"], ["public/g", "new"], ["public/g", ""], ["public", "elsewhere"]]
+    {
+        let output = titech.renkei(&["mv", &format!("kek:/genome/{from}"), &format!("kek:/genome/{to}")]);
+        assert_eq!(output.status.code(), Some(5), "{from} {to}: {output:?}");
+    }
+    assert_eq!(fs::read(kek.root().join("genome/theirs")).unwrap(), b"theirs");
+    titech.ok(&["mv", "kek:/genome/public/g", "kek:/genome/public/h"]);
+    titech.ok(&["mv", "kek:/genome/public/h", "kek:/genome/public/g"]);
     assert!(kek.ok(&["volume", "show", "genome"]).contains(&format!("grant      {user} write /public")));
     kek.ok(&["volume", "revoke", "genome", &user]);
     assert_eq!(titech.renkei(&["rm", "kek:/genome/public/g"]).status.code(), Some(5));
