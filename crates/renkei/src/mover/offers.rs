@@ -119,7 +119,7 @@ fn resume(
     if file.stamp()?.ino != temp_ino {
         return Ok(Verdict::Want);
     }
-    if session.checks_written() {
+    if session.checks_written(raw.ctime) {
         let size = item.entry.size();
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }

@@ -19,7 +19,7 @@ use crate::net::tls::TlsStream;
 use crate::store::denied::closed_above;
 use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
-use renkei_core::entry::{Entry, EntryKind, Stamp};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
@@ -34,7 +34,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Batches of offers that wait to be judged; then the control stream is read no further.
 const MAX_OFFERS: usize = 64;
@@ -44,6 +44,9 @@ const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 /// How long the first entries of a locked destination wait for its own, which unlocks it and is on its way on another
 /// stream if it comes at all.
 const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long after its last record an earlier run may have gone on to write.
+const JOURNAL_LAGS: Duration = Duration::from_secs(1);
 
 /// Memory of a session beside its streams' that is not asked for, and by which it asks for more.
 const MEMORY_STEP: u64 = 1 << 20;
@@ -88,7 +91,7 @@ pub struct ReceiveJob {
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
 /// copy into it is the largest single cost of receiving (measured in docs/design/0003-direct-writes.md).
-const DIRECT_FROM_BYTES: u64 = 64 << 20;
+const DIRECT_FROM_BYTES: u64 = 1 << 20;
 
 /// A large file under its temporary name.
 pub(super) struct OpenFile {
@@ -157,7 +160,8 @@ pub(super) struct Session {
     options: ReceiveOptions,
     side: String,
     root: String,
-    checks_written: bool,
+    /// Until when extents that the journal has were written in this boot of the machine; none are believed if that is not known.
+    written_by: Option<SystemTime>,
     memory: Allowance,
     allowed_bytes: AtomicU64,
     clock: Instant,
@@ -195,10 +199,12 @@ pub fn receive(
         side: job.side,
         root: job.root,
         // A boot that cannot be told from others proves nothing.
-        checks_written: kept
+        written_by: kept
             .header
             .as_ref()
-            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
+            .filter(|header| header.boot == boot_id() && header.boot != [0; 16])
+            .and_then(|_| journal.as_ref()?.before())
+            .map(|before| before + JOURNAL_LAGS),
         memory: job.memory,
         allowed_bytes: AtomicU64::new(MEMORY_STEP),
         clock: Instant::now(),
@@ -399,9 +405,11 @@ impl Session {
         self.options.existing
     }
 
-    /// Whether extents of an earlier run must be read back before they are believed.
-    pub(super) fn checks_written(&self) -> bool {
-        self.checks_written
+    /// Whether extents of an earlier run in a file that was changed then must be read back before they are believed: they may
+    /// never have come to the disk, or somebody else has changed it since.
+    pub(super) fn checks_written(&self, changed: FileTime) -> bool {
+        let since = Duration::new(u64::try_from(changed.secs).unwrap_or_default(), changed.nanos);
+        self.written_by.is_none_or(|by| UNIX_EPOCH + since > by)
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {

@@ -447,6 +447,40 @@ fn a_copy_goes_on_when_the_pop_is_restarted_in_order() {
 }
 
 #[test]
+fn what_somebody_changed_in_an_unfinished_file_is_sent_again() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let source = federation.scratch().join("big");
+    std::fs::write(&source, vec![7; 48 << 20]).unwrap();
+    let mut copy = titech.command();
+    copy.args(["cp", "--limit", "16M"]).arg(&source).arg(kek.place("big"));
+    let mut running = copy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let moved = || titech.json(&["status", "kek"]).1["transfers"][0]["progress"]["bytes_moved"].as_u64();
+    while moved().unwrap_or(0) < 24 << 20 {
+        assert!(running.try_wait().unwrap().is_none(), "the copy ended before it was killed");
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
+    while titech.ok(&["status", "kek"]).contains("receive") {}
+    let (mut journals, mut temps) = (Vec::new(), Vec::new());
+    for (dir, found) in
+        [(kek.dir().join("state/journal"), &mut journals), (kek.root().to_owned(), &mut temps)]
+    {
+        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        found.extend(names.filter(|path| path.is_file() && !path.ends_with(".rk~storage")));
+    }
+    assert_eq!((journals.len(), temps.len()), (1, 1), "{journals:?} {temps:?}");
+    // As if it had been a while ago.
+    let journal = std::fs::File::options().append(true).open(&journals[0]).unwrap();
+    journal.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    let temp = std::fs::File::options().write(true).open(&temps[0]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&temp, &[9; 400], 1000).unwrap();
+    let (status, told) = titech.json(&["cp", source.to_str().unwrap(), &kek.place("big")]);
+    assert_eq!(status, 0, "{told}");
+    assert!(std::fs::read(kek.root().join("big")).unwrap() == std::fs::read(&source).unwrap(), "{told}");
+}
+
+#[test]
 fn progress_counts_what_was_sent_of_a_block() {
     let federation = Federation::two();
     let scratch = federation.scratch();
