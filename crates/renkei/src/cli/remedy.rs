@@ -116,6 +116,13 @@ impl Reader {
             NotMapped => self.not_mapped(error),
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
+            CardConflict if is_label(&error.subject) => {
+                let site = &error.subject;
+                Some(format!(
+                    "compare both fingerprints with the administrator of {site}; if the new one is right: `renkei trust remove {site}`, then \
+                     the same command again"
+                ))
+            }
             PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
             NoSpace | QuotaExceeded if error.op == "write" || self.knows(&error.side) => {
                 let place = quoted(&error.side);

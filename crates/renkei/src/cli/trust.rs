@@ -89,7 +89,10 @@ struct Changed {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let mut trust = Trust::load(&context.home()?)?;
+    let home = context.home()?;
+    // An identity has a trust of its own, which its logins fill.
+    let home = if home.has_identity() { home.of_user() } else { home };
+    let mut trust = Trust::load(&home)?;
     match &args.action {
         Action::Export { site } => export(&trust, site.as_deref(), context),
         Action::Add { file, yes } => add(&mut trust, file, *yes, context),
@@ -99,7 +102,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             let site = SiteName::parse(site)?;
             trust.remove(&site)?;
             // Whoever comes to be trusted under that name has to be allowed anew.
-            disallow_private(&context.home()?, site.as_str())?;
+            disallow_private(&home, site.as_str())?;
             context.output.done(&Changed { site, fingerprint: None, action: "removed" })?;
             Ok(0)
         }

@@ -66,7 +66,7 @@ pub const FIELDS: &[Field] = &[
         effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
                  the PoP connects to no others for its users. Empty: to none." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
-        effect: "Sessions open at a time, at most half of them of one principal; one more is refused with RK-WIRE-6." },
+        effect: "Sessions open at a time, at most three quarters of them of one other site and half of one principal; one more is refused with RK-WIRE-6." },
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",
         effect: "Data streams of one session." },
     Field { key: "limits.max_memory_mib", kind: Type::Number("MiB"), default: "1024", env: "RENKEI_LIMITS_MAX_MEMORY_MIB",

@@ -46,6 +46,11 @@ pub fn one_share(limit: usize) -> usize {
     (limit / 2).max(1)
 }
 
+/// What all principals of another site may have of it together: who is trusted may name any number of users.
+pub fn site_share(limit: usize) -> usize {
+    (limit - limit / 4).max(1)
+}
+
 /// A fresh secret.
 pub fn random_ticket() -> Result<Ticket, Error> {
     let mut ticket = [0; 32];

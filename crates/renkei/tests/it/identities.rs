@@ -121,6 +121,11 @@ fn identities_are_side_by_side() {
     let user = |site: &str| Value::from(format!("{}@{site}", account()));
     assert_eq!(ok(&["whoami"])["user"]["principal"], user("titech"));
     assert_eq!(ok(&["--identity", "work", "whoami"])["user"]["principal"], user("kek"));
+    // Each has a trust of its own, and commands about trust are about that one.
+    ok(&["--identity", "work", "trust", "remove", "kek"]);
+    assert!(json(&dir, &["--identity", "work", "ls", "kek:/data"]).0 != 0);
+    ok(&["ls", "kek:/data"]);
+    ok(&["--identity", "work", "login", "--pop", kek.dir().to_str().unwrap()]);
     let mut by_environment = command(&dir);
     let output =
         by_environment.env("RENKEI_IDENTITY", "work").args(["--json", "whoami", "kek"]).output().unwrap();

@@ -7,7 +7,7 @@ use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
 use crate::site::access::{Peer, Proof};
 use crate::site::probing::MAX_SKEW;
-use crate::site::tickets::one_share;
+use crate::site::tickets::{one_share, site_share};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -87,18 +87,24 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
     let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-    let own = {
+    let (own, of_site) = {
         let mut sessions = site.sessions.lock().expect("no thread panics while it holds the lock");
         let own = sessions.entry(principal.clone()).or_default();
         *own += 1;
-        *own
+        let own = *own;
+        let fellows = sessions.iter().filter(|(other, _)| other.site() == principal.site());
+        (own, fellows.map(|(_, open)| open).sum::<usize>())
     };
     let counted = Counted(site, principal.clone());
-    let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX));
-    if open > limit || own > share {
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (share, all_of_site) = (one_share(most), site_share(most));
+    let is_own = *principal.site() == site.name();
+    if open > limit || own > share || (!is_own && of_site > all_of_site) {
         // Whoever comes back in a moment finds the places of those that only wait.
         site.close_waiting();
-        let cause = format!("at most {limit} sessions at a time, {share} of one principal");
+        let cause = format!(
+            "at most {limit} sessions at a time, {all_of_site} of one other site and {share} of one principal"
+        );
         return Err(Error::new(Code::TooManySessions, "greet", principal, cause));
     }
     Counters::add(&site.counters.sessions_total, 1);
