@@ -7,6 +7,7 @@ use super::Site;
 use super::fetching::Contents;
 use super::following::{ask, is_followed};
 use super::late::take_another;
+use super::snapshot::Snapshot;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::identity::account::Account;
 use crate::mover::dial::Session;
@@ -15,6 +16,7 @@ use crate::volume::Facts;
 use crate::volume::lineage::{Claim, Lineage, claim, mark_at};
 use crate::volume::pending::{Enlisted, note_restored};
 use crate::volume::reconcile::{Reconciled, Terms};
+use crate::volume::rescue::{Rescued, keep_unknown};
 use crate::volume::trailing::RunAs;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -157,13 +159,43 @@ impl Site {
         for (name, facts) in &snapshot.volumes {
             let tree = snapshot.volume_tree(facts.id)?;
             match snapshot.follows(facts) {
-                true => note_restored(&tree)?,
+                true => {
+                    note_restored(&tree)?;
+                    if let Err(error) = rescue_copy(&snapshot, name, facts) {
+                        tracing::error!(volume = name, %error, "what was acknowledged here after the backup is not looked for");
+                    }
+                }
                 false => Lineage::restored(&tree, fresh_id()?)?,
             }
             tracing::info!(target: "audit", volume = name, "continues after a restore");
         }
         std::fs::remove_file(&marker).map_err(|error| crate::home::file_error("remove", &marker, &error))
     }
+}
+
+/// Keeps what the plain files of a volume that is followed and written here have beside what the restored copy knows.
+fn rescue_copy(snapshot: &Snapshot, name: &str, facts: &Facts) -> Result<(), Error> {
+    if !snapshot.pending(name, facts)?.enlisted().is_some_and(|enlisted| enlisted.writes) {
+        return Ok(());
+    }
+    let contents = snapshot.contents(name, facts)?;
+    let (pending, Some(plain)) = (contents.pending, contents.plain) else { return Ok(()) };
+    let account = Account::lookup_to_lend(&facts.account)?;
+    let work = move || keep_unknown(&pending, &plain);
+    let rescued = account.spawn("rescue", work)?.join().expect("a panic aborts the process")?;
+    let Rescued { count, failed, folder } = rescued;
+    if count + failed > 0 {
+        tracing::warn!(
+            target: "audit",
+            volume = name,
+            count,
+            failed,
+            folder,
+            "files that the restored catalogue does not know are kept in this folder of the volume's directory; what is not in the volume \
+             once all is there was acknowledged after the backup"
+        );
+    }
+    Ok(())
 }
 
 /// Says what was done.

@@ -41,6 +41,7 @@ mod plain;
 mod quota;
 pub mod reconcile;
 pub mod recovery;
+pub mod rescue;
 mod room;
 pub mod shown;
 mod spoiled;

@@ -117,11 +117,11 @@ enum Fate {
 
 /// A plain file that gets another name.
 #[derive(Clone)]
-struct Move {
+pub(super) struct Move {
     /// Its file in the home's tree, if it goes there.
-    id: Option<NodeId>,
-    from: RelPath,
-    to: RelPath,
+    pub(super) id: Option<NodeId>,
+    pub(super) from: RelPath,
+    pub(super) to: RelPath,
 }
 
 /// Directories that are compared.
@@ -524,7 +524,7 @@ fn stamp_of(plain: &LocalStore, path: &RelPath) -> Option<Stamp> {
 }
 
 /// Gives plain files their further names, so that nothing is without one whatever happens next.
-fn link(plain: &LocalStore, moves: &[Move]) -> Result<(), Error> {
+pub(super) fn link(plain: &LocalStore, moves: &[Move]) -> Result<(), Error> {
     let root = plain.root()?;
     for Move { from, to, .. } in moves {
         let (dir, name) = dir_of(plain, from)?;

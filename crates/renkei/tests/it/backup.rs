@@ -142,6 +142,63 @@ fn what_a_follower_writes_after_its_restore_is_not_taken_for_what_it_wrote_befor
 }
 
 #[test]
+fn what_a_follower_wrote_after_its_backup_is_kept_when_it_is_restored() {
+    let mut federation = with_volume();
+    let folder = backup(&federation.titech, &federation.scratch(), "titech");
+    federation.kek.kill9();
+    put(&federation, "/genome/dir/new", "acknowledged after the backup");
+    put(&federation, "/genome/both", "and this, too");
+    lose_and_restore(&mut federation.titech, &folder);
+    federation.kek.restart();
+    await_that("titech may write", || federation.titech.renkei(&["mkdir", "/genome/again"]).status.success());
+    put(&federation, "/genome/dir/new", "another");
+    put(&federation, "/genome/both", "yet another");
+    let top = federation.titech.root().join("genome");
+    let names = fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let kept: Vec<String> = names.filter(|name| name.starts_with("renkei-kept-")).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let content = |path: &str| fs::read_to_string(top.join(&kept[0]).join(path)).unwrap_or_default();
+    assert_eq!(content("dir/new"), "acknowledged after the backup");
+    assert_eq!(content("both"), "and this, too");
+    assert!(federation.titech.logged().contains(&kept[0]));
+    assert!(!federation.titech.ok(&["ls", "/genome"]).contains("renkei-kept"), "it is no part of the volume");
+}
+
+#[test]
+fn a_home_that_is_restored_onto_another_directory_has_nothing_twice() {
+    let mut federation = with_volume();
+    let folder = backup(&federation.kek, &federation.scratch(), "kek");
+    put(&federation, "/genome/dir/new", "written by titech after the backup");
+    put(&federation, "/genome/both", "written over by titech");
+    let top = federation.kek.root().join("genome");
+    await_that("the home has both", || {
+        let both = fs::read(top.join("both")).unwrap_or_default();
+        top.join("dir/new").exists() && both.starts_with(b"written")
+    });
+    fs::write(top.join("here"), "written at the home after the backup").unwrap();
+    federation.kek.ok(&["volume", "check", "genome"]);
+    await_that("titech has heard of it", || names(&federation.titech).contains(&"/genome/here".to_owned()));
+    federation.kek.kill9();
+    let old = federation.kek.root().join("old");
+    fs::rename(&top, &old).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").args([&old, &top]).status().unwrap();
+    assert!(copied.success());
+    lose_and_restore(&mut federation.kek, &folder);
+    let shut = federation.kek.json(&["volume", "check", "genome"]);
+    assert_eq!(code(&shut), "RK-NS-10", "{shut:?}");
+    federation.kek.ok(&["volume", "check", "genome", "--accept", "--yes"]);
+    await_that("both sites agree", || {
+        followed(&federation.titech)["pending"] == 0 && names(&federation.kek) == names(&federation.titech)
+    });
+    let all = names(&federation.kek);
+    assert!(!all.iter().any(|name| name.contains("conflict")), "{all:?}");
+    for site in [&federation.kek, &federation.titech] {
+        assert_eq!(site.ok(&["cat", "/genome/both"]), "written over by titech");
+        assert_eq!(site.ok(&["cat", "/genome/here"]), "written at the home after the backup");
+    }
+}
+
+#[test]
 fn a_queued_copy_goes_on_after_a_restore() {
     let mut federation = Federation::two();
     fs::write(federation.titech.root().join("data"), "queued").unwrap();
