@@ -320,7 +320,7 @@ codes! {
     PeerDown = "RK-NET-1", Unavailable, Later, "the host does not answer",
         "`renkei doctor SITE` tests each step of the connection; if the address changed, `renkei login` learns the new one";
     PortClosed = "RK-NET-2", Unavailable, Later, "nothing listens on the port",
-        "start the PoP (`renkei serve`), or open the port in the firewall";
+        "the administrator of the PoP at that address should start it, or open the port in the firewall";
     ConnectionLost = "RK-NET-3", Unavailable, Later, "the connection was lost",
         "run the same command again: it resumes";
     Stalled = "RK-NET-4", Unavailable, Later, "the other side stopped answering",

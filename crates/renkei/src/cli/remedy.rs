@@ -141,7 +141,15 @@ impl Reader {
                 ))
             }
             IsADirectory => directory(error),
-            UsageInvalid => misspelt(error).or_else(|| self.nearly_a_place(error)).or_else(|| usage(error)),
+            // Sites are named by other commands, too.
+            UsageInvalid if ["copy", "move", "parse path"].contains(&error.op.as_str()) => {
+                misspelt(error).or_else(|| self.nearly_a_place(error)).or_else(|| usage(error))
+            }
+            UsageInvalid => misspelt(error).or_else(|| usage(error)),
+            AuthorityReplaced => {
+                let site = error.subject.rsplit('@').next().filter(|site| is_label(site))?;
+                Some(error.code.row().remedy.replace("SITE", site))
+            }
             BadPath if error.op == "parse path" => misspelt(error).or_else(|| self.nearly_a_place(error)),
             BadPath => misspelt(error),
             MountBusy => Some(busy(error)),

@@ -76,7 +76,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     } else {
         rotation::rotate(&home, args.overlap.duration(), now)?
     };
-    context.output.done(&report(&home, outcome, now)?)?;
+    let mut report = report(&home, outcome, now)?;
+    if args.finish {
+        // The card says since now that it is over, which nobody has heard yet; the authority is known to all but these.
+        report.not_taken_over = not_taken_over;
+    }
+    context.output.done(&report)?;
     Ok(0)
 }
 

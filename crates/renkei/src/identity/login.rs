@@ -44,6 +44,9 @@ struct Request {
 struct Reply {
     certificate: String,
     cards: Vec<String>,
+    /// The former names of renamed sites, each with the one of today.
+    #[serde(default)]
+    former_names: Vec<(String, String)>,
 }
 
 fn default_hours() -> u32 {
@@ -78,7 +81,10 @@ pub fn grant(home: &Home, peer: Peer, request: &Value, now: SystemTime) -> Resul
 pub(super) fn reply_with(home: &Home, certificate: String) -> Result<Value, Error> {
     let trust = Trust::load(home)?;
     let cards = trust.list().filter_map(|card| trust.export(&card.site)).map(|card| card.to_text());
-    let reply = Reply { certificate, cards: cards.collect() };
+    let names = former_names::read(home)?;
+    let former_names =
+        names.iter().map(|(former, current)| (former.to_owned(), current.to_owned())).collect();
+    let reply = Reply { certificate, cards: cards.collect(), former_names };
     Ok(serde_json::to_value(reply).expect("a reply is plain data"))
 }
 
@@ -217,6 +223,18 @@ pub(super) fn keep_at(
         match trust.add_given(card)? {
             Added::Same => {}
             added => sites.push((site, added)),
+        }
+    }
+    // What a site was called means it for users who log in after it was renamed, too.
+    for (former, current) in &reply.former_names {
+        let current = SiteName::parse(current)?;
+        // A site that has that name is itself.
+        let is_free = trust.list().all(|card| card.site.as_str() != former);
+        if is_free
+            && trust.card(&current).is_some()
+            && let Err(error) = former_names::note(&place, former, &current)
+        {
+            tracing::warn!(%error, former, %current, "the former name of a site is not kept");
         }
     }
     former_names::install(&place)?;

@@ -20,6 +20,8 @@ pub enum Note {
 #[derive(Default)]
 struct Seen {
     progress: Progress,
+    /// Bytes that were there before, as far as is known.
+    before: u64,
     notes: Option<Vec<Note>>,
     /// Whether failures are noted too, beside those that the summary lists.
     failures: bool,
@@ -57,9 +59,16 @@ impl Watch {
         self.lock().notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes what a PoP told.
-    pub fn set(&self, progress: Progress) {
-        self.lock().progress = progress;
+    /// Takes what a PoP told. What was there before and what came since count together: of a file that is taken up again the rest is
+    /// done only when it is whole.
+    pub fn set(&self, mut progress: Progress) {
+        let mut seen = self.lock();
+        // Another attempt begins with nothing.
+        let before = if progress.bytes_moved < seen.progress.bytes_moved { 0 } else { seen.before };
+        seen.before = before.max(progress.bytes_done.saturating_sub(progress.bytes_moved));
+        let there = seen.before.saturating_add(progress.bytes_moved).min(progress.bytes_found);
+        progress.bytes_done = progress.bytes_done.max(there);
+        seen.progress = progress;
     }
 
     /// Takes names that were removed, or would be.
@@ -101,5 +110,21 @@ impl Watch {
         if let Some(notes) = &mut self.lock().notes {
             notes.extend(news.into_iter().map(note));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_before_counts_while_the_rest_comes() {
+        let watch = Watch::default();
+        let told = |bytes_done, bytes_moved| {
+            watch.set(Progress { bytes_found: 100, bytes_done, bytes_moved, ..Progress::default() });
+            watch.look().bytes_done
+        };
+        assert_eq!((told(0, 0), told(26, 0), told(26, 10), told(26, 60)), (0, 26, 36, 86));
+        assert_eq!((told(100, 74), told(0, 5)), (100, 5), "another attempt knows of nothing yet");
     }
 }

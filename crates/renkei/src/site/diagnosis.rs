@@ -204,6 +204,14 @@ fn remedy_of_storage(error: &Error, storage: &str) -> String {
     }
 }
 
+/// The same for a volume in that storage.
+fn remedy_of_volume(error: &Error, volume: &str, storage: &str) -> String {
+    match error.code {
+        Code::VolumeChanged => error.code.row().remedy.replace("NAME", volume),
+        _ => remedy_of_storage(error, storage),
+    }
+}
+
 /// What to say of the room on a file system.
 pub fn room_low(name: &str, space: &Space) -> Option<Finding> {
     let is_below = |(share, bytes): (f64, u64)| {
@@ -324,8 +332,11 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
         let trouble = standing.map_or_else(Some, |standing| standing.trouble);
         let error = trouble.or_else(|| site.strays.trouble(&facts.id))?;
-        let remedy = remedy_of_storage(&error, &facts.storage);
-        let remedy = format!("{remedy}; then `renkei volume check {name}`");
+        let remedy = remedy_of_volume(&error, name, &facts.storage);
+        let remedy = match error.code {
+            Code::VolumeChanged => remedy,
+            _ => format!("{remedy}; then `renkei volume check {name}`"),
+        };
         Some(Finding::of("volume", name, Severity::Critical, &error).mended_by(remedy))
     };
     own.clone().filter_map(finding).chain(lost).collect()
@@ -344,7 +355,10 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
         let words = format!("{} is no longer followed", facts.home);
         let finding = Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR);
         found.push(match error.kind() {
-            Kind::NotFound => finding.mended_by(remedy_of_storage(&error, &facts.storage)),
+            Kind::NotFound => finding.mended_by(remedy_of_volume(&error, name, &facts.storage)),
+            _ if error.code == Code::VolumeChanged => {
+                finding.mended_by(remedy_of_volume(&error, name, &facts.storage))
+            }
             _ => finding,
         });
     }

@@ -645,7 +645,8 @@ fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(
     let name = name.to_owned();
     let work = move || match store.root()?.mkdir(name.as_bytes(), 0o755) {
         Err(error) if error.code != Code::PathExists => Err(error),
-        _ => Ok(()),
+        // A link that somebody put there is followed nowhere.
+        _ => store.root()?.child(name.as_bytes()).map(drop),
     };
     account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
 }

@@ -1,7 +1,7 @@
 //! A site gets another name: its partners take it over by themselves, the former name goes on to mean it, and nothing is lost.
 
 use crate::administration::until;
-use crate::federation::{Federation, Site, account};
+use crate::federation::{Federation, Site, account, binary};
 use crate::following_writes::{await_content, await_same, followed, with_writer};
 use crate::leases::Point;
 use crate::mount::can_mount;
@@ -16,6 +16,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
 use serde_json::Value;
 use std::fs;
+use std::process::Command;
 use std::time::SystemTime;
 
 /// What kek is called after it was renamed.
@@ -94,6 +95,12 @@ fn partners_take_the_new_name_over_and_the_former_one_goes_on() {
     assert_eq!(raw::refusal_of(&login, titech).code, Code::CertificateExpired);
     for name in [NEW, "kek"] {
         copy_both_ways(titech, kek, name);
+    }
+    // Whoever logs in for the first time now may use both, too.
+    let fresh = titech.dir().with_file_name("fresh");
+    for words in [&["login", "--pop", titech.dir().to_str().unwrap()][..], &["ls", "kek:/data"]] {
+        let output = Command::new(binary()).arg("--dir").arg(&fresh).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
     }
 }
 
