@@ -34,7 +34,7 @@ pub struct Args {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let sources = glob::expanded(&args.sources, context)?;
-    let all = [&*sources, &[args.destination.clone()]].concat();
+    let all = [&*sources, std::slice::from_ref(&args.destination)].concat();
     let parse = |argument: &OsString| parse(argument, &all, context);
     let destination = parse(&args.destination).map_err(|error| error.at("client"))?;
     let has_slash = match &destination {

@@ -21,7 +21,7 @@ const MAX_BESIDE: u32 = 1000;
 /// What has the name of a file that gets a new version.
 enum There {
     /// What the writer has seen, or a version of the home; with what its content is, if it is away.
-    Seen(Option<AwayFile>),
+    Seen(Option<Box<AwayFile>>),
     /// Another site's version that the writer has not seen.
     Unseen,
 }
@@ -71,7 +71,7 @@ impl VolumeDir {
         if let Some(away) = self.away(name)? {
             // Of one that is there and wrong the plain file was seen.
             let is_seen = away.is_wrong || away.content.by.0 == OWN || is_shown(seen, away.id, &away.content);
-            return Ok(if is_seen { There::Seen(Some(away)) } else { There::Unseen });
+            return Ok(if is_seen { There::Seen(Some(Box::new(away))) } else { There::Unseen });
         }
         let stamp = match self.inner.entry(name, Detail::Basic) {
             Ok((entry, _)) => match entry.kind {
