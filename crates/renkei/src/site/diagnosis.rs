@@ -13,6 +13,7 @@ use super::rooms::Room;
 use super::snapshot::Snapshot;
 use crate::catalogue::{Listing, Row};
 use crate::identity::certificate::{Facts as Certificate, utc};
+use crate::identity::verify::verify_peer;
 use crate::volume::Facts;
 use crate::volume::followers::{followers, names_of};
 use crate::volume::own_lease::lost_error;
@@ -98,7 +99,12 @@ fn certificates(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         };
         certificate_ends(&format!("authority of {}", card.site), end, now, &remedy)
     });
-    own.into_iter().chain(authorities).collect()
+    let judged = verify_peer(&snapshot.credential.chain, &snapshot.trust, now);
+    let revoked = judged.err().filter(|error| error.code == Code::CertificateRevoked).map(|error| {
+        let remedy = "partners refuse this PoP; if its machine is in good hands: `renkei renew --new-key`";
+        Finding::of("certificate", "host", Severity::Critical, &error).mended_by(remedy)
+    });
+    own.into_iter().chain(authorities).chain(revoked).collect()
 }
 
 /// An authority that is being replaced, and partners that did not take the new one over while that went by itself.

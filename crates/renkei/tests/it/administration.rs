@@ -100,8 +100,11 @@ fn the_certificate_of_the_own_pop_is_not_revoked_by_a_slip() {
     site.ok(&["ls", "kek:/data"]);
     site.ok(&["revoke", "kek", "--yes"]);
     until("the PoP is refused", || site.json(&["ls", "kek:/data"]).0 != 0);
+    let told = || site.json(&["status"]).1["conditions"].to_string();
+    until("its administrator is told", || told().contains("RK-AUTH-5") && told().contains("--new-key"));
     site.ok(&["renew", "--new-key"]);
     until("the PoP is believed again", || site.json(&["ls", "kek:/data"]).0 == 0);
+    until("that is over", || !told().contains("RK-AUTH-5"));
 }
 
 #[test]
