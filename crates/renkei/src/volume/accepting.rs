@@ -56,12 +56,9 @@ impl Volumes {
         hands: &dyn Hands,
         incomplete: bool,
     ) -> Result<(), Error> {
-        // What comes meanwhile would be compared with one directory or the other.
-        let mut open = self.open_ones();
-        if let Some(volume) = open.volumes.remove(&facts.id) {
-            volume.close();
-        }
-        let tree = self.trees(&mut open)?.tree(facts.id)?;
+        // What comes meanwhile would be compared with one directory or the other; it is opened anew with the one that is accepted.
+        self.close(facts.id);
+        let tree = self.tree(facts.id)?;
         let (name, store) = (name.to_owned(), at.open_plain()?);
         Accepting { name, store, tree, at, own: DirectoryClaim::new(&facts.id, &facts.home) }
             .run(hands, incomplete)

@@ -14,7 +14,6 @@ use super::tally::Tally;
 use super::watch::Watch;
 use crate::catalogue::VolumeTree;
 use crate::store::leases::LeaseTable;
-
 use crate::store::{Detail, Dir};
 use renkei_core::error::Error;
 use renkei_core::lease::HolderId;
