@@ -18,6 +18,7 @@ use crate::identity::trust::Trust;
 use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
 use crate::store::local::Access as Mode;
+use crate::volume::accepting::Taken;
 use crate::volume::claim::DirectoryClaim;
 use crate::volume::followed::{FollowedStore, Writer};
 use crate::volume::pending::Pending;
@@ -291,12 +292,12 @@ impl Snapshot {
     ///
     /// # Errors
     /// `VolumeUnknown`, and those of [`Volumes::accept`](crate::volume::Volumes::accept).
-    pub(super) fn accept_volume(&self, name: &str, incomplete: bool) -> Result<(), Error> {
+    pub(super) fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Taken, Error> {
         let facts = self.volumes.get(name).ok_or_else(|| facts::unknown(name))?;
         if self.follows(facts) {
             let plain = self.storage(&facts.storage)?.local()?.below(&facts.place()?)?;
             let pending = self.pending(name, facts)?;
-            return self.open_volumes.accept_copy(&pending, &plain, incomplete);
+            return self.open_volumes.accept_copy(&pending, &plain, incomplete).map(|()| Taken::default());
         }
         let (at, hands) = (self.site_of(facts)?, AsAccount(facts.account.clone()));
         self.open_volumes.accept(name, facts, &at, &hands, incomplete)

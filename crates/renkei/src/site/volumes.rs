@@ -262,11 +262,17 @@ impl Site {
     /// `VolumeChanged` if files are missing and that is not said to be meant, else as [`Site::check_volume`].
     pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
         let snapshot = self.snapshot();
-        snapshot.accept_volume(name, incomplete)?;
+        let taken = snapshot.accept_volume(name, incomplete)?;
         if snapshot.volumes.get(name).is_some_and(|facts| snapshot.follows(facts)) {
             return Ok(Scanned::default());
         }
-        self.check_volume(name, &Stop::default())
+        // The look with which it was opened anew may have been quicker than this one.
+        let scanned = self.check_volume(name, &Stop::default())?;
+        Ok(Scanned {
+            gone: scanned.gone.max(taken.missing),
+            changed: scanned.changed.max(taken.other),
+            ..scanned
+        })
     }
 
     /// The digest of a file as the catalogue has it, without reading the file; none if it is not known of what is there.

@@ -43,6 +43,15 @@ impl Found {
     }
 }
 
+/// What was accepted as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// Files and directories that are missing.
+    pub missing: u64,
+    /// Files with another size or time.
+    pub other: u64,
+}
+
 impl Volumes {
     /// Takes the directory that is there for the volume's; with `incomplete` also where files are missing or others.
     ///
@@ -55,7 +64,7 @@ impl Volumes {
         at: &Site,
         hands: &dyn Hands,
         incomplete: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Taken, Error> {
         // What comes meanwhile would be compared with one directory or the other; it is opened anew with the one that is accepted.
         self.close(facts.id);
         let tree = self.tree(facts.id)?;
@@ -75,7 +84,7 @@ struct Accepting<'a> {
 }
 
 impl Accepting<'_> {
-    fn run(&self, hands: &dyn Hands, incomplete: bool) -> Result<(), Error> {
+    fn run(&self, hands: &dyn Hands, incomplete: bool) -> Result<Taken, Error> {
         let top = self.store.root()?;
         let found = self.go_through(&top, |_| Ok(()))?;
         if found.missing + found.other > 0 && !incomplete {
@@ -94,7 +103,7 @@ impl Accepting<'_> {
         top::note(&self.tree, &self.store)?;
         tracing::info!(target: "audit", volume = self.name, same = found.same, missing = found.missing, other = found.other,
             "another directory is taken for the volume's");
-        Ok(())
+        Ok(Taken { missing: found.missing, other: found.other })
     }
 
     /// Looks at all that the catalogue knows and has here; `store` is given rows for what is the same.

@@ -7,7 +7,7 @@
 //! the catalogue and its log. At a site that follows the same trait is served from the copy of the catalogue (`followed`), with
 //! what this site changes itself over it (`pending`, `writing`). Non-goal: replicas.
 
-mod accepting;
+pub mod accepting;
 mod aside;
 mod away;
 #[cfg(test)]
