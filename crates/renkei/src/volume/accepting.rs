@@ -44,7 +44,7 @@ impl Found {
 }
 
 /// What was accepted as it is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Files and directories that are missing.
     pub missing: u64,
