@@ -360,12 +360,9 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
         let severity = if error.kind() == Kind::Unavailable { Severity::Warning } else { Severity::Critical };
         let words = format!("{} is no longer followed", facts.home);
         let finding = Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR);
-        found.push(match error.kind() {
-            Kind::NotFound => finding.mended_by(remedy_of_volume(&error, name, &facts.storage)),
-            _ if error.code == Code::VolumeChanged => {
-                finding.mended_by(remedy_of_volume(&error, name, &facts.storage))
-            }
-            _ => finding,
+        found.push(match error.kind() == Kind::NotFound || error.code == Code::VolumeChanged {
+            true => finding.mended_by(remedy_of_volume(&error, name, &facts.storage)),
+            false => finding,
         });
     }
     if let Some(error) = site.holding.shown(&facts.id, facts).trouble {

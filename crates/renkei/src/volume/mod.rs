@@ -479,9 +479,7 @@ impl Site {
             false => Ok(root),
         }
     }
-}
 
-impl Site {
     /// Opens the directory of the plain files.
     fn open_plain(&self) -> Result<Arc<LocalStore>, Error> {
         let missing = |error: Error| match error.code {

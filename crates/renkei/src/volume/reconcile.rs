@@ -38,6 +38,9 @@ const MAX_NAME_BYTES: usize = 255;
 /// Under which key the copy has what was done the last time.
 const REPORT: &str = "reconciled";
 
+/// How folders begin in which plain files are kept that are not in the volume.
+pub(super) const KEPT: &str = "renkei-kept-";
+
 /// What was done after the home was restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconciled {
@@ -487,7 +490,7 @@ impl<'c> Comparison<'c> {
 
     /// A content that stays here: this site may not change the volume.
     fn put_aside(&mut self, file: &File) -> Result<(), Error> {
-        let folder = format!("renkei-kept-{}", self.report.at_unix);
+        let folder = format!("{KEPT}{}", self.report.at_unix);
         let to = RelPath::parse(folder.as_bytes())?.join(&file.path)?;
         self.report.aside.add(&to);
         self.moves.push(Move { id: None, from: file.path.clone(), to });

@@ -6,7 +6,7 @@
 
 use super::pending::Pending;
 use super::plain::is_same_content;
-use super::reconcile::{Move, link};
+use super::reconcile::{KEPT, Move, link};
 use crate::store::local::LocalStore;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Store};
@@ -15,9 +15,6 @@ use renkei_core::error::Error;
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// How the folders begin.
-const FOLDER: &str = "renkei-kept-";
 
 /// What was kept.
 #[derive(Debug, Default)]
@@ -36,14 +33,14 @@ pub struct Rescued {
 /// `CatalogueFailed`, and those of the file system for the top directory.
 pub fn keep_unknown(pending: &Pending, plain: &LocalStore) -> Result<Rescued, Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let folder = format!("{FOLDER}{now}");
+    let folder = format!("{KEPT}{now}");
     let mut rescued = Rescued { folder: folder.clone(), ..Rescued::default() };
     let (root, into) = (plain.root()?, RelPath::parse(folder.as_bytes())?);
     let mut todo = vec![RelPath::root()];
     while let Some(path) = todo.pop() {
         for (child, kind) in entries(&root, &path, &mut rescued)? {
             let done = match kind {
-                EntryKind::Dir if path.is_root() && child.as_bytes().starts_with(FOLDER.as_bytes()) => Ok(()),
+                EntryKind::Dir if path.is_root() && child.as_bytes().starts_with(KEPT.as_bytes()) => Ok(()),
                 EntryKind::Dir => {
                     todo.push(child);
                     Ok(())

@@ -1,4 +1,4 @@
-//! Which directory it is that has a volume's plain files at its home.
+//! Which directory it is that has a volume's plain files, at its home or at a site that follows and writes it.
 //!
 //! The catalogue notes what the file system says of it. Another one, above all an empty one because something is not mounted, or
 //! an older copy of it, would seem to say that files are gone or changed, and other sites would follow. So nothing in it is looked at
@@ -74,5 +74,8 @@ fn is_known(tree: &VolumeTree, store: &LocalStore) -> Result<bool, Error> {
 /// `CatalogueFailed`.
 pub(super) fn note(tree: &VolumeTree, store: &LocalStore) -> Result<(), Error> {
     let text = toml::to_string(&Top::of(store)?).expect("a fingerprint is plain data");
-    tree.set_note(TOP, text.as_bytes())
+    match tree.note(TOP)?.is_some_and(|noted| noted == text.as_bytes()) {
+        true => Ok(()),
+        false => tree.set_note(TOP, text.as_bytes()),
+    }
 }
