@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -92,6 +92,8 @@ pub struct Pending {
     seen: RwLock<Seen>,
     /// Whether something lies over the copy, or is known beside it.
     differs: AtomicBool,
+    /// How often what readers see beside the copy has changed.
+    epoch: AtomicU64,
     turn: Mutex<State>,
     pub(super) progress: Mutex<Progress>,
     pub(super) rooms: Rooms,
@@ -234,6 +236,7 @@ impl Pending {
             leases,
             seen: RwLock::new(seen),
             differs: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             turn: Mutex::new(state),
             progress: Mutex::default(),
             rooms: Rooms::default(),
@@ -318,8 +321,16 @@ impl Pending {
         let changed = change(&mut seen);
         let is_laid = seen.follower.as_ref().is_some_and(|follower| !follower.layer().is_empty());
         let differs = is_laid || !seen.held.is_empty() || !seen.merged.is_empty();
+        self.epoch.fetch_add(1, Ordering::Release);
         self.differs.store(differs, Ordering::Release);
         changed
+    }
+
+    /// The count of changes to what readers see beside the copy. A change that was settled while the copy was read may be
+    /// missing in both: it was not in the copy yet, and lies over it no more. A reader that finds another count reads the
+    /// copy again.
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     fn differs(&self) -> bool {
@@ -381,13 +392,19 @@ impl Pending {
 
     /// What a name is of.
     pub fn child(&self, at: &Spot) -> Result<Option<(NodeId, Node)>, Error> {
+        let epoch = self.epoch();
         let own = || self.seen().follower.as_ref()?.layer().own_name(at);
         match if self.differs() { own() } else { None } {
             Some(None) => Ok(None),
             Some(Some(id)) => Ok(self.node(id)?.map(|node| (id, node))),
             None => {
                 let Some((id, node)) = self.tree.child(at)? else { return Ok(None) };
-                Ok(self.own_node(id).unwrap_or(Some(node)).map(|node| (id, node)))
+                let node = match self.own_node(id) {
+                    Some(own) => own,
+                    None if self.epoch() == epoch => Some(node),
+                    None => self.tree.node(id)?,
+                };
+                Ok(node.map(|node| (id, node)))
             }
         }
     }
@@ -409,6 +426,7 @@ impl Pending {
     /// Names of a directory after `after`, about `most` of them.
     pub fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Result<Listed, Error> {
         // First what lies over the copy: what is settled in between is in the copy then.
+        let epoch = self.epoch();
         let own = self.own_names(dir, after, most);
         let page = self.tree.list(dir, after, most)?;
         let end = |len: usize, last: Option<&Name>| if len < most { None } else { last.cloned() };
@@ -417,14 +435,14 @@ impl Pending {
             end(own.len(), own.last().map(|(name, ..)| name)),
         ];
         let next = ends.into_iter().flatten().min();
+        let page = self.lay_over(page, epoch)?;
         if own.is_empty() {
-            let names = page.into_iter().filter_map(|(name, id, node)| self.shown(name, id, node)).collect();
-            return Ok(Listed { names, next });
+            return Ok(Listed { names: page, next });
         }
         let is_within = |name: &Name| next.as_ref().is_none_or(|next| name <= next);
         let mut names = std::collections::BTreeMap::new();
         for (name, id, node) in page.into_iter().filter(|(name, ..)| is_within(name)) {
-            names.extend(self.shown(name, id, node).map(|(name, id, node)| (name, (id, node))));
+            names.insert(name, (id, node));
         }
         for (name, id) in own.into_iter().filter(|(name, _)| is_within(name)) {
             names.remove(&name);
@@ -448,8 +466,22 @@ impl Pending {
         names.map(|(name, id)| (name.clone(), id)).collect()
     }
 
-    fn shown(&self, name: Name, id: NodeId, node: Node) -> Option<(Name, NodeId, Node)> {
-        self.own_node(id).unwrap_or(Some(node)).map(|node| (name, id, node))
+    /// Names of the copy, read since `epoch`, with their nodes as they are seen here.
+    fn lay_over(
+        &self,
+        page: Vec<(Name, NodeId, Node)>,
+        epoch: u64,
+    ) -> Result<Vec<(Name, NodeId, Node)>, Error> {
+        let own: Vec<Option<Option<Node>>> = page.iter().map(|(_, id, _)| self.own_node(*id)).collect();
+        let again = match self.epoch() == epoch {
+            true => None,
+            false => Some(self.tree.nodes(&page.iter().map(|(_, id, _)| *id).collect::<Vec<_>>())?),
+        };
+        let laid = page.into_iter().zip(own).filter_map(|((name, id, node), own)| {
+            let copied = || again.as_ref().map_or(Some(node), |again| again.get(&id).cloned());
+            own.unwrap_or_else(copied).map(|node| (name, id, node))
+        });
+        Ok(laid.collect())
     }
 
     /// The name that a directory has in another one.

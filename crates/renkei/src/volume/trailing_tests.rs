@@ -25,11 +25,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names of directories and files, so few that everything meets.
 const DIRS: [&str; 3] = ["d", "e", "g"];
 const FILES: [&str; 4] = ["a", "b", "c", "d"];
 const STEPS: u32 = 40;
+/// Changes that are settled while somebody looks.
+const SETTLED: u64 = 200;
 const ID: [u8; 16] = [7; 16];
 
 struct Dice(u64);
@@ -420,4 +423,40 @@ fn what_was_written_here_is_here_as_long_as_the_volume_has_it() {
 #[test]
 fn what_was_written_here_is_here_after_kills() {
     stories(true);
+}
+
+/// Sizes of a file, by its name and in the list of its directory.
+fn sizes(site: &Site, name: &str) -> [u64; 2] {
+    let dir = site.store.dir(&RelPath::root()).unwrap();
+    let size = |dir: &dyn Dir| dir.entry(name.as_bytes(), Detail::Basic).unwrap().0.size();
+    let by_name = size(&*dir);
+    // What a listing told of a name is what is told of it next.
+    assert!(dir.list().unwrap().any(|listed| listed.unwrap().name == name.as_bytes()));
+    [by_name, size(&*dir)]
+}
+
+#[test]
+fn a_change_that_is_settled_while_somebody_looks_is_seen() {
+    let (top, mut all) = (tempfile::tempdir().unwrap(), All::default());
+    let site = Site::new(top.path().join("1"), Origin(1));
+    site.write("a", 1).unwrap();
+    let written = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while written.load(Ordering::Acquire) < SETTLED {
+                    let least = written.load(Ordering::Acquire);
+                    let seen = sizes(&site, "a");
+                    assert!(seen.iter().all(|size| *size >= least), "{seen:?} after {least} was written");
+                }
+            });
+        }
+        for size in 2..=SETTLED {
+            site.write("a", size).unwrap();
+            written.store(size, Ordering::Release);
+            site.pending.store_all();
+            all.hand_in(&site, usize::MAX);
+            site.take(all.news(&site, usize::MAX / 2), None, &|_| {});
+        }
+    });
 }
