@@ -37,14 +37,16 @@ const STACK_DEPTH: u32 = 2;
 /// Unit of what `statfs` tells.
 const STATFS_BYTES: u32 = 4096;
 /// What is asked of the kernel beside the usual; each is left out where it is not known.
-const WANTED: [InitFlags; 8] = [
+///
+/// `FUSE_EXPLICIT_INVAL_DATA` is not among them: with it the kernel keeps pages of a file whose size it learns to be another
+/// one, and shows zeros from the end of the shorter version on.
+const WANTED: [InitFlags; 7] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_CACHE_SYMLINKS,
     // Without it each write asks whether the file has capabilities; drafts lose set-id bits when they are published.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
     InitFlags::FUSE_ASYNC_DIO,
     // Files that are opened to append can be mapped all the same.
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
