@@ -253,8 +253,22 @@ impl Turns {
             (self.write)(&file, round);
             close(file).unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
-        assert!(fs::read(&path).unwrap() == (self.state)(round), "round {round} is not seen by its writer");
+        let seen = fs::read(&path).unwrap();
+        let is_own = seen == (self.state)(round);
+        assert!(is_own, "round {round} is not seen by its writer, but {}", self.content_text(&seen));
         so_far.closed.store(round, Ordering::Release);
+    }
+
+    /// Which round some content is of, or how it differs from all of them.
+    fn content_text(&self, seen: &[u8]) -> String {
+        if let Some(round) = (0..=self.rounds).find(|round| (self.state)(*round) == seen) {
+            return format!("round {round}");
+        }
+        let is_like =
+            |state: Vec<u8>| state.iter().zip(seen).take_while(|(state, seen)| state == seen).count();
+        let like = (0..=self.rounds).map(|round| is_like((self.state)(round))).max().unwrap_or_default();
+        let zeros = seen.iter().rev().take_while(|byte| **byte == 0).count();
+        format!("{} bytes that nobody wrote, from {like} on, {zeros} zeros at the end", seen.len())
     }
 
     /// Waits until the file has what the other side closed; what it has until then is what it had before.
@@ -271,7 +285,7 @@ impl Turns {
                 return;
             }
             let which = (0..=round + 1).find(|round| (self.state)(*round) == seen);
-            assert!(which.is_some() || seen.is_empty(), "{} bytes that nobody wrote", seen.len());
+            assert!(which.is_some() || seen.is_empty(), "{}", self.content_text(&seen));
             assert!(which <= Some(round), "round {round} is over before it was read");
             assert!(begun.elapsed() < WITHIN, "round {round} is lost; {} shows {which:?}", path.display());
             thread::sleep(PAUSE);
@@ -467,6 +481,21 @@ fn tells_of_a_lost_site(site: &Site) -> bool {
     conditions.iter().any(|condition| condition["code"] == "RK-NS-13")
 }
 
+/// Stops the follower while it has its lease, so that what is read at the home in the strict way may not be the newest. On a busy
+/// machine the lease may be back already when it stands still; then it is tried again.
+fn stop_while_it_writes(sites: &Sites) -> Stopped {
+    for _ in 0..20 {
+        sites.tick();
+        fs::write(sites.path(1, "another"), "of titech").unwrap();
+        assert_eq!(fs::read(sites.path(2, FILE)).unwrap(), b"of titech", "all is reached");
+        let stopped = Stopped::stop(sites.federation.titech.pid());
+        if fs::read(sites.path(2, FILE)).is_err() {
+            return stopped;
+        }
+    }
+    panic!("nobody knows whether that is the newest, and it is read all the same");
+}
+
 /// The follower writes, and stands still before it gave its lease back: it may have closed what nobody else has.
 #[test]
 fn a_site_that_is_lost_while_it_writes_is_told_of_and_stops_no_other() {
@@ -475,11 +504,7 @@ fn a_site_that_is_lost_while_it_writes_is_told_of_and_stops_no_other() {
     sites.points.push(Point::mount_with(&sites.federation.kek, strict, "strict"));
     fs::write(sites.path(1, FILE), "of titech").unwrap();
     sites.settle();
-    fs::write(sites.path(1, "another"), "of titech").unwrap();
-    assert_eq!(fs::read(sites.path(2, FILE)).unwrap(), b"of titech", "all is reached");
-    let stopped = Stopped::stop(sites.federation.titech.pid());
-    let strict = fs::read(sites.path(2, FILE));
-    assert!(strict.is_err(), "nobody knows whether that is the newest: {strict:?}");
+    let stopped = stop_while_it_writes(&sites);
     assert_eq!(fs::read(sites.path(0, FILE)).unwrap(), b"of titech");
     fs::write(sites.path(0, "beside"), "of kek").unwrap();
     until("kek tells of it", || {

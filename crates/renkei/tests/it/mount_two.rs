@@ -238,8 +238,11 @@ fn kills_at_random_moments_lose_nothing_that_was_closed() {
     let Some(mut two) = Two::new() else { return };
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let over = AtomicBool::new(false);
+    // The directory is there in the mounts alone: what is written while none is mounted fails.
+    fs::create_dir(two.path(0, "d")).unwrap();
+    let name = |number: usize| format!("d/{number}");
     let mut files: Vec<Written> = (0..4)
-        .map(|number| Written { path: two.path(number % 2, &number.to_string()), closed: 0, begun: 0 })
+        .map(|number| Written { path: two.path(number % 2, &name(number)), closed: 0, begun: 0 })
         .collect();
     thread::scope(|scope| {
         let _over = Over(&over, two.mounts.clone());
@@ -260,8 +263,8 @@ fn kills_at_random_moments_lose_nothing_that_was_closed() {
     });
     for (number, file) in files.iter().enumerate() {
         assert!(file.closed > 1, "nothing was written through mount {}", number % 2);
-        file.check(&two.federation.kek.root().join("genome").join(number.to_string()));
-        file.check(&two.path(1 - number % 2, &number.to_string()));
+        file.check(&two.federation.kek.root().join("genome").join(name(number)));
+        file.check(&two.path(1 - number % 2, &name(number)));
     }
     two.federation.kek.ok(&["volume", "check", "genome"]);
 }
