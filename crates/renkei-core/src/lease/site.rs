@@ -5,7 +5,8 @@
 //! and hands them in afterwards; while it has the lease, no other site gets a read lease, and an open elsewhere has it *flush* first.
 //! Several sites may have write leases; then each open asks. A site whose write lease ended before it was returned may have
 //! acknowledged changes that nobody else has: it is *lost* until it is back and has handed them in, and opens elsewhere are
-//! told so.
+//! told so. A site that answers and for a term hands in nothing that a flush asked for, because its disk is full for instance, is
+//! lost, too: opens wait no longer for it than for one that does not answer.
 //!
 //! The site's own end ([`SiteLease`]) counts a term from the moment it asked, less a share for clocks that do not go alike; the home
 //! counts from the moment it answered. So the site's ends first.
@@ -85,17 +86,49 @@ struct Standing {
     revoked: u64,
     flush: u64,
     flushed: u64,
+    /// Since when a flush is not done.
+    behind_since: Option<Moment>,
     /// The flush by which a lost site shows that all is handed in.
     recovery: Option<u64>,
 }
 
 impl Standing {
+    /// Whether it may believe that it has a write lease.
     fn may_write(&self, now: Moment) -> bool {
         self.writes.is_some_and(|(_, until)| now < until)
     }
 
-    fn is_lost(&self, now: Moment) -> bool {
-        self.writes.is_some_and(|(_, until)| now >= until)
+    /// Until when it is waited for: its write lease lasts, and it hands in what is asked for.
+    fn awaited_until(&self, term: Duration) -> Option<Moment> {
+        let (_, until) = self.writes.filter(|_| self.recovery.is_none())?;
+        Some(self.behind_since.map_or(until, |since| until.min(since + term)))
+    }
+
+    fn is_awaited(&self, term: Duration, now: Moment) -> bool {
+        self.awaited_until(term).is_some_and(|until| now < until)
+    }
+
+    fn is_lost(&self, term: Duration, now: Moment) -> bool {
+        self.writes.is_some() && !self.is_awaited(term, now)
+    }
+
+    /// Whether it was there for a term without doing a flush.
+    fn is_overdue(&self, term: Duration, now: Moment) -> bool {
+        let was_there = self.recovery.is_some() || self.may_write(now);
+        was_there && self.behind_since.is_some_and(|since| now >= since + term)
+    }
+
+    fn ask_flush(&mut self, now: Moment) -> u64 {
+        self.flush += 1;
+        self.behind_since.get_or_insert(now);
+        self.flush
+    }
+
+    fn on_flushed(&mut self, number: u64, now: Moment) {
+        if number > self.flushed {
+            self.flushed = number;
+            self.behind_since = (number < self.flush).then_some(now);
+        }
     }
 
     /// Whether other copies may miss something because of it that nobody tells of.
@@ -152,7 +185,8 @@ impl SiteLeases {
         let is_still = now >= self.quiet_until && now >= self.busy_until;
         let term = self.term;
         let one = self.sites.entry(site).or_default();
-        if let Some((_, until)) = one.writes.as_mut().filter(|(_, until)| now < *until) {
+        let is_awaited = one.is_awaited(term, now);
+        if let Some((_, until)) = one.writes.as_mut().filter(|_| is_awaited) {
             *until = now + term;
         }
         let has_obeyed = ask.round == self.round && ask.revoked == one.revoke;
@@ -161,7 +195,7 @@ impl SiteLeases {
         if reads {
             one.reads_until = now + term;
         }
-        let writes = one.writes.filter(|_| one.may_write(now)).map(|(epoch, _)| epoch);
+        let writes = one.writes.filter(|_| is_awaited).map(|(epoch, _)| epoch);
         LeaseGiven { round: self.round, reads, writes, revoke: one.revoke, flush: one.flush }
     }
 
@@ -171,18 +205,19 @@ impl SiteLeases {
 
     /// Notes what a site has done, before it is asked whether there is news for it.
     pub fn on_answers(&mut self, site: Origin, ask: &LeaseAsk, now: Moment) {
-        let is_of_this_round = ask.round == self.round;
+        let (is_of_this_round, term) = (ask.round == self.round, self.term);
         let one = self.sites.entry(site).or_default();
+        let is_lost = one.is_lost(term, now);
         if is_of_this_round {
             if ask.revoked == one.revoke && one.revoked < one.revoke {
                 (one.revoked, one.reads_until) = (one.revoke, Moment::ZERO);
             }
-            one.flushed = one.flushed.max(ask.flushed);
-            if one.writes.is_some_and(|(epoch, _)| ask.returns == Some(epoch)) && !one.is_lost(now) {
-                one.writes = None;
+            one.on_flushed(ask.flushed, now);
+            if one.writes.is_some_and(|(epoch, _)| ask.returns == Some(epoch)) && !is_lost {
+                (one.writes, one.behind_since) = (None, None);
             }
         }
-        if one.is_lost(now) {
+        if is_lost {
             self.recover(site, now);
         }
     }
@@ -191,12 +226,17 @@ impl SiteLeases {
     fn recover(&mut self, site: Origin, now: Moment) {
         let others_read = self.revoke_reads(Some(site), now).is_some();
         let one = self.sites.entry(site).or_default();
+        // One that is not waited for any more may go on writing until its term is over.
+        let writes = one.may_write(now);
         match one.recovery {
             None => {
-                one.flush += 1;
-                one.recovery = Some(one.flush);
+                // Who was away is given a term to hand in what it has.
+                one.behind_since = one.behind_since.filter(|_| writes);
+                one.recovery = Some(one.ask_flush(now));
             }
-            Some(flush) if one.flushed >= flush && !others_read => (one.recovery, one.writes) = (None, None),
+            Some(flush) if one.flushed >= flush && !others_read && !writes => {
+                (one.recovery, one.writes) = (None, None);
+            }
             Some(_) => {}
         }
     }
@@ -235,27 +275,28 @@ impl SiteLeases {
     pub fn acquire(&mut self, site: Origin, now: Moment) -> (u64, Awaited) {
         let (epoch, until) = (self.draw_epoch(), now + self.term);
         let one = self.sites.entry(site).or_default();
-        (one.writes, one.recovery) = (Some((epoch, until)), None);
+        // Who hands in nothing gets no lease for which others would wait again.
+        if !one.is_overdue(self.term, now) {
+            one.behind_since = one.behind_since.filter(|_| one.recovery.is_some() || one.may_write(now));
+            (one.writes, one.recovery) = (Some((epoch, until)), None);
+        }
         (epoch, self.awaited_revocations(Some(site), now))
     }
 
     /// Whether a write lease that a site waits for is its own still, after all answers have come.
     pub fn has_lease(&self, site: Origin, epoch: u64, now: Moment) -> bool {
-        let one = self.sites.get(&site);
-        one.is_some_and(|one| one.may_write(now) && one.writes.is_some_and(|(own, _)| own == epoch))
+        let one = self.sites.get(&site).filter(|one| one.is_awaited(self.term, now));
+        one.is_some_and(|one| one.writes.is_some_and(|(own, _)| own == epoch))
     }
 
     /// Somebody opens a file who has no read lease (the home itself if no site is named): all that was acknowledged
     /// elsewhere is in the log when no answer is awaited any more.
     pub fn flush(&mut self, asker: Option<Origin>, now: Moment) -> Awaited {
         let lost = self.lost(asker, &Awaited::default(), now).into_iter().collect();
-        let writers = self.sites.iter_mut();
-        let writers = writers.filter(|(site, one)| Some(**site) != asker && one.may_write(now));
-        let ask = |(site, one): (&Origin, &mut Standing)| {
-            one.flush += 1;
-            (*site, one.flush)
-        };
-        Awaited { flushes: writers.map(ask).collect(), lost, ..Awaited::default() }
+        let (term, writers) = (self.term, self.sites.iter_mut());
+        let writers = writers.filter(|(site, one)| Some(**site) != asker && one.is_awaited(term, now));
+        let flushes = writers.map(|(site, one)| (*site, one.ask_flush(now))).collect();
+        Awaited { flushes, lost, ..Awaited::default() }
     }
 
     /// Until when the answers are to be waited for, if none comes; none if all have come or nobody can be waited for.
@@ -269,11 +310,12 @@ impl SiteLeases {
         let Awaited { flushes, lost, .. } = &mut *awaited;
         flushes.retain(|(site, number)| {
             let Some(one) = self.sites.get(site).filter(|one| one.flushed < *number) else { return false };
-            until = until.max(one.writes.map(|(_, until)| until).filter(|until| now < *until));
-            if one.is_lost(now) {
+            let is_awaited = one.is_awaited(self.term, now);
+            until = until.max(one.awaited_until(self.term).filter(|_| is_awaited));
+            if one.is_lost(self.term, now) {
                 lost.push(*site);
             }
-            one.may_write(now)
+            is_awaited
         });
         awaited.is_quiet_awaited &= now < self.quiet_until;
         until.max(awaited.is_quiet_awaited.then_some(self.quiet_until))
@@ -281,7 +323,8 @@ impl SiteLeases {
 
     /// The lost sites but for one, after nothing is awaited any more: what they closed may be missing.
     pub fn lost(&self, asker: Option<Origin>, awaited: &Awaited, now: Moment) -> BTreeSet<Origin> {
-        let lost = self.sites.iter().filter(|(site, one)| Some(**site) != asker && one.is_lost(now));
+        let is_lost = |one: &Standing| one.is_lost(self.term, now);
+        let lost = self.sites.iter().filter(|(site, one)| Some(**site) != asker && is_lost(one));
         lost.map(|(site, _)| *site).chain(awaited.lost.iter().copied()).collect()
     }
 
@@ -305,7 +348,7 @@ impl SiteLeases {
     /// A site that may not write any more is not waited for, nor lost; tells whether it was.
     pub fn forget(&mut self, site: Origin) -> bool {
         let Some(one) = self.sites.get_mut(&site).filter(|one| one.writes.is_some()) else { return false };
-        (one.writes, one.recovery) = (None, None);
+        (one.writes, one.recovery, one.behind_since) = (None, None, None);
         true
     }
 }

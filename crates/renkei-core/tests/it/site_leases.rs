@@ -1,5 +1,5 @@
 //! A home and three sites that follow a volume, on a virtual clock: closes and opens at each, messages that take their time,
-//! connections that are cut, sites and homes that are killed, clocks that do not go alike. What was closed before an open began is
+//! connections that are cut, sites and homes that are killed, disks that are full, clocks that do not go alike. What was closed before an open began is
 //! seen by it, or the open is told which site is lost or that the home is not reached.
 //!
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it site_leases` runs it alone,
@@ -20,6 +20,8 @@ const IDLE: Duration = Duration::from_millis(600);
 const PATIENCE: Duration = Duration::from_millis(300);
 /// How long somebody at a site waits for the home.
 const WITHIN: Duration = Duration::from_millis(1500);
+/// Longest wait of an open at the home, whatever the sites do.
+const WAITS: Duration = Duration::from_millis(3000);
 const STEPS: usize = 4_000;
 const SEEDS: u64 = 250;
 
@@ -72,6 +74,8 @@ struct Site {
     rate: u32,
     lease: SiteLease,
     connection: u64,
+    /// Until when it stores no records and hands nothing in, and answers all the same.
+    full_until: Moment,
     is_asked: bool,
     is_acquiring: bool,
     is_submitting: bool,
@@ -126,6 +130,7 @@ impl World {
             rate: 970 + chance.below(61) as u32,
             lease: SiteLease::new(TERM, IDLE),
             connection: 1,
+            full_until: Moment::ZERO,
             is_asked: false,
             is_acquiring: false,
             is_submitting: false,
@@ -245,6 +250,8 @@ impl World {
         if one.connection == 0 {
             return;
         }
+        let is_full = now < one.full_until;
+        one.duty.flush = one.duty.flush.filter(|_| !is_full);
         let is_flushed = one.flushing.iter().all(|change| !one.pending.contains(change));
         if let Some(flush) = one.duty.flush.filter(|_| is_flushed) {
             one.lease.on_flushed(flush);
@@ -261,7 +268,7 @@ impl World {
             self.send(site, true, Message::Acquire(local));
         }
         let one = self.site(site);
-        if !one.is_submitting && !one.pending.is_empty() && self.chance.percent(60) {
+        if !is_full && !one.is_submitting && !one.pending.is_empty() && self.chance.percent(60) {
             let changes = self.sites[&site].pending.clone();
             self.site(site).is_submitting = true;
             self.send(site, true, Message::Submit(changes));
@@ -308,6 +315,7 @@ impl World {
                 }
             }
             Message::Taken => one.is_submitting = false,
+            Message::Log(_) if now < one.full_until => {}
             Message::Log(len) => {
                 let log = &self.home.log[..len.max(one.seq)];
                 one.seq = log.len();
@@ -387,6 +395,7 @@ impl World {
         match waiter {
             Waiter::Close(change) => self.closed.push((change, now, None)),
             Waiter::Open { site: None, begun, .. } => {
+                assert!(now - begun < WAITS, "an open of {begun:?} at the home waited until {now:?}");
                 let lost = self.home.leases.lost(None, awaited, now);
                 self.judge(None, begun, &lost);
             }
@@ -462,6 +471,7 @@ impl World {
             101 if is_home_up && self.chance.percent(30) => self.kill_home(),
             // Nobody writes for a while.
             102 => self.now += ms(self.chance.below(700)),
+            103 => self.site(site).full_until = self.now + ms(self.chance.below(5_000)),
             _ => {}
         }
         while let Some(first) = self.wires.iter().enumerate().min_by_key(|(_, wire)| wire.0) {
@@ -502,4 +512,60 @@ fn what_was_closed_is_seen_by_each_open_after_it_or_its_site_is_said_to_be_lost(
     }
     println!("opens believed, asked, told: {judged:?}");
     assert!(one.is_some() || judged.iter().all(|count| *count > 100), "{judged:?}");
+}
+
+/// A home with one site, whose answers arrive every 100 ms.
+struct OneSite {
+    leases: SiteLeases,
+    ask: LeaseAsk,
+    now: Moment,
+}
+
+impl OneSite {
+    const SITE: Origin = Origin(1);
+
+    fn answer(&mut self, flushes: bool) {
+        self.now += ms(100);
+        let given = self.leases.renew(Self::SITE, &self.ask, 0, self.now);
+        (self.ask.round, self.ask.revoked) = (given.round, given.revoke);
+        if flushes {
+            self.ask.flushed = given.flush;
+        }
+    }
+
+    /// How long an open at the home waits, and whether the site counts as lost then.
+    fn open(&mut self) -> (Duration, bool) {
+        let begun = self.now;
+        let mut awaited = self.leases.flush(None, begun);
+        while self.leases.wait_until(&mut awaited, self.now).is_some() {
+            assert!(self.now - begun < 5 * TERM, "it waits for ever");
+            self.answer(false);
+        }
+        (self.now - begun, self.leases.lost(None, &awaited, self.now).contains(&Self::SITE))
+    }
+
+    fn acquire(&mut self) -> bool {
+        let (epoch, _) = self.leases.acquire(Self::SITE, self.now);
+        self.leases.has_lease(Self::SITE, epoch, self.now)
+    }
+}
+
+#[test]
+fn a_site_that_answers_and_hands_nothing_in_is_waited_for_once() {
+    let (leases, ask) = (SiteLeases::new(TERM, IDLE, 1), LeaseAsk::default());
+    let mut one = OneSite { leases, ask, now: ms(5_000) };
+    assert!(one.acquire());
+    one.answer(false);
+    assert_eq!(one.open(), (TERM, true));
+    for _ in 0..30 {
+        assert_eq!(one.open(), (Duration::ZERO, true));
+        assert!(!one.acquire(), "it would be waited for again");
+        one.answer(false);
+    }
+    // It has room again, and hands in what it has.
+    (0..10).for_each(|_| one.answer(true));
+    assert_eq!(one.open(), (Duration::ZERO, false));
+    assert!(one.acquire());
+    one.answer(true);
+    assert_eq!(one.open(), (TERM, true), "it is waited for as before");
 }

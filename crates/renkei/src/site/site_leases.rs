@@ -22,6 +22,7 @@ use renkei_core::namespace::Origin;
 use renkei_core::path::SiteName;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Descent, VolumeReply};
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -109,6 +110,16 @@ struct Asker {
     name: String,
     facts: Facts,
     pending: Arc<Pending>,
+    flushing: Cell<Option<Flushing>>,
+}
+
+/// A flush that the home waits for, until what was changed here before is handed in.
+#[derive(Clone, Copy)]
+struct Flushing {
+    round: u64,
+    number: u64,
+    /// The last change that was made here when the flush was heard of.
+    made: u64,
 }
 
 /// Starts the threads that ask for leases on a volume that is followed.
@@ -123,6 +134,7 @@ pub(super) fn spawn_lease_keepers(
         name: name.into(),
         facts: facts.clone(),
         pending: pending.clone(),
+        flushing: Cell::new(None),
     };
     pending.own_lease().serve(true);
     let (renewing, copying, writing) = (asker(), asker(), asker());
@@ -199,18 +211,26 @@ impl Asker {
             VolumeReply::Leases { given, lost } => (given, lost),
             other => return Err(violation("leases", format_args!("{other:?}"))),
         };
-        if let Some(flush) = lease.on_given(asked, &given, lost).flush
-            && self.is_handed_in(TICK)?
-        {
-            lease.on_flushed(flush);
+        lease.on_given(asked, &given, lost).flush.map_or(Ok(()), |number| self.flush(given.round, number))
+    }
+
+    /// Does a flush, or goes on with the one before: who writes on does not move its end.
+    fn flush(&self, round: u64, number: u64) -> Result<(), Error> {
+        let before = self.flushing.get().filter(|before| before.round == round);
+        let new = || Flushing { round, number, made: self.pending.last_made() };
+        let flushing = before.unwrap_or_else(new);
+        self.flushing.set(Some(flushing));
+        if self.is_handed_in(flushing.made, TICK)? {
+            self.pending.own_lease().on_flushed(flushing.number);
+            self.flushing.set(None);
         }
         Ok(())
     }
 
-    /// Waits until the home has all that was changed here until now, at most so long: the next question says it else.
-    fn is_handed_in(&self, within: Duration) -> Result<bool, Error> {
+    /// Waits until the home has all changes up to one, at most so long: the next question says it else.
+    fn is_handed_in(&self, made: u64, within: Duration) -> Result<bool, Error> {
         self.pending.flush()?;
-        let (made, until) = (self.pending.last_made(), Instant::now() + within);
+        let until = Instant::now() + within;
         let tree = self.pending.tree();
         loop {
             let seq = tree.position()?.seq;
