@@ -52,26 +52,12 @@ impl Site {
 
     /// The files at a path and below it that this site wrote and of which the home is not known to have the content.
     pub(super) fn only_here(&self, copy: &Copy, path: &RelPath) -> Result<HashSet<NodeId>, Error> {
-        let (tree, pending) = (&copy.contents.tree, &copy.contents.pending);
-        let (mut only, mut asked) = (HashSet::new(), Vec::new());
-        let mut sort = |page: Vec<Found>| {
-            let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
-            for found in page {
-                let is_own = held.get(&found.id).is_some_and(|held| held.is_own());
-                if pending.is_unsent(found.id) {
-                    only.insert(found.id);
-                } else if is_own {
-                    asked.push((found.id, found.content.version));
-                }
-            }
-            Ok(())
-        };
-        each_page(tree, path, &mut |page| if page.is_empty() { Ok(()) } else { sort(page) })?;
-        match self.not_kept(copy, &asked) {
+        let Written { unsent: mut only, sent } = written(copy, path)?;
+        match self.not_kept(copy, &sent) {
             Ok(ids) => only.extend(ids),
             Err(error) => {
                 tracing::info!(%error, "the home does not say what it has of what was written here");
-                only.extend(asked.into_iter().map(|(id, _)| id));
+                only.extend(sent.into_iter().map(|(id, _)| id));
             }
         }
         Ok(only)
@@ -95,6 +81,34 @@ impl Site {
         }
         Ok(missing)
     }
+}
+
+/// The files at a path and below it that this site wrote and holds.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Those that the home has not heard of.
+    pub(super) unsent: HashSet<NodeId>,
+    /// The versions of the others.
+    pub(super) sent: Vec<(NodeId, u64)>,
+}
+
+pub(super) fn written(copy: &Copy, path: &RelPath) -> Result<Written, Error> {
+    let (tree, pending) = (&copy.contents.tree, &copy.contents.pending);
+    let mut written = Written::default();
+    let mut sort = |page: Vec<Found>| {
+        let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
+        for found in page {
+            let is_own = held.get(&found.id).is_some_and(|held| held.is_own());
+            if pending.is_unsent(found.id) {
+                written.unsent.insert(found.id);
+            } else if is_own {
+                written.sent.push((found.id, found.content.version));
+            }
+        }
+        Ok(())
+    };
+    each_page(tree, path, &mut |page| if page.is_empty() { Ok(()) } else { sort(page) })?;
+    Ok(written)
 }
 
 fn only_copy(path: &RelPath) -> Error {

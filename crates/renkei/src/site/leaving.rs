@@ -1,30 +1,40 @@
 //! Ending a subscription. What was written here and is nowhere else is given up only by who says so, and stays as plain files.
 
 use super::Site;
+use super::evicting::written;
 use super::snapshot::Snapshot;
 use crate::volume::claim::{DirectoryClaim, release};
 use crate::volume::creation::folder;
 use crate::volume::facts::{self, Facts, unknown};
 use crate::volume::only_here::OnlyHere;
 use renkei_core::error::{Code, Error};
-use renkei_core::path::RelPath;
+use renkei_core::namespace::NodeId;
+use renkei_core::path::{RelPath, SiteName};
+
+/// Files that were written here, of which the home has the name and is not known to have the content.
+#[derive(Default)]
+struct Unfetched {
+    paths: Vec<RelPath>,
+    /// Why the home could not be asked, if it could not.
+    away: Option<Error>,
+}
 
 impl Site {
     /// Follows a volume no more; gives what only this site had of it. Without `abandon` that must be nothing.
     ///
     /// # Errors
-    /// `ChangesWait`, `VolumeUnknown`, `CatalogueFailed`.
+    /// `ChangesWait`, `VolumeUnknown`, `CatalogueFailed`; why the home is not reached, if that is needed.
     pub fn unsubscribe(&self, name: &str, abandon: bool) -> Result<OnlyHere, Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
         let snapshot = self.snapshot();
         let followed = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts));
         let facts = followed.ok_or_else(|| unknown(name))?;
         let pending = snapshot.pending(name, facts)?;
-        let files = match self.without_content_at_home(name, facts) {
+        let unfetched = match self.without_content_at_home(name, facts) {
             Err(error) if !abandon => return Err(error),
             found => found.unwrap_or_else(|error| {
                 tracing::warn!(volume = name, %error, "what only this site has of a volume is not known");
-                Vec::new()
+                Unfetched::default()
             }),
         };
         let stored = pending.flush();
@@ -35,9 +45,13 @@ impl Site {
         let turn = pending.turn();
         let plain = |path: &RelPath| plain_file(&snapshot, facts, path);
         let mut only = pending.only_here(plain)?;
-        files.iter().for_each(|path| only.add_file(path, plain));
+        unfetched.paths.iter().for_each(|path| only.add_file(path, plain));
+        only.is_home_away = unfetched.away.is_some();
         if !only.is_empty() && !abandon {
-            return Err(Error::new(Code::ChangesWait, "unsubscribe", name, only.told()));
+            return Err(match unfetched.away.filter(|_| only.changes == 0) {
+                Some(away) => not_reached(name, &facts.home, only.files, away),
+                None => Error::new(Code::ChangesWait, "unsubscribe", name, only.told()),
+            });
         }
         facts::remove(self.home(), name)?;
         pending.stop();
@@ -58,23 +72,36 @@ impl Site {
         }
     }
 
-    /// Files that were written here, of which the home has the name and is not known to have the content.
-    fn without_content_at_home(&self, name: &str, facts: &Facts) -> Result<Vec<RelPath>, Error> {
+    /// Those of a volume; what the home has not heard of is among the changes that wait.
+    fn without_content_at_home(&self, name: &str, facts: &Facts) -> Result<Unfetched, Error> {
         if facts.storage.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Unfetched::default());
         }
         let (_, copy) = self.own_copy(name, facts)?;
-        let pending = &copy.contents.pending;
-        let only = self.only_here(&copy, &RelPath::root())?;
-        // Those that the home has not heard of are among the changes that wait.
-        let known = only.into_iter().filter(|id| !pending.is_unsent(*id));
+        let sent = written(&copy, &RelPath::root())?.sent;
+        let (ids, away): (Vec<NodeId>, _) = match self.not_kept(&copy, &sent) {
+            Ok(ids) => (ids, None),
+            Err(error) => (sent.into_iter().map(|(id, _)| id).collect(), Some(error)),
+        };
         let mut paths = Vec::new();
-        for id in known {
-            paths.extend(pending.first_path(id)?);
+        for id in ids {
+            paths.extend(copy.contents.pending.first_path(id)?);
         }
         paths.sort();
-        Ok(paths)
+        Ok(Unfetched { paths, away })
     }
+}
+
+/// Whether the home has what was written here is known only when it answers.
+fn not_reached(name: &str, home: &SiteName, files: u64, away: Error) -> Error {
+    let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let cause = format!(
+        "{}; the home must say that it has the content of {files} written here: unsubscribe again when it is reached, or \
+         `renkei volume unsubscribe {name} --abandon`, which lists them and leaves their contents as plain files",
+        away.cause
+    );
+    let subject = if away.subject.starts_with(home.as_str()) { away.subject } else { home.to_string() };
+    Error { op: "unsubscribe".into(), subject, cause, ..away }
 }
 
 /// Where the plain file of a path is.

@@ -21,6 +21,9 @@ pub struct OnlyHere {
     pub changes: u64,
     /// Files that were written here and of which the home has the name and not the content.
     pub files: u64,
+    /// Whether the home was not reached: it may have the content of these files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_home_away: bool,
     /// All of these, in the order in which they were made; the first of them, if there are very many.
     pub items: Vec<Item>,
 }
@@ -56,6 +59,12 @@ impl OnlyHere {
             count => format!("{count} changes made here wait for the home"),
         };
         let files = || match self.files {
+            1 if self.is_home_away => {
+                "the home is not reached and may not have the content of 1 file written here".into()
+            }
+            count if self.is_home_away => {
+                format!("the home is not reached and may not have the content of {count} files written here")
+            }
             1 => "the home does not have the content of 1 file written here".into(),
             count => format!("the home does not have the content of {count} files written here"),
         };

@@ -92,3 +92,23 @@ fn a_subscription_ends_when_the_home_has_the_content_too() {
     await_that("it ends", || titech.renkei(&["volume", "unsubscribe", "genome"]).status.success());
     assert_eq!(fs::read(kek.root().join("genome/dir/new")).unwrap(), b"acknowledged");
 }
+
+#[test]
+fn a_home_that_is_not_reached_is_not_said_to_lack_what_it_has() {
+    let mut federation = with_changes_that_wait();
+    federation.kek.restart();
+    await_that("the home has the content", || federation.kek.root().join("genome/dir/new").exists());
+    await_that("nothing waits", || {
+        federation.titech.json(&["volume", "show", "genome"]).1["standing"]["followed"]["pending"] == 0
+    });
+    federation.kek.stop();
+    let titech = &federation.titech;
+    let told = titech.json(&["volume", "unsubscribe", "genome"]);
+    let (cause, (_, code)) = (told.1["error"]["cause"].as_str().unwrap_or_default(), code(&told));
+    assert!(code.starts_with("RK-NET-"), "{told:?}");
+    assert!(cause.contains("1 file written here") && cause.contains("--abandon"), "{told:?}");
+    assert!(!cause.contains("does not have"), "{told:?}");
+    assert!(told.1["error"]["remedy"].as_str().unwrap_or_default().contains("kek"), "{told:?}");
+    let left = titech.ok(&["volume", "unsubscribe", "genome", "--abandon"]);
+    assert!(left.contains("not reached") && left.contains("genome/dir/new"), "{left}");
+}
