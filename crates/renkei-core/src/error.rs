@@ -533,6 +533,9 @@ codes! {
     ReplicaWrong = "RK-NS-9", Integrity, Never, "a replica at this site is missing or corrupt",
         "`renkei verify --repair PLACE` fetches it again from another site, as happens automatically where a policy or \
          `hold` requires it; then check the disk there (`dmesg`, `smartctl -a`)";
+    ContentLost = "RK-NS-14", Integrity, Never, "no site that was asked gave the content of the file",
+        "a site that the cause names as not reached may have it: once it is reached, give the command again; else restore the file from a \
+         backup under its name, or remove the name: `renkei rm PLACE`";
     BothStay = "RK-NS-12", Exists, Never, "another site wrote the file at the same time; both versions were kept",
         "compare the two files, keep one under the file's name, and remove the other";
     SiteLost = "RK-NS-13", Unavailable, Later, "a site whose changes must be seen first is not reached",

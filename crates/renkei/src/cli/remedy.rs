@@ -395,7 +395,7 @@ fn usage(error: &Error) -> Option<String> {
 
 /// What `--repair` has repaired needs no second one.
 fn repaired(error: &Error) -> Option<String> {
-    let is_repaired = error.cause.ends_with("it came anew from another site");
+    let is_repaired = error.cause.ends_with("it was fetched again from another site");
     is_repaired.then(|| {
         format!(
             "it is repaired; if it happens again, look at the disk at {} (`dmesg`, `smartctl -a`)",
@@ -496,7 +496,9 @@ mod tests {
     #[test]
     fn a_replica_that_was_repaired_is_not_to_be_repaired_again() {
         let wrong = |cause: &str| error(Code::ReplicaWrong, "src/a", cause);
-        let told = reader().remedy(&wrong("its content is another; it came anew from another site")).unwrap();
+        let told = reader()
+            .remedy(&wrong("its content is another; it was fetched again from another site"))
+            .unwrap();
         assert!(told.starts_with("it is repaired") && told.contains("at kek"), "{told}");
         assert_eq!(reader().remedy(&wrong("its content is another; it is given out no more")), None);
     }

@@ -157,7 +157,7 @@ pub(super) fn site_of(tree: &VolumeTree, origin: Origin) -> Result<SiteName, Err
 
 impl Site {
     /// The sites that may have what this one, the home, has not: first the one that wrote it.
-    fn holders_in_order(
+    pub(super) fn holders_in_order(
         &self,
         name: &str,
         tree: &VolumeTree,

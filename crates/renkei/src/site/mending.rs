@@ -7,20 +7,22 @@
 
 use super::Site;
 use super::access::Access;
-use super::collecting::collect;
+use super::collecting::{collect, site_of};
+use super::following::ask;
 use super::replicas::{
-    Checked, Counts, Found, Read, Verdict, check, dir_of, each_file, found_wrong, no_volume, verify_one,
+    Checked, Counts, Found, Read, Verdict, check, dir_of, each_file, found_wrong, lost, no_volume, verify_one,
 };
-use crate::catalogue::VolumeTree;
+use crate::catalogue::{Held, VolumeId, VolumeTree};
 use crate::mover::Stop;
 use crate::store::{Detail, Store};
-use crate::volume::{Facts, Judged};
+use crate::volume::{Facts, Judged, away_content, writer};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::NodeId;
-use renkei_core::path::Place;
-use renkei_core::wire::volume::Tally;
-use std::collections::HashMap;
+use renkei_core::namespace::Kind;
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::violation;
+use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply};
+use std::collections::{HashMap, HashSet};
 
 impl Site {
     /// Reads the plain files of a volume of this site at a place and below it, as whoever asks; with `repair` those that are
@@ -40,50 +42,126 @@ impl Site {
         let volume = self.snapshot().volume(&place.storage).ok_or_else(|| no_volume(place))??;
         volume.flush()?;
         let (tree, plain, stopped) = (volume.tree().clone(), volume.plain().clone(), stop.clone());
-        let (mut tally, wrong, judged) = opened.run("verify", move |_, path| {
+        let (mut tally, wrong, away, judged) = opened.run("verify", move |_, path| {
             let (mut tally, mut wrong, mut all) = (Tally::default(), HashMap::new(), Vec::new());
+            let mut away = Vec::new();
             each_file(&tree, path, &mut |found| {
                 let read = |checked: &Checked<'_>| check(&*plain, checked);
                 let (verdict, judged) = judge(&tree, &*plain, &found, &stopped, read)?;
                 all.extend(judged);
                 match verdict {
+                    Verdict::NotHeld if is_away(&tree, &found)? => away.push(found),
                     Verdict::NotHeld => {}
                     Verdict::Good => tally.count(&found),
                     Verdict::Wrong(error, _) => {
-                        wrong.insert(found.path.clone(), (found.id, found.content.version));
                         tally.fail(&found.path, error);
+                        wrong.insert(found.path.clone(), found);
                     }
                 }
                 Ok(())
             })?;
-            Ok((tally, wrong, all))
+            Ok((tally, wrong, away, all))
         })?;
         volume.judge(judged)?;
-        if repair && !wrong.is_empty() {
+        if repair && !(wrong.is_empty() && away.is_empty()) {
             self.collecting.forget_failures(facts.id);
             collect(self, &place.storage, facts, &volume)?;
         }
         for failure in &mut tally.failures {
-            if let Some((id, version)) = wrong.get(&failure.path) {
-                let became = became(volume.tree(), *id, *version, repair)?;
-                failure.error = found_wrong(&failure.error, became);
+            if let Some(found) = wrong.get(&failure.path) {
+                let held = volume.tree().held(found.id)?;
+                let asked = match repair {
+                    true => Some(self.asked_by_home(&place.storage, volume.tree(), found)?),
+                    false => None,
+                };
+                failure.error = fate(&failure.error, held.as_ref(), found.content.version, asked);
             }
+        }
+        for found in self.at_no_site(&place.storage, facts, volume.tree(), away, repair)? {
+            let asked = self.asked_by_home(&place.storage, volume.tree(), &found)?;
+            let cause = format!("its home has the name and not the content; {asked}");
+            tally.fail(&found.path, Error::new(Code::ContentLost, "verify", &found.path, cause));
         }
         Ok(tally)
     }
+
+    /// Which sites are asked for a file that the home does not have, for people.
+    fn asked_by_home(&self, name: &str, tree: &VolumeTree, found: &Found) -> Result<String, Error> {
+        let wrote = site_of(tree, writer(&found.content)).ok();
+        Ok(self.told_asked(&self.holders_in_order(name, tree, wrote.as_ref(), &found.path)?))
+    }
+
+    /// Those of some files that no site says it holds. Where a site cannot be asked that is not known: then they are told only if
+    /// they were to be `fetched`.
+    fn at_no_site(
+        &self,
+        name: &str,
+        facts: &Facts,
+        tree: &VolumeTree,
+        away: Vec<Found>,
+        fetched: bool,
+    ) -> Result<Vec<Found>, Error> {
+        let (mut left, mut all_told) = (Vec::new(), true);
+        for found in away {
+            if is_away(tree, &found)? {
+                left.push(found);
+            }
+        }
+        if left.is_empty() {
+            return Ok(left);
+        }
+        for site in self.holders_in_order(name, tree, None, &RelPath::root())? {
+            let told = self.not_held_at(&site, facts.id, &left);
+            self.note_asked(&site, told.as_ref().err());
+            match told {
+                Ok(not_held) => left.retain(|found| not_held.contains(&found.path)),
+                Err(error) => {
+                    tracing::info!(%site, %error, "a site does not say what it holds");
+                    all_told = false;
+                }
+            }
+        }
+        Ok(if all_told || fetched { left } else { Vec::new() })
+    }
+
+    /// The paths of those files that a site does not hold.
+    fn not_held_at(
+        &self,
+        site: &SiteName,
+        volume: VolumeId,
+        files: &[Found],
+    ) -> Result<HashSet<RelPath>, Error> {
+        let mut session = self.dialler(&self.snapshot())?.connect(site)?;
+        let mut not_held = HashSet::new();
+        for Found { path, .. } in files {
+            match ask(&mut session, AboutVolume::Held { volume, path: path.clone() })? {
+                VolumeReply::Tally(tally) if tally.files == 0 => drop(not_held.insert(path.clone())),
+                VolumeReply::Tally(_) => {}
+                other => return Err(violation("held", format_args!("{other:?}"))),
+            }
+        }
+        Ok(not_held)
+    }
 }
 
-/// What became of a file that was found wrong.
-fn became(tree: &VolumeTree, id: NodeId, version: u64, repair: bool) -> Result<&'static str, Error> {
-    let held = tree.held(id)?;
-    Ok(match held {
-        Some(held) if held.version == version && repair => "it was fetched again from another site",
-        Some(held) if held.expected(version).is_none() => {
-            "its digest is not known, so nothing can be put in its place"
+/// Whether the home has the name of a file and not its content, as the catalogue knows it now.
+fn is_away(tree: &VolumeTree, found: &Found) -> Result<bool, Error> {
+    let Some(node) = tree.node(found.id)? else { return Ok(false) };
+    let is_same = matches!(&node.kind, Kind::File(content) if content.version == found.content.version);
+    Ok(is_same && away_content(tree, found.id, &node)?.is_some())
+}
+
+/// What became of a file that was found wrong; with which sites were asked to have it repaired, if they were.
+fn fate(error: &Error, held: Option<&Held>, version: u64, asked: Option<String>) -> Error {
+    let is_expected = held.is_none_or(|held| held.expected(version).is_some());
+    match asked {
+        Some(_) if held.is_some_and(|held| held.version == version) => {
+            found_wrong(error, "it was fetched again from another site")
         }
-        _ if repair => "no other site sent it; it is left unchanged and no longer served",
-        _ => "it is no longer served, and comes from a site that holds it",
-    })
+        _ if !is_expected => lost(error, "its digest is not known, so nothing can be put in its place"),
+        Some(asked) => lost(error, &format!("{asked}; it is left unchanged and no longer served")),
+        None => found_wrong(error, "it is no longer served, and comes from a site that holds it"),
+    }
 }
 
 /// Reads a plain file of the home; gives what the volume is to be told of it, if it is not what the volume knows.

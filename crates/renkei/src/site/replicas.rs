@@ -187,7 +187,7 @@ impl Site {
                 &stopped,
                 |found| check(&*plain, found),
                 |found, known| {
-                    if only_here.contains(&found.id) {
+                    if only_here.contains(&found.id) && is_there(&plain, &found.path) {
                         // Better a file that somebody touched than none.
                         return Ok(());
                     }
@@ -205,7 +205,11 @@ impl Site {
         };
         self.holding.touch_all(&facts.id);
         let wrong = wrong.into_iter().map(|(path, _)| path).collect();
-        Ok(with_fates(tally, &wrong, &left?.into_iter().collect(), repair))
+        let fates = Fates { wrong, left: left?.into_iter().collect() };
+        let fellows = copy.contents.pending.fellows();
+        Ok(fates.told(tally, repair, |path| {
+            self.told_asked(&self.sources(Some(&copy.facts.home), &fellows, path))
+        }))
     }
 
     /// Brings files anew that verifying found wrong, with nobody asking.
@@ -607,20 +611,36 @@ pub(super) fn each_page(
     Ok(())
 }
 
-/// What verifying found, with what became of it.
-fn with_fates(mut tally: Tally, wrong: &BTreeSet<RelPath>, left: &BTreeSet<RelPath>, repair: bool) -> Tally {
-    for failure in &mut tally.failures {
-        let became = match (wrong.contains(&failure.path), left.contains(&failure.path)) {
-            (false, _) => {
-                "no other site has a replica, so the file is left unchanged; restore it from a backup"
-            }
-            (true, false) => "it was fetched again from another site",
-            (true, true) if repair => "no site sent it; `renkei where` shows which sites have it",
-            (true, true) => "it is no longer served",
-        };
-        failure.error = found_wrong(&failure.error, became);
+/// What became of files that verifying found wrong.
+struct Fates {
+    /// Those that are given out no more.
+    wrong: BTreeSet<RelPath>,
+    /// Those of them that are not here anew.
+    left: BTreeSet<RelPath>,
+}
+
+impl Fates {
+    /// What verifying found, with what became of it; `asked` tells which sites were asked for a file.
+    fn told(&self, mut tally: Tally, repair: bool, asked: impl Fn(&RelPath) -> String) -> Tally {
+        for failure in &mut tally.failures {
+            let (path, error) = (&failure.path, &failure.error);
+            failure.error = match (self.wrong.contains(path), self.left.contains(path)) {
+                (false, _) => lost(error, "no other site has a replica, so the file is left unchanged"),
+                (true, false) => found_wrong(error, "it was fetched again from another site"),
+                (true, true) if repair => lost(error, &asked(path)),
+                (true, true) => found_wrong(error, "it is no longer served"),
+            };
+        }
+        tally
     }
-    tally
+}
+
+/// What verifying found of a file that no site gives.
+pub(super) fn lost(error: &Error, became: &str) -> Error {
+    match found_wrong(error, became) {
+        error if error.code == Code::ReplicaWrong => Error { code: Code::ContentLost, ..error },
+        error => error,
+    }
 }
 
 /// What verifying found of a file of this site, for whoever asked.
@@ -729,6 +749,11 @@ pub(super) fn verify_one(
     }
     tracing::warn!(path = %found.path, "a plain file of a volume is corrupt");
     Ok(Verdict::Wrong(error, known))
+}
+
+fn is_there(plain: &LocalStore, path: &RelPath) -> bool {
+    let looked = dir_of(plain, path).and_then(|(dir, name)| dir.entry(name, Detail::Basic));
+    !looked.is_err_and(|error| matches!(error.code, Code::PathNotFound | Code::NotADirectory))
 }
 
 /// Holds a replica no more that was found wrong; the digest that it should have is kept for the next one. Whoever asks made sure

@@ -113,10 +113,29 @@ impl Site {
         source::order(first.into_iter().chain(others).collect())
     }
 
+    /// Which sites were asked for content that none of them gave, for people.
+    pub(super) fn told_asked(&self, sites: &[SiteName]) -> String {
+        let snapshot = self.last_snapshot();
+        let is_failing = |site: &SiteName| snapshot.fetching.failing().has(site);
+        let (away, asked): (Vec<&SiteName>, Vec<_>) = sites.iter().partition(|site| is_failing(site));
+        match (names(&asked), names(&away)) {
+            (asked, away) if asked.is_empty() && away.is_empty() => {
+                "no other site is known that may have it".into()
+            }
+            (asked, away) if away.is_empty() => format!("{asked} did not give it"),
+            (asked, away) if asked.is_empty() => format!("{away} not reached"),
+            (asked, away) => format!("{asked} did not give it; {away} not reached"),
+        }
+    }
+
     /// Notes how asking a site for content went.
     pub(super) fn note_asked(&self, site: &SiteName, error: Option<&Error>) {
         self.last_snapshot().fetching.failing().note(site, error);
     }
+}
+
+fn names(sites: &[&SiteName]) -> String {
+    sites.iter().map(|site| site.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// A file of a volume that sites are asked for.

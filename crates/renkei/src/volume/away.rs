@@ -129,11 +129,10 @@ impl AwayDirs {
 }
 
 /// The content of a file that is away.
-pub(super) fn away_content<'n>(
-    tree: &VolumeTree,
-    id: NodeId,
-    node: &'n Node,
-) -> Result<Option<&'n Content>, Error> {
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn away_content<'n>(tree: &VolumeTree, id: NodeId, node: &'n Node) -> Result<Option<&'n Content>, Error> {
     let Kind::File(content) = &node.kind else { return Ok(None) };
     let held = tree.held(id)?;
     let is_here = match &held {

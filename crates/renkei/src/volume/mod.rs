@@ -62,7 +62,7 @@ mod view_replace;
 mod watch;
 mod writing;
 
-pub use away::{Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, writer};
+pub use away::{Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer};
 pub use facts::Facts;
 pub use spoiled::Judged;
 pub use view::VolumeStore;

@@ -132,7 +132,15 @@ fn a_home_that_lost_bytes_gets_them_from_a_replica() {
     };
     assert!(status != 0 && failures.len() == 2, "{told:#}");
     assert!(cause("raw/7").contains("fetched again"), "{told:#}");
-    assert!(cause("raw/3").contains("no other site sent it"), "{told:#}");
+    assert!(
+        cause("raw/3").contains("osaka, titech did not give it")
+            || cause("raw/3").contains("titech, osaka did not"),
+        "{told:#}"
+    );
+    let told_lost = failures.iter().find(|failure| failure["path"] == "raw/3").unwrap();
+    assert_eq!(told_lost["code"], Code::ContentLost.to_string(), "{told:#}");
+    let remedy = told_lost["remedy"].as_str().unwrap_or_default();
+    assert!(remedy.contains("from a backup") && !remedy.contains("--repair"), "{told:#}");
     assert_eq!(plain(kek, "raw/7").unwrap(), b"read 7");
     assert_eq!((modified(&wrong), modified(&lost)), before);
     assert_eq!(kek.ok(&["cat", "kek:/genome/raw/7"]), "read 7");
@@ -175,4 +183,34 @@ fn a_home_that_lost_bytes_gets_them_from_a_replica() {
     rot(kek, "raw/5");
     osaka.ok(&["replicate", "osaka:/genome/raw/5"]);
     assert_eq!(plain(&osaka, "raw/5").unwrap(), b"read 5");
+}
+
+#[test]
+fn a_name_whose_content_is_at_no_site_is_found_and_can_be_removed() {
+    let (federation, _osaka) = with_volume();
+    let Federation { kek, titech, .. } = &federation;
+    // The home hears of the name and fetches nothing.
+    kek.ok(&["volume", "pause", "genome"]);
+    let new = federation.scratch().join("new");
+    fs::write(&new, "new").unwrap();
+    until("titech may write", || {
+        titech.renkei(&["cp", new.to_str().unwrap(), "titech:/genome/new"]).status.success()
+    });
+    until("the home has the name", || kek.ok(&["ls", "kek:/genome"]).contains("new"));
+    assert!(kek.renkei(&["verify", "kek:/genome"]).status.success(), "titech has it");
+    fs::remove_file(titech.root().join("genome/new")).unwrap();
+    let (status, told) = titech.json(&["verify", "titech:/genome"]);
+    assert!(status != 0 && told.to_string().contains("no longer exists"), "{told:#}");
+    kek.ok(&["volume", "resume", "genome"]);
+    for more in [&[][..], &["--repair"]] {
+        let (status, told) = kek.json(&[&["verify", "kek:/genome"], more].concat());
+        let failure = &told["failures"][0];
+        assert_eq!((status, failure["path"].as_str()), (9, Some("new")), "{told:#}");
+        assert_eq!(failure["code"], Code::ContentLost.to_string(), "{told:#}");
+        assert!(failure["cause"].as_str().unwrap().contains("titech"), "{told:#}");
+        assert!(failure["remedy"].as_str().unwrap().contains(" rm PLACE`"), "{told:#}");
+    }
+    kek.ok(&["rm", "kek:/genome/new"]);
+    assert!(kek.renkei(&["verify", "kek:/genome"]).status.success());
+    until("titech has heard of it", || !titech.ok(&["ls", "titech:/genome"]).contains("new"));
 }
