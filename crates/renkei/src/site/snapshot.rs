@@ -19,10 +19,11 @@ use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
 use crate::store::local::Access as Mode;
 use crate::volume::accepting::Taken;
+use crate::volume::accepting_copy::CopyTaken;
 use crate::volume::claim::DirectoryClaim;
 use crate::volume::followed::{FollowedStore, Writer};
 use crate::volume::pending::Pending;
-use crate::volume::{Facts, Site as At, Volume, VolumeStore, Volumes, facts};
+use crate::volume::{Facts, Hands as _, Site as At, Volume, VolumeStore, Volumes, facts};
 use renkei_core::buffer::{Limits, STORAGE as BUFFER};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Mapping, Principal};
@@ -288,17 +289,28 @@ impl Snapshot {
         Ok(At { root: storage.path.clone(), path: facts.place()?, access, identity })
     }
 
-    /// Takes the directory that is there now for that of a volume.
+    /// Takes the directory that is there now for that of a followed volume's replicas.
+    ///
+    /// # Errors
+    /// Those of [`Volumes::accept_copy`](crate::volume::Volumes::accept_copy), and of its storage.
+    pub(super) fn accept_copy(
+        &self,
+        name: &str,
+        facts: &Facts,
+        incomplete: bool,
+    ) -> Result<CopyTaken, Error> {
+        let plain = Arc::new(self.storage(&facts.storage)?.local()?.below(&facts.place()?)?);
+        let (pending, hands) = (self.pending(name, facts)?, AsAccount(facts.account.clone()));
+        let run_as = |work: Box<dyn FnOnce() + Send>| hands.run(work);
+        self.open_volumes.accept_copy(&pending, &plain, &run_as, incomplete)
+    }
+
+    /// Takes the directory that is there now for that of a volume of this site.
     ///
     /// # Errors
     /// `VolumeUnknown`, and those of [`Volumes::accept`](crate::volume::Volumes::accept).
     pub(super) fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Taken, Error> {
         let facts = self.volumes.get(name).ok_or_else(|| facts::unknown(name))?;
-        if self.follows(facts) {
-            let plain = self.storage(&facts.storage)?.local()?.below(&facts.place()?)?;
-            let pending = self.pending(name, facts)?;
-            return self.open_volumes.accept_copy(&pending, &plain, incomplete).map(|()| Taken::default());
-        }
         let (at, hands) = (self.site_of(facts)?, AsAccount(facts.account.clone()));
         self.open_volumes.accept(name, facts, &at, &hands, incomplete)
     }

@@ -262,10 +262,13 @@ impl Site {
     /// `VolumeChanged` if files are missing and that is not said to be meant, else as [`Site::check_volume`].
     pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
         let snapshot = self.snapshot();
-        let taken = snapshot.accept_volume(name, incomplete)?;
-        if snapshot.volumes.get(name).is_some_and(|facts| snapshot.follows(facts)) {
-            return Ok(Scanned::default());
+        if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            let taken = snapshot.accept_copy(name, facts, incomplete)?;
+            // What is missing and shall be held comes again.
+            self.holding.touch_all(&facts.id);
+            return Ok(taken.into());
         }
+        let taken = snapshot.accept_volume(name, incomplete)?;
         // The look with which it was opened anew may have been quicker than this one.
         let scanned = self.check_volume(name, &Stop::default())?;
         Ok(Scanned {

@@ -8,6 +8,7 @@
 //! what this site changes itself over it (`pending`, `writing`). Non-goal: replicas.
 
 pub mod accepting;
+pub mod accepting_copy;
 mod aside;
 mod away;
 #[cfg(test)]
@@ -406,25 +407,6 @@ impl Volumes {
         claim::take(plain, own, access, hands)?;
         top::note(pending.tree(), plain)?;
         claimed().extend(identity.map(|identity| (id, identity)));
-        Ok(())
-    }
-
-    /// Takes the directory that is there for that of a followed volume's replicas; with `incomplete` also while own changes wait,
-    /// whose content may be in another one.
-    ///
-    /// # Errors
-    /// `VolumeChanged`, `CatalogueFailed`.
-    pub fn accept_copy(&self, pending: &Pending, plain: &LocalStore, incomplete: bool) -> Result<(), Error> {
-        let (waiting, name) = (pending.count(), &*pending.name);
-        if waiting > 0 && !incomplete && top::check(name, pending.tree(), plain).is_err() {
-            let cause = format!(
-                "{waiting} changes of this site wait for the home, and their content may be in the directory that was here before; move \
-                 that one back, or give it up with --accept --yes"
-            );
-            return Err(Error::new(Code::VolumeChanged, "accept volume", name, cause));
-        }
-        top::note(pending.tree(), plain)?;
-        tracing::info!(target: "audit", volume = name, waiting, "another directory is taken for that of the volume's replicas");
         Ok(())
     }
 

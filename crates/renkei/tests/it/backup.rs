@@ -165,6 +165,70 @@ fn what_a_follower_wrote_after_its_backup_is_kept_when_it_is_restored() {
 }
 
 #[test]
+fn what_a_restored_follower_has_on_another_disk_is_looked_through_when_it_is_accepted() {
+    let mut federation = with_volume();
+    put(&federation, "/genome/dir/held", "written before the backup");
+    await_that("nothing waits", || followed(&federation.titech)["pending"] == 0);
+    federation.titech.ok(&["replicate", "/genome"]);
+    let folder = backup(&federation.titech, &federation.scratch(), "titech");
+    federation.kek.kill9();
+    put(&federation, "/genome/dir/new", "acknowledged after the backup");
+    let top = federation.titech.root().join("genome");
+    let old = federation.titech.root().join("old");
+    federation.titech.kill9();
+    fs::rename(&top, &old).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").args([&old, &top]).status().unwrap();
+    assert!(copied.success());
+    fs::remove_file(top.join("both")).unwrap();
+    lose_and_restore(&mut federation.titech, &folder);
+    let titech = &federation.titech;
+    assert!(
+        !titech.renkei(&["cat", "/genome/dir/held"]).status.success(),
+        "another directory is in its place"
+    );
+    let told = titech.ok(&["volume", "check", "genome", "--accept"]);
+    assert!(told.contains("1 removed") && told.contains("renkei-kept-"), "{told}");
+    federation.kek.restart();
+    let titech = &federation.titech;
+    let is_read = |path: &str, text: &str| titech.renkei(&["cat", path]).stdout == text.as_bytes();
+    await_that("it is read", || is_read("/genome/dir/held", "written before the backup"));
+    // What is there is held, what is not is not.
+    let held = |path: &str| {
+        let told = titech.json(&["where", path]).1;
+        let rows = told["replicas"].as_array().cloned().unwrap_or_default();
+        rows.iter().find(|row| row["site"] == "titech").map(|row| row["files"].clone())
+    };
+    assert_eq!((held("/genome/dir/held"), held("/genome/both")), (Some(1.into()), Some(0.into())));
+    // What only this site has stays.
+    let names = fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let kept: Vec<String> = names.filter(|name| name.starts_with("renkei-kept-")).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let new = fs::read_to_string(top.join(&kept[0]).join("dir/new")).unwrap_or_default();
+    assert_eq!(new, "acknowledged after the backup");
+    assert!(!top.join(&kept[0]).join("dir/held").exists(), "it is known");
+    await_that("what is missing is read at the home", || is_read("/genome/both", "before the backup"));
+}
+
+#[test]
+fn a_follower_whose_files_are_missing_on_the_new_disk_is_not_accepted_without_a_word() {
+    let federation = with_volume();
+    put(&federation, "/genome/dir/own", "written at titech");
+    await_that("nothing waits", || followed(&federation.titech)["pending"] == 0);
+    let titech = &federation.titech;
+    let top = titech.root().join("genome");
+    fs::rename(&top, titech.root().join("old")).unwrap();
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("else"), "not empty").unwrap();
+    let told = titech.json(&["volume", "check", "genome", "--accept"]);
+    assert_eq!(code(&told), Code::VolumeChanged.to_string(), "{told:?}");
+    assert!(told.1["error"]["cause"].as_str().unwrap().contains("1 file"), "{told:?}");
+    titech.ok(&["volume", "check", "genome", "--accept", "--yes"]);
+    let told = titech.json(&["where", "/genome/dir/own"]).1;
+    let rows = told["replicas"].as_array().unwrap();
+    assert_eq!(rows.iter().find(|row| row["site"] == "titech").unwrap()["files"], 0, "{told}");
+}
+
+#[test]
 fn a_home_that_is_restored_onto_another_directory_has_nothing_twice() {
     let mut federation = with_volume();
     let folder = backup(&federation.kek, &federation.scratch(), "kek");

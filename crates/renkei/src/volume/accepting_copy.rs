@@ -1,0 +1,178 @@
+//! Taking another directory for that of a followed volume's replicas, after its files were copied to another disk or the PoP was
+//! restored onto one.
+//!
+//! What the catalogue says is held is looked for by size and time of modification, as `accepting` does at the home; whether the bytes
+//! are the same tells `renkei verify`. What is missing or another file is not held any more, and comes anew as any replica. Where
+//! this site writes, plain files that the catalogue does not know get a further name first (`rescue`). Guarantee: nothing that is in
+//! the directory goes, and nothing that is not there counts as held.
+
+use super::pending::{Listed, Pending};
+use super::plain::{Plain, look};
+use super::rescue::{Rescued, keep_unknown};
+use super::trailing::{RunAs, run_one};
+use super::{Scanned, Volumes, top};
+use crate::catalogue::Held;
+use crate::store::local::LocalStore;
+use crate::store::{Dir, Store};
+use renkei_core::entry::Stamp;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Content, Kind, NodeId, ROOT};
+use renkei_core::path::RelPath;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Names read from the database, and rows stored, at once.
+const PAGE: usize = 1000;
+
+/// What a directory has of the files that are held.
+#[derive(Debug, Default)]
+pub struct CopyTaken {
+    /// Files that are as they were.
+    pub same: u64,
+    /// Files that are not there.
+    pub missing: u64,
+    /// Files with another size or time.
+    pub other: u64,
+    /// Files among those that are missing or others that were written here.
+    own: u64,
+    /// What only this site has.
+    pub rescued: Rescued,
+    rows: HashMap<NodeId, Option<Held>>,
+}
+
+impl From<CopyTaken> for Scanned {
+    fn from(taken: CopyTaken) -> Self {
+        let CopyTaken { missing, other, rescued: Rescued { count, failed, folder }, .. } = taken;
+        let mut examples = Vec::new();
+        if missing + other > 0 {
+            examples.push(format!(
+                "{missing} replicas are missing, {other} are other files: they are not held any more"
+            ));
+        }
+        if count > 0 {
+            examples.push(format!(
+                "{count} files that the catalogue does not know are kept in the folder {folder}"
+            ));
+        }
+        Scanned { new: count, gone: missing, changed: other, failed, examples, ..Scanned::default() }
+    }
+}
+
+impl Volumes {
+    /// Takes the directory that is there for that of a followed volume's replicas; with `incomplete` also where content may be
+    /// missing that no other site has: of own changes that wait, or of files that were written here.
+    ///
+    /// # Errors
+    /// `VolumeChanged`, `CatalogueFailed`, those of the file system.
+    pub fn accept_copy(
+        &self,
+        pending: &Arc<Pending>,
+        plain: &Arc<LocalStore>,
+        run_as: &RunAs<'_>,
+        incomplete: bool,
+    ) -> Result<CopyTaken, Error> {
+        let name = &*pending.name;
+        let is_other = top::check(name, pending.tree(), plain).is_err();
+        let turn = pending.quiet_turn()?;
+        let (copy, store) = (pending.clone(), plain.clone());
+        let mut taken = run_one(run_as, move || compare(&copy, &*store))??;
+        if is_other && !incomplete {
+            refuse_incomplete(name, pending.count(), taken.own)?;
+        }
+        let rows: Vec<_> = taken.rows.drain().collect();
+        rows.chunks(PAGE).try_for_each(|rows| pending.tree().set_held(rows))?;
+        if is_other && pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
+            let (copy, store) = (pending.clone(), plain.clone());
+            taken.rescued = run_one(run_as, move || keep_unknown(&copy, &store))??;
+        }
+        if taken.rescued.failed > 0 && !incomplete {
+            return Err(not_kept(name, &taken.rescued));
+        }
+        top::note(pending.tree(), plain)?;
+        drop(turn);
+        let CopyTaken { same, missing, other, rescued: Rescued { count, failed, folder }, .. } = &taken;
+        tracing::info!(target: "audit", volume = name, same, missing, other, kept = count, failed, folder,
+            "another directory is taken for that of the volume's replicas");
+        Ok(taken)
+    }
+}
+
+fn refuse_incomplete(name: &str, waiting: u64, own: u64) -> Result<(), Error> {
+    let what = match (waiting, own) {
+        (0, 0) => return Ok(()),
+        (0, 1) => "1 file that was written here is missing in it or another one".into(),
+        (0, own) => format!("{own} files that were written here are missing in it or others"),
+        (waiting, _) => format!("{waiting} changes of this site wait for the home"),
+    };
+    let cause = format!(
+        "{what}, and their content may be in the directory that was here before; move that one back, or give it up with --accept --yes"
+    );
+    Err(Error::new(Code::VolumeChanged, "accept volume", name, cause))
+}
+
+fn not_kept(name: &str, rescued: &Rescued) -> Error {
+    let cause = format!(
+        "{} files or directories that the catalogue does not know could not be looked at or kept in the folder {} (the log names them): what \
+         is fetched later would replace them; move them away, or give them up with --accept --yes",
+        rescued.failed, rescued.folder
+    );
+    Error::new(Code::VolumeChanged, "accept volume", name, cause)
+}
+
+/// Looks for all that is held.
+fn compare(pending: &Pending, plain: &dyn Store) -> Result<CopyTaken, Error> {
+    let (top, mut taken) = (plain.root()?, CopyTaken::default());
+    // What a home says of directories may be a circle.
+    let (mut todo, mut seen) = (vec![(RelPath::root(), ROOT)], HashSet::from([ROOT]));
+    while let Some((path, id)) = todo.pop() {
+        let dir = if path.is_root() { Some(top.clone()) } else { top.descend(&path).ok() };
+        let mut after = None;
+        loop {
+            let Listed { names, next } = pending.list(id, after.as_ref(), PAGE)?;
+            for (name, id, node) in names {
+                match &node.kind {
+                    Kind::Dir { .. } if seen.insert(id) => todo.push((path.child(&name.0)?, id)),
+                    Kind::File(content) => {
+                        taken.look_at(pending, dir.as_deref(), &name.0, (id, content))?;
+                    }
+                    _ => {}
+                }
+            }
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(taken)
+}
+
+impl CopyTaken {
+    fn look_at(
+        &mut self,
+        pending: &Pending,
+        dir: Option<&dyn Dir>,
+        name: &[u8],
+        (id, content): (NodeId, &Content),
+    ) -> Result<(), Error> {
+        let Some(held) = pending.held(id)?.filter(|held| held.is_of(content)) else { return Ok(()) };
+        let found = dir.map_or(Ok(None), |dir| look(dir, name))?;
+        let is_same = |stamp: &Stamp| (stamp.size, stamp.mtime) == (held.stamp.size, held.stamp.mtime);
+        match found.as_ref().map(Plain::stamp).filter(is_same) {
+            Some(stamp) => {
+                self.same += 1;
+                self.rows.insert(id, Some(Held { stamp, ..held }));
+            }
+            None => {
+                self.own += u64::from(held.is_own());
+                match found {
+                    Some(_) => self.other += 1,
+                    None => self.missing += 1,
+                }
+                // Another of its names may be there.
+                self.rows.entry(id).or_insert(None);
+            }
+        }
+        Ok(())
+    }
+}
