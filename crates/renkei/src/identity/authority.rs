@@ -8,7 +8,9 @@
 //! ([`super::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
 
 use super::agency::{self, Sponsor};
-use super::certificate::{Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds};
+use super::certificate::{
+    BACKDATED, Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds,
+};
 use super::credential::generate_key;
 use super::delegation;
 use super::handover::{Handover, Origin, former_name_extension};
@@ -45,8 +47,6 @@ pub const USER_HOURS: u32 = 12;
 pub const MAX_USER_HOURS: u32 = 7 * 24;
 /// How often key and certificate of the authority are read again when they do not belong together.
 const READ_AGAIN: u32 = 3;
-/// How far before now a certificate starts.
-const BACKDATED: Duration = Duration::from_secs(5 * 60);
 /// Largest certificate request accepted.
 const MAX_REQUEST_BYTES: usize = 16 * 1024;
 

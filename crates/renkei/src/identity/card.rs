@@ -6,7 +6,7 @@
 //! Non-goal: secrecy; a card holds nothing secret.
 
 use super::certificate::{parse, parse_chain, to_pem};
-use super::handover::{self, Handover, HandoverText};
+use super::handover::{self, Handover, HandoverText, MAX_EARLIER};
 use crate::config::is_endpoint;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -35,6 +35,8 @@ pub struct SiteCard {
     pub authority: CertificateDer<'static>,
     /// How the authority before handed over to this one, if it is not the site's first.
     pub handover: Option<Handover>,
+    /// The hand-overs before that one that may be followed, the newest first; for those who were away during it.
+    pub earlier: Vec<Handover>,
     /// Its revocation list, DER; not checked here.
     pub revocation_list: Option<Vec<u8>>,
 }
@@ -53,6 +55,8 @@ struct CardText {
     crl: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     handover: Option<HandoverText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<HandoverText>,
 }
 
 impl SiteCard {
@@ -80,6 +84,7 @@ impl SiteCard {
             ca: to_pem("CERTIFICATE", &self.authority),
             crl: self.revocation_list.as_ref().map(|der| to_pem("X509 CRL", der)),
             handover: self.handover.as_ref().map(Handover::to_text),
+            earlier: self.earlier.iter().map(Handover::to_text).collect(),
         };
         let body = toml::to_string(&raw).expect("a card is plain data");
         format!(
@@ -108,6 +113,11 @@ impl SiteCard {
         std::iter::once(&self.authority).chain(live.map(|handover| &handover.previous))
     }
 
+    /// The hand-overs that led to the authority, the newest first.
+    pub fn handovers(&self) -> impl Iterator<Item = &Handover> {
+        self.handover.iter().chain(&self.earlier)
+    }
+
     /// SHA-256 of the authority's certificate: `SHA256:ab:cd:...`.
     pub fn fingerprint(&self) -> String {
         handover::fingerprint(&self.authority)
@@ -129,8 +139,11 @@ impl CardText {
             self.crl.map(|pem| parse_list(&pem)).transpose().map_err(|cause| bad(&cause))?;
         let handover = self.handover.map(HandoverText::into_handover).transpose();
         let handover = handover.map_err(|error| bad(&error.cause))?;
+        let earlier = self.earlier.into_iter().take(MAX_EARLIER + 1).map(HandoverText::into_handover);
+        let earlier = earlier.collect::<Result<_, _>>().map_err(|error| bad(&error.cause))?;
         let (endpoints, via) = (self.endpoints, self.via);
-        let card = SiteCard { site: site.clone(), endpoints, via, authority, handover, revocation_list };
+        let card =
+            SiteCard { site: site.clone(), endpoints, via, authority, handover, earlier, revocation_list };
         if !card.fingerprint().eq_ignore_ascii_case(&self.fingerprint) {
             return Err(bad("the fingerprint is not that of the certificate: the card was altered"));
         }
@@ -168,7 +181,7 @@ fn check_authority(card: &SiteCard) -> Result<(), Error> {
     if certificate.issuer() != certificate.subject() || certificate.verify_signature(None).is_err() {
         return Err(bad("its authority did not sign itself"));
     }
-    card.handover.as_ref().map_or(Ok(()), |handover| handover.check(&card.site, &card.authority))
+    handover::check_all(&card.site, &card.authority, card.handover.as_ref(), &card.earlier)
 }
 
 fn invalid(site: &str, cause: impl std::fmt::Display) -> Error {

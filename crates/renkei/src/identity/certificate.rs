@@ -9,6 +9,9 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
+/// How far before the moment in which it is made a certificate starts.
+pub(super) const BACKDATED: Duration = Duration::from_secs(5 * 60);
+
 /// What matters of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {

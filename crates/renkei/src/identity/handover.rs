@@ -5,10 +5,13 @@
 //! a cross-certificate: name and key of the new one, until the same moment (RFC 4210, 4.4, "new with old"). Each vouches for the other:
 //! whoever trusts the old one is led to the new one, whoever knows the new one alone accepts what the old one signed.
 //!
+//! A card also has hand-overs from before, so that who was away during several of them goes from the authority known there to that of
+//! now. Each authority names the one before by its digest: the newest one determines the whole chain.
+//!
 //! Guarantees: a hand-over is of one site, between these two authorities and in this direction. Non-goal: protection
 //! where the old key is known to others; who has it can hand over, too (docs/security.md).
 
-use super::certificate::{hex, parse, parse_chain, to_pem, utc};
+use super::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
 use super::delegation::{octet_string, octets};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
@@ -29,6 +32,8 @@ const FORMER_NAME_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x5c81_0e37_b46
 const VERSION: u8 = 1;
 /// Longest time for which two authorities of a site are good.
 pub const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Most hand-overs in a card beside the newest one: with overlaps of a month, those of most of a year at the least.
+pub(super) const MAX_EARLIER: usize = 8;
 
 /// Where an authority comes from, as its certificate says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,32 +211,100 @@ impl Handover {
             until_unix: self.until_unix,
         }
     }
+}
 
-    /// Whether `known` hands over to `authority` by this, at a moment; without one, whether it ever did.
-    ///
-    /// # Errors
-    /// `CardConflict` if it does not, `AuthorityReplaced` if it did and the time for it is over.
-    pub(super) fn lead(
-        &self,
-        site: &SiteName,
-        known: &CertificateDer<'_>,
-        at: Option<SystemTime>,
-    ) -> Result<(), Error> {
-        if self.previous != *known {
-            let cause = "the hand-over that it shows is not by the authority known here";
-            return Err(Error::new(Code::CardConflict, "take over authority", site, cause));
+/// Whether `known` handed over, by one or more of these hand-overs of a card, the newest first. At a moment, all of them have to be
+/// good; without one, it counts that they ever were.
+///
+/// # Errors
+/// `CardConflict` if it did not, `AuthorityReplaced` if it did and the time for it is over.
+pub(super) fn lead<'h>(
+    site: &SiteName,
+    known: &CertificateDer<'_>,
+    handovers: impl Iterator<Item = &'h Handover>,
+    at: Option<SystemTime>,
+) -> Result<(), Error> {
+    let refused = |code, cause: String| Err(Error::new(code, "take over authority", site, cause));
+    let mut ended = None;
+    for (later, handover) in handovers.enumerate() {
+        if at.is_some_and(|at| !handover.is_live(at)) {
+            ended = Some(utc(handover.until()));
         }
-        match at {
-            Some(at) if !self.is_live(at) => {
-                let cause = format!(
-                    "the authority known here was replaced, and the overlap ended on {}",
-                    utc(self.until())
-                );
-                Err(Error::new(Code::AuthorityReplaced, "take over authority", site, cause))
+        if handover.previous != *known {
+            continue;
+        }
+        return match ended {
+            Some(end) => {
+                let cause = format!("the authority known here was replaced, and the overlap ended on {end}");
+                refused(Code::AuthorityReplaced, cause)
             }
-            _ => Ok(()),
-        }
+            None if later > 0 => refuse_expired(site, known),
+            None => Ok(()),
+        };
     }
+    refused(Code::CardConflict, "the hand-over that it shows is not by the authority known here".into())
+}
+
+/// The signature of an authority whose own life is over begins no chain.
+fn refuse_expired(site: &SiteName, known: &CertificateDer<'_>) -> Result<(), Error> {
+    let end = Facts::read_end(&parse(known)?);
+    if SystemTime::now() <= end {
+        return Ok(());
+    }
+    let cause =
+        format!("it was replaced more than once since, and the authority known here expired on {}", utc(end));
+    Err(Error::new(Code::CardConflict, "take over authority", site, cause))
+}
+
+/// Checks the hand-overs of a card, without a clock: each leads to the authority that signed the next one.
+///
+/// # Errors
+/// `CardInvalid`.
+pub(super) fn check_all(
+    site: &SiteName,
+    authority: &CertificateDer<'_>,
+    newest: Option<&Handover>,
+    earlier: &[Handover],
+) -> Result<(), Error> {
+    let bad = |cause: &str| Err(Error::new(Code::CardInvalid, "read hand-over", site, cause));
+    let Some(newest) = newest else {
+        return if earlier.is_empty() { Ok(()) } else { bad("it has earlier hand-overs and no newest one") };
+    };
+    newest.check(site, authority)?;
+    if earlier.len() > MAX_EARLIER {
+        return bad("it has too many earlier hand-overs");
+    }
+    let (site, mut to) = (name_before(site, authority)?, (authority, &newest.previous));
+    for handover in earlier {
+        if !may_follow(to.0, to.1)? {
+            return bad("a hand-over without an overlap, or under another name, is in the middle of others");
+        }
+        handover.check(&site, to.1)?;
+        to = (to.1, &handover.previous);
+    }
+    Ok(())
+}
+
+/// The name that a site had under the authority before this one.
+pub(super) fn name_before(site: &SiteName, authority: &CertificateDer<'_>) -> Result<SiteName, Error> {
+    former_name(authority)?.map_or_else(|| Ok(site.clone()), |former| SiteName::parse(&former))
+}
+
+/// Whether a chain may go on from the hand-over to `authority` with the one to `previous`. It ends where an authority was replaced
+/// without any overlap, which is done when others may have its key, and where the site got its name.
+pub(super) fn may_follow(
+    authority: &CertificateDer<'_>,
+    previous: &CertificateDer<'_>,
+) -> Result<bool, Error> {
+    Ok(had_overlap(authority)? && had_overlap(previous)? && former_name(previous)?.is_none())
+}
+
+/// Whether an authority says that the one before was good beside it for some time.
+fn had_overlap(authority: &CertificateDer<'_>) -> Result<bool, Error> {
+    let certificate = parse(authority)?;
+    let Some(origin) = Origin::of(&certificate)? else { return Ok(false) };
+    let start = certificate.validity().not_before.timestamp().unsigned_abs() + BACKDATED.as_secs();
+    Ok(origin.until_unix > start)
 }
 
 impl HandoverText {
@@ -438,6 +511,84 @@ mod tests {
         let error = taken(&renamed).unwrap_err();
         assert!(error.code == Code::CardInvalid && error.cause.contains("that of kek"), "{error}");
         taken(&here.card).unwrap();
+    }
+
+    /// A card of the newest of some authorities, with all that led to it.
+    fn chained(made: &[&super::super::authority::Succession]) -> SiteCard {
+        let mut handovers: Vec<Handover> = made.iter().rev().map(|one| one.handover.clone()).collect();
+        let newest = handovers.remove(0);
+        let next = &made.last().unwrap().next;
+        SiteCard { handover: Some(newest), earlier: handovers, ..card(next) }
+    }
+
+    #[test]
+    fn who_was_away_during_several_hand_overs_goes_along_all_of_them() {
+        let mut here = here();
+        let (kek, keep) = (site("kek"), 30 * DAY);
+        let second = here.first.succeed(&kek, keep, here.now).unwrap();
+        let third = second.next.succeed(&kek, keep, here.now).unwrap();
+        let renamed = third.next.succeed(&site("tsukuba"), keep, here.now).unwrap();
+        let whole = chained(&[&second, &third]);
+        assert_eq!(taken(&whole).unwrap(), whole);
+        assert_eq!(here.trust.compare(&whole).unwrap(), Added::Replaced, "all of them are good");
+        let to_new_name = taken(&chained(&[&second, &third, &renamed])).unwrap();
+        assert_eq!(here.trust.compare(&to_new_name).unwrap(), Added::Renamed);
+        // One of them is over: by itself nobody follows, by the word of who is believed they do.
+        let mut over = whole.clone();
+        over.earlier[0].until_unix = 1;
+        assert_eq!(here.trust.add(taken(&over).unwrap()).unwrap_err().code, Code::AuthorityReplaced);
+        assert_eq!(here.trust.add_given(taken(&over).unwrap()).unwrap(), Added::Replaced);
+        assert_eq!(here.trust.compare(&whole).unwrap(), Added::Updated);
+        assert_eq!(here.trust.add_given(card(&here.first)).unwrap_err().code, Code::CardConflict, "back");
+        // Of the older authorities only the one before vouches for anybody.
+        assert_eq!(judge(&user(&here.first, here.now), &here.trust, here.now), Err(Code::UnknownAuthority));
+        judge(&user(&second.next, here.now), &here.trust, here.now).unwrap();
+    }
+
+    #[test]
+    fn a_chain_has_no_other_links_than_those_that_the_newest_authority_follows() {
+        let here = here();
+        let (kek, keep) = (site("kek"), 30 * DAY);
+        let second = here.first.succeed(&kek, keep, here.now).unwrap();
+        let third = second.next.succeed(&kek, keep, here.now).unwrap();
+        let at_once = second.next.succeed(&kek, Duration::ZERO, here.now).unwrap();
+        let after = at_once.next.succeed(&kek, keep, here.now).unwrap();
+        let renamed = here.first.succeed(&site("tsukuba"), keep, here.now).unwrap();
+        let after_name = renamed.next.succeed(&site("tsukuba"), keep, here.now).unwrap();
+        let other = here.first.succeed(&kek, keep, here.now).unwrap();
+        let swapped = SiteCard { earlier: vec![other.handover.clone()], ..chained(&[&second, &third]) };
+        let headless = SiteCard { handover: None, ..chained(&[&second, &third]) };
+        let endless = SiteCard {
+            earlier: vec![second.handover.clone(); MAX_EARLIER + 1],
+            ..chained(&[&second, &third])
+        };
+        let bad = [
+            chained(&[&other, &third]),
+            chained(&[&second, &at_once]),
+            chained(&[&second, &at_once, &after]),
+            chained(&[&renamed, &after_name]),
+            swapped,
+            headless,
+            endless,
+        ];
+        for (which, card) in bad.iter().enumerate() {
+            assert_eq!(taken(card).map_err(|error| error.code), Err(Code::CardInvalid), "{which}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_expired_begins_no_chain() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kek, now) = (site("kek"), SystemTime::now());
+        let first = Authority::create(&kek, now - 3_700 * DAY).unwrap();
+        let second = first.succeed(&kek, 30 * DAY, now - 60 * DAY).unwrap();
+        let third = second.next.succeed(&kek, 30 * DAY, now - 10 * DAY).unwrap();
+        let mut trust = Trust::empty(&Home::at(dir.path()));
+        trust.add(card(&first)).unwrap();
+        let refused = trust.add_given(taken(&chained(&[&second, &third])).unwrap()).unwrap_err();
+        assert!(refused.code == Code::CardConflict && refused.cause.contains("expired on"), "{refused}");
+        trust.add_given(taken(&chained(&[&second])).unwrap()).unwrap();
+        trust.add_given(taken(&chained(&[&second, &third])).unwrap()).unwrap();
     }
 
     proptest! {

@@ -17,7 +17,9 @@ use super::authority::{Authority, Succession, certify_host, check_name, renew_ho
 use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
 use super::credential::Credential;
 use super::former_names;
-use super::handover::{Handover, HandoverText, Origin, former_name, number_of};
+use super::handover::{
+    Handover, HandoverText, MAX_EARLIER, Origin, former_name, may_follow, name_before, number_of,
+};
 use super::secret;
 use super::trust::{Trust, remove_file};
 use crate::config::{Config, set_site};
@@ -80,6 +82,30 @@ pub(super) fn handover_to(
     }
     handover.check(site, authority)?;
     Ok(Some(handover))
+}
+
+/// The hand-overs before the one to the authority of now that may be followed, the newest first.
+///
+/// # Errors
+/// As [`handover_to`].
+pub(super) fn handovers_before(
+    home: &Home,
+    site: &SiteName,
+    authority: &CertificateDer<'_>,
+    newest: &Handover,
+) -> Result<Vec<Handover>, Error> {
+    let (site, mut earlier) = (name_before(site, authority)?, Vec::<Handover>::new());
+    let mut to = authority.clone();
+    while earlier.len() < MAX_EARLIER {
+        let previous = &earlier.last().unwrap_or(newest).previous;
+        if !may_follow(&to, previous)? {
+            break;
+        }
+        let Some(before) = handover_to(home, &site, previous)? else { break };
+        to = previous.clone();
+        earlier.push(before);
+    }
+    Ok(earlier)
 }
 
 fn read(home: &Home, authority: &CertificateDer<'_>) -> Result<Option<Stored>, Error> {
@@ -375,8 +401,9 @@ impl<'h> Steps<'h> {
     fn remove_old_handovers(&self) -> Result<(), Error> {
         let number = number_of(self.authority.certificate())?;
         // A command that was killed before the certificate was written has left the next one.
-        (number.saturating_sub(2)..=number + 1)
-            .filter(|other| *other != number)
+        let oldest = number.saturating_sub(MAX_EARLIER as u32);
+        (oldest.saturating_sub(2)..oldest)
+            .chain([number + 1])
             .try_for_each(|other| remove_file(&self.home.handover_file(other)))
     }
 }
@@ -643,6 +670,39 @@ mod tests {
         assert!(complete(&here.home, here.now).unwrap());
         Credential::host(&here.home, here.now).unwrap();
         assert_eq!(secret::read(&here.home.host_key()).unwrap().as_deref(), Some(&other[..]));
+    }
+
+    #[test]
+    fn the_card_has_the_hand_overs_since_the_last_one_without_an_overlap() {
+        let here = here();
+        let mut now = here.now - Duration::from_secs(3600);
+        let mut rotate_and_finish = |keep: Duration| {
+            rotate(&here.home, keep, now).unwrap();
+            now += Duration::from_secs(1);
+            if !keep.is_zero() {
+                finish(&here.home, now).unwrap();
+            }
+            let trust = Trust::load(&here.home).unwrap();
+            let card = trust.own_card().unwrap().clone();
+            assert_eq!(crate::identity::card::SiteCard::parse(&card.to_text()).unwrap(), card);
+            card
+        };
+        assert_eq!(rotate_and_finish(DAY).earlier.len(), 0);
+        let third = rotate_and_finish(DAY);
+        assert_eq!(third.earlier.len(), 1);
+        let mut away = Trust::load(&Home::at(&here.dir.path().join("partner"))).unwrap();
+        assert_eq!(away.add(third.clone()).unwrap_err().code, Code::AuthorityReplaced);
+        assert_eq!(away.add_given(third).unwrap(), crate::identity::trust::Added::Replaced);
+        assert_eq!(rotate_and_finish(Duration::ZERO).earlier.len(), 0);
+        assert_eq!(rotate_and_finish(DAY).earlier.len(), 0, "none over the one without an overlap");
+        for _ in 0..MAX_EARLIER {
+            rotate_and_finish(DAY);
+        }
+        let last = rotate_and_finish(DAY);
+        assert_eq!(last.earlier.len(), MAX_EARLIER);
+        let names = std::fs::read_dir(here.home.pki_dir()).unwrap().flatten();
+        let files = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("handover-"));
+        assert_eq!(files.count(), MAX_EARLIER + 1);
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub(crate) fn card(authority: &Authority) -> SiteCard {
         via: Vec::new(),
         authority: authority.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     }
 }

@@ -9,7 +9,7 @@ use super::card::{MAX_CARD_BYTES, SiteCard};
 use super::card_history::{CardChange, note};
 use super::certificate::{parse, parse_chain};
 use super::former_names;
-use super::handover::{Handover, former_name, number_of};
+use super::handover::{Handover, former_name, lead, number_of};
 use super::invitation;
 use super::rotation;
 use crate::config::Config;
@@ -243,8 +243,12 @@ impl Trust {
         }
         // What ended stays ended, whoever shows an older card.
         let handover = known.handover.clone().map(|handover| handover.or_shorter(card.handover.as_ref()));
-        let same = known.endpoints == card.endpoints && known.via == card.via && known.handover == handover;
-        Ok((if same { Added::Same } else { Added::Updated }, SiteCard { handover, ..card }))
+        let earlier = if handover.is_some() { card.earlier.clone() } else { Vec::new() };
+        let same = known.endpoints == card.endpoints
+            && known.via == card.via
+            && known.handover == handover
+            && known.earlier == earlier;
+        Ok((if same { Added::Same } else { Added::Updated }, SiteCard { handover, earlier, ..card }))
     }
 
     /// Ends the trust in a site.
@@ -319,10 +323,10 @@ fn is_of_older(card: &SiteCard, der: &[u8]) -> bool {
 /// Whether the authority of `known` handed over to that of `card`.
 fn follow(known: &SiteCard, card: &SiteCard, at: Option<SystemTime>) -> Result<(), Error> {
     let both = || format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
-    let Some(handover) = &card.handover else {
+    if card.handover.is_none() {
         return Err(Error::new(Code::CardConflict, "add site card", &card.site, both()));
-    };
-    let led = handover.lead(&card.site, &known.authority, at);
+    }
+    let led = lead(&card.site, &known.authority, card.handovers(), at);
     led.map_err(|error| Error { cause: format!("{}; {}", error.cause, both()), ..error })
 }
 
@@ -392,8 +396,13 @@ fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
     let authority = parse_chain(&pem)?.remove(0);
     super::authority::check_name(site, &authority)?;
     let handover: Option<Handover> = rotation::handover_to(home, site, &authority)?;
+    let earlier = match &handover {
+        Some(newest) => rotation::handovers_before(home, site, &authority, newest)?,
+        None => Vec::new(),
+    };
     let (endpoints, via) = (config.announced_endpoints(), config.reverse.clone());
-    Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, handover, revocation_list: None }))
+    let revocation_list = None;
+    Ok(Some(SiteCard { site: site.clone(), endpoints, via, authority, handover, earlier, revocation_list }))
 }
 
 fn read_list(path: &Path) -> Result<Option<Vec<u8>>, Error> {

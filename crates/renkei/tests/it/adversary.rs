@@ -194,6 +194,7 @@ fn evil() -> (SiteCard, Authority, SocketAddr) {
         via: Vec::new(),
         authority: authority.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     (card, authority, address)

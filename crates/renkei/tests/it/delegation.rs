@@ -510,6 +510,7 @@ fn no_other_authority_delegates_for_a_user() {
         via: Vec::new(),
         authority: forger.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     raw::trust_card(&three.kek, &card);

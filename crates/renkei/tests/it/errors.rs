@@ -398,6 +398,7 @@ fn a_name_that_does_not_resolve() {
         via: Vec::new(),
         authority: authority.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     raw::trust_card(titech, &card);

@@ -73,6 +73,7 @@ fn pretender(hub: &Site, address: SocketAddr) -> Authority {
         via: Vec::new(),
         authority: authority.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     raw::trust_card(hub, &card);

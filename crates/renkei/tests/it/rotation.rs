@@ -418,3 +418,30 @@ fn a_user_who_was_away_logs_in_again() {
     assert!(status == 0 && told.contains("replaced"), "{told}");
     until("all is well", || run(&["ls", "titech:/data", "kek:/data"]).0 == 0);
 }
+
+#[test]
+fn who_missed_two_new_authorities_needs_no_other_words_than_who_missed_one() {
+    let mut federation = Federation::two();
+    let dir = federation.scratch().join("user");
+    federation.titech.stop();
+    let kek = &federation.kek;
+    let login = || {
+        let mut command = kek.command_in(&dir);
+        let output =
+            command.args(["--json", "login", "--pop", kek.dir().to_str().unwrap()]).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(login().0, 0);
+    for _ in 0..2 {
+        rotate(kek, &[]);
+        rotate(kek, &["--finish", "--yes"]);
+    }
+    let (status, told) = login();
+    assert!(status == 0 && told.contains("replaced"), "{told}");
+    federation.titech.restart();
+    let Federation { titech, kek, .. } = &federation;
+    take_by_hand(titech, kek);
+    kek.ok(&["login"]);
+    until("the PoP shows its newest authority", || titech.json(&["ls", "kek:/data"]).0 == 0);
+    copy_both_ways(&federation, "by hand");
+}

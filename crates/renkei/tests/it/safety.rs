@@ -417,6 +417,7 @@ pub fn foreign_name(uris: &[&str]) -> (SiteCard, Credential) {
         via: Vec::new(),
         authority: ca,
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     (card, Credential::parse(&leaf, &key.serialize_pem(), path(b"test")).unwrap())
@@ -625,6 +626,7 @@ fn a_rule_for_all_users_of_a_site_leads_to_no_account_of_the_system() {
         via: Vec::new(),
         authority: authority.certificate().clone(),
         handover: None,
+        earlier: Vec::new(),
         revocation_list: None,
     };
     raw::trust_card(&kek, &card);
