@@ -39,12 +39,12 @@ enum Action {
     /// Shut a user out, also one of the own site, whatever other rules and grants say
     ///
     /// What runs for the user here ends within seconds. Of the own site's users the certificates stay good at partners until
-    /// `renkei revoke USER@SITE`. `map remove` takes the rule away.
+    /// `renkei revoke USER@SITE`. A rule for the same user stays beside it and counts again after `map remove`.
     Deny {
         /// USER@SITE, or *@SITE for all users of a site who have no rule of their own
         pattern: String,
     },
-    /// Remove a rule
+    /// Remove a rule; of a user who was shut out, the rule that does that first
     Remove {
         /// The rule's pattern as `map list` shows it
         pattern: String,
@@ -62,6 +62,8 @@ enum Action {
 struct Changed {
     action: &'static str,
     pattern: String,
+    /// The rule with the same pattern that counts from now on.
+    in_force: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -101,7 +103,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let config = Config::load(&home)?;
     config.site(&home)?;
     let changed = |action, pattern: &String| {
-        context.output.done(&Changed { action, pattern: pattern.clone() }).map(|()| 0)
+        context.output.done(&Changed { action, pattern: pattern.clone(), in_force: None }).map(|()| 0)
     };
     match &args.action {
         Action::Add { pattern, account, yes } => {
@@ -114,8 +116,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             changed(if denied { "added" } else { "unchanged" }, pattern)
         }
         Action::Remove { pattern } => {
-            map::remove(&home, pattern)?;
-            changed("removed", pattern)
+            let in_force = map::remove(&home, pattern)?.map(|rule| rule.to_string());
+            context.output.done(&Changed { action: "removed", pattern: pattern.clone(), in_force })?;
+            Ok(0)
         }
         Action::List => {
             let mapping = map::load(&home)?;
@@ -178,7 +181,10 @@ fn test(
 
 impl Report for Changed {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "rule for {} {}", self.pattern, self.action)
+        writeln!(out, "rule for {} {}", self.pattern, self.action)?;
+        self.in_force.iter().try_for_each(|rule| {
+            writeln!(out, "  in force again: {rule}; `renkei map remove {}` removes that, too", self.pattern)
+        })
     }
 }
 

@@ -66,7 +66,7 @@ fn check_own(principal: &Principal, authority: &Authority) -> Result<(), Error> 
         return Ok(());
     }
     let cause = format!(
-        "only {} itself can take its certificates back; `renkei map remove` shuts its users out here",
+        "only {} itself can take its certificates back; `renkei map deny` shuts its users out here",
         principal.site()
     );
     Err(Error::new(Code::UsageInvalid, "revoke", principal, cause))

@@ -42,9 +42,8 @@ fn in_file(home: &Home, mut error: Error) -> Error {
 /// `PathExists` if the pattern has another account.
 pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
     let (pattern, account) = (Pattern::parse(pattern)?, AccountRule::parse(account)?);
-    let mut text = text(home)?;
-    let mapping = Mapping::parse(&text).map_err(|error| in_file(home, error))?;
-    if let Some(rule) = mapping.rules().iter().find(|rule| rule.pattern == pattern) {
+    let same = rules_of(home, &pattern)?;
+    if let Some(rule) = in_force(&same) {
         if rule.account == account {
             return Ok(false);
         }
@@ -52,38 +51,37 @@ pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
             AccountRule::Nobody => {
                 format!("line {} shuts it out; `renkei map remove {pattern}` first", rule.line)
             }
+            _ if account == AccountRule::Nobody => return append(home, &pattern, &account),
             _ => format!("line {} maps it to {}; remove that first", rule.line, rule.account),
         };
         return Err(Error::new(Code::PathExists, "add rule", pattern, cause));
     }
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text.push_str(&format!("{pattern} {account}\n"));
-    write_file(&home.map_file(), text.as_bytes(), MODE)?;
+    append(home, &pattern, &account)
+}
+
+fn append(home: &Home, pattern: &Pattern, account: &AccountRule) -> Result<bool, Error> {
+    let text = text(home)?;
+    let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    write_file(&home.map_file(), format!("{text}{gap}{pattern} {account}\n").as_bytes(), MODE)?;
     Ok(true)
 }
 
-/// Shuts a user out, or with `*@SITE` all of a site for whom no rule of their own speaks; rules with the very pattern go.
-/// `false` if that is so already.
+/// The rules with exactly this pattern, in the order of the file.
+fn rules_of(home: &Home, pattern: &Pattern) -> Result<Vec<Rule>, Error> {
+    Ok(load(home)?.rules().iter().filter(|rule| rule.pattern == *pattern).cloned().collect())
+}
+
+/// The one of several rules with one pattern that counts.
+fn in_force(rules: &[Rule]) -> Option<&Rule> {
+    rules.iter().find(|rule| rule.account == AccountRule::Nobody).or(rules.first())
+}
+
+/// Shuts a user out, or with `*@SITE` all of a site for whom no rule of their own speaks. A rule with the very pattern stays and
+/// means nothing as long as this one is there. `false` if that is so already.
 ///
 /// # Errors
 /// `UsageInvalid` for a pattern that is none.
 pub fn deny(home: &Home, pattern: &str) -> Result<bool, Error> {
-    let parsed = Pattern::parse(pattern)?;
-    let rules = load(home)?.rules().to_vec();
-    let mut same = rules.iter().filter(|rule| rule.pattern == parsed).peekable();
-    if same.peek().is_some() {
-        if same.all(|rule| rule.account == AccountRule::Nobody) {
-            return Ok(false);
-        }
-        // The new line is written before the old one goes: nobody gets in between.
-        let text = text(home)?;
-        let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        write_file(&home.map_file(), format!("{text}{gap}{parsed} !\n").as_bytes(), MODE)?;
-        remove_where(home, &parsed, |rule| rule.account != AccountRule::Nobody)?;
-        return Ok(true);
-    }
     add(home, pattern, "!")
 }
 
@@ -99,19 +97,30 @@ pub fn refuse_shut_out(home: &Home, principal: &Principal) -> Result<(), Error> 
     }
 }
 
-/// Removes all rules with exactly this pattern; comments stay.
-pub fn remove(home: &Home, pattern: &str) -> Result<(), Error> {
-    remove_where(home, &Pattern::parse(pattern)?, |_| true)
-}
-
-fn remove_where(home: &Home, pattern: &Pattern, is_meant: impl Fn(&Rule) -> bool) -> Result<(), Error> {
-    let text = text(home)?;
-    let mapping = Mapping::parse(&text).map_err(|error| in_file(home, error))?;
-    let doomed = mapping.rules().iter().filter(|rule| rule.pattern == *pattern && is_meant(rule));
-    let doomed: Vec<usize> = doomed.map(|rule| rule.line).collect();
-    if doomed.is_empty() {
+/// Removes the rules with exactly this pattern; comments stay. Of rules that shut out and others the former go alone, and what counts
+/// then is given.
+///
+/// # Errors
+/// `PathNotFound` if there is none.
+pub fn remove(home: &Home, pattern: &str) -> Result<Option<Rule>, Error> {
+    let pattern = Pattern::parse(pattern)?;
+    let (denials, others): (Vec<Rule>, Vec<Rule>) =
+        rules_of(home, &pattern)?.into_iter().partition(|rule| rule.account == AccountRule::Nobody);
+    if denials.is_empty() && others.is_empty() {
         return Err(Error::new(Code::PathNotFound, "remove rule", pattern, "no rule has this pattern"));
     }
+    if denials.is_empty() {
+        remove_lines(home, &others)?;
+        return Ok(None);
+    }
+    remove_lines(home, &denials)?;
+    // Lines above it have gone.
+    Ok(rules_of(home, &pattern)?.into_iter().next())
+}
+
+fn remove_lines(home: &Home, rules: &[Rule]) -> Result<(), Error> {
+    let text = text(home)?;
+    let doomed: Vec<usize> = rules.iter().map(|rule| rule.line).collect();
     let kept: String = text
         .split_inclusive('\n')
         .enumerate()
@@ -211,8 +220,25 @@ mod tests {
         assert_eq!(account("dan@osaka"), None);
         remove(&home, "alice@kek").unwrap();
         assert_eq!(account("alice@kek").as_deref(), Some("alice"));
+        remove(&home, "carol@kek").unwrap();
+        assert_eq!(account("carol@kek").as_deref(), Some("carol"));
         deny(&home, "*@kek").unwrap();
         assert_eq!(account("bob@kek"), None);
+    }
+
+    #[test]
+    fn a_rule_comes_back_when_its_user_is_not_shut_out_any_more() {
+        let (_dir, home) = home();
+        add(&home, "alice@kek", "guest").unwrap();
+        let before = std::fs::read_to_string(home.map_file()).unwrap();
+        deny(&home, "alice@kek").unwrap();
+        assert!(!add(&home, "alice@kek", "!").unwrap());
+        assert_eq!(add(&home, "alice@kek", "guest").unwrap_err().code, Code::PathExists, "it does not count");
+        let again = remove(&home, "alice@kek").unwrap().unwrap();
+        assert_eq!(again.to_string(), "alice@kek guest");
+        assert_eq!(std::fs::read_to_string(home.map_file()).unwrap(), before);
+        assert_eq!(remove(&home, "alice@kek").unwrap(), None);
+        assert_eq!(load(&home).unwrap().rules().len(), 0);
     }
 
     #[test]
