@@ -21,7 +21,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Largest chain accepted.
 const MAX_CHAIN_BYTES: u64 = 256 * 1024;
@@ -244,8 +244,10 @@ impl ServerCertVerifier for Judge {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        // Browsers pass over what has expired of the rest, as the cross-certificate of an authority whose overlap is over.
+        let others: Vec<_> = others.iter().filter(|other| !is_over(other, now)).cloned().collect();
         let judged = match &self.browser {
-            Some(browser) => browser.verify_server_cert(leaf, others, name, ocsp, now).map_err(words),
+            Some(browser) => browser.verify_server_cert(leaf, &others, name, ocsp, now).map_err(words),
             None => Err("this machine knows no authorities of the web".to_owned()),
         };
         *self.doubt.lock().expect("no thread panics while it holds the lock: a panic aborts") = judged.err();
@@ -275,6 +277,11 @@ impl ServerCertVerifier for Judge {
     }
 }
 
+fn is_over(certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+    Facts::read(certificate)
+        .is_ok_and(|facts| facts.not_after < UNIX_EPOCH + Duration::from_secs(now.as_secs()))
+}
+
 /// A verdict in words for people.
 fn words(error: rustls::Error) -> String {
     use rustls::CertificateError::*;
@@ -296,6 +303,8 @@ fn words(error: rustls::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::rotation;
+    use crate::identity::tests::pop_at;
     use std::os::unix::fs::OpenOptionsExt;
 
     fn write(path: &Path, text: &str) {
@@ -307,6 +316,23 @@ mod tests {
         let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
         write(&web.certificate, &made.cert.pem());
         write(&web.key, &made.signing_key.serialize_pem());
+    }
+
+    #[test]
+    fn a_certificate_is_not_called_expired_for_an_overlap_that_is_over() {
+        let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (home, first) = pop_at(dir.path(), "kek", now);
+        rotation::rotate(&home, Duration::from_secs(60), now).unwrap();
+        rotation::finish(&home, now).unwrap();
+        let chain = Credential::host(&home, now).unwrap().chain;
+        assert!(is_over(&chain[1], UnixTime::now()), "what is shown behind it is over");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(first.certificate().clone()).unwrap();
+        let browser = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let judge = Judge { browser: browser.ok(), ..Judge::new() };
+        let name = ServerName::try_from("kek.example").unwrap();
+        judge.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).unwrap();
+        assert_eq!(judge.doubt().unwrap(), "no authority that browsers know signed it");
     }
 
     #[test]
