@@ -11,6 +11,7 @@ use super::{Principal, is_user_name};
 use crate::error::{Code, Error};
 use crate::path::{SiteName, printable};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Whom a rule is about: `alice@titech` or `*@titech`.
@@ -125,6 +126,37 @@ impl Mapping {
             Some(rule) => rule.apply(name),
             None => without_rule(site, name, own),
         }
+    }
+
+    /// The rules by which users become one account, as text, and no others. Of users who would be it by such a rule and are shut
+    /// out or somebody else, it is said that they are shut out.
+    pub fn of_account(&self, account: &str, own: OwnUsers<'_>) -> String {
+        let mut best = BTreeMap::<(&str, Option<&str>), &Rule>::new();
+        for rule in &self.rules {
+            let known =
+                best.entry((rule.pattern.site.as_str(), rule.pattern.user.as_deref())).or_insert(rule);
+            if rule.account == AccountRule::Nobody && known.account != AccountRule::Nobody {
+                *known = rule;
+            }
+        }
+        let becomes = |rule: &Rule, user: &str| rule.apply(user).account.as_deref() == Some(account);
+        let is_own = |site: &str| matches!(own, OwnUsers::SameName(own) if own.as_str() == site);
+        // Without a rule of the user's own, and without a rule for all that lead to other accounts.
+        let falls_to = |site: &str, user: &str| match best.get(&(site, None)) {
+            Some(rule) if becomes(rule, user) => true,
+            _ => is_own(site) && user == account,
+        };
+        let lines = best.iter().filter_map(|(&(site, user), rule)| match user {
+            Some(user) if becomes(rule, user) => Some(rule.to_string()),
+            Some(user) if falls_to(site, user) => Some(format!("{} !", rule.pattern)),
+            Some(_) => None,
+            None if rule.account == AccountRule::SameName || becomes(rule, account) => Some(rule.to_string()),
+            None if is_own(site) && !best.contains_key(&(site, Some(account))) => {
+                Some(format!("{account}@{site} !")).filter(|line| parse_line(line, 0).is_ok())
+            }
+            None => None,
+        });
+        lines.map(|line| line + "\n").collect()
     }
 
     fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
@@ -310,7 +342,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_rules_of_one_account_name_nobody_else() {
+        let table = "alice@kek al\nbob@kek bobby\ncarol@kek al\ncarol@kek !\n*@riken al\ndan@riken dd\n*@titech *\n\
+                     al@titech guest\n*@osaka guest\n*@nagoya !\nerin@osaka al\n";
+        let osaka = SiteName::parse("osaka").unwrap();
+        let told = Mapping::parse(table).unwrap().of_account("al", OwnUsers::SameName(&osaka));
+        let expected =
+            "alice@kek al\nal@osaka !\nerin@osaka al\n*@riken al\ndan@riken !\n*@titech *\nal@titech !\n";
+        assert_eq!(told, expected);
+    }
+
     proptest! {
+        #[test]
+        fn the_rules_of_one_account_decide_about_it_as_all_rules_do(
+            rules in proptest::collection::vec(("[*abc]", "[xy]", "[*!abc]"), 0..12),
+            needs_rule in any::<bool>(),
+        ) {
+            let text: String = rules.iter().map(|(user, site, to)| format!("{user}@{site} {to}\n")).collect();
+            let (all, x) = (Mapping::parse(&text).unwrap(), SiteName::parse("x").unwrap());
+            let own = if needs_rule { OwnUsers::NeedRule } else { OwnUsers::SameName(&x) };
+            for account in ["a", "b"] {
+                let some = Mapping::parse(&all.of_account(account, own)).unwrap();
+                for who in ["a@x", "b@x", "c@x", "d@x", "a@y", "b@y", "c@y", "d@y", "a@z"] {
+                    let who = Principal::parse(who).unwrap();
+                    let is = |map: &Mapping| map.resolve(&who, own).account.as_deref() == Some(account);
+                    prop_assert_eq!(is(&all), is(&some), "{} for {}: {}", who, account, &text);
+                }
+            }
+        }
+
         #[test]
         fn rules_round_trip(user in "[A-Za-z0-9._][A-Za-z0-9._-]{0,10}", site in "[a-z][a-z0-9-]{0,8}") {
             let text = format!("{user}@{site} *");

@@ -387,13 +387,17 @@ fn mapped(principal: &Principal, snapshot: &Snapshot) -> Result<Mapped, Error> {
     }
 }
 
-/// The account a principal is mapped to, and the rule that says so.
-pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
-    let own = match snapshot.config.map_own_users {
+/// Whether users of the own site need a rule.
+pub(super) fn own_users(snapshot: &Snapshot) -> OwnUsers<'_> {
+    match snapshot.config.map_own_users {
         true => OwnUsers::SameName(&snapshot.site),
         false => OwnUsers::NeedRule,
-    };
-    let verdict = snapshot.mapping.resolve(principal, own);
+    }
+}
+
+/// The account a principal is mapped to, and the rule that says so.
+pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
+    let verdict = snapshot.mapping.resolve(principal, own_users(snapshot));
     if let Why::ShutOut { .. } = verdict.why {
         return Err(Error::new(Code::ShutOut, "map", principal, verdict.why));
     }

@@ -7,7 +7,7 @@
 //! more, or whose certificate was taken back, has no line, no circuit and no fresh certificate within seconds.
 
 use super::Site;
-use super::access::{Access, Proof, account_name};
+use super::access::{Access, Proof, account_name, own_users};
 use super::circuits::{Asked, Passing};
 use super::snapshot::Snapshot;
 use super::tickets::{Mark, has_mark, mark_of};
@@ -127,12 +127,12 @@ impl Site {
     pub fn terms(&self, proof: &Proof, storage: &str) -> Result<Terms, Error> {
         let now = self.snapshot();
         let account = allowed(storage, &sponsor(proof, storage, &now)?.user, &now)?;
-        let texts = self.texts(&now)?.iter().map(|(name, _, digest)| (name.clone(), *digest)).collect();
+        let texts = self.texts(&now, account)?;
         Ok(Terms {
             account: account.into(),
             read_only: now.storage(storage)?.storage.read_only,
             map_own_users: now.config.map_own_users,
-            texts,
+            texts: texts.iter().map(|(name, _, digest)| (name.clone(), *digest)).collect(),
         })
     }
 
@@ -148,8 +148,9 @@ impl Site {
         offset: u64,
     ) -> Result<(Vec<u8>, bool), Error> {
         let now = self.snapshot();
-        allowed(storage, &sponsor(proof, storage, &now)?.user, &now)?;
-        let found = self.texts(&now)?.iter().find(|(known, ..)| known == name);
+        let account = allowed(storage, &sponsor(proof, storage, &now)?.user, &now)?;
+        let texts = self.texts(&now, account)?;
+        let found = texts.iter().find(|(known, ..)| known == name);
         let (_, text, _) =
             found.ok_or_else(|| Error::new(Code::PathNotFound, "give terms", name, "no such text"))?;
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
@@ -157,11 +158,19 @@ impl Site {
         Ok((text[start..end].to_vec(), end < text.len()))
     }
 
-    fn texts<'a>(&self, now: &'a Snapshot) -> Result<&'a Texts, Error> {
-        if let Some(texts) = now.texts.get() {
-            return Ok(texts);
+    /// What agents that serve an account go by: of the map the rules by which somebody becomes that account, and no others.
+    fn texts(&self, now: &Snapshot, account: &str) -> Result<Arc<Texts>, Error> {
+        let mut all = now.texts.lock().expect("no thread panics while it holds the lock: a panic aborts");
+        if let Some(texts) = all.get(account) {
+            return Ok(texts.clone());
         }
-        let map = read_text(&self.home().map_file(), super::snapshot::MAX_MAP_BYTES)?.unwrap_or_default();
+        let texts = Arc::new(self.make_texts(now, account)?);
+        all.insert(account.into(), texts.clone());
+        Ok(texts)
+    }
+
+    fn make_texts(&self, now: &Snapshot, account: &str) -> Result<Texts, Error> {
+        let map = now.mapping.of_account(account, own_users(now));
         let bare = |card: &SiteCard| SiteCard { revocation_list: None, ..card.clone() };
         let cards =
             now.trust.list().map(|card| (format!("site/{}", card.site), bare(card).to_text().into_bytes()));
@@ -177,7 +186,7 @@ impl Site {
             let digest = *blake3::hash(&text).as_bytes();
             (name, text, digest)
         });
-        Ok(now.texts.get_or_init(|| texts.collect()))
+        Ok(texts.collect())
     }
 
     /// The storages that agents serve, of those that may be told.

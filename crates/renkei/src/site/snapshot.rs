@@ -31,7 +31,7 @@ use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 /// Largest mapping file accepted.
@@ -84,8 +84,8 @@ pub struct Snapshot {
     open_volumes: Arc<Volumes>,
     pub(super) fetching: Arc<Fetching>,
     buffer: Arc<Slot>,
-    /// What agents are told, made when the first one asks.
-    pub(super) texts: OnceLock<super::agents::Texts>,
+    /// What agents are told, by the account that they serve; made when the first one asks.
+    pub(super) texts: Mutex<BTreeMap<String, Arc<super::agents::Texts>>>,
     mark: Mark,
 }
 
@@ -136,7 +136,7 @@ impl Snapshot {
             mapping: Mapping::parse(&map)?,
             credential,
             principal,
-            texts: OnceLock::new(),
+            texts: Mutex::default(),
             storages: storages.collect(),
             site,
             config,

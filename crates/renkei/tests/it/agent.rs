@@ -162,6 +162,24 @@ fn an_agent_renews_its_certificate_while_it_runs() {
 }
 
 #[test]
+fn an_agent_is_told_the_rules_of_its_account_alone() {
+    let world = World::start();
+    for rule in [["bob@kek", "daemon"], ["eve@kek", "!"]] {
+        world.titech.ok(&[&["map", "add", "--yes"], &rule[..]].concat());
+    }
+    let person = world.person(&world.titech);
+    let agent = Agent::start(&person, &world.titech);
+    let map = || fs::read_to_string(person.agent_home(&world.titech).map_file()).unwrap();
+    let rule = format!("{0}@kek {0}\n", agents_account());
+    assert_eq!(map(), rule);
+    // A user who would be that account by a rule for all is told to be somebody else, and not whom.
+    world.titech.ok(&["map", "add", "--yes", "*@kek", &agents_account()]);
+    let expected = format!("*@kek {}\nbob@kek !\neve@kek !\n{rule}", agents_account());
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
+    wait_until(Duration::from_secs(40), || lines(&map()) == lines(&expected), &|| map() + &agent.logged());
+}
+
+#[test]
 fn an_agent_follows_when_its_site_replaces_its_authority() {
     let world = World::start();
     let person = world.person(&world.titech);
