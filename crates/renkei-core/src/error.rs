@@ -282,6 +282,9 @@ codes! {
     DirectoryTaken = "RK-STORE-29", Exists, Never, "the directory belongs to another volume, or to another site",
         "choose another directory: files that one of the two evicts would be lost for the other too; if the site named in the \
          cause no longer uses it, remove `.rk~volume` from it";
+    StorageCopied = "RK-STORE-30", Unavailable, Later, "another storage of this PoP has the same id",
+        "a copy that is meant as another storage: remove `.rk~storage` from it; a storage that was moved there: set its `path` in \
+         config.toml instead of adding it again";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

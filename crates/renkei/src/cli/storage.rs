@@ -178,10 +178,11 @@ fn is_mount_point(path: &Path) -> bool {
 
 /// Adds a storage, and records which directory it is: what is found under its path later has to be the same.
 pub(super) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
-    add_storage(home, name, storage)?;
     if storage.agent.is_some() {
-        return Ok(());
+        return add_storage(home, name, storage);
     }
+    storage_identity::check_new(home, name, storage)?;
+    add_storage(home, name, storage)?;
     match storage_identity::accept(home, name, storage) {
         // The PoP records it when the file system is mounted, or when it starts with more rights than these.
         Err(error) if matches!(error.code, Code::StorageNotMounted | Code::PermissionDenied) => Ok(()),

@@ -3,14 +3,15 @@
 //! One text file for each storage, `state/storages/NAME.toml`: the path, the id in the marker, the fingerprint of the
 //! directory (`store::marker`). Whoever opens a storage compares. A storage without such a file, of a PoP that was older or
 //! because its path was changed in config.toml, is taken as it is and recorded. Guarantee: the same marker is the same
-//! storage, wherever it is mounted; where there is none, the same fingerprint is. Non-goal: files below the root.
+//! storage, wherever it is mounted; where there is none, the same fingerprint is. Two storages of a PoP have one marker only
+//! if they are one directory. Non-goal: files below the root.
 
-use crate::config::Storage;
+use crate::config::{Config, Storage};
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
 use crate::identity::certificate::utc;
 use crate::mover::fresh_id;
 use crate::store::local::{Access, LocalStore};
-use crate::store::marker::{Fingerprint, STORAGE};
+use crate::store::marker::{Fingerprint, STORAGE, identity_at};
 use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
 use serde::{Deserialize, Serialize};
@@ -50,11 +51,12 @@ struct Marker {
 /// Opens the directory of a storage and makes sure that it is the one that was meant; one that was never recorded is.
 ///
 /// # Errors
-/// `StorageMissing`, `StorageNotMounted`, `StorageChanged`.
+/// `StorageMissing`, `StorageNotMounted`, `StorageChanged`, `StorageCopied`.
 pub fn open(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Error> {
     let store = open_mounted(storage)?;
     let now = StorageIdentity::of(&store, storage)?;
     let known = StorageIdentity::load(home, name)?.filter(|known| known.path == storage.path);
+    refuse_copy(home, name, &now, known.as_ref())?;
     if let Some(known) = &known {
         known.compare(&now)?;
     }
@@ -77,19 +79,59 @@ pub fn open(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Er
 pub fn check(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Error> {
     let store = open_mounted(storage)?;
     let now = StorageIdentity::of(&store, storage)?;
-    match StorageIdentity::load(home, name)?.filter(|known| known.path == storage.path) {
+    let known = StorageIdentity::load(home, name)?.filter(|known| known.path == storage.path);
+    refuse_copy(home, name, &now, known.as_ref())?;
+    match known {
         Some(known) => known.compare(&now).map(|()| store),
         None => Ok(store),
     }
 }
 
+/// Makes sure that what is to be added is no storage of this PoP already, and no copy of one.
+///
+/// # Errors
+/// `StorageCopied`.
+pub fn check_new(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
+    // What else is wrong with it is said when it is opened.
+    let now = open_mounted(storage).and_then(|store| StorageIdentity::of(&store, storage));
+    now.map_or(Ok(()), |now| refuse_copy(home, name, &now, None))
+}
+
+/// A copy has the marker of what it was copied from. What was recorded with it before stays; so does a second name of one directory.
+fn refuse_copy(
+    home: &Home,
+    name: &str,
+    now: &StorageIdentity,
+    known: Option<&StorageIdentity>,
+) -> Result<(), Error> {
+    if now.marker.is_none() || known.is_some_and(|known| known.marker == now.marker) {
+        return Ok(());
+    }
+    for (other, storage) in Config::load(home)?.storage.iter().filter(|(other, _)| *other != name) {
+        let Some(recorded) = StorageIdentity::load(home, other)? else { continue };
+        let is_its = recorded.marker == now.marker && recorded.path == storage.path;
+        if is_its && !is_one_directory(&now.path, &storage.path) {
+            let id = now.marker.as_deref().unwrap_or_default();
+            let cause =
+                format!("its {STORAGE} has the id {id} of the storage {other}, {}", storage.path.display());
+            return Err(Error::new(Code::StorageCopied, "open storage", now.path.display(), cause));
+        }
+    }
+    Ok(())
+}
+
+fn is_one_directory(one: &Path, other: &Path) -> bool {
+    identity_at(one).is_ok_and(|one| identity_at(other).is_ok_and(|other| one == other))
+}
+
 /// Takes what is at the path of a storage now for that storage.
 ///
 /// # Errors
-/// `StorageMissing`, `StorageNotMounted`, and those of the file system.
+/// `StorageMissing`, `StorageNotMounted`, `StorageCopied`, and those of the file system.
 pub fn accept(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
     let store = open_mounted(storage)?;
     let now = StorageIdentity::of(&store, storage)?;
+    refuse_copy(home, name, &now, None)?;
     let marker = now.marker.clone().or_else(|| put_marker(&store, None, storage));
     StorageIdentity { marker, ..now }.store(home, name)
 }
@@ -328,6 +370,37 @@ mod tests {
         let aside = case.exchange();
         fs::copy(aside.join(STORAGE), case.storage.path.join(STORAGE)).unwrap();
         assert_eq!(case.open(), Ok(()));
+    }
+
+    #[test]
+    fn a_copy_is_no_second_storage_and_a_second_name_is() {
+        let case = case();
+        let (copy, link) = (case.dir.path().join("copy"), case.dir.path().join("link"));
+        let at = |path: &Path| Storage { path: path.into(), ..Storage::default() };
+        let storages = [("data", &case.storage.path), ("copy", &copy), ("link", &link)];
+        let lines = storages.map(|(name, path)| format!("[storage.{name}]\npath = {path:?}\n"));
+        fs::create_dir_all(case.home.config_dir()).unwrap();
+        fs::write(case.home.config_file(), lines.concat()).unwrap();
+        case.open().unwrap();
+        fs::create_dir(&copy).unwrap();
+        fs::copy(case.storage.path.join(STORAGE), copy.join(STORAGE)).unwrap();
+        type Way = fn(&Home, &str, &Storage) -> Result<(), Error>;
+        let all: [Way; 4] = [
+            |home, name, storage| open(home, name, storage).map(drop),
+            |home, name, storage| check(home, name, storage).map(drop),
+            accept,
+            check_new,
+        ];
+        for how in all {
+            let refused = how(&case.home, "copy", &at(&copy)).unwrap_err();
+            assert!(refused.cause.contains("of the storage data"), "{refused}");
+            assert_eq!(refused.code, Code::StorageCopied);
+        }
+        std::os::unix::fs::symlink(&case.storage.path, &link).unwrap();
+        all.iter().for_each(|how| how(&case.home, "link", &at(&link)).unwrap());
+        fs::remove_file(copy.join(STORAGE)).unwrap();
+        all.iter().for_each(|how| how(&case.home, "copy", &at(&copy)).unwrap());
+        case.open().unwrap();
     }
 
     #[test]

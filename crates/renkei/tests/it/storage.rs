@@ -425,3 +425,25 @@ fn a_volume_is_shut_while_another_file_system_is_in_the_place_of_its_own() {
         assert_eq!(listed, "after\nbefore\n");
     }
 }
+
+#[test]
+fn a_copy_with_its_marker_is_not_added_as_another_storage() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), "kek");
+    let copy = dir.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    fs::copy(site.root().join(STORAGE), copy.join(STORAGE)).unwrap();
+    let add = ["storage", "add", "copy", text(&copy)];
+    let (status, told) = site.json(&add);
+    assert_eq!((status, told["error"]["code"].as_str()), (8, Some("RK-STORE-30")), "{told}");
+    let said = told.to_string();
+    assert!(
+        said.contains("of the storage data, ") && said.contains("remove `.rk~storage` from it"),
+        "{said}"
+    );
+    assert!(!site.ok(&["storage", "list"]).contains("copy"));
+    fs::remove_file(copy.join(STORAGE)).unwrap();
+    site.ok(&add);
+    let [one, other] = [site.root(), &copy].map(|root| fs::read(root.join(STORAGE)).unwrap());
+    assert_ne!(one, other);
+}
