@@ -16,14 +16,16 @@ use crate::site::rooms::Served;
 use crate::site::storage_identity;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
+use crate::store::way::refuse_exposed;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Space;
 use rustix::fs::StatVfsMountFlags;
+use rustix::process::geteuid;
 use serde_json::json;
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -187,6 +189,11 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
     if buffer.size_mib == 0 {
         return checks
             .ok(what, "none: `cp --detach` takes no files of users' own machines (`buffer.size_mib`)");
+    }
+    // The PoP's account may be another one than that of who asks.
+    let pop = home.state_dir().metadata().map(|state| state.uid()).into_iter().chain([geteuid().as_raw()]);
+    if let Err(error) = refuse_exposed(&folder, &pop.collect::<Vec<_>>()) {
+        return checks.error(what, &error);
     }
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder.as_path());
     let room = LocalStore::open(there, Access::ReadOnly).and_then(|store| store.space(&RelPath::root()));

@@ -17,6 +17,7 @@ use crate::identity::account::Account;
 use crate::mover::hex;
 use crate::store::local::{Access, LocalStore};
 use crate::store::tree::{disk_usage, remove_tree};
+use crate::store::way::refuse_exposed;
 use crate::store::{Dir, Store, TypeHint};
 use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
 use renkei_core::error::{Code, Error};
@@ -25,6 +26,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::{decode, encode};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
@@ -111,10 +113,13 @@ impl Buffer {
     /// Opens the buffer in a folder, made if it is missing, and takes up what is in it.
     ///
     /// # Errors
-    /// `BufferMissing` if another process has it, and those of the file system; a single reservation that cannot be
+    /// `BufferExposed`, `BufferMissing` if another process has it, and those of the file system; a single reservation that cannot be
     /// read makes its files nobody's.
     pub fn open(folder: &Path, limits: Limits) -> Result<Self, Error> {
+        refuse_exposed(folder, &[geteuid().as_raw()])?;
         make_private_dir(folder)?;
+        // Somebody may have made it meanwhile.
+        refuse_exposed(folder, &[geteuid().as_raw()])?;
         let lock = take(folder)?;
         let (mut known, mut found, mut kept) = (Vec::new(), Vec::new(), HashMap::new());
         for (id, path) in transfers_in(folder)? {

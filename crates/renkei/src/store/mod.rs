@@ -37,6 +37,7 @@ mod privileged;
 pub mod privileges;
 pub mod temp;
 pub mod tree;
+pub mod way;
 
 use leases::LeaseTable;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};

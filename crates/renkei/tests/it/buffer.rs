@@ -1,5 +1,6 @@
 //! The PoP's buffer in use: files of the user's own machine on their way, and of transfers whose destination is down.
 
+use crate::administration;
 use crate::console::{get, log_in};
 use crate::errors::Mounted;
 use crate::federation::{Federation, Site};
@@ -7,6 +8,7 @@ use crate::queue::{until_within, why};
 use crate::tree::{self, assert_same, assert_same_content, noise};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -593,4 +595,28 @@ fn kills_at_any_moment_lose_nothing_of_a_spill() {
     assert_eq!(ended_soon(&sites[0], &id), 0, "{:#}", why(&sites[0], &id));
     assert_same_content(&tree::read(&run), &tree::read(&sites[2].root().join("copy")));
     wait_until_empty(&sites[0]);
+}
+
+#[test]
+fn a_buffer_whose_directory_others_could_exchange_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::start(dir.path(), "kek");
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    let close = |mode| fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
+    close(0o777);
+    give_buffer(&mut site, &format!("size_mib = 64\npath = {:?}", open.join("buffer")));
+    let told = |site: &Site| {
+        let (_, status) = site.json(&["status"]);
+        let all = status["conditions"].as_array().unwrap().iter();
+        all.filter(|one| one["what"] == "buffer").map(ToString::to_string).collect::<String>()
+    };
+    administration::until("the PoP says so", || told(&site).contains("RK-STORE-31"));
+    let (_, doctor) = site.json(&["doctor"]);
+    let check = doctor["checks"].as_array().unwrap().iter().find(|check| check["what"] == "buffer").unwrap();
+    assert!(check["level"] != "ok" && check.to_string().contains("mode 777"), "{check}");
+    assert!(!open.join("buffer").exists());
+    close(0o755);
+    administration::until("it is used", || told(&site).is_empty());
+    assert!(open.join("buffer").exists());
 }
