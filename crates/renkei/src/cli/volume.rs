@@ -379,7 +379,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
         Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
     let mut facts = Facts { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
     args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
-    claim::mark(&folder, &DirectoryClaim::new(&facts.id, &facts.home));
+    claim::mark(&storage.path, &path, &DirectoryClaim::new(&facts.id, &facts.home));
     facts.store(home, &args.name)?;
     // The PoP, if it runs, has looked at all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {

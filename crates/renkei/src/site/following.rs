@@ -368,8 +368,8 @@ impl Site {
             let account = Account::lookup_to_lend(&wanted.account)?;
             let store = snapshot.storage(&wanted.storage)?.store()?;
             make_folder(&account, store, name)?;
-            let folder = snapshot.storage(&wanted.storage)?.storage.path.join(name);
-            mark(&folder, &DirectoryClaim::new(&volume, &snapshot.site));
+            let root = &snapshot.storage(&wanted.storage)?.storage.path;
+            mark(root, &RelPath::parse(name.as_bytes())?, &DirectoryClaim::new(&volume, &snapshot.site));
         }
         let path = if wanted.storage.is_empty() { String::new() } else { name.clone() };
         let grant = vec![Grant::parse(&format!("*@{}", snapshot.site), "read", "")?];

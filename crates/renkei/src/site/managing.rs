@@ -169,7 +169,7 @@ impl Site {
         let mut facts = Facts { in_place: *in_place, managers, ..facts };
         settings.iter().try_for_each(|(key, value)| set(&mut facts, key, value))?;
         take_folder(opened, *in_place)?;
-        mark(&folder(storage, &place.path), &DirectoryClaim::new(&facts.id, &snapshot.site));
+        mark(&storage.path, &place.path, &DirectoryClaim::new(&facts.id, &snapshot.site));
         facts.store(self.home(), name)?;
         self.read_again();
         Ok(())

@@ -11,7 +11,7 @@ use crate::catalogue::VolumeId;
 use crate::store::local::{Access, LocalStore};
 use crate::store::marker::{VOLUME, mounts_below};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::SiteName;
+use renkei_core::path::{RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -136,12 +136,13 @@ pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bo
     Ok(())
 }
 
-/// Marks the directory of a new volume, whatever it was before; where that cannot be done, whoever opens it tries again.
-pub fn mark(folder: &Path, own: &DirectoryClaim) {
-    let store = LocalStore::open(folder, Access::ReadWrite);
+/// Marks the directory of a new volume, which is below the root of a storage, whatever it was before; where that cannot be done, whoever opens
+/// it tries again. A link that somebody put in its place meanwhile is not followed.
+pub fn mark(root: &Path, path: &RelPath, own: &DirectoryClaim) {
+    let store = LocalStore::open(root, Access::ReadWrite).and_then(|store| store.below(path));
     let marked = store.map_err(|error| io::Error::other(error.to_string()));
     if let Err(error) = marked.and_then(|store| store.replace_marker(VOLUME, &own.text())) {
-        tracing::debug!(%error, folder = %folder.display(), "not marked yet");
+        tracing::debug!(%error, root = %root.display(), %path, "not marked yet");
     }
 }
 
@@ -173,6 +174,22 @@ mod tests {
     }
 
     #[test]
+    fn a_link_in_the_place_of_a_directory_is_not_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (other, root) = (dir.path().join("other"), dir.path().join("root"));
+        std::fs::create_dir(&other).unwrap();
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink(&other, root.join("genome")).unwrap();
+        let genome = RelPath::parse(b"genome").unwrap();
+        mark(&root, &genome, &claim(1, "kek"));
+        assert!(!other.join(VOLUME).exists());
+        std::fs::remove_file(root.join("genome")).unwrap();
+        std::fs::create_dir(root.join("genome")).unwrap();
+        mark(&root, &genome, &claim(1, "kek"));
+        assert!(root.join("genome").join(VOLUME).exists());
+    }
+
+    #[test]
     fn the_first_one_has_a_directory_until_it_lets_go() {
         let dir = tempfile::tempdir().unwrap();
         let (plain, own) = (open(dir.path()), claim(1, "kek"));
@@ -191,7 +208,7 @@ mod tests {
         assert!(free(dir.path().parent().unwrap(), "titech", true));
         release(dir.path(), &own);
         assert!(free(&inside, "titech", true));
-        mark(dir.path(), &claim(1, "titech"));
+        mark(dir.path(), &RelPath::root(), &claim(1, "titech"));
         assert_eq!(take(&own), Err(Code::DirectoryTaken));
         std::fs::write(dir.path().join(VOLUME), "nonsense").unwrap();
         assert_eq!(take(&claim(1, "titech")), Err(Code::DirectoryTaken));

@@ -113,6 +113,26 @@ fn a_site_does_not_keep_replicas_where_the_home_keeps_its_files() {
 }
 
 #[test]
+fn replicas_are_not_put_where_a_planted_link_leads() {
+    let federation = genome();
+    let (titech, target) = (&federation.titech, federation.scratch().join("elsewhere"));
+    fs::create_dir(&target).unwrap();
+    let planted = titech.root().join("genome");
+    for to in [&target, &federation.scratch().join("nowhere")] {
+        symlink(to, &planted).unwrap();
+        let (status, told) = subscribe(titech, "data");
+        assert!(status != 0 && !code(&told).is_empty(), "{told}");
+        assert!(!titech.ok(&["volume", "list"]).contains("genome"));
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "something was written where the link leads");
+        assert!(!federation.scratch().join("nowhere").exists());
+        fs::remove_file(&planted).unwrap();
+    }
+    let (status, told) = subscribe(titech, "data");
+    assert_eq!(status, 0, "{told}");
+    assert!(planted.join(VOLUME).exists());
+}
+
+#[test]
 fn a_directory_that_two_sites_had_before_is_left_to_the_first() {
     let mut federation = genome();
     let (status, told) = subscribe(&federation.titech, "data");
