@@ -3,6 +3,7 @@
 use crate::federation::{Federation, Site};
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
+use renkei::identity::authority::Authority;
 use renkei::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
@@ -18,7 +19,7 @@ use renkei_core::wire::{decode, encode};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Memory a PoP may have gained after an attack: some buffers and what its allocator keeps.
 const MAX_GAIN_MIB: u64 = 400;
@@ -279,6 +280,31 @@ fn too_many_sessions_are_refused_and_end() {
         assert!(Instant::now() < deadline, "sessions that ended still count");
     }
     assert_unharmed(&federation, kek.pid());
+}
+
+#[test]
+fn a_trusted_site_with_many_users_leaves_sessions_to_others() {
+    let mut federation = Federation::two();
+    let config = federation.kek.dir().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}\n[limits]\nmax_sessions = 16\n")).unwrap();
+    federation.kek.restart();
+    let Federation { titech, kek, .. } = &federation;
+    let authority = Authority::load(&raw::home(titech)).unwrap();
+    let mut open = Vec::new();
+    let refused = loop {
+        let user = raw::issue_user(&authority, &format!("user{}", open.len()), 1, SystemTime::now());
+        match raw::connect(titech, &user, kek) {
+            Ok(session) => open.push(session),
+            Err(error) => break error,
+        }
+        assert!(open.len() <= 12, "they are more than three quarters");
+    };
+    assert_eq!(refused.code, Code::TooManySessions, "{refused}");
+    assert!(refused.cause.contains("12 of one other site"), "{refused}");
+    // Its own users, and those of others, have the rest.
+    kek.ok(&["ls", "kek:/data"]);
+    drop(open);
 }
 
 /// What the PoP says to one frame after the handshake or the greeting.
