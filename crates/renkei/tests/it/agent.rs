@@ -212,8 +212,9 @@ fn an_agent_follows_when_its_site_is_renamed() {
         wait_until(Duration::from_secs(60), is_served, &|| agent.logged());
     }
     assert_eq!(fs::read(agent.root.join("f")).unwrap(), b"after it");
-    let has_heard = || agent.logged().contains("a site was renamed; starting again");
-    wait_until(Duration::from_secs(60), has_heard, &|| agent.logged());
+    // It has a certificate of the new authority when it has started again.
+    let has_followed = || agent.logged().contains("ready site=tokyo");
+    wait_until(Duration::from_secs(60), has_followed, &|| agent.logged());
     // The login from before is over with this, the agent is not, nor when it is started again.
     world.titech.ok(&["site", "rotate-authority", "--finish", "--yes"]);
     person.login(&world.titech);
