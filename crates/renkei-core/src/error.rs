@@ -461,7 +461,8 @@ codes! {
     NotConfirmed = "RK-CONF-11", Invalid, Never, "confirmation is required",
         "read the cause; to confirm, run the same command with --yes";
     SiteRenamed = "RK-CONF-13", Invalid, Never, "the configuration names another site than the authority",
-        "restore the old name at `site` in config.toml; `renkei site rename NAME` renames a site";
+        "restore the old name at `site` in config.toml; `renkei site rename NAME` renames a site, and another PoP of it takes the name over \
+         when it starts";
     RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
         "choose another folder: the output of a rule must not reach a folder that a rule of the chain watches";
     BackupInvalid = "RK-CONF-12", Integrity, Never, "the folder is not a complete backup of renkei",

@@ -13,7 +13,7 @@ use super::certificate::{
 };
 use super::credential::generate_key;
 use super::delegation;
-use super::handover::{Handover, Origin, former_name_extension};
+use super::handover::{Handover, Origin, former_name, former_name_extension, number_of};
 use super::issued::{self, Revoked};
 use super::mounting;
 use super::rotation;
@@ -410,7 +410,14 @@ pub(super) fn check_name(site: &SiteName, authority: &CertificateDer<'_>) -> Res
     let named = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
     match named.and_then(|name| name.split_once(AUTHORITY_OF)) {
         Some((own, _)) if own != site.as_str() => {
-            let cause = format!("config.toml has `site = \"{site}\"`, pki/ca.pem is the authority of {own}");
+            let mut cause =
+                format!("config.toml has `site = \"{site}\"`, pki/ca.pem is the authority of {own}");
+            if former_name(authority)?.as_deref() == Some(site.as_str()) {
+                cause += &format!(
+                    ": the site was renamed at another PoP of it; with pki/handover-{}.toml from there beside it, restart this one",
+                    number_of(authority)?
+                );
+            }
             Err(Error::new(Code::SiteRenamed, "read authority", site, cause))
         }
         // One that was made elsewhere says nothing.

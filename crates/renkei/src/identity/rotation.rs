@@ -706,6 +706,37 @@ mod tests {
     }
 
     #[test]
+    fn another_pop_of_a_renamed_site_is_told_what_to_bring() {
+        let here = here();
+        let second = Home::at(&here.dir.path().join("second"));
+        std::fs::create_dir_all(second.pki_dir()).unwrap();
+        let bring = |of: fn(&Home) -> std::path::PathBuf| {
+            std::fs::copy(of(&here.home), of(&second)).unwrap();
+        };
+        let from_before: [fn(&Home) -> std::path::PathBuf; 4] =
+            [Home::config_file, Home::ca_cert, Home::host_cert, Home::host_key];
+        from_before.into_iter().for_each(bring);
+        rename(&here.home, "tsukuba", 30 * DAY, here.now).unwrap();
+        let own = Trust::load(&second).unwrap();
+        let refused = verify_peer(&user(&here.home, here.now), &own, here.now).unwrap_err();
+        assert_eq!(refused.code, Code::AuthorityReplaced);
+        assert!(refused.cause.contains("copy pki/ca.pem, pki/ca.key"), "{refused}");
+        bring(Home::ca_cert);
+        let refused = Trust::load(&second).unwrap_err();
+        assert_eq!(refused.code, Code::SiteRenamed);
+        assert!(refused.cause.contains("pki/handover-2.toml from there beside it, restart"), "{refused}");
+        bring(|home| home.handover_file(2));
+        bring(Home::ca_key);
+        assert!(complete_rename(&second).unwrap() && complete(&second, here.now).unwrap());
+        std::fs::remove_file(second.ca_key()).unwrap();
+        let own = Trust::load(&second).unwrap();
+        verify_peer(&user(&here.home, here.now), &own, here.now).unwrap();
+        let host = Credential::host(&second, here.now).unwrap().chain;
+        verify_peer(&host, &Trust::load(&here.home).unwrap(), here.now).unwrap();
+        assert!(!is_of_another(&host[0], &own.own_card().unwrap().authority));
+    }
+
+    #[test]
     fn without_an_overlap_nothing_of_the_old_key_is_good() {
         let here = here();
         let first = here.first.clone();

@@ -110,7 +110,7 @@ impl Judge<'_> {
                 self.check_serial(trust)?;
                 self.check_parent(trust)
             }
-            Err(_) if let Some(error) = self.replaced(card) => Err(error),
+            Err(_) if let Some(error) = self.replaced(card, trust) => Err(error),
             Err(error) if is_of_another(&error) => {
                 self.refuse_foreign(trust)?;
                 let known = card.fingerprint();
@@ -187,7 +187,7 @@ impl Judge<'_> {
 
     /// What is wrong if it is that the site replaced its authority: what the one before signed is over, or the new one was not
     /// taken over here in time.
-    fn replaced(&self, card: &SiteCard) -> Option<Error> {
+    fn replaced(&self, card: &SiteCard, trust: &Trust) -> Option<Error> {
         if let Some(handover) = card.handover.as_ref().filter(|handover| !handover.is_live(self.now)) {
             let old = parse(&handover.previous).ok()?;
             let leaf = parse(self.leaf).ok()?;
@@ -202,11 +202,11 @@ impl Judge<'_> {
                 return Some(self.error(code, cause));
             }
         }
-        self.not_taken_over(card)
+        self.not_taken_over(card, trust)
     }
 
     /// The chain shows how the authority known here handed over to another one, and the time for that is over.
-    fn not_taken_over(&self, card: &SiteCard) -> Option<Error> {
+    fn not_taken_over(&self, card: &SiteCard, trust: &Trust) -> Option<Error> {
         let known = parse(&card.authority).ok()?;
         let is_over = |cross: &CertificateDer<'_>| {
             let (cross, leaf) = (parse(cross).ok()?, parse(self.leaf).ok()?);
@@ -216,11 +216,20 @@ impl Judge<'_> {
             (is_ours && is_led && end < self.now).then_some(())
         };
         self.intermediates.iter().find_map(is_over)?;
-        let cause = format!(
-            "{} has replaced its authority, and the new one was not taken over here during the overlap",
-            card.site
-        );
+        let what = "has replaced its authority, and the new one was not taken over here during the overlap";
+        let cause = format!("{} {what}{}", card.site, self.at_another_pop(card, trust));
         Some(self.error(Code::AuthorityReplaced, cause))
+    }
+
+    /// What to do where this PoP is one of several of that site, which no card helps.
+    fn at_another_pop(&self, card: &SiteCard, trust: &Trust) -> &'static str {
+        match trust.own_site() == Some(&card.site) {
+            true => {
+                "; this is another PoP of that site: copy pki/ca.pem, pki/ca.key and the newest pki/handover-N.toml to it from the one where that was \
+                 done, restart it, then remove its pki/ca.key"
+            }
+            false => "",
+        }
     }
 
     /// A delegated certificate falls with the one by which it was asked for.
@@ -245,8 +254,9 @@ impl Judge<'_> {
         for card in others {
             if let Ok(authority) = self.check(card, trust) {
                 if trust.card(site).is_none() && self.is_by_successor(authority) {
+                    let own = self.at_another_pop(card, trust);
                     let cause =
-                        format!("{} is called {site} now, which was not taken over here yet", card.site);
+                        format!("{} is called {site} now, which was not taken over here yet{own}", card.site);
                     return Err(self.error(Code::AuthorityReplaced, cause));
                 }
                 let cause = format!("the authority of {} signed a name of {site}", card.site);

@@ -61,6 +61,11 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
         "renkei site rotate-authority --now",
         "asks at a terminal; rotation.rs gives --yes",
     ),
+    (
+        "docs/operations.md",
+        "scp /etc/renkei/pki/ca.pem",
+        "needs a second machine of the same site; identity/rotation.rs brings the same files",
+    ),
     ("docs/operations.md", "expr:", "a rule of Prometheus, not a command"),
     ("docs/operations.md", "[Unit]", "a unit of systemd, not a command"),
     ("docs/operations.md", "net.core", "settings of the whole machine's kernel"),
