@@ -13,7 +13,7 @@ use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Control, Request};
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ struct Word {
 struct State {
     /// It lets circuits pass.
     granted: bool,
+    /// Circuits that were dialled before it did: they end when it does not.
+    early: Vec<TcpStream>,
     /// The newest reason why one did not.
     error: Option<Error>,
     /// Nobody needs the session any more.
@@ -63,6 +65,30 @@ impl Word {
     fn say(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
         self.changed.notify_all();
+    }
+
+    /// Has a circuit end when the relay turns out not to answer, or refuses: nobody else would end it for long.
+    fn ends_with_no(&self, sock: &TcpStream) -> Result<(), Error> {
+        let mut state = self.lock();
+        match &state.error {
+            _ if state.granted => Ok(()),
+            Some(error) => Err(error.clone()),
+            None => {
+                state.early.extend(sock.try_clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// The session failed.
+    fn say_no(&self, error: Error) {
+        self.say(|state| {
+            state.error = Some(error);
+            for sock in state.early.drain(..) {
+                // It may have ended by itself.
+                let _ = sock.shutdown(Shutdown::Both);
+            }
+        });
     }
 }
 
@@ -143,6 +169,7 @@ impl Passage {
         let mut sock = self.by.connect(&self.relay)?;
         let sent = sock.write_all(&preface(&ticket(&self.seed, index)));
         sent.map_err(|error| named(crate::net::tls::lost("send", &error), &self.relay, &self.by))?;
+        self.word.ends_with_no(&sock)?;
         Ok(sock)
     }
 
@@ -173,7 +200,7 @@ fn talk(dialler: &Dialler, relay: &SiteName, by: &Reach, request: Request, word:
     let opened = dialler.open_by(relay, by, &ahead);
     let outcome = opened.and_then(|session| listen(session, request, word));
     if let Err(error) = outcome {
-        word.say(|state| state.error = Some(error));
+        word.say_no(error);
     }
 }
 
@@ -184,7 +211,10 @@ fn listen(mut session: Session, request: Request, word: &Word) -> Result<(), Err
         return Ok(());
     }
     session.ask_here(request)?;
-    word.say(|state| state.granted = true);
+    word.say(|state| {
+        state.granted = true;
+        state.early.clear();
+    });
     loop {
         if let Control::Reply { reply: Err(error), .. } = session.control.recv()? {
             word.say(|state| state.error = Some(error));

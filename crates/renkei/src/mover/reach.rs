@@ -4,9 +4,9 @@
 
 use super::dial::named;
 use super::passage::Passage;
-use crate::net::CONNECT_TIMEOUT;
 use crate::net::switchboard::Switchboard;
 use crate::net::tls::{changed_through, lost};
+use crate::net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use aws_lc_rs::rand;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -41,10 +41,10 @@ impl Reach {
         }
     }
 
-    /// How long the other side may take to answer.
+    /// How long the other side may take to shake hands on a connection; where others pass it on, they dial first.
     pub fn within(&self) -> Duration {
         match self {
-            Reach::Direct(_, within) => *within,
+            Reach::Direct(_, within) => ANSWER_TIMEOUT.min(*within),
             Reach::Line(_) | Reach::Through(_) => CONNECT_TIMEOUT,
         }
     }

@@ -11,7 +11,7 @@ use super::reach::{Reach, resolve};
 use super::targets::Targets;
 use crate::identity::trust::Trust;
 use crate::net::switchboard::Switchboard;
-use crate::net::{CONNECT_TIMEOUT, unix_ms};
+use crate::net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -22,9 +22,6 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
-
-/// How long a host may take to answer as long as there are other ways: three tries of the kernel.
-const WITH_OTHERS_LEFT: Duration = Duration::from_secs(7);
 
 /// How long a host may take to answer where it is only asked whether it does.
 const TEST_WITHIN: Duration = Duration::from_secs(3);
@@ -223,7 +220,7 @@ impl Dialler {
         let mut open = steps.iter().filter(|step| step.against.is_none()).peekable();
         let patience = self.ways.tell.as_ref().map(Patience::new);
         while let Some(step) = open.next() {
-            let within = if open.peek().is_some() { WITH_OTHERS_LEFT } else { CONNECT_TIMEOUT };
+            let within = if open.peek().is_some() { ANSWER_TIMEOUT } else { CONNECT_TIMEOUT };
             if let Some(patience) = &patience {
                 patience.trying(self.attempt_text(site, &step.way, within));
             }
@@ -307,7 +304,7 @@ impl Dialler {
 
     fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
         let further = self.ways.further.saturating_sub(1);
-        let by = Reach::Direct(address, CONNECT_TIMEOUT);
+        let by = Reach::Direct(address, ANSWER_TIMEOUT);
         let passage = Passage::ask(&self.asker(), relay, by, site, further);
         passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
     }

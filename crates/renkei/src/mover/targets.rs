@@ -8,7 +8,7 @@
 
 use super::dial::{Dialler, is_network};
 use super::reach::dial;
-use crate::net::CONNECT_TIMEOUT;
+use crate::net::ANSWER_TIMEOUT;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::route::is_inside;
@@ -58,7 +58,7 @@ impl Targets {
         if self.proofs.fresh().contains_key(&key) {
             return Ok(());
         }
-        let sock = dial(address, CONNECT_TIMEOUT)?;
+        let sock = dial(address, ANSWER_TIMEOUT)?;
         dialler.secure_on(site, address, sock).map_err(|error| unproven(error, site, address))?;
         self.proofs.fresh().insert(key, Instant::now());
         Ok(())

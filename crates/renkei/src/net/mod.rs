@@ -13,6 +13,9 @@ use std::time::{Duration, SystemTime};
 
 /// How long connecting and each handshake may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a host that took a connection may take to shake hands, and one to answer where there are other ways: three tries
+/// of the kernel.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Program and version, as it is greeted with.
 pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));

@@ -236,6 +236,48 @@ fn a_host_that_is_silent_is_told_while_it_is_tried() {
     assert!(start.elapsed() < WITHIN, "{:?}", start.elapsed());
 }
 
+/// Stops a process, as if its host hung, until this is dropped.
+struct Hanging(rustix::process::Pid);
+
+impl Hanging {
+    fn of(site: &Site) -> Self {
+        let pid = rustix::process::Pid::from_raw(site.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        Hanging(pid)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+#[test]
+fn a_hub_that_hangs_is_told_as_soon_as_a_site_that_hangs() {
+    let federation = Federation::two();
+    let Federation { titech, kek: hub, .. } = &federation;
+    let private = Site::start_private(&federation.scratch(), "private", hub);
+    titech.befriend(&private);
+    private.befriend(titech);
+    titech.ok(&["ls", &private.root_place()]);
+    std::fs::write(titech.root().join("file"), "x").unwrap();
+    let hanging = Hanging::of(hub);
+    let line = first_word(titech, &["ls", &private.root_place()]);
+    let expected = format!("renkei: private does not answer yet; trying it through kek at {}", hub.address);
+    assert!(line.starts_with(&expected), "{line}");
+    let copy = ["cp", &titech.place("file"), &private.place("file")];
+    for arguments in [&["ls", &private.root_place()][..], &copy] {
+        let (status, told) = titech.json(arguments);
+        let cause = told["error"]["cause"].as_str().unwrap_or_else(|| panic!("{told}"));
+        assert!(status == 8 && told["error"]["code"] == "RK-NET-1", "{told}");
+        assert!(cause.contains("nothing answers within 7 s"), "{told}");
+    }
+    drop(hanging);
+    let is_there = || titech.renkei(&["ls", &private.root_place()]).status.success();
+    until("the line of the private site is up again", is_there);
+}
+
 #[test]
 fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
     let federation = Federation::two();
