@@ -157,7 +157,9 @@ impl Shown {
                 reason().map(|reason| format!("{reason}{again}"))
             }
             State::Failed | State::Partial => reason(),
-            State::Running | State::Paused => self.pace_text(),
+            // A site that does not answer is all that there is to say.
+            State::Running => reason().or_else(|| self.pace_text()),
+            State::Paused => self.pace_text(),
             State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
             _ => None,
         }

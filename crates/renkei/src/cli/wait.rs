@@ -99,7 +99,9 @@ impl Telling {
         let shown = shown.paced(&mut self.paces);
         let standing = shown.standing().map_or_else(String::new, |standing| format!("  {standing}"));
         let text = format!("{}  {}{standing}", &shown.id[..SHORT], shown.state_text());
-        if Instant::now() >= self.next && text != self.told {
+        // That a site does not answer, and what is tried then, is told at once.
+        let is_news = shown.reason().is_some() && text != self.told;
+        if is_news || (Instant::now() >= self.next && text != self.told) {
             context.output.notice(&text);
             (self.next, self.told) = (Instant::now() + TELL_EVERY, text);
         }

@@ -1,13 +1,49 @@
 //! Says what is being tried when a site does not answer for some seconds, so that nobody sits before a silent terminal.
 
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After so long somebody who waits wants to know for what.
 const TELL_AFTER: Duration = Duration::from_secs(3);
+/// After so long what is tried is worth a word to somebody who looks.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 /// Hears what is being tried.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What is being tried now and since when, for whoever looks.
+#[derive(Clone, Debug, Default)]
+pub struct Trying(Arc<Mutex<Option<(Error, Instant)>>>);
+
+impl Trying {
+    /// Which site has not answered at once, and how it is tried.
+    pub fn look(&self) -> Option<Error> {
+        let now = self.0.lock().expect("no thread panics while it holds the lock");
+        now.as_ref().filter(|(_, since)| since.elapsed() >= SHOWN_AFTER).map(|(what, _)| what.clone())
+    }
+
+    /// A site is tried so, as long as what is returned lives.
+    pub(super) fn begin(&self, site: &SiteName, how: &str) -> Tried<'_> {
+        let what = Error::new(Code::PeerDown, "connect", site, format!("trying it {how}"));
+        self.set(Some((what, Instant::now())));
+        Tried(self)
+    }
+
+    fn set(&self, what: Option<(Error, Instant)>) {
+        *self.0.lock().expect("no thread panics while it holds the lock") = what;
+    }
+}
+
+/// Something that is being tried.
+pub(super) struct Tried<'a>(&'a Trying);
+
+impl Drop for Tried<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
 
 #[derive(Default)]
 struct State {

@@ -6,7 +6,7 @@
 use super::dial::{Ahead, Dialler, Session, is_network};
 use super::far::lock;
 use super::passage::Passage;
-use super::patience::{Patience, Tell};
+use super::patience::{Patience, Tell, Trying};
 use super::reach::{Reach, resolve};
 use super::targets::Targets;
 use crate::identity::trust::Trust;
@@ -108,6 +108,8 @@ pub struct Ways {
     pub targets: Option<Targets>,
     /// Who hears what is tried when that takes long.
     pub tell: Option<Tell>,
+    /// What is tried now, for who looks.
+    pub trying: Trying,
 }
 
 impl Ways {
@@ -116,7 +118,8 @@ impl Ways {
         let site = Some(principal.site().clone());
         let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
         let (rules, memory) = (BTreeMap::new(), Memory::default());
-        Ways { here, home, switchboard: None, rules, memory, further: MAX_FURTHER, tell: None, targets: None }
+        let (switchboard, tell, targets, trying) = (None, None, None, Trying::default());
+        Ways { here, home, switchboard, rules, memory, further: MAX_FURTHER, tell, targets, trying }
     }
 
     fn now(&self) -> Duration {
@@ -221,9 +224,11 @@ impl Dialler {
         let patience = self.ways.tell.as_ref().map(Patience::new);
         while let Some(step) = open.next() {
             let within = if open.peek().is_some() { ANSWER_TIMEOUT } else { CONNECT_TIMEOUT };
+            let how = self.attempt_text(site, &step.way, within);
             if let Some(patience) = &patience {
-                patience.trying(self.attempt_text(site, &step.way, within));
+                patience.trying(no_answer_yet(site, &how));
             }
+            let _tried = self.ways.trying.begin(site, &how);
             match self.by_way(site, &step.way, within, &mut work) {
                 Ok(done) => {
                     self.ways.note(site, &step.way, false);
@@ -248,7 +253,7 @@ impl Dialler {
         Err(error)
     }
 
-    /// What is tried, for whoever waits.
+    /// How a site is tried, for whoever waits.
     fn attempt_text(&self, site: &SiteName, way: &Way, within: Duration) -> String {
         let at = |site: &SiteName| self.trust().endpoints(site).map(|all| all.join(", ")).unwrap_or_default();
         let how = match way {
@@ -256,7 +261,7 @@ impl Dialler {
             Way::Line => "over the line it keeps to this PoP".into(),
             Way::Through(relay) => format!("through {relay} at {}", at(relay)),
         };
-        format!("{site} does not answer yet; trying it {how}, for {} s at most", within.as_secs())
+        format!("{how}, for {} s at most", within.as_secs())
     }
 
     /// Tries each way that may be taken to a site, and says how that went.
@@ -272,7 +277,7 @@ impl Dialler {
                 opened.map_err(|error| Missed { last: !is_network(error.code), error })
             };
             if let Some(patience) = &patience {
-                patience.trying(self.attempt_text(site, &way, TEST_WITHIN));
+                patience.trying(no_answer_yet(site, &self.attempt_text(site, &way, TEST_WITHIN)));
             }
             let tried = against.is_none().then(|| self.by_way(site, &way, TEST_WITHIN, &mut open));
             let failed = tried.and_then(Result::err).map(|missed| missed.error);
@@ -375,6 +380,11 @@ fn plan(site: &SiteName, trust: &Trust, ways: &Ways, has_line: bool) -> Result<V
         rule: ways.rules.get(site).unwrap_or(&Rule::default()),
         failed: &|way| ways.failures().since(site, way, now),
     }))
+}
+
+/// What is said to who waits.
+fn no_answer_yet(site: &SiteName, how: &str) -> String {
+    format!("{site} does not answer yet; trying it {how}")
 }
 
 /// The relay may know better why a connection failed that should have been passed on.

@@ -9,6 +9,7 @@ use super::spill::spill_permits;
 use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, hex_id};
 use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
+use crate::mover::patience::Trying;
 use crate::mover::progress::Watch;
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error};
@@ -51,6 +52,8 @@ pub(super) struct Active {
     pub(super) sites: [SiteName; 2],
     /// With what it works, and since when.
     pub(super) shown: Arc<OnceLock<Shown>>,
+    /// Which site does not answer it at the moment.
+    pub(super) trying: Trying,
 }
 
 /// The certificates that an attempt shows, leaf first, and the moment they were found to be good.
@@ -474,7 +477,10 @@ impl Site {
             to: format!("{}:{}", spec.to, spec.open.to),
             state: course.state,
             stopping: course.wish.is_some(),
-            reason: course.reason,
+            reason: match &active {
+                Some(active) => active.trying.look().map(|silent| silent.at(self.name().as_str())),
+                None => course.reason,
+            },
             next_ms: course.next_ms,
             needs: course.needs,
             submitted_ms: row.submitted_ms,

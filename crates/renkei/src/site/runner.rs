@@ -12,7 +12,9 @@ use crate::catalogue::{Catalogue, Row, Update, hex_id};
 use crate::home::{read_text, write_file};
 use crate::identity::delegation::Delegation;
 use crate::mover::dial::{Ahead, Dialler, Session};
+use crate::mover::patience::Trying;
 use crate::mover::progress::{Note, Watch};
+use crate::mover::routes::Ways;
 use crate::mover::{Stop, fresh_id};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
@@ -262,6 +264,7 @@ impl Site {
             writes: Arc::new(writes),
             sites: [head.link.from.clone(), head.link.to.clone()],
             shown: Arc::default(),
+            trying: Trying::default(),
         };
         self.queue.active().insert(row.id, active.clone());
         let update = Update { attempt: Some(&attempt), forgets_failures: true, ..Update::of(&row) };
@@ -395,7 +398,7 @@ impl Run<'_> {
         // Who has circuits passed on is this PoP: the credential is for the two sites alone.
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
-                .with_ways(self.site.ways(&snapshot))
+                .with_ways(Ways { trying: self.active.trying.clone(), ..self.site.ways(&snapshot) })
                 .passed_on_for(&snapshot.credential)?;
         let side = snapshot.site.to_string();
         let ended = self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {

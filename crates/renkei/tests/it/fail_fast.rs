@@ -279,6 +279,25 @@ fn a_hub_that_hangs_is_told_as_soon_as_a_site_that_hangs() {
 }
 
 #[test]
+fn a_queued_copy_says_which_site_does_not_answer() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    std::fs::write(titech.root().join("file"), "x").unwrap();
+    let _hanging = Hanging::of(kek);
+    let detach = ["cp", "--detach", &titech.place("file"), &kek.place("file")];
+    let id = titech.json(&detach).1["transfer"].as_str().unwrap().to_owned();
+    let tried = format!("kek (at titech, connect): trying it at {}", kek.address);
+    until("the site that is tried is named", || titech.ok(&["why", &id]).contains(&tried));
+    let line = first_word(titech, &["wait", &id]);
+    assert!(line.contains("RK-NET-1") && line.contains(&kek.address.to_string()), "{line}");
+    until("the attempt ends as soon as at a terminal", || {
+        let (_, story) = titech.json(&["why", &id]);
+        let error = &story["story"][0]["error"];
+        error["code"] == "RK-NET-1" && error["cause"].as_str().unwrap().contains("within 7 s")
+    });
+}
+
+#[test]
 fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
