@@ -285,6 +285,7 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Trusted sites that could not be reached the last time, and those that keep a line here and have none.
 fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    site.probe_idle(snapshot);
     let mut failed = site.unreached(snapshot);
     if site.started.elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {

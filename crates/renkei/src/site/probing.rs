@@ -1,18 +1,28 @@
-//! Sites that could not be reached are tried again now and again, so that what is told of them is true: nobody else might
-//! ask for a long time; so are those whose clocks differ. Only such sites are dialled, one
-//! connection each, which is closed at once.
+//! Partners are tried now and again, so that what is told of them is true: nobody else might ask for a long time.
+//!
+//! A partner that was not reached, or whose clock differs, is tried every [`AGAIN_AFTER`]; one that nobody reached lately every
+//! [`IDLE_AFTER`] and a bit, so that a host that died while nothing went there is told within two minutes. Each try is one
+//! connection, which is closed at once. Partners with a line to or from this PoP are not tried: a line tells by itself.
 
 use super::Site;
 use super::snapshot::Snapshot;
-use renkei_core::error::Error;
+use crate::mover::fresh_id;
+use renkei_core::error::{Error, Kind};
+use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::TriedWay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long after a failure a site is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// How long nobody need reach a partner before it is tried, and by how much that varies: partners that start at one
+/// moment do not all dial at one moment. A host that is silent is found out after 15 s more.
+const IDLE_AFTER: Duration = Duration::from_secs(45);
+const IDLE_VARIES_MS: u64 = 30_000;
+/// How long a partner that answers and refuses is left alone: it is there, and its log need not fill.
+const REFUSED_FOR: Duration = Duration::from_secs(15 * 60);
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 pub const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -28,11 +38,32 @@ struct Tried {
     now: BTreeSet<SiteName>,
     /// Since this PoP started.
     once: BTreeSet<SiteName>,
+    /// When partners are tried that nobody reaches meanwhile.
+    due: BTreeMap<SiteName, Instant>,
+}
+
+/// When a partner is due that was reached at this moment.
+fn due_after(reached: Instant) -> Instant {
+    // Without randomness all come at one time, and that is all.
+    let random = fresh_id().map_or(0, |id| u64::from(u16::from_le_bytes([id[0], id[1]])));
+    reached + IDLE_AFTER + Duration::from_millis(random % IDLE_VARIES_MS)
 }
 
 impl Probing {
     fn lock(&self) -> MutexGuard<'_, Tried> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Whether a partner is to be tried now; whoever reached it lately has done so already.
+    fn is_due(&self, site: &SiteName, reached: Option<Instant>, now: Instant) -> bool {
+        let mut tried = self.lock();
+        let due = tried.due.entry(site.clone()).or_insert_with(|| due_after(now));
+        if now < *due {
+            return false;
+        }
+        let is_quiet = reached.is_none_or(|reached| now.saturating_duration_since(reached) >= IDLE_AFTER);
+        *due = due_after(if is_quiet { now } else { reached.unwrap_or(now) });
+        is_quiet
     }
 }
 
@@ -60,6 +91,23 @@ impl Site {
         unreached.into_iter().map(|(site, last)| (site, last.error)).collect()
     }
 
+    /// Has the partners tried that nobody has reached lately.
+    pub(super) fn probe_idle(self: &Arc<Self>, snapshot: &Snapshot) {
+        let is_idle = |site: &SiteName| {
+            *site != snapshot.site
+                && !snapshot.config.reverse.contains(site)
+                && !self.switchboard.has_line(&Principal::Host(site.clone()))
+        };
+        let dialled = snapshot.trust.list().filter(|card| !card.endpoints.is_empty() && is_idle(&card.site));
+        let partners: BTreeSet<&SiteName> = dialled.map(|card| &card.site).collect();
+        self.probing.lock().due.retain(|site, _| partners.contains(site));
+        for site in partners {
+            if self.probing.is_due(site, self.memory.reached(site), Instant::now()) {
+                self.probe(site.clone());
+            }
+        }
+    }
+
     /// By how many milliseconds the clocks of trusted sites are ahead of ours, where that is worth a word; has them read
     /// again now and again.
     pub(super) fn differing_clocks(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, i64> {
@@ -84,6 +132,9 @@ impl Site {
             let reached = site.dialler(&site.snapshot()).and_then(|dialler| dialler.connect(&own));
             if let Err(error) = reached {
                 tracing::debug!(site = %own, %error, "still not reached");
+                if error.kind() != Kind::Unavailable {
+                    site.probing.lock().due.insert(own.clone(), Instant::now() + REFUSED_FOR);
+                }
             }
             site.probing.lock().now.remove(&own);
         };
@@ -91,5 +142,24 @@ impl Site {
             tracing::warn!(%error, "no thread to try a site");
             self.probing.lock().now.remove(&partner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partner_is_tried_within_75_s_unless_somebody_reached_it() {
+        let (probing, site, start) = (Probing::default(), SiteName::parse("kek").unwrap(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(!probing.is_due(&site, None, at(0)), "nobody waits for it at the start");
+        assert!(!probing.is_due(&site, None, at(44)));
+        assert!(probing.is_due(&site, None, at(75)));
+        assert!(!probing.is_due(&site, None, at(76)), "once each time");
+        // Somebody reached it at 100 s: it is due when that is long ago.
+        assert!(!probing.is_due(&site, Some(at(100)), at(140)));
+        assert!(!probing.is_due(&site, Some(at(140)), at(150)));
+        assert!(probing.is_due(&site, Some(at(140)), at(216)));
     }
 }

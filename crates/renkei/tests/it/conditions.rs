@@ -242,3 +242,28 @@ fn little_room_is_told() {
     std::fs::remove_file(small.join("fill")).unwrap();
     goes(titech, "room", "small");
 }
+
+#[test]
+fn a_partner_that_dies_while_nothing_goes_there_is_told() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(kek.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    assert!(condition(titech, "partner", "kek").is_none());
+    signal(rustix::process::Signal::STOP);
+    // The page says two minutes; a busy machine gets some more.
+    let start = Instant::now();
+    let found = loop {
+        match condition(titech, "partner", "kek") {
+            Some(found) => break found,
+            None => assert!(start.elapsed() < 4 * WITHIN, "not told"),
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    signal(rustix::process::Signal::CONT);
+    assert_eq!(found["code"], "RK-NET-1", "{found}");
+    // It is over by itself, too.
+    goes(titech, "partner", "kek");
+}
