@@ -465,6 +465,8 @@ codes! {
          when it starts";
     RuleCycle = "RK-CONF-10", Invalid, Never, "the rule would forward files in a circle",
         "choose another folder: the output of a rule must not reach a folder that a rule of the chain watches";
+    ListenPending = "RK-CONF-14", Invalid, Never, "the PoP does not listen where its configuration says",
+        "restart the PoP, which takes up the new `listen`, or restore the old one; partners are told a new address after that";
     BackupInvalid = "RK-CONF-12", Integrity, Never, "the folder is not a complete backup of renkei",
         "name the folder that `renkei backup FOLDER` made; if it was copied since, copy it again completely, or use \
          an earlier backup";

@@ -138,6 +138,7 @@ async fn serve(
         addresses.push(listener.local_addr().map_err(failed)?);
         tokio::spawn(door.clone().accept(listener));
     }
+    site.note_listening();
     spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

@@ -115,6 +115,13 @@ impl Trust {
         self.own.as_ref()
     }
 
+    /// Has the own card announce these endpoints, as long as this value lives.
+    pub fn announce(&mut self, endpoints: &[String]) {
+        if let Some(card) = self.own.as_ref().and_then(|own| self.cards.get_mut(own)) {
+            card.endpoints = endpoints.to_vec();
+        }
+    }
+
     /// The card of that site.
     pub fn own_card(&self) -> Option<&SiteCard> {
         self.card(self.own_site()?)

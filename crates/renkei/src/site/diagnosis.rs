@@ -25,6 +25,7 @@ use renkei_core::units::{human, span};
 use renkei_core::wire::message::Space;
 use renkei_core::wire::queue::Listed;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -34,6 +35,7 @@ pub(super) type Source = fn(&Arc<Site>, &Snapshot) -> Vec<Finding>;
 /// All of them.
 pub(super) const SOURCES: &[Source] = &[
     configuration,
+    listening,
     certificates,
     rotation,
     web,
@@ -84,6 +86,19 @@ fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let finding = Finding::of("configuration", "", Severity::Critical, &last.error);
     let words = "a changed configuration file is invalid; the previous state stays in force until the PoP is restarted";
     vec![finding.saying(words)]
+}
+
+/// A changed `listen`, which the PoP takes up when it starts.
+fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    let Some((in_force, wanted)) = snapshot.listening.pending() else { return Vec::new() };
+    let list = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+    let cause = format!(
+        "`listen` names {}, and the PoP goes on with {} until it is restarted; partners are not told another address before",
+        list(wanted),
+        list(in_force)
+    );
+    let error = Error::new(Code::ListenPending, "listen", "config.toml", cause);
+    vec![Finding::of("configuration", "listen", Severity::Warning, &error)]
 }
 
 /// Certificates of the PoP, of its authority and of the partners' authorities.

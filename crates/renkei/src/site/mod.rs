@@ -161,6 +161,8 @@ pub struct Site {
     /// Told when others are known, which the process has to start again for.
     pub(crate) restart: Notify,
     restarts: AtomicBool,
+    /// Whether all ports are open.
+    listens: AtomicBool,
     started: Instant,
     /// What it counts.
     pub counters: Counters,
@@ -213,6 +215,7 @@ impl Site {
             former_names: FormerNames::installed(),
             restart: Notify::new(),
             restarts: AtomicBool::new(false),
+            listens: AtomicBool::new(false),
             started: Instant::now(),
             counters: Counters::default(),
             sessions: Mutex::default(),
@@ -251,6 +254,15 @@ impl Site {
         });
         fetching.belongs_to(&site);
         Ok(site)
+    }
+
+    /// Notes that all ports are open: partners may be told of them.
+    pub fn note_listening(&self) {
+        self.listens.store(true, Ordering::Release);
+    }
+
+    fn is_listening(&self) -> bool {
+        self.listens.load(Ordering::Acquire)
     }
 
     /// The PoP's directories.

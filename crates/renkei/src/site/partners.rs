@@ -2,7 +2,7 @@
 //! which certificates it took back.
 //!
 //! When a site's card or revocation list changes, also while the PoP does not run, each site that it trusts then is told the new one, again and
-//! again until the partner has taken it. Who comes to be trusted later got the card by an introduction or by hand, and is told the list.
+//! again until the partner has taken it; never before this PoP's ports are open. Who comes to be trusted later got the card by an introduction or by hand, and is told the list.
 //! The partner believes it because the session proves the site's PoP, and because the authority is the one it knows.
 //! Guarantee: an address that leads into the partner's own network, which strangers could misuse, is not taken without the
 //! administrator's word, unless the site was reached there before. Nor is another authority, unless the one that is trusted
@@ -85,6 +85,9 @@ impl Telling {
     fn look(&mut self, site: &Site) {
         let now = site.last_snapshot();
         let Some(text) = self.update(&now) else { return };
+        if !site.is_listening() {
+            return;
+        }
         let partners = partners(&now);
         for partner in self.waiting.clone() {
             let is_told = !partners.contains(&partner) || self.tell(site, &now, &partner, &text);

@@ -30,6 +30,7 @@ use renkei_core::identity::{Mapping, Principal};
 use renkei_core::path::SiteName;
 use rustls::ServerConfig;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -55,12 +56,44 @@ struct Shared {
 /// State of the files when they were read, to notice a change.
 pub type Mark = Vec<Option<(SystemTime, u64, u64)>>;
 
+/// Where the PoP listens and what it announces. `listen` is read when the PoP starts, and as long as the files have another
+/// one, the addresses of before are announced: nothing listens at the new ones yet.
+#[derive(Clone)]
+pub(super) struct Listening {
+    /// As the files and the environment said when the PoP started.
+    in_force: Vec<SocketAddr>,
+    /// As they say now.
+    wanted: Vec<SocketAddr>,
+    announced: Vec<String>,
+}
+
+impl Listening {
+    fn at_start(config: &Config) -> Self {
+        let (in_force, wanted) = (config.listen.clone(), config.listen.clone());
+        Listening { in_force, wanted, announced: config.announced_endpoints() }
+    }
+
+    fn after(&self, fresh: &Config) -> Self {
+        let wanted = fresh.listen.clone();
+        let is_in_force = wanted == self.in_force;
+        let announced = if is_in_force { fresh.announced_endpoints() } else { self.announced.clone() };
+        Listening { in_force: self.in_force.clone(), wanted, announced }
+    }
+
+    /// The addresses in force and those of the files, where these are others.
+    pub(super) fn pending(&self) -> Option<(&[SocketAddr], &[SocketAddr])> {
+        (self.wanted != self.in_force).then_some((&self.in_force, &self.wanted))
+    }
+}
+
 /// Everything a request is judged by.
 pub struct Snapshot {
     /// The site's name.
     pub site: SiteName,
     /// The configuration.
     pub config: Config,
+    /// Where the PoP listens.
+    pub(super) listening: Listening,
     /// Whom the site trusts.
     pub trust: Arc<Trust>,
     /// Who becomes which account.
@@ -100,12 +133,15 @@ impl Snapshot {
             web: Arc::default(),
         };
         shared.web.look(&config.web);
-        Self::load_after(home, config, &BTreeMap::new(), shared, mark(home))
+        // What a flag says is this process's alone; commands in the directory announce what the files say.
+        let listening = Listening::at_start(&Config::load(home)?);
+        Self::load_after(home, config, listening, &BTreeMap::new(), shared, mark(home))
     }
 
     fn load_after(
         home: &Home,
         config: Config,
+        listening: Listening,
         before: &BTreeMap<String, Arc<Root>>,
         shared: Shared,
         mark: Mark,
@@ -124,6 +160,8 @@ impl Snapshot {
         // Whoever made both by hand is served the storage, as before.
         volumes.retain(|name, _| !config.storage.contains_key(name));
         let Shared { buffer, open_volumes, fetching, web } = shared;
+        let mut trust = Trust::load(home)?;
+        trust.announce(&listening.announced);
         Ok(Snapshot {
             volumes,
             open_volumes,
@@ -132,7 +170,8 @@ impl Snapshot {
             former_credential: former.map(|(_, credential)| credential),
             http_tls: http_config(&credential, &web)?,
             web,
-            trust: Arc::new(Trust::load(home)?),
+            trust: Arc::new(trust),
+            listening,
             mapping: Mapping::parse(&map)?,
             credential,
             principal,
@@ -150,6 +189,7 @@ impl Snapshot {
         // Before the first file is read: what changes meanwhile is then noticed the next time.
         let mark = mark(home);
         let fresh = Config::load(home)?;
+        let listening = self.listening.after(&fresh);
         let config = Config { listen: self.config.listen.clone(), ..fresh };
         let shared = Shared {
             buffer: self.buffer.clone(),
@@ -157,7 +197,7 @@ impl Snapshot {
             fetching: self.fetching.clone(),
             web: self.web.clone(),
         };
-        let fresh = Self::load_after(home, config, &self.storages, shared, mark)?;
+        let fresh = Self::load_after(home, config, listening, &self.storages, shared, mark)?;
         self.close_removed(&fresh, home);
         Ok(fresh)
     }

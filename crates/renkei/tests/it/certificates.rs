@@ -142,3 +142,31 @@ fn a_user_tells_no_cards() {
     };
     assert_eq!(ask(raw::user(titech)), renkei_core::error::Code::NotAllowed);
 }
+
+#[test]
+fn a_changed_listen_is_told_and_announced_only_when_the_port_is_open() {
+    let mut federation = Federation::two();
+    let looked = raw::home(&federation.kek).told_file();
+    until("the PoP knows its first card", || looked.exists());
+    let (before, moved) = (federation.kek.address, free_address());
+    let sent = "sent the site's new card";
+    {
+        let Federation { titech, kek, .. } = &federation;
+        set(kek, "listen", &format!("\"{moved}\""));
+        let found = crate::conditions::comes(kek, "configuration", "listen");
+        assert_eq!((&found["code"], &found["severity"]), (&"RK-CONF-14".into(), &"warning".into()));
+        let told = found["found"].as_str().unwrap();
+        assert!(told.contains(&moved.to_string()) && told.contains(&before.to_string()), "{told}");
+        assert!(found["remedy"].as_str().unwrap().contains("restart the PoP"), "{found}");
+        assert_eq!(endpoints(titech, kek), [before.to_string()]);
+        titech.ok(&["ls", "kek:/data"]);
+    }
+    federation.kek.stop();
+    assert!(!federation.kek.logged().contains(sent), "{}", federation.kek.logged());
+    federation.kek.address = moved;
+    federation.kek.restart();
+    let Federation { titech, kek, .. } = &federation;
+    until("the partner has the new address", || endpoints(titech, kek) == [moved.to_string()]);
+    crate::conditions::goes(kek, "configuration", "listen");
+    titech.ok(&["ls", "kek:/data"]);
+}
