@@ -6,6 +6,7 @@ use super::conditions::Condition;
 use super::console::Visitor;
 use super::history::{Outcome, Run, Way};
 use crate::identity::certificate::utc;
+use renkei_core::error::Code;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{LineStatus, TransferStatus};
@@ -43,6 +44,8 @@ pub struct Neighbour {
     pub rates: (u64, u64),
     /// What the last transfers told.
     pub way: Way,
+    /// Why it was not reached the last time.
+    pub unreached: Option<Code>,
 }
 
 /// A moment for people.
@@ -102,6 +105,7 @@ impl Site {
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.access().map(|access| access.principal.site());
         let (running, lines) = (self.runs(visitor), self.line_status(|_| true));
+        let unreached = self.memory.unreached();
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
         let seen = cards.filter(|card| knows_all || own == Some(&card.site));
         let neighbour = |card: &crate::identity::card::SiteCard| Neighbour {
@@ -111,6 +115,7 @@ impl Site {
             kept: (self.kept_sessions.streams(&card.site), self.parking.streams(&card.site)),
             rates: (rate(&running, &card.site, "send"), rate(&running, &card.site, "receive")),
             way: self.transfers.way(&card.site),
+            unreached: unreached.get(&card.site).map(|last| last.error.code),
         };
         seen.map(neighbour).collect()
     }

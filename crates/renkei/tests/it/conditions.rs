@@ -251,6 +251,7 @@ fn a_partner_that_dies_while_nothing_goes_there_is_told() {
         let pid = rustix::process::Pid::from_raw(kek.pid() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
     };
+    let cookie = log_in(titech, &titech.ok(&["console"]));
     assert!(condition(titech, "partner", "kek").is_none());
     signal(rustix::process::Signal::STOP);
     // The page says two minutes; a busy machine gets some more.
@@ -262,8 +263,11 @@ fn a_partner_that_dies_while_nothing_goes_there_is_told() {
         }
         std::thread::sleep(Duration::from_millis(500));
     };
+    let links = get(titech, "/console/links", &cookie).body;
     signal(rustix::process::Signal::CONT);
     assert_eq!(found["code"], "RK-NET-1", "{found}");
+    // Both the map and the table say so.
+    assert_eq!(links.matches("not reached: RK-NET-1").count(), 2, "{links}");
     // It is over by itself, too.
     goes(titech, "partner", "kek");
 }

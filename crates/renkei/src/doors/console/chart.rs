@@ -59,7 +59,11 @@ pub(super) fn map(own: &SiteName, neighbours: &[Neighbour]) -> Html {
 
 /// The round trip, and what moves now.
 fn now(neighbour: &Neighbour) -> String {
-    let trip = neighbour.way.round_trip.map_or("no transfer yet".into(), milliseconds);
+    let trip = match (neighbour.unreached, neighbour.way.round_trip) {
+        (Some(code), _) => format!("not reached: {code}"),
+        (None, Some(trip)) => milliseconds(trip),
+        (None, None) => "no transfer yet".into(),
+    };
     match neighbour.rates.0 + neighbour.rates.1 {
         0 => trip,
         rates => format!("{trip}, {}", rate(rates)),

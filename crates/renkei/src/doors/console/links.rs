@@ -46,7 +46,7 @@ fn table(neighbours: &[Neighbour]) -> Html {
         let text = |text: String| Html::of("{}", &[&text]);
         table.row(vec![
             text(site.to_string()),
-            text(reached(neighbour)),
+            place(neighbour),
             text(way.round_trip.map_or("not known".into(), milliseconds)),
             text(chart::rate(rates.0)),
             text(chart::rate(rates.1)),
@@ -56,6 +56,15 @@ fn table(neighbours: &[Neighbour]) -> Html {
         ]);
     }
     table.finish("What transfers since the PoP's start told", "There is nothing to tell.")
+}
+
+/// Where it is reached, and whether it was not, the last time.
+fn place(neighbour: &Neighbour) -> Html {
+    let mut html = Html::of("{}", &[&reached(neighbour)]);
+    if let Some(code) = neighbour.unreached {
+        html.put(" <span class=\"badly\">not reached: {}</span>", &[&code]);
+    }
+    html
 }
 
 /// Where it is dialled, or the line by which it is reached, or reaches this one.
@@ -75,7 +84,7 @@ fn reached(neighbour: &Neighbour) -> String {
 fn last(seen: Option<Seen>) -> String {
     match seen {
         Some(Seen { rate, bytes, ended }) => {
-            format!("{}, {} {} ago", chart::rate(rate), human(bytes), span(ended.elapsed()))
+            format!("{}, {}, {} ago", chart::rate(rate), human(bytes), span(ended.elapsed()))
         }
         None => "none".into(),
     }

@@ -76,14 +76,14 @@ fn linked(id: &TransferId) -> Html {
 
 /// One row for each storage.
 pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
-    let mut table = Table::new(&["Storage", "Used", "Free", "Of", "Files free", "Full"]);
+    let mut table = Table::new(&["Storage", "Used", "Free", "Of", "Files free", "State"]);
     for room in site.rooms(visitor.access()) {
         let name = name(&room);
         let cells = match room.space {
             _ if room.agent == Some(true) => untold("an agent serves it"),
-            _ if room.agent == Some(false) => untold("its agent is not connected"),
+            _ if room.agent == Some(false) => failed("its agent is not connected"),
             Some(Ok(space)) => of_space(&space),
-            Some(Err(error)) => untold(&error.to_string()),
+            Some(Err(error)) => failed(&error.to_string()),
             None => untold("not known yet"),
         };
         table.row([vec![name], cells].concat());
@@ -112,14 +112,20 @@ fn of_space(space: &Space) -> Vec<Html> {
         text(space.total_bytes),
         Html::of("{}", &[&space.free_files]),
         Html::of(
-            "<meter min=\"0\" max=\"100\" high=\"90\" optimum=\"0\" value=\"{}\">{}</meter> {} %",
+            "<meter min=\"0\" max=\"100\" high=\"90\" optimum=\"0\" value=\"{}\">{}</meter> {} % full",
             &[&percent, &percent, &percent],
         ),
     ]
 }
 
 fn untold(why: &str) -> Vec<Html> {
-    let mut cells = vec![Html::new(); 4];
-    cells.push(Html::of("{}", &[&why]));
-    cells
+    without_room(Html::of("{}", &[&why]))
+}
+
+fn failed(why: &str) -> Vec<Html> {
+    without_room(Html::of("<span class=\"badly\">{}</span>", &[&why]))
+}
+
+fn without_room(state: Html) -> Vec<Html> {
+    [vec![Html::new(); 4], vec![state]].concat()
 }
