@@ -96,6 +96,7 @@ fn failures_show_their_causes() {
     assert!(page.contains("RK-STORE-16") && page.contains("What to do"), "{page}");
     let page = get(kek, &format!("/console/queue/{partial}"), &own).body;
     assert!(page.contains("Entries that failed: 1") && page.contains("RK-STORE-"), "{page}");
+    assert!(page.contains("failed entries: 1") && !page.contains(">done</span>"), "{page}");
 }
 
 #[test]

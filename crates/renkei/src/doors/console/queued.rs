@@ -125,7 +125,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, id: &str) -> Option<Page>
         Some(runs) => page.part("runs", "Runs at this PoP", runs),
         None => page,
     };
-    Some(page.part("why", "Attempts", attempts(&story.attempts)))
+    Some(page.part("why", "Attempts", attempts(&story.attempts, &story.transfer)))
 }
 
 fn stands(story: &Story) -> Html {
@@ -209,7 +209,7 @@ fn facts(story: &Story, visitor: &Visitor) -> Html {
     facts.finish()
 }
 
-fn attempts(all: &[Attempt]) -> Html {
+fn attempts(all: &[Attempt], transfer: &Queued) -> Html {
     let mut table = Table::new(&["Attempt", "Began", "Duration", "Moved", "Files there", "Result"]);
     for attempt in all.iter().rev() {
         let text = |text: String| Html::of("{}", &[&text]);
@@ -222,15 +222,21 @@ fn attempts(all: &[Attempt]) -> Html {
             text(took),
             text(human(attempt.bytes_moved)),
             text(attempt.files_done.to_string()),
-            end(attempt),
+            end(attempt, transfer),
         ]);
     }
     table.finish("Attempts, the newest first", "There was no attempt yet.")
 }
 
-fn end(attempt: &Attempt) -> Html {
+/// How an attempt ended; one that went to its end may have left entries behind.
+fn end(attempt: &Attempt, transfer: &Queued) -> Html {
+    let last = (attempt.number == transfer.attempts).then_some(transfer.summary.as_ref()).flatten();
+    let failed = last.map_or(0, |summary| summary.failed);
     match (&attempt.error, attempt.ended_ms) {
         (Some(error), _) => Html::of("<span class=\"badly\"><bdi>{}</bdi></span>", &[error]),
+        (None, Some(_)) if failed > 0 => {
+            Html::of("<span class=\"partly\">failed entries: {}</span>", &[&failed])
+        }
         (None, Some(_)) => Html::of("<span class=\"well\">done</span>", &[]),
         (None, None) => Html::new(),
     }
