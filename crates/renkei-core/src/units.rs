@@ -1,5 +1,6 @@
 //! Sizes, rates, durations and bytes as people read and write them.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Bytes as lower-case hexadecimal digits.
@@ -24,6 +25,13 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
+/// A number with its noun: `1 file`, `2 files`.
+pub fn counted(number: impl fmt::Display, one: &str, more: &str) -> String {
+    let number = number.to_string();
+    let noun = if number == "1" { one } else { more };
+    format!("{number} {noun}")
+}
+
 /// Bits per second: `251 Mbit/s`.
 pub fn bit_rate(bits_per_second: f64) -> String {
     let (scaled, unit) = match bits_per_second {
@@ -42,7 +50,7 @@ pub fn span(duration: Duration) -> String {
         0..60 => format!("{seconds} s"),
         60..3600 => format!("{minutes} min"),
         3600..86_400 => format!("{hours} h {} min", minutes % 60),
-        _ => format!("{days} days {} h", hours % 24),
+        _ => format!("{} {} h", counted(days, "day", "days"), hours % 24),
     }
 }
 
@@ -153,6 +161,7 @@ mod tests {
         assert_eq!(bit_rate(1.5e9), "1.5 Gbit/s");
         assert_eq!(span(Duration::from_secs(3725)), "1 h 2 min");
         assert_eq!(span(Duration::from_secs(200_000)), "2 days 7 h");
+        assert_eq!(span(Duration::from_secs(100_000)), "1 day 3 h");
         assert_eq!(milliseconds(Duration::from_micros(50)), "0.05 ms");
     }
 

@@ -467,7 +467,7 @@ impl Sender {
     fn fail_deferred(&mut self) {
         let lost = self.dirs.len() + self.hard_links.len();
         if lost > 0 {
-            let cause = format!("{lost} directories and hard links were never acknowledged");
+            let cause = format!("{lost} of the directories and hard links were never acknowledged");
             let error = Error::new(Code::ConnectionLost, "acknowledge", "", cause);
             self.summary.failed += lost;
             self.first.get_or_insert_with(|| error.clone());

@@ -9,7 +9,7 @@
 
 use super::quota::{Difference, Limit, Quota, Use};
 use super::{Change, NewKind, NodeId, Origin};
-use crate::units::human;
+use crate::units::{counted, human};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -224,7 +224,7 @@ fn lacking(owner: &Option<String>, most: Limit, more: Use) -> String {
     let who = owner.as_deref().map_or_else(String::new, |owner| format!(" for {owner}"));
     let (left, more) = match most.bytes.filter(|most| more.bytes > *most) {
         Some(left) => (human(left), human(more.bytes)),
-        None => (format!("{} files", most.files.unwrap_or_default()), format!("{} more", more.files)),
+        None => (counted(most.files.unwrap_or_default(), "file", "files"), format!("{} more", more.files)),
     };
     format!("this site may add {left}{who} until the home of the volume allows more; this would be {more}")
 }

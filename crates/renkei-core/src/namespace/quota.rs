@@ -7,7 +7,7 @@
 
 use super::allowance::{Allowance, Claim, Handed};
 use super::{Kind, Node, NodeId, Origin, ROOT};
-use crate::units::human;
+use crate::units::{counted, human};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -163,7 +163,8 @@ impl fmt::Display for Excess {
             };
         }
         let (most, used) = (self.limit.files.unwrap_or(u64::MAX), self.used.files);
-        write!(f, "{who} may have {most} files and directories in the volume and {has} {used}")?;
+        let most = counted(most, "file or directory", "files and directories");
+        write!(f, "{who} may have {most} in the volume and {has} {used}")?;
         match self.handed.files {
             0 => Ok(()),
             handed => write!(f, ", and sites that write to it may still add {handed}"),
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!(ledger.room("bob").1, Limit { files: Some(1), bytes: Some(40) });
         ledger.reserve(one("bob", 1, 1)).unwrap();
         let told = ledger.reserve(one("bob", 1, 0)).unwrap_err();
-        assert!(told.to_string().starts_with("bob may have 1 files"), "{told}");
+        assert!(told.to_string().starts_with("bob may have 1 file or directory in the volume"), "{told}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `renkei backup`: saves what a PoP, an agent or a user knows.
 
 use super::output::Report;
-use super::quantity::human;
+use super::quantity::{counted, human};
 use super::{Context, backup_set};
 use crate::config::Config;
 use renkei_core::error::{Code, Error};
@@ -60,7 +60,13 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 impl Report for Made {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let of = self.site.as_ref().map_or_else(String::new, |site| format!(" of {site}"));
-        writeln!(out, "backup{of} in {}: {} files, {}", self.folder, self.files, human(self.bytes))?;
+        writeln!(
+            out,
+            "backup{of} in {}: {}, {}",
+            self.folder,
+            counted(self.files, "file", "files"),
+            human(self.bytes)
+        )?;
         if let Some(server) = &self.server {
             writeln!(out, "the catalogue is in {server} and not part of it: save it with pg_dump, too")?;
         }

@@ -275,7 +275,10 @@ fn check_journals(home: &Home, now: SystemTime, checks: &mut Checks) {
         .filter_map(|entry| now.duration_since(entry.metadata().ok()?.modified().ok()?).ok());
     let ages: Vec<Duration> = ages.collect();
     let abandoned = ages.iter().filter(|age| **age > ABANDONED_AFTER).count();
-    let found = format!("{} transfers running or to be resumed, {abandoned} of them abandoned", ages.len());
+    let found = format!(
+        "{} running or to be resumed, {abandoned} of them abandoned",
+        counted(ages.len(), "transfer", "transfers")
+    );
     match abandoned {
         0 => checks.ok("journals", found),
         _ => checks.warn(

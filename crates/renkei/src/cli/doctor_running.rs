@@ -1,7 +1,7 @@
 //! `renkei doctor`: what the PoP that runs says of itself.
 
 use super::check::Checks;
-use super::quantity::span;
+use super::quantity::{counted, span};
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::certificate::{Facts, utc};
@@ -126,7 +126,8 @@ impl Running {
             let what = format!("volume {name}");
             let asked = || socket::request(&home.socket(), &json!({"op": "volume", "name": name}));
             let standing = match self.status.is_ok() {
-                true => asked().map(|standing| format!(", {} records", standing["records"])),
+                true => asked()
+                    .map(|standing| format!(", {}", counted(&standing["records"], "record", "records"))),
                 false => Ok(String::new()),
             };
             match standing {

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::Report;
-use super::quantity::{bit_rate, human, span};
+use super::quantity::{bit_rate, counted, human, span};
 use crate::lab::control::{LinkStatus, SiteStatus, Snapshot, snapshot};
 use crate::lab::folder::LabFolder;
 use crate::lab::shape::Queue;
@@ -205,7 +205,9 @@ impl Report for Listing {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for Row { name, sites, pid, .. } in &self.labs {
             match pid {
-                Some(pid) => writeln!(out, "{name:<24} running, {sites} sites, process {pid}")?,
+                Some(pid) => {
+                    writeln!(out, "{name:<24} running, {}, process {pid}", counted(sites, "site", "sites"))?;
+                }
                 None => writeln!(
                     out,
                     "{name:<24} left over from a crash; `renkei lab down --lab {name}` removes it"

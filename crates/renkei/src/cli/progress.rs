@@ -3,7 +3,7 @@
 use super::output::Output;
 use super::output::print;
 use super::pace::rate;
-use super::quantity::{human, span};
+use super::quantity::{counted, human, span};
 use crate::mover::progress::{Note, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use renkei_core::wire::message::Progress;
@@ -211,7 +211,8 @@ impl Course {
             }
             _ => format!("{}/s", human(rate)),
         };
-        format!("{}/{}{more} {done}/{found}{more} files {pace}", human(position), human(progress.bytes_found))
+        let found = counted(format_args!("{found}{more}"), "file", "files");
+        format!("{}/{}{more} {done}/{found} {pace}", human(position), human(progress.bytes_found))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sizes, rates and durations for people, and rates from them.
 
-pub(super) use renkei_core::units::{bit_rate, human, milliseconds, parse_rate, span};
+pub(super) use renkei_core::units::{bit_rate, counted, human, milliseconds, parse_rate, span};
 
 /// How sizes are shown. As in ls, du and df `-h` is taken, so help is `--help` alone.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]

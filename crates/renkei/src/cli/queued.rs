@@ -2,7 +2,7 @@
 
 use super::output::error_json;
 use super::pace::{self, Paces};
-use super::quantity::{human, span};
+use super::quantity::{counted, human, span};
 use super::time::{local, utc};
 use crate::catalogue::hex_id;
 use renkei_core::entry::FileTime;
@@ -137,7 +137,9 @@ impl Shown {
     fn amount(&self) -> String {
         match (&self.progress, &self.summary) {
             (Some(progress), _) => progress_text(progress),
-            (None, Some(summary)) => format!("{} files {}", summary.files, human(summary.bytes)),
+            (None, Some(summary)) => {
+                format!("{} {}", counted(summary.files, "file", "files"), human(summary.bytes))
+            }
             (None, None) => String::new(),
         }
     }
@@ -147,7 +149,7 @@ impl Shown {
         let reason = || self.reason().map(Error::to_string);
         match self.state {
             State::Waiting if self.waits_for > 0 => {
-                Some(format!("waits for {} other transfers", self.waits_for))
+                Some(format!("waits for {}", counted(self.waits_for, "other transfer", "other transfers")))
             }
             State::Waiting => {
                 let again = match self.raw.next_ms {

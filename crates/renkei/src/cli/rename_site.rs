@@ -3,6 +3,7 @@
 use super::Context;
 use super::confirm::confirm;
 use super::output::Report;
+use super::quantity::counted;
 use super::rotate_authority::{Overlap, named, partners_of};
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::former_names;
@@ -70,7 +71,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 /// What somebody should know before it is done.
 fn warnings(partners: &[SiteName], days: u64) -> Vec<String> {
     let users = format!(
-        "users, agents and mounts go on with their certificates for {days} days at most; the next `renkei login` gives one with the new name"
+        "users, agents and mounts go on with their certificates for {} at most; the next `renkei login` gives one with the new name",
+        counted(days, "day", "days")
     );
     let told = "is told the new name by the PoP; if that cannot be reached for so long, its administrator takes the new card by hand";
     let partners = (!partners.is_empty()).then(|| format!("{} {told}", named(partners)));

@@ -5,7 +5,7 @@ use super::connect::{place, unexpected};
 use super::glob;
 use super::many::Many;
 use super::output::Report;
-use super::quantity::human;
+use super::quantity::{counted, human};
 use renkei_core::error::Error;
 use renkei_core::path::{EndpointPath, Place, SiteName};
 use renkei_core::wire::message::{Reply, Request};
@@ -106,7 +106,8 @@ impl Report for Outcome {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.replicas.iter().try_for_each(|row| {
             let size = human(row.bytes);
-            writeln!(out, "{}: {} files, {size} {}", row.path, row.files, self.done)
+            let files = counted(row.files, "file", "files");
+            writeln!(out, "{}: {files}, {size} {}", row.path, self.done)
         })
     }
 }

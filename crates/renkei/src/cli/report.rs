@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::{Report, error_json, wildcard_note};
-use super::quantity::human;
+use super::quantity::{counted, human};
 use super::remedy::remedy;
 use super::transfer::Verb;
 use crate::mover::hex;
@@ -190,10 +190,6 @@ impl Transferred {
     fn is_nothing(&self) -> bool {
         self.files + self.dirs + self.links + self.deleted == 0
     }
-}
-
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]

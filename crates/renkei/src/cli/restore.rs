@@ -1,6 +1,7 @@
 //! `renkei restore`: puts back what `renkei backup` saved.
 
 use super::output::Report;
+use super::quantity::counted;
 use super::{Context, backup_set, login};
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
@@ -51,7 +52,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 impl Report for Restored {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let of = self.site.as_ref().map_or_else(String::new, |site| format!(" of {site}"));
-        writeln!(out, "{} files{of} are back in {}", self.files, self.dir)?;
+        let are = if self.files == 1 { "is" } else { "are" };
+        writeln!(out, "{}{of} {are} back in {}", counted(self.files, "file", "files"), self.dir)?;
         if let Some(server) = &self.server {
             writeln!(
                 out,

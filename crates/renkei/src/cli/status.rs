@@ -2,7 +2,7 @@
 
 use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
-use super::quantity::{human, span};
+use super::quantity::{counted, human, span};
 use super::{Context, login, why};
 use crate::config::Config;
 use crate::identity::socket;
@@ -126,7 +126,8 @@ fn line(transfer: &TransferStatus) -> String {
 
 /// What a file session did.
 fn files_text(progress: &Progress) -> String {
-    format!("{} operations  {}", progress.files_done, human(progress.bytes_moved))
+    let operations = counted(progress.files_done, "operation", "operations");
+    format!("{operations}  {}", human(progress.bytes_moved))
 }
 
 fn progress_text(progress: &Progress) -> String {
@@ -136,6 +137,7 @@ fn progress_text(progress: &Progress) -> String {
         0 => String::new(),
         found => format!("  {} %", done.min(found) * 100 / found),
     };
+    let found = counted(format_args!("{}{more}", progress.files_found), "file", "files");
     format!(
         "{}/{}{more} files  {} of {}{more}{percent}",
         progress.files_done,

@@ -3,6 +3,7 @@
 use super::Context;
 use super::confirm::confirm;
 use super::output::Report;
+use super::quantity::counted;
 use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
@@ -122,7 +123,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             let still = path.map_or(0, |path| await_release(&home, &path));
             if still > 0 {
                 eprintln!(
-                    "renkei: the PoP still has {still} files of it open; `renkei status` shows for what"
+                    "renkei: the PoP still has {} of it open; `renkei status` shows for what",
+                    counted(still, "file", "files")
                 );
             }
             changed("removed", name, context)

@@ -5,7 +5,7 @@ use super::asker::Asker;
 use super::connect::{own_site, site_or_place, unexpected};
 use super::many::Many;
 use super::output::Report;
-use super::quantity::{human, span};
+use super::quantity::{counted, human, span};
 use super::queued::{SHORT, moment, until};
 use crate::net::unix_ms;
 use crate::site::cleanup::drop_own;
@@ -207,7 +207,11 @@ fn write_line(at: &str, one: &Unfinished, dropped: bool, out: &mut dyn Write) ->
     let id = &one.id[..one.id.len().min(SHORT)];
     let kept = match (one.files, one.files_done) {
         (0, 0) => "nothing stored yet".to_owned(),
-        (files, done) => format!("{} kept of {files} partial files, {done} files done", human(one.bytes)),
+        (files, done) => {
+            let partial = counted(files, "partial file", "partial files");
+            let done = counted(done, "file", "files");
+            format!("{} kept of {partial}, {done} done", human(one.bytes))
+        }
     };
     let age = Duration::from_millis(unix_ms(SystemTime::now()).saturating_sub(one.written_ms));
     let state = match (dropped, one.running) {

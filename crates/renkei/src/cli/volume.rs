@@ -1,6 +1,7 @@
 //! `renkei volume`: the volumes of a PoP, for its administrator in its directory, and for users over the network.
 
 use super::output::Report;
+use super::quantity::counted;
 use super::volume_account::{chosen, warn_of_root};
 use super::volume_far::Far;
 use super::volume_show::{ask, show, shown};
@@ -510,7 +511,7 @@ impl Report for Changed {
         if *failed > 0 {
             write!(out, ", {failed} failed")?;
         }
-        writeln!(out, " ({} directories)", found.dirs)?;
+        writeln!(out, " ({})", counted(found.dirs, "directory", "directories"))?;
         found
             .examples
             .iter()

@@ -1,6 +1,6 @@
 //! What `renkei volume show` and `renkei where` say of replicas: what is asked for, how it is kept, what runs.
 
-use super::quantity::{bit_rate, human, span};
+use super::quantity::{bit_rate, counted, human, span};
 use super::time::local;
 use crate::volume::care::Care;
 use crate::volume::{Holds, Verified};
@@ -15,7 +15,12 @@ pub(super) fn write_care(care: &Care, is_followed: bool, out: &mut dyn Write) ->
     for policy in &care.policy {
         let at: Vec<&str> = policy.at.iter().map(|site| site.as_str()).collect();
         let at = if at.is_empty() { String::new() } else { format!(", first at {}", at.join(",")) };
-        writeln!(out, "policy     /{}: {} replicas{at}", policy.folder, policy.replicas)?;
+        writeln!(
+            out,
+            "policy     /{}: {}{at}",
+            policy.folder,
+            counted(policy.replicas, "replica", "replicas")
+        )?;
     }
     if !care.policy.is_empty() {
         let silence = span(Duration::from_secs(care.repair_after_s));
@@ -39,12 +44,13 @@ pub(super) fn write_care(care: &Care, is_followed: bool, out: &mut dyn Write) ->
 pub(super) fn write_kept(kept: &[Kept], out: &mut dyn Write) -> io::Result<()> {
     for one in kept {
         let Kept { folder, replicas, files, short, unplaced, sites } = one;
+        let replicas = counted(replicas, "replica", "replicas");
+        let files = counted(files, "file has", "files have");
         match short {
-            0 => writeln!(out, "kept       /{folder}: all {files} files have {replicas} replicas")?,
-            short => writeln!(
-                out,
-                "kept       /{folder}: up to {short} of {files} files have fewer than {replicas} replicas"
-            )?,
+            0 => writeln!(out, "kept       /{folder}: all {files} {replicas}")?,
+            short => {
+                writeln!(out, "kept       /{folder}: up to {short} of {files} fewer than {replicas}")?;
+            }
         }
         for at in sites {
             writeln!(out, "           {:<16} {}", at.site.as_str(), told(at))?;
@@ -62,7 +68,9 @@ fn told(at: &KeptAt) -> String {
     };
     let missing = match (at.missing_files, at.missing_bytes) {
         (Some(0), _) => "holds all".to_owned(),
-        (Some(files), bytes) => format!("lacks {files} files, {}", human(bytes.unwrap_or(0))),
+        (Some(files), bytes) => {
+            format!("lacks {}, {}", counted(files, "file", "files"), human(bytes.unwrap_or(0)))
+        }
         _ => "has not reported its replicas yet".into(),
     };
     let missing: String = [Some(missing), why(at)].into_iter().flatten().collect::<Vec<_>>().join("; ");
@@ -97,15 +105,15 @@ pub(super) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Result<()> 
     for folder in &holds.by_policy {
         writeln!(out, "holds      /{folder} by the home's policy")?;
     }
-    let (files, bytes) = (holds.files_to_go, human(holds.bytes_to_go));
+    let (files, bytes) = (counted(holds.files_to_go, "file", "files"), human(holds.bytes_to_go));
     let rate = holds.rate.map_or_else(String::new, |rate| format!(", {}", bit_rate(rate as f64 * 8.0)));
     match holds {
         Holds { is_paused: true, .. } => {
             writeln!(out, "bringing   nothing for now: it is paused here or at the home")?
         }
-        Holds { is_running: true, .. } => writeln!(out, "bringing   {files} files, {bytes} to go{rate}")?,
+        Holds { is_running: true, .. } => writeln!(out, "bringing   {files}, {bytes} to go{rate}")?,
         Holds { files_to_go: 0, .. } => {}
-        _ => writeln!(out, "missing    {files} files, {bytes}")?,
+        _ => writeln!(out, "missing    {files}, {bytes}")?,
     }
     match &holds.trouble {
         Some(error) => writeln!(out, "missing    because {error}"),
@@ -118,11 +126,13 @@ pub(super) fn write_verified(verified: &Verified, out: &mut dyn Write) -> io::Re
     let Verified { files, bytes, wrong, .. } = verified;
     if let Some(ended) = verified.ended_unix {
         let at = local(FileTime { secs: ended as i64, nanos: 0 }, "%Y-%m-%d %H:%M");
-        writeln!(out, "verified   {files} files, {} until {at}: {wrong} corrupt", human(*bytes))?;
+        let files = counted(files, "file", "files");
+        writeln!(out, "verified   {files}, {} until {at}: {wrong} corrupt", human(*bytes))?;
     }
     if verified.is_under_way {
-        let (files, bytes, wrong) = (verified.files_now, human(verified.bytes_now), verified.wrong_now);
-        writeln!(out, "verifying  {files} files, {bytes} so far: {wrong} corrupt")?;
+        let (bytes, wrong) = (human(verified.bytes_now), verified.wrong_now);
+        let files = counted(verified.files_now, "file", "files");
+        writeln!(out, "verifying  {files}, {bytes} so far: {wrong} corrupt")?;
     }
     verified.examples.iter().try_for_each(|(path, error)| writeln!(out, "corrupt    /{path}: {error}"))
 }

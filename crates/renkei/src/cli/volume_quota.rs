@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::Report;
-use super::quantity::human;
+use super::quantity::{counted, human};
 use super::volume_far::Far;
 use super::volume_show::ask;
 use crate::config::Config;
@@ -123,7 +123,7 @@ fn write_row(row: &UseRow, is_handed: bool, out: &mut dyn Write) -> io::Result<(
     let files = row.limit_files.map_or_else(none, |count| count.to_string());
     let owner = row.owner.as_deref().unwrap_or("(all)");
     write!(out, "{owner:<16} {:>8} {bytes:>8} {:>12} {files:>12}", human(row.bytes), row.files)?;
-    let handed = [row.handed.bytes.map(human), row.handed.files.map(|count| format!("{count} files"))];
+    let handed = [row.handed.bytes.map(human), row.handed.files.map(|count| counted(count, "file", "files"))];
     let handed: Vec<String> = handed.into_iter().flatten().collect();
     if is_handed { writeln!(out, "  {}", handed.join(", ")) } else { writeln!(out) }
 }

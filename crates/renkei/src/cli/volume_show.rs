@@ -1,7 +1,7 @@
 //! `renkei volume show`: what is known of a volume, and how its catalogue stands to its files.
 
 use super::output::Report;
-use super::quantity::human;
+use super::quantity::{counted, human};
 use super::time::local;
 use super::volume_kept::{write_care, write_holds, write_kept, write_verified};
 use super::{Context, login};
@@ -85,13 +85,12 @@ impl Report for Shown {
 
 fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::Result<()> {
     for only in &standing.away {
-        let (files, bytes) = (only.files, human(only.bytes));
+        let (files, bytes) = (counted(only.files, "file", "files"), human(only.bytes));
         match only.site == home {
-            true => writeln!(
-                out,
-                "corrupt    {files} files, {bytes}: not served until another site has sent them"
-            )?,
-            false => writeln!(out, "elsewhere  {files} files, {bytes}, are only at {}", only.site)?,
+            true => {
+                writeln!(out, "corrupt    {files}, {bytes}: not served until another site has sent them")?
+            }
+            false => writeln!(out, "elsewhere  {files}, {bytes}, only at {}", only.site)?,
         }
     }
     if let Some(followed) = &standing.followed {
@@ -118,11 +117,11 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
     write_kept(&standing.kept, out)?;
     writeln!(out, "records    {}", standing.records)?;
     match (standing.watched, standing.is_full) {
-        (Some(count), false) => writeln!(out, "watched    {count} directories")?,
+        (Some(count), false) => writeln!(out, "watched    {}", counted(count, "directory", "directories"))?,
         (Some(count), true) => {
             let why =
                 "the kernel's limit of watches is reached (fs.inotify.max_user_watches); scans find the rest";
-            writeln!(out, "watched    {count} directories: {why}")?;
+            writeln!(out, "watched    {}: {why}", counted(count, "directory", "directories"))?;
         }
         (None, _) => writeln!(out, "watched    nothing; scans find what others change")?,
     }
@@ -163,7 +162,7 @@ fn write_trouble(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
 fn write_scan(scan: &Scanned, out: &mut dyn Write) -> io::Result<()> {
     let took = milliseconds(Duration::from_millis(scan.took_ms));
     let Scanned { dirs, new, gone, changed, attributes, failed, .. } = scan;
-    write!(out, "last scan  {dirs} directories in {took}: ")?;
+    write!(out, "last scan  {} in {took}: ", counted(dirs, "directory", "directories"))?;
     writeln!(
         out,
         "{new} new, {gone} removed, {changed} changed, {attributes} with other attributes, {failed} failed"

@@ -1,6 +1,7 @@
 //! `renkei whoami`: who we are, by the certificates in the directory or by another site's word.
 
 use super::output::Report;
+use super::quantity::counted;
 use super::{Context, connect};
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::credential::Credential;
@@ -118,7 +119,7 @@ fn left(until: SystemTime, now: SystemTime) -> String {
     match minutes {
         0..120 => format!("{minutes} min"),
         120..2880 => format!("{} h", minutes / 60),
-        _ => format!("{} days", minutes / 1440),
+        _ => counted(minutes / 1440, "day", "days"),
     }
 }
 

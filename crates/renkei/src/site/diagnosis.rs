@@ -247,7 +247,7 @@ pub fn room_low(name: &str, space: &Space) -> Option<Finding> {
     let (free, total) = (human(space.available_bytes), human(space.total_bytes));
     let mut cause = format!("{free} of {total} are free");
     if has_few_files {
-        cause = format!("{cause}, and names for {} more files", space.free_files);
+        cause = format!("{cause}, and names for {}", counted(space.free_files, "more file", "more files"));
     }
     let error = Error::new(Code::RoomLow, "look", "", cause);
     Some(Finding::of("room", name, severity, &error))
@@ -274,8 +274,8 @@ fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
         Err(error) if error.code == Code::BufferMissing => 0,
         Err(error) => return vec![Finding::of("buffer", "", Severity::Warning, &error)],
     };
-    let error =
-        Error::new(Code::BufferFull, "look", site.name(), format!("{waiting} transfers wait for room"));
+    let waits = counted(waiting, "transfer waits", "transfers wait");
+    let error = Error::new(Code::BufferFull, "look", site.name(), format!("{waits} for room"));
     let full = || {
         let finding = Finding::of("buffer", "", Severity::Warning, &error).lasting(QUEUE_WAITS_FOR);
         finding.mended_by("`renkei buffer --all` shows who has how much; `buffer.size_mib` is its size")
@@ -395,7 +395,11 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
     };
     found.extend(lost_sites(name, &pending.own_lease().lost()));
     if pending.waiting().is_some_and(|waiting| waiting > CHANGES_WAIT_FOR) {
-        let cause = format!("{} changes made here wait for {}", pending.count(), facts.home);
+        let cause = format!(
+            "{} for {}",
+            counted(pending.count(), "change made here waits", "changes made here wait"),
+            facts.home
+        );
         let error = Error::new(Code::NoProgress, "hand in", name, cause);
         let finding = Finding::of("changes", name, Severity::Warning, &error);
         found.push(

@@ -5,7 +5,7 @@
 
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
-use renkei_core::units::human;
+use renkei_core::units::{counted, human};
 use renkei_core::wire::message::{Progress, Summary, TransferStatus};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -119,8 +119,8 @@ impl Trace {
             self.tell(now, "data moves".into());
         }
         if progress.walk_done && !self.last.walk_done {
-            let text =
-                format!("all is found: {} in {} files", human(progress.bytes_found), progress.files_found);
+            let files = counted(progress.files_found, "file", "files");
+            let text = format!("all is found: {} in {files}", human(progress.bytes_found));
             self.tell(now, text);
         }
         self.rates.push_back((moved as f64 / seconds) as u64);

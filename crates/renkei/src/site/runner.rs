@@ -22,6 +22,7 @@ use renkei_core::former_names::FormerNames;
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::path::SiteName;
 use renkei_core::queue::{Event, Head, Limits, Link, State};
+use renkei_core::units::counted;
 use renkei_core::wire::message::{
     Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, Progress, ReceiveOptions, Reply,
     Request, Summary, TransferId,
@@ -519,7 +520,8 @@ impl Run<'_> {
         self.active.watch.set(seen);
         let differ = self.active.watch.take_notes();
         let Some(Note::WouldSend(first)) = differ.first() else { return Ok(()) };
-        let cause = format!("{} files differ, the first is {first}", differ.len());
+        let cause =
+            format!("{}, the first is {first}", counted(differ.len(), "file differs", "files differ"));
         Err(Error::new(Code::DigestMismatch, "compare", spec.to.as_str(), cause).at(spec.to.as_str()))
     }
 }

@@ -515,7 +515,7 @@ fn a_copy_that_is_stopped_at_a_terminal_leaves_no_bar() {
     let mut terminal = terminal.spawn().unwrap();
     let (mut keys, mut screen) = (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&shown).contains("1 files") {
+    while !String::from_utf8_lossy(&shown).contains("1 file ") {
         let read = screen.read(&mut part).unwrap();
         assert_ne!(read, 0, "{}", String::from_utf8_lossy(&shown));
         shown.extend(&part[..read]);

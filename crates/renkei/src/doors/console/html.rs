@@ -1,5 +1,6 @@
 //! HTML in which nothing from outside is markup: templates are constants, values are escaped.
 
+pub(super) use renkei_core::units::counted;
 use renkei_core::units::human;
 use std::fmt::{self, Display, Write};
 
@@ -151,11 +152,6 @@ impl Facts {
         html.add(self.0).put("</dl>", &[]);
         html
     }
-}
-
-/// A number with what it counts: `1 file`, `2 files`.
-pub(super) fn counted(number: u64, one: &str, more: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { more })
 }
 
 /// Bytes, for people.

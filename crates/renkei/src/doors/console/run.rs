@@ -1,6 +1,6 @@
 //! One run of a transfer at this PoP, and tables of runs.
 
-use super::html::{Facts, Html, Table, size};
+use super::html::{Facts, Html, Table, counted, size};
 use super::page::{Page, Tab};
 use super::{chart, failure};
 use crate::site::Site;
@@ -216,8 +216,8 @@ fn happenings(run: &Run) -> Html {
         Outcome::Done { summary, .. } => {
             let Summary { files, bytes, files_skipped, deleted, .. } = summary;
             html.put(
-                "<li><b>after {} s</b> done: {} files, {}; {} were there before; {} removed</li>",
-                &[&after, files, &human(*bytes), files_skipped, deleted],
+                "<li><b>after {} s</b> done: {}, {}; {} were there before; {} removed</li>",
+                &[&after, &counted(files, "file", "files"), &human(*bytes), files_skipped, deleted],
             );
         }
         Outcome::Failed(error) => {
