@@ -510,7 +510,7 @@ codes! {
     NotQueueable = "RK-QUE-9", Invalid, Never, "this transfer cannot be queued",
         "see the cause; a queued copy ends at a site: to copy to this machine, omit --detach";
     IdAmbiguous = "RK-QUE-10", Invalid, Never, "several transfers begin with that id",
-        "give more digits of the id";
+        "give more digits of the id; the cause has some that begin so";
     DestinationBusy = "RK-QUE-11", Limit, Later, "another transfer writes to the same destination",
         "no action is needed: it starts when the other one has ended; `renkei transfers` shows both";
     NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",

@@ -25,7 +25,9 @@ mod trees;
 
 pub use duplicate::duplicate;
 pub use notices::Notice;
-pub use transfers::{Lane, Listing, New, Put, Row, Update, Waiting, hex_id, parse_id};
+pub use transfers::{
+    Lane, Listing, New, Put, Row, Update, Waiting, first_digits, hex_id, no_digits, parse_id,
+};
 pub(crate) use tree::follow_names;
 pub use tree::{Held, Position, VolumeTree, own_version};
 pub use tree_anew::Anew;

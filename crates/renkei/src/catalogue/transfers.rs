@@ -149,6 +149,24 @@ pub fn parse_id(text: &str) -> Option<TransferId> {
     is_hex.then_some(id)
 }
 
+/// Fewest digits that name a transfer: one that is typed by mistake names none.
+pub const FEWEST_DIGITS: usize = 4;
+
+/// The first digits of an id, as they are stored; none if they are too few or no digits of an id.
+pub fn first_digits(text: &str) -> Option<String> {
+    let is_one =
+        (FEWEST_DIGITS..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| text.to_ascii_lowercase())
+}
+
+/// Why a text names no transfer, for errors.
+pub fn no_digits(text: &str) -> String {
+    match first_digits(text) {
+        Some(_) => String::new(),
+        None => format!("write at least {FEWEST_DIGITS} of an id's hexadecimal digits"),
+    }
+}
+
 impl Catalogue {
     /// Puts transfers in, all in one transaction; an answer for each, in order.
     pub fn submit(&self, all: &[New]) -> Result<Vec<Put>, Error> {
@@ -172,11 +190,11 @@ impl Catalogue {
         })
     }
 
-    /// Transfers whose ids begin with these digits, two at most; of `owner`, or of anybody.
+    /// Transfers whose ids begin with these digits, a few at most; of `owner`, or of anybody.
     pub fn find(&self, digits: &str, owner: Option<&str>) -> Result<Vec<Row>, Error> {
         let after = format!("{digits}g");
         let rows = self.rows(
-            "WHERE id >= $1 AND id < $2 AND ($3 = '' OR owner = $3) ORDER BY id LIMIT 2",
+            "WHERE id >= $1 AND id < $2 AND ($3 = '' OR owner = $3) ORDER BY id LIMIT 5",
             &[Value::Text(digits), Value::Text(&after), Value::Text(owner.unwrap_or_default())],
         )?;
         Ok(rows)

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 /// Which transfers to change.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The transfers, by the first digits of their ids
+    /// The transfers, by the first digits (4 at least) of their ids
     #[arg(required = true, value_name = "ID")]
     ids: Vec<OsString>,
     /// Also somebody else's: for the administrator, on the PoP's machine

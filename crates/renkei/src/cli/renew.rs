@@ -17,7 +17,7 @@ use std::io::{self, Write};
 /// some days (`delegation_days`); one that waits because it has expired goes on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Queued transfers, by the first digits of their ids
+    /// Queued transfers, by the first digits (4 at least) of their ids
     #[arg(value_name = "ID")]
     ids: Vec<OsString>,
     /// Make a new key too

@@ -4,10 +4,12 @@ use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
 use super::quantity::{counted, human, span};
 use super::{Context, login, why};
+use crate::catalogue::first_digits;
 use crate::config::Config;
 use crate::identity::socket;
 use crate::site::conditions::Condition;
 use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
 use renkei_core::wire::message::{
     AgentStatus, Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus,
 };
@@ -23,7 +25,7 @@ use std::time::{Duration, SystemTime};
 /// of a queued transfer: how that stands.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The site to ask, or the first digits (6 at least) of a queued transfer's id [default: the PoP of this machine]
+    /// The site to ask, or the first digits (4 at least) of a queued transfer's id [default: the PoP of this machine]
     #[arg(value_name = "SITE|ID")]
     site: Option<OsString>,
     /// Of a queued transfer: list every file that failed
@@ -42,8 +44,17 @@ struct Shown {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    if let Some(id) = args.site.as_deref().and_then(OsStr::to_str).filter(|text| is_id(text)) {
-        return why::tell(id, false, false, args.failures, context);
+    if let Some(digits) =
+        args.site.as_deref().and_then(OsStr::to_str).filter(|text| first_digits(text).is_some())
+    {
+        match why::tell(digits, false, false, args.failures, context) {
+            // It may be the name of a site, too.
+            Err(unknown) if unknown.code == Code::TransferUnknown && !args.failures => {
+                let shown = SiteName::parse(digits).and_then(|site| of_site(&site, context));
+                return answer(shown.map_err(|_| unknown)?, context);
+            }
+            told => return told,
+        }
     }
     if args.failures {
         let cause = "--failures is for a queued transfer; write the first digits of its id";
@@ -51,23 +62,22 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
     let shown = match &args.site {
         None => local(context)?,
-        Some(site) => {
-            let site = site_argument(site)?;
-            match session(context, &site)?.ask(Request::Status)? {
-                Reply::Status(status) => Shown { site: Some(site.to_string()), status, conditions: None },
-                other => return Err(unexpected(&other)),
-            }
-        }
+        Some(site) => of_site(&site_argument(site)?, context)?,
     };
+    answer(shown, context)
+}
+
+fn answer(shown: Shown, context: &Context) -> Result<u8, Error> {
     context.output.answer(&shown)?;
     Ok(0)
 }
 
-/// Whether an argument is the beginning of a transfer's id; the names of sites are words.
-fn is_id(text: &str) -> bool {
-    (6..=32).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-        && (text.len() == 32 || text.bytes().any(|byte| byte.is_ascii_digit()))
+/// That of a site, with what is the user's.
+fn of_site(site: &SiteName, context: &Context) -> Result<Shown, Error> {
+    match session(context, site)?.ask(Request::Status)? {
+        Reply::Status(status) => Ok(Shown { site: Some(site.to_string()), status, conditions: None }),
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn local(context: &Context) -> Result<Shown, Error> {
@@ -139,9 +149,8 @@ fn progress_text(progress: &Progress) -> String {
     };
     let found = counted(format_args!("{}{more}", progress.files_found), "file", "files");
     format!(
-        "{}/{}{more} files  {} of {}{more}{percent}",
+        "{}/{found}  {} of {}{more}{percent}",
         progress.files_done,
-        progress.files_found,
         human(done),
         human(progress.bytes_found)
     )

@@ -7,6 +7,7 @@ use super::many::Many;
 use super::output::Report;
 use super::quantity::{counted, human, span};
 use super::queued::{SHORT, moment, until};
+use crate::catalogue::{first_digits, no_digits};
 use crate::net::unix_ms;
 use crate::site::cleanup::drop_own;
 use crate::site::unfinished::{Left, choose, left};
@@ -38,7 +39,7 @@ pub struct Args {
     /// Remove them; files that arrived whole stay
     #[arg(long)]
     drop: bool,
-    /// Only these, by the first digits of their ids
+    /// Only these, by the first digits (4 at least) of their ids
     #[arg(long = "id", value_name = "ID")]
     ids: Vec<String>,
     /// Everybody's at this PoP: for the administrator, on the PoP's machine
@@ -64,7 +65,9 @@ impl Args {
     /// Fails for an id that names nothing.
     fn expect_all_in(&self, raw: &[(String, Unfinished)]) -> Result<(), Error> {
         match self.ids.iter().find(|digits| !raw.iter().any(|(_, one)| names(digits, one))) {
-            Some(digits) => Err(Error::new(Code::UnfinishedUnknown, "look up", digits, "").at("client")),
+            Some(digits) => {
+                Err(Error::new(Code::UnfinishedUnknown, "look up", digits, no_digits(digits)).at("client"))
+            }
             None => Ok(()),
         }
     }
@@ -72,7 +75,7 @@ impl Args {
 
 /// Whether these are the first digits of its id.
 fn names(digits: &str, one: &Unfinished) -> bool {
-    !digits.is_empty() && one.id.starts_with(&digits.to_ascii_lowercase())
+    first_digits(digits).is_some_and(|digits| one.id.starts_with(&digits))
 }
 
 #[derive(Serialize)]

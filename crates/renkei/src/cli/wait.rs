@@ -24,7 +24,7 @@ const BEAR_SILENCE: Duration = Duration::from_secs(600);
 /// 0 if all are done, 23 if files of one failed, 130 if one was cancelled, else that of the first failure.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The transfers, by the first digits of their ids
+    /// The transfers, by the first digits (4 at least) of their ids
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// Wait so many seconds at most; exit status 8 if they are over

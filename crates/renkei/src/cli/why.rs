@@ -22,7 +22,7 @@ const SHOWN_FAILURES: usize = 20;
 /// Tell the story of a queued transfer: what it waits for, its attempts and their errors
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The transfer, by the first digits of its id
+    /// The transfer, by the first digits (4 at least) of its id
     id: String,
     /// Also somebody else's: for the administrator, on the PoP's machine
     #[arg(long)]

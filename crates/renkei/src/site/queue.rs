@@ -6,7 +6,7 @@
 use super::Site;
 use super::access::Access;
 use super::spill::spill_permits;
-use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, hex_id};
+use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, first_digits, hex_id, no_digits};
 use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
 use crate::mover::patience::Trying;
@@ -189,6 +189,12 @@ fn about(error: Error, id: &TransferId) -> Error {
 /// An id as people write it.
 fn short(id: &TransferId) -> String {
     hex_id(id)[..8].to_owned()
+}
+
+/// Several ids begin with these digits; those that are told of are told in full.
+pub(super) fn ambiguous(digits: &str, ids: impl Iterator<Item = String>) -> Error {
+    let ids: Vec<String> = ids.collect();
+    Error::new(Code::IdAmbiguous, "look up", digits, format!("it may be {}", ids.join(", ")))
 }
 
 fn unknown(id: &str) -> Error {
@@ -447,16 +453,14 @@ impl Site {
 
     /// The transfer whose id begins so.
     fn find_one(&self, who: Option<&Principal>, digits: &str) -> Result<Row, Error> {
-        let digits = digits.to_ascii_lowercase();
-        if digits.is_empty() || digits.len() > 32 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(unknown(&digits));
-        }
+        let none = || Error { cause: no_digits(digits), ..unknown(digits) };
+        let digits = first_digits(digits).ok_or_else(none)?;
         let owner = who.map(Principal::to_string);
         let mut found = self.queue.catalogue()?.find(&digits, owner.as_deref())?;
         match found.len() {
             0 => Err(unknown(&digits)),
             1 => Ok(found.remove(0)),
-            _ => Err(Error::new(Code::IdAmbiguous, "look up", digits, "")),
+            _ => Err(ambiguous(&digits, found.iter().map(|row| hex_id(&row.id)))),
         }
     }
 

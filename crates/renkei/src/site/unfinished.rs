@@ -7,6 +7,8 @@
 use super::Site;
 use super::access::{Access, Proof};
 use super::cleanup::{ABANDONED_AFTER, drop_one};
+use super::queue::ambiguous;
+use crate::catalogue::{first_digits, no_digits};
 use crate::mover::hex;
 use crate::mover::journal::{list, look};
 use crate::net::unix_ms;
@@ -144,16 +146,20 @@ pub fn choose(mut all: Vec<Left>, named: &[String]) -> Result<Vec<Left>, Error> 
         return Ok(all);
     }
     let mut chosen: Vec<Left> = Vec::new();
-    for digits in named.iter().take(MAX_NAMED).map(|digits| digits.to_ascii_lowercase()) {
+    for text in named.iter().take(MAX_NAMED) {
+        let digits = first_digits(text).ok_or_else(|| unknown(text))?;
         let (mut of_it, others): (Vec<Left>, Vec<Left>) =
-            all.into_iter().partition(|left| !digits.is_empty() && left.told.id.starts_with(&digits));
+            all.into_iter().partition(|left| left.told.id.starts_with(&digits));
         all = others;
         match of_it.pop() {
             // A file for each of its storages, of one transfer.
             Some(one) if of_it.iter().all(|other| other.told.id == one.told.id) => of_it.push(one),
-            Some(_) => return Err(Error::new(Code::IdAmbiguous, "look up", &digits, "")),
+            Some(one) => {
+                of_it.push(one);
+                return Err(ambiguous(&digits, of_it.into_iter().map(|left| left.told.id)));
+            }
             None if chosen.iter().any(|left| left.told.id.starts_with(&digits)) => {}
-            None => return Err(Error::new(Code::UnfinishedUnknown, "look up", &digits, "")),
+            None => return Err(unknown(text)),
         }
         if let Some(running) = of_it.iter().find(|left| left.told.running) {
             return Err(runs(&running.told));
@@ -161,6 +167,10 @@ pub fn choose(mut all: Vec<Left>, named: &[String]) -> Result<Vec<Left>, Error> 
         chosen.append(&mut of_it);
     }
     Ok(chosen)
+}
+
+fn unknown(text: &str) -> Error {
+    Error::new(Code::UnfinishedUnknown, "look up", text, no_digits(text))
 }
 
 fn runs(told: &Unfinished) -> Error {
@@ -234,13 +244,26 @@ mod tests {
 
     #[test]
     fn what_is_named_is_chosen_and_what_runs_is_not() {
-        let all = [("aa01", false), ("aa02", true), ("bb01", false), ("bb01", false)];
-        assert_eq!(chosen(&all, &[]).unwrap(), ["aa01", "bb01", "bb01"]);
-        assert_eq!(chosen(&all, &["BB"]).unwrap(), ["bb01", "bb01"]);
-        assert_eq!(chosen(&all, &["aa01", "aa0"]), Err(Code::UnfinishedRuns));
-        assert_eq!(chosen(&all, &["bb", "bb01"]).unwrap(), ["bb01", "bb01"]);
-        assert_eq!(chosen(&all, &["aa"]), Err(Code::IdAmbiguous));
-        assert_eq!(chosen(&all, &["cc"]), Err(Code::UnfinishedUnknown));
-        assert_eq!(chosen(&all, &[""]), Err(Code::UnfinishedUnknown));
+        let all = [("aaaa01", false), ("aaaa02", true), ("bbbb01", false), ("bbbb01", false)];
+        assert_eq!(chosen(&all, &[]).unwrap(), ["aaaa01", "bbbb01", "bbbb01"]);
+        assert_eq!(chosen(&all, &["BBBB"]).unwrap(), ["bbbb01", "bbbb01"]);
+        assert_eq!(chosen(&all, &["aaaa01", "aaaa0"]), Err(Code::UnfinishedRuns));
+        assert_eq!(chosen(&all, &["bbbb", "bbbb01"]).unwrap(), ["bbbb01", "bbbb01"]);
+        assert_eq!(chosen(&all, &["aaaa"]), Err(Code::IdAmbiguous));
+        for none in ["cccc", "aaa", "bbbx", ""] {
+            assert_eq!(chosen(&all, &[none]), Err(Code::UnfinishedUnknown), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_ambiguous_id_tells_what_it_may_be() {
+        let all = ["aaaa01", "aaaa02"].map(|id| left_of(id, false));
+        let error = choose(all.into(), &["AAAA".into()]).err().unwrap();
+        assert_eq!(error.cause, "it may be aaaa01, aaaa02");
+        let error = choose(Vec::new(), &["aaa".into()]).err().unwrap();
+        assert_eq!(
+            (&*error.subject, &*error.cause),
+            ("aaa", "write at least 4 of an id's hexadecimal digits")
+        );
     }
 }

@@ -312,7 +312,7 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
             catalogue.list(&listing).unwrap().iter().map(|row| row.submitted_ms).collect::<Vec<_>>()
         };
         assert_eq!((in_state(State::Cancelled), in_state(State::Queued)), (vec![1], vec![10, 9, 8]));
-        assert_eq!(catalogue.find("0000000", alice).unwrap().len(), 2);
+        assert_eq!(catalogue.find("0000000", alice).unwrap().len(), 5);
         assert_eq!(catalogue.find("00000003", alice).unwrap()[0].id, id(3));
         assert!(catalogue.find("0000000a", alice).unwrap().is_empty());
         assert_eq!(catalogue.find("0000000a", None).unwrap().len(), 1);

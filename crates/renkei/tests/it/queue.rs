@@ -145,6 +145,45 @@ fn the_same_id_is_the_same_transfer() {
 }
 
 #[test]
+fn four_digits_name_a_transfer_and_several_are_told() {
+    let Federation { titech, kek, .. } = &Federation::two();
+    fs::write(titech.root().join("f"), "content").unwrap();
+    let ids = [
+        "abcd0011000000000000000000000000",
+        "abcd00ff000000000000000000000000",
+        "feed0123000000000000000000000000",
+    ];
+    for id in ids {
+        detach(titech, &["--id", id, &titech.place("f"), &kek.place(id)]);
+        assert_eq!(ended(titech, id), 0);
+    }
+    for verb in ["status", "why", "wait"] {
+        assert!(titech.ok(&[verb, "FEED"]).starts_with("feed0123"), "{verb}");
+    }
+    for verb in ["status", "why", "wait", "cancel", "pause", "resume", "retry", "renew"] {
+        let (_, told) = titech.json(&[verb, "abcd"]);
+        let error = if told["error"].is_object() { &told["error"] } else { &told["failures"][0] };
+        assert_eq!(error["code"], "RK-QUE-10", "{verb}: {told}");
+        let cause = error["cause"].as_str().unwrap();
+        assert!(
+            cause.contains(ids[0]) && cause.contains(ids[1]) && !cause.contains(ids[2]),
+            "{verb}: {told}"
+        );
+        let (_, told) = titech.json(&[verb, "abcd00f"]);
+        assert!(!told.to_string().contains("RK-QUE-10"), "{verb}: {told}");
+    }
+    assert_eq!(refused(titech, &["why", "fee"]), "RK-QUE-1");
+}
+
+#[test]
+fn a_site_whose_name_could_be_an_id_has_a_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), "beef");
+    assert!(site.ok(&["status", "beef"]).starts_with("beef  renkei/"));
+    assert_eq!(refused(&site, &["status", "bee5"]), "RK-QUE-1");
+}
+
+#[test]
 fn what_cannot_be_queued_is_refused_at_once() {
     let Federation { titech, kek, .. } = &Federation::two();
     let refused = |arguments: &[&str]| refused(titech, &[&["cp", "--detach"], arguments].concat());
