@@ -130,12 +130,9 @@ impl Condition {
         if self.name.is_empty() { self.what.clone() } else { format!("{} {}", self.what, self.name) }
     }
 
-    /// What anybody may know who reaches the port: no path, no name of another site, no cause.
+    /// What anybody may know who reaches the port: no path, no name, no cause.
     pub fn for_strangers(&self) -> String {
-        match self.what.as_str() {
-            "storage" => format!("{}: {}", self.name, self.code),
-            what => format!("{what}: {}", self.code),
-        }
+        format!("{}: {}", self.what, self.code)
     }
 }
 

@@ -108,7 +108,7 @@ impl Disks {
 
 /// Waits until health and metrics of a site say that one storage is stopped, or none; then doctor says so too.
 fn assert_told(site: &Site, storage: &str, code: Option<&str>) {
-    await_health(site, code.map(|code| format!("{storage}: {code}")));
+    await_health(site, code.map(|code| format!("storage: {code}")));
     let (_, doctor) = site.json(&["doctor"]);
     let what = format!("storage {storage}");
     let check = doctor["checks"].as_array().unwrap().iter().find(|check| check["what"] == what.as_str());
