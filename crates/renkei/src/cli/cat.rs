@@ -3,6 +3,8 @@
 use super::Context;
 use super::connect::{dialler, place};
 use super::namespace::Namespace;
+use super::output::{is_reader_gone, print_part};
+use crate::home::file_error;
 use crate::mover::far::{Config, Far, FarFiles};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
@@ -10,8 +12,9 @@ use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use renkei_core::wire::file::{Answer, Files, Handle, Op};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Bytes read with one call.
 const READ_BYTES: usize = 1 << 20;
@@ -20,7 +23,8 @@ const MAX_LINKS: usize = 32;
 
 /// Print the content of files
 ///
-/// Reads at the speed of the path: renkei cat kek:/data/run7.tar | tar t
+/// Reads at the speed of the path: renkei cat kek:/data/run7.tar | tar t. With --json the content is printed as it is,
+/// too; a failure is an object on standard error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files: SITE:/STORAGE/PATH, /VOLUME/PATH or local paths
@@ -29,43 +33,51 @@ pub struct Args {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let mut out = io::stdout().lock();
+    match print_all(args, context) {
+        Err(error) if is_reader_gone(&error) => Ok(0),
+        // Standard output has the bytes of files alone.
+        Err(error) if context.output.is_json() => Ok(context.output.error_beside(&error)),
+        printed => printed.map(|()| 0),
+    }
+}
+
+fn print_all(args: &Args, context: &Context) -> Result<(), Error> {
     let mut namespace = Namespace::new(context);
     for path in &args.paths {
         match namespace.endpoint(path)? {
-            Some(far) => print_far(&far, context, &mut out)?,
-            None => {
-                let shown = || printable(path.as_bytes());
-                let failed =
-                    |error: io::Error| Error::new(Code::IoFailed, "read", shown(), error).at("client");
-                let mut file = File::open(path).map_err(|error| match error.kind() {
-                    io::ErrorKind::NotFound => {
-                        Error::new(Code::PathNotFound, "open", shown(), error).at("client")
-                    }
-                    _ => failed(error),
-                })?;
-                io::copy(&mut file, &mut out).map_err(failed)?;
-            }
+            Some(far) => print_far(&far, context)?,
+            None => print_local(Path::new(path))?,
         }
     }
-    out.flush().map_err(|error| unwritten(&error))?;
-    Ok(0)
+    Ok(())
 }
 
-fn unwritten(error: &io::Error) -> Error {
-    Error::new(Code::IoFailed, "write", "standard output", error).at("client")
+fn print_local(path: &Path) -> Result<(), Error> {
+    let failed = |op: &'static str| {
+        move |error: io::Error| {
+            let subject = printable(path.as_os_str().as_bytes());
+            Error { subject, ..file_error(op, path, &error) }.at("client")
+        }
+    };
+    let mut file = File::open(path).map_err(failed("open"))?;
+    print_parts(|buf, _| file.read(buf).map_err(failed("read")))
 }
 
-fn print_far(path: &EndpointPath, context: &Context, out: &mut dyn Write) -> Result<(), Error> {
+fn print_far(path: &EndpointPath, context: &Context) -> Result<(), Error> {
     let (files, handle) = open(context, &path.site, place(path)?)?;
     files.expect_order(handle)?;
+    print_parts(|buf, offset| files.read(handle, offset, buf))
+}
+
+/// Prints what is read, part by part: into a buffer, from an offset.
+fn print_parts(mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>) -> Result<(), Error> {
     let (mut buf, mut offset) = (vec![0; READ_BYTES], 0);
     loop {
-        let count = files.read(handle, offset, &mut buf)?;
+        let count = read(&mut buf, offset)?;
         if count == 0 {
             return Ok(());
         }
-        out.write_all(&buf[..count]).map_err(|error| unwritten(&error))?;
+        print_part(&buf[..count])?;
         offset += count as u64;
     }
 }

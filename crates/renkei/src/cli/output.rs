@@ -64,6 +64,13 @@ impl Output {
         }
     }
 
+    /// Prints an error as JSON beside an answer that is no JSON, and gives the exit status.
+    pub fn error_beside(&self, error: &Error) -> u8 {
+        let error = &error.clone().at("client");
+        eprintln!("{}", error_json(error));
+        error.kind().exit_status()
+    }
+
     /// Prints an error and gives the exit status; what no other side claims happened here.
     pub fn error(&self, error: &Error) -> u8 {
         let error = &error.clone().at("client");

@@ -3,6 +3,8 @@
 use super::Context;
 use super::cat::split;
 use super::connect::{dialler, place, remote};
+use super::done::done;
+use super::many::Many;
 use crate::mover::far::{Config, Far, FarFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::{Answer, Files, Op, Start};
@@ -34,6 +36,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let path = remote(&args.path, context)?;
+    let shown = path.to_string();
     let (dir, name) = split(&place(&path)?)?;
     let far = Far { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
     let files = FarFiles::open(far, Config::default())?;
@@ -56,5 +59,5 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
     files.operate(Op::Publish { handle, mtime: None }, b"")?;
     files.operate(Op::Close(handle), b"")?;
-    Ok(0)
+    done("written", vec![shown], &Many::new(context), context)
 }

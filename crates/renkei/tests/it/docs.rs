@@ -155,6 +155,36 @@ impl Pages {
     }
 }
 
+/// Verbs that print no object: they run until they are ended, print a script, or are described in lab.md.
+const WITHOUT_JSON: [&str; 5] = ["serve", "agent", "completion", "docs", "lab"];
+
+#[test]
+fn each_verb_is_on_the_page_of_json() {
+    let page = page("json.md");
+    let is_named = |verb: &str| {
+        let title = format!("\n## {verb}\n");
+        let also = |line: &str| line.starts_with("Also ") && line.contains(&format!("`{verb}`"));
+        page.contains(&title) || page.lines().any(also)
+    };
+    for verb in verbs(&renkei::cli::command()) {
+        let (parent, last) = verb.rsplit_once(' ').unwrap_or(("", &verb));
+        let of_group = || page.contains(&format!("\n## {parent} ")) && is_named(last);
+        assert!(is_named(&verb) || of_group(), "docs/json.md does not name `{verb}`");
+    }
+}
+
+/// All verbs that print an object: `ls`, `storage add`.
+fn verbs(command: &clap::Command) -> Vec<String> {
+    let mut all = Vec::new();
+    for below in command.get_subcommands().filter(|below| !WITHOUT_JSON.contains(&below.get_name())) {
+        match verbs(below) {
+            none if none.is_empty() => all.push(below.get_name().to_owned()),
+            more => all.extend(more.iter().map(|verb| format!("{} {verb}", below.get_name()))),
+        }
+    }
+    all
+}
+
 #[test]
 fn json_output_is_as_documented() {
     let mut federation = Federation::two();
@@ -297,6 +327,8 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("whoami", &["whoami"]);
     see("whoami SITE", &["whoami", "kek"]);
     see("whoami SITE", &["whoami", "titech"]);
+    see("route", &["route", "kek"]);
+    see("console", &["console"]);
     see("doctor", &["doctor"]);
     see("doctor", &["doctor", "kek"]);
     see("mount-credential grant", &["mount-credential", "grant", "node17", "--user", &account]);
@@ -319,7 +351,12 @@ fn see_place_verbs(federation: &Federation, pages: &mut Pages) {
     see("stat", &["stat", &place("dir/a.dat"), &none]);
     see("mkdir", &["mkdir", &place("new"), &dir]);
     see("mkdir", &["mv", &place("new"), &place("newer")]);
+    see("mkdir", &["chmod", "750", &place("newer")]);
+    see("mkdir", &["ln", "-s", "a.dat", &place("newer/link")]);
     see("mkdir", &["rm", "-r", &place("newer"), &none]);
+    see("mkdir", &["put", &place("put")]);
+    see("mkdir", &["mkdir", &place("empty")]);
+    see("mkdir", &["rmdir", &place("empty")]);
     see("du", &["du", &dir, &none]);
     see("df", &["df", "kek", "nowhere"]);
     see("checksum", &["checksum", "-r", &dir, &none]);

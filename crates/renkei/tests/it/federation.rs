@@ -182,7 +182,9 @@ impl Site {
     /// Runs a command with `--json`; gives its exit status and what it printed.
     pub fn json<A: AsRef<OsStr>>(&self, arguments: &[A]) -> (i32, serde_json::Value) {
         let output = self.command().arg("--json").args(arguments).output().unwrap();
-        let value = serde_json::from_slice(&output.stdout);
+        // What prints content tells of its failure beside that.
+        let told = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+        let value = serde_json::from_slice(told);
         let value = value.unwrap_or_else(|error| panic!("{error}: {output:?}"));
         (output.status.code().unwrap(), value)
     }

@@ -2,6 +2,7 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -121,12 +122,36 @@ fn a_listing_that_nobody_reads_ends() {
 }
 
 #[test]
+fn content_that_nobody_reads_ends() {
+    let federation = Federation::two();
+    // More than a pipe holds.
+    std::fs::write(federation.kek.root().join("f"), "a line that is long enough\n".repeat(1 << 16)).unwrap();
+    let here = federation.kek.root().join("f");
+    for file in [&*federation.kek.place("f"), here.to_str().unwrap()] {
+        let (line, output) = read_a_line(&federation.titech, &["cat", file]);
+        assert!(line.len() > 10 && output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_failure_of_cat_stands_beside_the_content() {
+    let federation = tree();
+    let (file, none) = (federation.kek.place("run/a.dat"), federation.kek.place("none"));
+    let output = federation.titech.renkei(&["--json", "cat", &file, &none]);
+    assert_eq!(output.stdout, std::fs::read(federation.kek.root().join("run/a.dat")).unwrap());
+    let told: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((&told["error"]["code"], output.status.code()), (&"RK-STORE-1".into(), Some(3)), "{told}");
+    let (_, told) = federation.titech.json(&["cat", federation.kek.root().to_str().unwrap()]);
+    assert_eq!(told["error"]["code"], "RK-STORE-4", "{told}");
+}
+
+#[test]
 fn what_cannot_be_printed_is_told_by_its_cause() {
     let federation = tree();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    for verb in ["ls", "stat", "du"] {
+    for (verb, path) in [("ls", "run"), ("stat", "run"), ("du", "run"), ("cat", "run/a.dat")] {
         let mut command = federation.titech.command();
-        let output = command.args([verb, &federation.kek.place("run")]).stdout(full()).output().unwrap();
+        let output = command.args([verb, &federation.kek.place(path)]).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(7), "{verb}: {output:?}");
         assert!(errors(&output).contains("standard output"), "{verb}: {output:?}");
     }
