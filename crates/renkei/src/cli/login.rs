@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::output::{Report, print};
+use crate::config::Config;
 use crate::home::{Home, write_file};
 use crate::identity::authority::{MAX_USER_HOURS, USER_HOURS};
 use crate::identity::certificate::{unix_seconds, utc};
@@ -95,14 +96,19 @@ pub(super) fn ssh() -> String {
     std::env::var("RENKEI_SSH").unwrap_or_else(|_| "ssh".into())
 }
 
-/// The PoP's socket: the one named, that of our own directory if it exists, else the service's.
+/// The PoP's socket: the one named, that of our own directory if a PoP is in it, else the service's.
 pub(super) fn socket(home: &Home, pop: Option<&Path>) -> PathBuf {
     match pop {
         Some(dir) if dir.is_dir() => Home::at(dir).socket(),
         Some(socket) => socket.into(),
-        None if home.socket().exists() => home.socket(),
+        None if home.socket().exists() || has_pop(home) => home.socket(),
         None => Home::system_socket(),
     }
+}
+
+/// Whether a directory is that of a PoP, also of one that does not run: no other one is asked in its place.
+fn has_pop(home: &Home) -> bool {
+    Config::load(home).is_ok_and(|config| config.site.is_some())
 }
 
 impl From<LoggedIn> for Done {

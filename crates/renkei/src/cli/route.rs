@@ -109,7 +109,10 @@ fn site_of(argument: &OsStr) -> Result<SiteName, Error> {
 fn from_here(to: &SiteName, context: &Context) -> Result<Vec<TriedWay>, Error> {
     match connect::dialler(context, &[to]) {
         Ok(dialler) => dialler.test_ways(to),
-        Err(error) if error.code == Code::NotLoggedIn => pop(&context.home()?, context)?.test_ways(to),
+        Err(error) if error.code == Code::NotLoggedIn => match pop(&context.home()?, context) {
+            Err(none) if none.code == Code::NotInitialised => Err(error),
+            pop => pop?.test_ways(to),
+        },
         Err(error) => Err(error),
     }
 }

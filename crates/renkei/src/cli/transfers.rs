@@ -38,6 +38,13 @@ pub struct Args {
     watch: bool,
 }
 
+impl Args {
+    /// What an empty list means.
+    fn nothing(&self) -> &'static str {
+        if self.ended { "no transfers" } else { "no transfers; --ended also lists those that have ended" }
+    }
+}
+
 #[derive(Serialize)]
 struct List {
     transfers: Vec<Shown>,
@@ -53,7 +60,11 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         if args.watch && !context.output.is_json() {
             super::output::print_part(CLEAR)?;
         }
-        context.output.answer(&List { transfers })?;
+        let list = List { transfers };
+        context.output.answer(&list)?;
+        if list.transfers.is_empty() {
+            context.output.notice(args.nothing());
+        }
         if !args.watch {
             return Ok(0);
         }
