@@ -274,10 +274,10 @@ codes! {
         "write it again: the connection was lost before the file was closed or synced; the previous version is still there";
     StorageChanged = "RK-STORE-27", Unavailable, Later, "the storage is not the directory that was recorded",
         "the administrator should mount the right file system, or move the directory back: the storage then resumes automatically; if the exchange was \
-         intended: `renkei storage accept NAME`";
+         intended: `renkei storage accept STORAGE`";
     StorageNotMounted = "RK-STORE-28", Unavailable, Later, "nothing is mounted at the storage's directory",
         "the administrator should mount its file system: the storage then resumes automatically; if it is to be a plain directory from now on: \
-         `renkei storage accept NAME --require-mount=no`";
+         `renkei storage accept STORAGE --require-mount=no`";
 
     DirectoryTaken = "RK-STORE-29", Exists, Never, "the directory belongs to another volume, or to another site",
         "choose another directory: files that one of the two evicts would be lost for the other too; if the site named in the \
@@ -421,17 +421,17 @@ codes! {
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",
         "`renkei renew ID` issues a new one; `delegation_days` is the lifetime of a credential";
     AgentRefused = "RK-AUTH-20", Permission, Never, "the site does not allow this agent to serve the storage",
-        "the site's administrator allows it with `renkei storage add NAME --agent ACCOUNT`, with your account there";
+        "the site's administrator allows it with `renkei storage add STORAGE --agent ACCOUNT`, with your account there";
     NotAgentsAccount = "RK-AUTH-21", Permission, Never, "the storage's agent serves another account",
         "`renkei whoami SITE` shows the account you are mapped to; the files are those of the account that runs the agent";
     RootAccount = "RK-AUTH-22", Permission, Never, "the operation would run as root without explicit permission",
-        "name an account without privileges: `--account NAME`, or `volumes.account` in config.toml for all new volumes; \
+        "name an account without privileges: `--account ACCOUNT`, or `volumes.account` in config.toml for all new volumes; \
          `--account root` if it must be root";
     ShutOut = "RK-AUTH-26", Permission, Never, "the site's administrator denied access to the user",
         "ask the site's administrator: `renkei map remove PRINCIPAL` there removes the rule";
     MountNotGranted = "RK-AUTH-25", Permission, Never, "the site has revoked this mount's credential",
-        "the site's administrator grants a new one: `renkei mount-credential grant NAME --user USER`, on the machine of the mount \
-         with `--ssh ADMINISTRATOR@POP`; or `renkei login`";
+        "the site's administrator grants a new one: `renkei mount-credential grant MOUNT --user USER`, on the machine of the mount \
+         with `--ssh ADMINISTRATOR@HOST`; or `renkei login`";
 
     AuthorityReplaced = "RK-AUTH-27", Identity, Never, "the site has replaced its authority, and the new one is not trusted here",
         "exchange site cards again: `renkei trust export > SITE.site` at that site, `renkei trust add SITE.site` at the PoP that reports \
@@ -479,11 +479,11 @@ codes! {
     TunMissing = "RK-LAB-3", Unavailable, Never, "there are no TAP devices on this machine",
         "`modprobe tun`; in a container, start it with --device /dev/net/tun and the capability NET_ADMIN";
     LabUnknown = "RK-LAB-4", NotFound, Never, "no such lab",
-        "`renkei lab list` shows the labs of this machine; `renkei lab up FILE` starts one";
+        "`renkei lab list` shows the labs of this machine; `renkei lab up TOPOLOGY` starts one";
     LabRunning = "RK-LAB-5", Exists, Never, "a lab of that name is already running",
         "`renkei lab down` stops it; or name the new lab with --lab";
     LabDied = "RK-LAB-6", Unavailable, Never, "the lab's process has ended",
-        "`renkei lab down` removes what it left; `renkei lab up FILE` does the same and starts it again";
+        "`renkei lab down` removes what it left; `renkei lab up TOPOLOGY` does the same and starts it again";
     LabSetupFailed = "RK-LAB-7", Unavailable, Never, "the lab's network could not be set up",
         "see the cause; a lab needs `ip` (iproute2), for private sites `nft` (nftables), and for the kernel engine `tc`, \
          `bridge`, sch_netem and sch_htb; `--engine wire` needs none of these four";
@@ -528,15 +528,15 @@ codes! {
     OnlyCopy = "RK-NS-5", Exists, Never, "no other site is known to have a replica of the file",
         "wait until the home has fetched it (`renkei where FILE` shows that), then try again";
     TreeNotHere = "RK-NS-6", Unavailable, Later, "the tree of the volume has not been received yet",
-        "wait: `renkei volume show NAME` shows the progress";
+        "wait: `renkei volume show VOLUME` shows the progress";
     HistoryDiffers = "RK-NS-7", Changed, Later, "the home's log differs from the log that was followed here",
         "no action is needed if the home was restored from a backup: the follower compares its copy with the home's tree, \
-         keeps files that only it has, and `renkei volume show NAME` there shows the result";
+         keeps files that only it has, and `renkei volume show VOLUME` there shows the result";
     ChangesWait = "RK-NS-8", Exists, Never, "local changes have not reached the home yet",
-        "wait until the home has them (`renkei volume show NAME`), then try again; or abandon them: `renkei volume \
-         unsubscribe NAME --abandon` lists them and leaves the contents as plain files";
+        "wait until the home has them (`renkei volume show VOLUME`), then try again; or abandon them: `renkei volume \
+         unsubscribe VOLUME --abandon` lists them and leaves the contents as plain files";
     VolumeChanged = "RK-NS-10", Unavailable, Later, "the volume's directory has been replaced",
-        "mount the right file system, or move the directory back; if the files were copied to this one: `renkei volume check NAME --accept` \
+        "mount the right file system, or move the directory back; if the files were copied to this one: `renkei volume check VOLUME --accept` \
          compares and accepts them";
 
     ReplicaWrong = "RK-NS-9", Integrity, Never, "a replica at this site is missing or corrupt",

@@ -22,6 +22,7 @@ pub mod mover;
 pub mod namespace;
 pub mod path;
 pub mod queue;
+pub mod remedy;
 pub mod route;
 pub mod sim;
 pub mod units;

@@ -74,10 +74,12 @@ fn each(
     Ok(many.status())
 }
 
-/// Shows what was typed where an id is unknown.
+/// Shows what was typed where the transfer is not told otherwise.
 fn named(error: Error, id: &OsString) -> Error {
     match error.code {
-        Code::TransferUnknown => Error { subject: id.to_string_lossy().into_owned(), ..error },
+        Code::TransferUnknown | Code::ChangeRefused => {
+            Error { subject: id.to_string_lossy().into_owned(), ..error }
+        }
         _ => error,
     }
 }

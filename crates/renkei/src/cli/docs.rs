@@ -7,6 +7,7 @@ use crate::config;
 use crate::home::file_error;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error, Kind, Retry};
+use renkei_core::remedy::WORDS;
 use std::fmt::Write;
 use std::fs;
 use std::io;
@@ -70,6 +71,14 @@ fn errors() -> String {
          Every failure has a stable code, the side it happened at, the first cause and what to do. With `--json` it\n\
          is one object: `{\"error\":{code,side,op,subject,cause,title,remedy,exit}}`. \"Again\" says whether the same\n\
          request may work later by itself. This page is printed by `renkei docs errors`.\n\n\
+         renkei tells what to do by the case, with the names that it knows in place of words in capital letters:\n\n\
+         | word | stands for |\n|---|---|\n",
+    );
+    for (word, what) in WORDS {
+        writeln!(out, "| `{word}` | {what} |").expect("writing to a string cannot fail");
+    }
+    out.push_str(
+        "\n\
          | code | what happened | exit | again | what to do |\n|---|---|---|---|---|\n",
     );
     for code in Code::ALL {

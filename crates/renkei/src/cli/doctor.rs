@@ -3,7 +3,8 @@
 use super::check::Checks;
 use super::connect::site_argument;
 use super::doctor_running::Running;
-use super::quantity::{human, span};
+use super::quantity::{counted, human, span};
+use super::remedy::remedy;
 use super::{Context, doctor_site, kernel};
 use crate::config::{Config, Storage};
 use crate::home::Home;
@@ -298,7 +299,7 @@ pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -
             // A PoP needs nobody to be.
             match Config::load(home).is_ok_and(|config| config.site.is_some()) {
                 true => checks.advise("login", found, "`renkei login` for transfers of your own"),
-                false => checks.warn("login", found, error.code.row().remedy),
+                false => checks.warn("login", found, remedy(&error)),
             }
             return None;
         }

@@ -11,6 +11,7 @@ use crate::identity::trust::Trust;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Pattern, Principal, Why};
+use renkei_core::remedy::{explained, fill};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -212,7 +213,8 @@ impl Report for Tested {
         }
         if let (Some(refusal), Some(_)) = (&self.refusal, &self.account) {
             writeln!(out, "  why: {}", refusal.cause)?;
-            writeln!(out, "  what to do: {}", refusal.code.row().remedy)?;
+            let known = [("PRINCIPAL", self.principal.to_string())];
+            writeln!(out, "  what to do: {}", explained(&fill(refusal.code.row().remedy, &known)))?;
         }
         Ok(())
     }

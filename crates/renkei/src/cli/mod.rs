@@ -341,6 +341,18 @@ pub fn run() -> ExitCode {
     ExitCode::from(outcome.unwrap_or_else(|error| context.output.error(&error)))
 }
 
+/// The verb of this process's command line: `storage add`.
+fn verb() -> String {
+    let (mut at, mut names) = (Cli::command(), Vec::new());
+    for word in std::env::args_os().skip(1) {
+        if let Some(below) = at.find_subcommand(&word).cloned() {
+            names.push(below.get_name().to_owned());
+            at = below;
+        }
+    }
+    names.join(" ")
+}
+
 /// Help and version go to standard output; a mistake is told as every other error.
 fn usage(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().any(|argument| argument == "--json");

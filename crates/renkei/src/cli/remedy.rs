@@ -3,6 +3,7 @@
 //! Each code has a remedy that is right for everybody; here is what is better where more is known. What is known of the
 //! reader comes from the directory of the PoP or user that the command worked in, and is looked up when the first error is printed.
 
+use crate::catalogue::first_digits;
 use crate::config::{Config, nearest};
 use crate::home::{Home, read_text};
 use crate::identity::credential::Credential;
@@ -10,6 +11,7 @@ use crate::identity::trust::Trust;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{SiteName, is_label};
+use renkei_core::remedy::{explained, fill};
 use std::sync::OnceLock;
 
 /// Longest note of how somebody logged in.
@@ -49,7 +51,7 @@ pub(super) fn read_by(home: Home, option: String) {
 /// The commands of a text that its reader is to type, with an option behind the program's name. Commands for others, and those
 /// that name their directory, stay as they are.
 pub(super) fn with_option(text: &str, option: &str) -> String {
-    let others = ["administrator", "ask ", " there", "at that site"];
+    let others = ["administrator", "ask ", "` there", "check there", "at that site"];
     let mine = |clause: &&str| !others.iter().any(|word| clause.contains(word));
     let clauses = text.split_inclusive("; ");
     clauses
@@ -71,8 +73,13 @@ fn in_spans(text: &str, option: &str) -> String {
 
 /// What to do.
 pub(super) fn remedy(error: &Error) -> String {
+    remedy_of(error, None)
+}
+
+/// What to do about the error of a queued transfer, whose id is known.
+pub(super) fn remedy_of(error: &Error, id: Option<&str>) -> String {
     let reader = READER.get_or_init(|| HOME.get().map(Reader::look).unwrap_or_default());
-    let remedy = reader.remedy(error).unwrap_or_else(|| reader.with_site(error.code.row().remedy, error));
+    let remedy = reader.told(error, id);
     match DIR.get() {
         Some(option) => with_option(&remedy, option),
         None => remedy,
@@ -104,6 +111,14 @@ impl Reader {
         }
     }
 
+    /// The remedy with the words that are known, and what the others stand for.
+    fn told(&self, error: &Error, id: Option<&str>) -> String {
+        let remedy = self.remedy(error).unwrap_or_else(|| error.code.row().remedy.into());
+        let id = id.map(|id| ("ID", id.to_owned()));
+        let known: Vec<_> = id.into_iter().chain(self.words(error)).collect();
+        explained(&fill(&remedy, &known))
+    }
+
     fn remedy(&self, error: &Error) -> Option<String> {
         use Code::*;
         match error.code {
@@ -122,6 +137,13 @@ impl Reader {
                     "compare both fingerprints with the administrator of {site}; if the new one is right: `renkei trust remove {site}`, then \
                      the same command again"
                 ))
+            }
+            PathNotFound if error.op == "remove rule" => {
+                let list = if error.subject.contains('@') { "map list" } else { "rule list" };
+                Some(format!("`renkei {list}` lists the rules"))
+            }
+            PathNotFound if error.op == "open directory" && super::verb() == "mkdir" => {
+                Some("add -p to make the directories above it, too".into())
             }
             PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
             NoSpace | QuotaExceeded if error.op == "write" || self.knows(&error.side) => {
@@ -157,6 +179,7 @@ impl Reader {
                 "choose an empty directory, or add --non-empty to hide the files until it is unmounted"
                     .into(),
             ),
+            NotEmpty if error.op == "remove" && self.knows(&error.side) => directory(error),
             NotEmpty => not_empty(error),
             ReplicaWrong => repaired(error),
             PopNotRunning => Some(self.not_running()),
@@ -168,12 +191,38 @@ impl Reader {
         }
     }
 
-    /// The remedy of a code, with the site that it is about in place of SITE.
-    fn with_site(&self, remedy: &str, error: &Error) -> String {
-        let subject = error.subject.split([' ', ':']).next().unwrap_or_default();
-        let is_known = |name: &&str| self.known.iter().any(|known| known == name);
-        let site = [subject, &error.side].into_iter().find(is_known);
-        site.map_or_else(|| remedy.into(), |site| remedy.replace("SITE", site))
+    /// The names that an error and its reader have for the words of remedies.
+    fn words(&self, error: &Error) -> Vec<(&'static str, String)> {
+        let subject = &*error.subject;
+        let first = subject.split([' ', ':']).next().unwrap_or_default();
+        let site = [first, &error.side].into_iter().find(|name| self.knows(name));
+        let own = || self.principal.as_ref().map(Principal::to_string);
+        let user = Principal::parse(subject).ok().map(|user| user.to_string());
+        let target = (error.code == Code::SshFailed).then_some(subject).or_else(|| self.ssh_target());
+        let words = [
+            ("SITE", site.map(str::to_owned)),
+            ("STORAGE", self.storage_of(error)),
+            ("VOLUME", volume_of(error)),
+            ("ID", first_digits(first)),
+            ("PRINCIPAL", user.or_else(own)),
+            ("USER@HOST", target.map(str::to_owned)),
+            ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
+        ];
+        words.into_iter().filter_map(|(word, name)| Some((word, name?))).collect()
+    }
+
+    /// Where the reader logged in last.
+    fn ssh_target(&self) -> Option<&str> {
+        let mut options = self.login.as_deref()?.split(' ');
+        options.find(|option| *option == "--ssh").and_then(|_| options.next())
+    }
+
+    /// The storage that an error names, or one of the reader's PoP by its directory.
+    fn storage_of(&self, error: &Error) -> Option<String> {
+        let named = Some(&error.subject).filter(|_| error.code == Code::AgentRefused).cloned();
+        let by_path =
+            self.roots.iter().find(|(_, root)| *root == error.subject).map(|(name, _)| name.clone());
+        named.or(by_path)
     }
 
     fn knows(&self, site: &str) -> bool {
@@ -198,6 +247,9 @@ impl Reader {
             ));
         }
         let rights = if error.cause.contains(" may not read") { "rX" } else { "rwx" };
+        if let Some(mode) = mode_of_own(error, account) {
+            return Some(self.denied_to_owner(error, account, rights, mode));
+        }
         let allow = |path: &str| format!("`setfacl -m u:{account}:{rights} {}`", quoted(path));
         Some(match side.as_str() {
             "client" => format!("you are {account} here: have its owner or root type {}", allow(path)),
@@ -211,6 +263,28 @@ impl Reader {
                  `setfacl -m u:{account}:{rights}` on that directory"
             ),
         })
+    }
+
+    /// The file system refused the owner, for whom no access list counts.
+    fn denied_to_owner(&self, error: &Error, account: &str, rights: &str, mode: &str) -> String {
+        let (side, path) = (&error.side, &error.subject);
+        let is_here = side == "client" || self.is_administrator(side);
+        let at = quoted(&self.on_disk(path).filter(|_| side != "client").unwrap_or_else(|| path.clone()));
+        let is_allowed = rights.to_lowercase().chars().all(|right| mode[..3].contains(right) || right == 'x');
+        match (is_allowed, is_here) {
+            (true, true) => format!(
+                "the mode allows it to {account}, its owner: look at what is above and beside that with `namei -l {at}`, `getfacl {at}` \
+                 and `lsattr -d {at}`"
+            ),
+            (true, false) => format!(
+                "the mode allows it to {account}, its owner: ask the administrator of {side} to look with `namei -l` and `lsattr -d`"
+            ),
+            (false, true) => format!("{account} owns it: `chmod u+{rights} {at}`"),
+            (false, false) => {
+                let place = quoted(&format!("{side}:{path}"));
+                format!("you own it: at {side} you work as {account}; `renkei chmod u+{rights} {place}`")
+            }
+        }
     }
 
     /// Where a path of the reader's own PoP is in the machine's file system.
@@ -280,6 +354,9 @@ impl Reader {
         let known = self.known.iter().any(|known| known == name);
         let path =
             Some(path.trim_start_matches('/')).filter(|path| !path.is_empty()).unwrap_or("STORAGE/PATH");
+        if known && error.subject == format!("{name}:/{path}") {
+            return of_small_letters(name, path);
+        }
         known.then(|| {
             format!(
                 "did you mean {}? A place at a site is written SITE:/STORAGE/PATH",
@@ -301,7 +378,8 @@ impl Reader {
         let meant =
             nearest(&error.subject, names).map(|name| format!("did you mean {name}? ")).unwrap_or_default();
         Some(format!(
-            "{meant}`renkei storage list` lists the storages of this PoP; `renkei storage add NAME PATH` adds one"
+            "{meant}`renkei storage list` lists the storages of this PoP; `renkei storage add {} DIR` adds it",
+            quoted(&error.subject)
         ))
     }
 
@@ -350,6 +428,33 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// The permissions of what refused an account, if that is its owner; a cause ends as `al may not read it: al:staff drwx------`.
+fn mode_of_own<'e>(error: &'e Error, account: &str) -> Option<&'e str> {
+    let found = error.cause.split(';').next()?;
+    let (_, whose) = found.rsplit_once(": ")?;
+    let (owner, rest) = whose.split_once(':')?;
+    let mode = rest.rsplit(' ').next()?.get(1..).filter(|mode| mode.len() == 9)?;
+    let is_of_it = ["may not read it", "may not write in it"].iter().any(|words| error.cause.contains(words));
+    (owner == account && is_of_it).then_some(mode)
+}
+
+/// The volume that an error is about, by its name or by a path in it.
+fn volume_of(error: &Error) -> Option<String> {
+    let path = error.subject.rsplit(':').next().unwrap_or_default().trim_start_matches('/');
+    let name = path.split('/').next().filter(|name| is_label(name))?;
+    error.code.row().id.starts_with("RK-NS-").then(|| name.to_owned())
+}
+
+/// The same place with the name of its storage in small letters.
+fn of_small_letters(site: &str, path: &str) -> Option<String> {
+    let (storage, rest) =
+        path.split_once('/').map_or((path, String::new()), |(name, rest)| (name, format!("/{rest}")));
+    let small = storage.to_ascii_lowercase();
+    let place = quoted(&format!("{site}:/{small}{rest}"));
+    (small != storage && is_label(&small))
+        .then(|| format!("did you mean {place}? The names of storages are small letters"))
+}
+
 /// What is not there, and where to look.
 fn absent(error: &Error) -> String {
     let (side, path) = (&error.side, &error.subject);
@@ -368,6 +473,7 @@ fn directory(error: &Error) -> Option<String> {
         "open" | "read" if error.side != "client" => {
             Some(format!("name a file: `renkei ls {place}` lists those in it"))
         }
+        "open" | "read" => Some("name a file".into()),
         "remove" => Some(format!("`renkei rm -r {place}` removes it with all that is in it")),
         _ => None,
     }
@@ -406,8 +512,10 @@ fn repaired(error: &Error) -> Option<String> {
 
 /// A volume is made of what is there, which nobody needs to remove for that.
 fn not_empty(error: &Error) -> Option<String> {
-    let is_volume = error.op == "create volume";
-    is_volume.then(|| "give the same command with `--in-place DIR` instead of `--path`, or choose an empty directory with `--path DIR`".into())
+    let dir = quoted(&error.subject);
+    (error.op == "create volume").then(|| {
+        format!("give the same command with `--in-place {dir}` instead of `--path`, or choose an empty directory with `--path DIR`")
+    })
 }
 
 /// A verb or the name of a site that is another one by a letter or its case.
@@ -466,6 +574,53 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_is_told_of_chmod() {
+        let denied = |mode: &str| error(Code::PermissionDenied, "/data/my run", mode);
+        let closed = denied("al may not write in it: al:staff dr-xr-xr-x; 1 entry in it not copied");
+        let told = reader().remedy(&closed).unwrap();
+        assert_eq!(told, "you own it: at kek you work as al; `renkei chmod u+rwx 'kek:/data/my run'`");
+        let told = administrator().remedy(&closed).unwrap();
+        assert_eq!(told, "al owns it: `chmod u+rwx '/lustre/my data/my run'`");
+        let here = Error {
+            side: "client".into(),
+            subject: "/x".into(),
+            ..denied("al may not read it: al:staff ----r--r--")
+        };
+        assert_eq!(reader().remedy(&here).unwrap(), "al owns it: `chmod u+rX /x`");
+        // Where the mode is not why, another mode does not help.
+        let told = administrator().remedy(&denied("al may not read it: al:staff -rw-------")).unwrap();
+        assert!(told.contains("`lsattr -d '/lustre/my data/my run'`") && !told.contains("chmod"), "{told}");
+        let other = denied("al may not write in it: bo:staff drwx------");
+        assert!(reader().remedy(&other).unwrap().contains("setfacl"));
+    }
+
+    #[test]
+    fn words_of_remedies_are_those_of_the_case_and_others_are_explained() {
+        let told = |reader: &Reader, code, subject: &str| reader.told(&error(code, subject, ""), None);
+        let waits = told(&reader(), Code::ChangesWait, "genome");
+        assert!(waits.contains("`renkei volume unsubscribe genome --abandon`"), "{waits}");
+        let runs = told(&reader(), Code::UnfinishedRuns, "5f3a90c2");
+        assert!(runs.starts_with("`renkei cancel 5f3a90c2`"), "{runs}");
+        let shut = told(&reader(), Code::ShutOut, "bob@osaka");
+        assert!(shut.contains("`renkei map remove bob@osaka`"), "{shut}");
+        let ssh = told(&reader(), Code::SshFailed, "al@pop");
+        assert!(ssh.contains("`ssh al@pop renkei --version`"), "{ssh}");
+        let changed = told(&administrator(), Code::StorageChanged, "/lustre/my data");
+        assert!(changed.contains("`renkei storage accept data`"), "{changed}");
+        let by_ssh = Reader { login: Some("--hours 3 --ssh al@pop".into()), ..reader() };
+        assert!(told(&by_ssh, Code::PopNotRunning, "").contains("status titech"), "its own site is known");
+        let missing = told(&by_ssh, Code::NotLoggedIn, "");
+        assert!(missing.contains("`renkei login --ssh al@pop`") && !missing.contains("HOST"), "{missing}");
+        let unknown = told(&Reader::default(), Code::NotLoggedIn, "");
+        assert!(
+            unknown.ends_with("(USER@HOST is your account and the machine of your site's PoP, as for ssh)"),
+            "{unknown}"
+        );
+        let late = reader().told(&error(Code::DeadlinePassed, "", ""), Some("5f3a90c2"));
+        assert!(late.contains("`renkei why 5f3a90c2`") && late.contains("`renkei retry 5f3a90c2`"), "{late}");
+    }
+
+    #[test]
     fn a_storage_that_is_not_there_is_looked_for_where_it_should_be() {
         let unknown = error(Code::StorageUnknown, "dat", "");
         assert_eq!(reader().remedy(&unknown).unwrap(), "`renkei ls kek:/` lists the storages you may use");
@@ -507,7 +662,7 @@ mod tests {
     fn a_directory_that_shall_become_a_volume_is_not_to_be_removed() {
         let full = |op: &str| Error { op: op.into(), ..error(Code::NotEmpty, "genome", "it is not empty") };
         let told = reader().remedy(&full("create volume")).unwrap();
-        assert!(told.contains("`--in-place DIR`") && !told.contains("rm -r"), "{told}");
+        assert!(told.contains("`--in-place genome`") && !told.contains("rm -r"), "{told}");
         assert_eq!(reader().remedy(&full("rmdir")), None);
     }
 
@@ -534,11 +689,14 @@ mod tests {
             ("kek:data/x", "kek:/data/x"),
             ("kek/data", "kek:/data"),
             ("kek", "kek:/STORAGE/PATH"),
+            ("kek:/Data/X", "kek:/data/X"),
         ] {
             let told = reader().nearly_a_place(&error(Code::UsageInvalid, written, "")).unwrap();
             assert!(told.starts_with(&format!("did you mean {meant}? ")), "{told}");
         }
-        assert_eq!(reader().nearly_a_place(&error(Code::UsageInvalid, "./kek", "")), None);
+        for fine in ["./kek", "kek:/data/x"] {
+            assert_eq!(reader().nearly_a_place(&error(Code::UsageInvalid, fine, "")), None);
+        }
     }
 
     #[test]
@@ -553,14 +711,16 @@ mod tests {
                       --recursive <SOURCE>... <DESTINATION>";
         assert_eq!(told(option), "did you mean --recursive? `renkei help cp` explains the command");
         let down = error(Code::NoRoute, "kek", "");
-        assert!(reader().with_site(Code::NoRoute.row().remedy, &down).contains("`renkei route kek`"));
+        assert!(reader().told(&down, None).contains("`renkei route kek`"));
     }
 
     #[test]
     fn options_of_the_command_are_repeated_in_commands_of_the_same_reader() {
-        let text = "`renkei login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei ls kek:/`";
+        let text = "`renkei login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei ls kek:/`; \
+                    `renkei ls kek:/` lists what is there; `renkei map remove x` there removes it";
         let told = with_option(text, "--dir /d");
-        let expected = "`renkei --dir /d login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei --dir /d ls kek:/`";
+        let expected = "`renkei --dir /d login`, `renkei login --ssh A@B`; ask the administrator of kek for `renkei map add x`; then `renkei --dir /d ls kek:/`; \
+                        `renkei --dir /d ls kek:/` lists what is there; `renkei map remove x` there removes it";
         assert_eq!(told, expected);
     }
 

@@ -5,7 +5,7 @@ use super::asker::Asker;
 use super::output::{Report, wildcard_note};
 use super::quantity::{human, span};
 use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
-use super::remedy::remedy;
+use super::remedy::remedy_of;
 use crate::catalogue::hex_id;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
@@ -134,7 +134,12 @@ impl Told {
         let stands = matches!(self.transfer.state, State::Waiting | State::Failed | State::Partial);
         match self.transfer.reason().filter(|_| stands) {
             Some(error) => {
-                writeln!(out, "  what to do  {}{}", remedy(error), wildcard_note(error))
+                writeln!(
+                    out,
+                    "  what to do  {}{}",
+                    remedy_of(error, Some(&self.transfer.id[..SHORT])),
+                    wildcard_note(error)
+                )
             }
             None => Ok(()),
         }

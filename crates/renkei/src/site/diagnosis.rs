@@ -21,7 +21,8 @@ use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::SiteName;
 use renkei_core::queue::State;
-use renkei_core::units::{human, span};
+use renkei_core::remedy::fill;
+use renkei_core::units::{counted, human, span};
 use renkei_core::wire::message::Space;
 use renkei_core::wire::queue::Listed;
 use std::collections::BTreeMap;
@@ -198,7 +199,8 @@ fn storage(room: &Room) -> Option<Finding> {
     let name = &room.name;
     if room.agent == Some(false) {
         let error = Error::new(Code::AgentAbsent, "look", name, "");
-        return Some(Finding::of("agent", name, Severity::Warning, &error));
+        let remedy = "start `renkei agent` in the network where the storage is";
+        return Some(Finding::of("agent", name, Severity::Warning, &error).mended_by(remedy));
     }
     match &room.space {
         Some(Err(error)) => {
@@ -221,14 +223,14 @@ fn remedy_of_storage(error: &Error, storage: &str) -> String {
         Code::StorageUnknown => {
             format!("`renkei storage add {storage} PATH`, with the directory that it was")
         }
-        code => code.row().remedy.replace("NAME", storage),
+        code => fill(code.row().remedy, &[("STORAGE", storage.into())]),
     }
 }
 
 /// The same for a volume in that storage.
 fn remedy_of_volume(error: &Error, volume: &str, storage: &str) -> String {
     match error.code {
-        Code::VolumeChanged => error.code.row().remedy.replace("NAME", volume),
+        Code::VolumeChanged => fill(error.code.row().remedy, &[("VOLUME", volume.into())]),
         _ => remedy_of_storage(error, storage),
     }
 }

@@ -629,7 +629,7 @@ fn others_are_refused() {
         assert_eq!((status, code(&report)), (5, "RK-AUTH-20"), "{storage}: {report}");
     }
     let remedy = Code::AgentRefused.row().remedy;
-    assert!(remedy.contains("renkei storage add NAME --agent ACCOUNT"));
+    assert!(remedy.contains("renkei storage add STORAGE --agent ACCOUNT"));
 }
 
 /// A process that ends with the test.

@@ -33,7 +33,12 @@ fn a_site_that_is_down_is_told_to_its_administrator_and_to_others() {
     let (_, own) = remedy(kek, &["ls", &kek.root_place()]);
     let serve = format!("start your PoP: `renkei --dir {} serve`", kek.dir().display());
     assert!(own.starts_with(&serve), "{own}");
-    let (_, running) = remedy(kek, &["status"]);
+    let (error, running) = remedy(kek, &["status"]);
+    let own = kek.dir().to_str().unwrap();
+    assert!(
+        error["subject"].as_str().unwrap().starts_with(own),
+        "no other PoP of the machine is asked: {error}"
+    );
     assert_eq!(running, format!("start it: `renkei --dir {} serve`", kek.dir().display()));
 }
 
@@ -49,6 +54,35 @@ fn permission_denied_names_the_account_and_what_to_type() {
     assert!(cause.starts_with("daemon may not write in it: root:root drwxr-xr-x"), "{error}");
     assert!(told.starts_with("at kek you work as daemon: "), "{told}");
     assert!(told.ends_with("`setfacl -m u:daemon:rwx` on that directory"), "{told}");
+}
+
+#[test]
+fn the_owner_of_a_directory_is_told_of_chmod() {
+    let Some(federation) = with_daemon() else { return };
+    let Federation { titech, kek, .. } = &federation;
+    let closed = kek.root().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    let daemon = renkei::identity::account::Account::lookup("daemon").unwrap();
+    std::os::unix::fs::chown(&closed, Some(daemon.uid), Some(0)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let file = federation.scratch().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let copy = ["cp", file.to_str().unwrap(), &kek.place("closed/file")];
+    let (error, told) = remedy(titech, &copy);
+    let told = plain(titech, &told);
+    assert!(told.ends_with("`renkei chmod u+rwx kek:/data/closed`"), "{told}: {error}");
+    titech.ok(&["chmod", "u+rwx", "kek:/data/closed"]);
+    titech.ok(&copy);
+}
+
+#[test]
+fn a_name_that_is_no_text_is_no_hindrance_to_an_error() {
+    use std::os::unix::ffi::OsStrExt;
+    let federation = Federation::two();
+    let odd = std::ffi::OsStr::from_bytes(b"kek:/data/none\xff");
+    let output = federation.titech.command().arg("ls").arg(odd).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && told.contains("what to do"), "{output:?}");
 }
 
 #[test]
@@ -110,7 +144,7 @@ fn each_verb_that_is_refused_names_account_directory_and_mode() {
 fn what_is_to_be_typed_is_whole() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
-    std::fs::create_dir(kek.root().join("my run")).unwrap();
+    std::fs::create_dir_all(kek.root().join("my run/sub")).unwrap();
     for (arguments, meant) in [
         (
             vec!["storage", "lst"],
@@ -130,6 +164,14 @@ fn what_is_to_be_typed_is_whole() {
         ),
         (vec!["cat", "kek:/data/my run"], "name a file: `renkei ls 'kek:/data/my run'` lists those in it"),
         (vec!["ls", "kek:/dat"], "`renkei ls kek:/` lists the storages you may use"),
+        (
+            vec!["rmdir", "kek:/data/my run"],
+            "`renkei rm -r 'kek:/data/my run'` removes it with all that is in it",
+        ),
+        (vec!["mkdir", "kek:/data/a/b/c"], "add -p to make the directories above it, too"),
+        (vec!["ls", "kek:/Data"], "did you mean kek:/data? The names of storages are small letters"),
+        (vec!["chmod", "9", "kek:/data/x"], "see `renkei help chmod`"),
+        (vec!["rule", "remove", "none"], "`renkei rule list` lists the rules"),
     ] {
         let (error, told) = remedy(titech, &arguments);
         assert_eq!(plain(titech, &told), meant, "{arguments:?}: {error}");

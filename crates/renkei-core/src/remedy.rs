@@ -1,0 +1,98 @@
+//! The words in capital letters that stand for a name in the commands of remedies: filled in where the name is known, and
+//! explained where it is not.
+//!
+//! Only what is between backquotes is a command. Non-goal: which names are known; that is the reader's side to tell.
+
+/// The words, and what each stands for.
+pub const WORDS: &[(&str, &str)] = &[
+    ("SITE", "the name of the site"),
+    ("STORAGE", "the name of the storage"),
+    ("VOLUME", "the name of the volume"),
+    ("MOUNT", "the name of the mount's credential"),
+    ("ID", "the first digits of the id, which `renkei transfers --ended` lists"),
+    ("USER@HOST", "your account and the machine of your site's PoP, as for ssh"),
+    ("ADMINISTRATOR@HOST", "the account of who runs the PoP and its machine, as for ssh"),
+    ("USER", "the user's account"),
+    ("PRINCIPAL", "the user, as alice@titech"),
+    ("ACCOUNT", "an account of that machine"),
+    ("NAME", "a name of your choice"),
+    ("CARD", "the file with the site's card"),
+    ("DIR", "a directory"),
+    ("FOLDER", "the folder of the backup"),
+    ("MOUNTPOINT", "the directory of the mount"),
+    ("FILE", "the file, as /genome/a.dat"),
+    ("PLACE", "the file or directory, as /genome/a.dat"),
+    ("TOPOLOGY", "a file as docs/lab.md describes it"),
+    ("COMMAND", "the command that was typed"),
+];
+
+/// A remedy with the words that are known.
+pub fn fill(remedy: &str, known: &[(&str, String)]) -> String {
+    let mut spans: Vec<String> = Vec::new();
+    for (number, span) in remedy.split('`').enumerate() {
+        spans.push(if number % 2 == 1 { fill_command(span, known) } else { span.into() });
+    }
+    spans.join("`")
+}
+
+fn fill_command(command: &str, known: &[(&str, String)]) -> String {
+    let (mut out, mut at) = (String::new(), 0);
+    for (start, word) in words(command) {
+        let name = known.iter().find(|(known, _)| *known == word).map_or(word, |(_, name)| name);
+        out.push_str(&command[at..start]);
+        out.push_str(name);
+        at = start + word.len();
+    }
+    out + &command[at..]
+}
+
+/// A remedy with what the words in it stand for.
+pub fn explained(remedy: &str) -> String {
+    let commands = || remedy.split('`').skip(1).step_by(2);
+    let stands = |word: &str| commands().any(|command| words(command).any(|(_, found)| found == word));
+    let mut told =
+        WORDS.iter().filter(|(word, _)| stands(word)).map(|(word, what)| format!("{word} is {what}"));
+    match told.next() {
+        None => remedy.into(),
+        Some(first) => format!("{remedy} ({})", told.fold(first, |all, one| all + "; " + &one)),
+    }
+}
+
+/// The words in capital letters of a command, and where each begins.
+fn words(command: &str) -> impl Iterator<Item = (usize, &str)> {
+    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
+    let all = command.split(move |c| !is_of_word(c)).map(move |word| (offset(command, word), word));
+    all.filter(|(_, word)| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '@'))
+}
+
+/// Where a part of a text begins in it.
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn words_that_are_known_are_filled_in_and_others_explained() {
+        let remedy = "`renkei map add PRINCIPAL ACCOUNT` at SITE; `x RENKEI_SITE LimitSITE SITE:/d`";
+        let known = [("PRINCIPAL", "alice@kek".to_owned()), ("SITE", "kek".to_owned())];
+        let filled = fill(remedy, &known);
+        assert_eq!(filled, "`renkei map add alice@kek ACCOUNT` at SITE; `x RENKEI_SITE LimitSITE kek:/d`");
+        assert_eq!(explained(&filled), format!("{filled} (ACCOUNT is an account of that machine)"));
+        assert_eq!(explained("`renkei doctor kek`"), "`renkei doctor kek`");
+    }
+
+    #[test]
+    fn no_remedy_has_a_word_that_nobody_explains() {
+        for code in Code::ALL {
+            for command in code.row().remedy.split('`').skip(1).step_by(2) {
+                for (_, word) in words(command) {
+                    assert!(WORDS.iter().any(|(known, _)| *known == word), "{code}: `{command}`: {word}");
+                }
+            }
+        }
+    }
+}
