@@ -589,6 +589,49 @@ fn a_lab_in_the_foreground_ends_with_its_command() {
     assert_eq!(labs.code(&["down", "--lab", &name]), "RK-LAB-4");
 }
 
+/// The commands of docs/lab.md, typed in a shell; the one that runs until it is stopped is stopped.
+#[test]
+fn the_commands_of_the_page_do_what_it_says() {
+    if !can_run() {
+        return;
+    }
+    let mut labs = Labs::new();
+    let name = labs.name("");
+    let dir = labs.dir.path().to_owned();
+    let shipped = std::fs::read_to_string(repository("lab/seven-sites.toml")).unwrap();
+    let own = shipped.replace("name = \"seven-sites\"", &format!("name = \"{name}\""));
+    assert_ne!(own, shipped);
+    std::fs::create_dir_all(dir.join("lab")).unwrap();
+    std::fs::write(dir.join("lab/seven-sites.toml"), own).unwrap();
+    std::fs::create_dir(dir.join("run7")).unwrap();
+    std::fs::write(dir.join("run7/a"), "a").unwrap();
+    let has_iperf = Command::new("iperf3").arg("-v").output().is_ok();
+    let page = std::fs::read_to_string(repository("docs/lab.md")).unwrap();
+    let block = page.split("```\n").nth(1).unwrap();
+    for line in block.lines().filter(|line| has_iperf || !line.contains("iperf3")) {
+        let typed = line
+            .replace("iperf3 -c kek", "iperf3 -t 1 -c kek")
+            .replace("renkei lab show --watch", "timeout 2 renkei lab show --watch || test $? = 124");
+        let output = in_shell(&labs, &name, &typed);
+        assert!(output.status.success(), "{typed}: {output:?}");
+        if typed.contains("renkei cp") {
+            let arrived = labs.base().join(&name).join("sites/titech/data/run7/a");
+            assert_eq!(std::fs::read_to_string(arrived).unwrap(), "a");
+        }
+    }
+    assert_eq!(labs.code(&["down", "--lab", &name]), "RK-LAB-4");
+}
+
+/// Types a line in the folder of the labs, with this build of renkei; other tests have labs, too.
+fn in_shell(labs: &Labs, name: &str, line: &str) -> Output {
+    let programs = std::env::var("PATH").unwrap_or_default();
+    let own = binary();
+    let own = own.parent().unwrap().display();
+    let mut shell = Command::new("bash");
+    shell.args(["-c", line]).current_dir(labs.dir.path()).env("PATH", format!("{own}:{programs}"));
+    shell.env("RENKEI_LAB_DIR", labs.base()).env("RENKEI_LAB", name).stdin(Stdio::null()).output().unwrap()
+}
+
 // ---- PoPs ------------------------------------------------------------------------------------------------------------
 
 #[test]

@@ -71,7 +71,7 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
     ("docs/operations.md", "net.core", "settings of the whole machine's kernel"),
     ("docs/mount.md", "kek:/data  /mnt/kek", "a line of fstab; mount_user.rs mounts by it"),
     ("docs/mount.md", "[Unit]", "a unit of systemd, not a command"),
-    ("docs/lab.md", "renkei lab up", "makes namespaces of its own; lab.rs runs these commands"),
+    ("docs/lab.md", "renkei lab up", "makes namespaces of its own; lab.rs types it"),
     ("docs/lab.md", "name =", "a lab's file; lab.rs reads it"),
     ("docs/architecture.md", "researcher ", "a drawing"),
     ("docs/architecture.md", "cli, daemon", "a drawing"),
