@@ -10,6 +10,7 @@ use crate::volume::only_here::OnlyHere;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::NodeId;
 use renkei_core::path::{RelPath, SiteName};
+use renkei_core::units::counted;
 
 /// Files that were written here, of which the home has the name and is not known to have the content.
 #[derive(Default)]
@@ -94,7 +95,7 @@ impl Site {
 
 /// Whether the home has what was written here is known only when it answers.
 fn not_reached(name: &str, home: &SiteName, files: u64, away: Error) -> Error {
-    let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    let files = counted(files, "file", "files");
     let cause = format!(
         "{}; the home must say that it has the content of {files} written here: unsubscribe again when it is reached, or \
          `renkei volume unsubscribe {name} --abandon`, which lists them and leaves their contents as plain files",

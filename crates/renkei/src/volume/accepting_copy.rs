@@ -18,6 +18,7 @@ use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, Kind, NodeId, ROOT};
 use renkei_core::path::RelPath;
+use renkei_core::units::counted;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -46,12 +47,18 @@ impl From<CopyTaken> for Scanned {
         let mut examples = Vec::new();
         if missing + other > 0 {
             examples.push(format!(
-                "{missing} replicas are missing, {other} are other files: they are not held any more"
+                "{}, {other} are other files: they are not held any more",
+                counted(missing, "replica is missing", "replicas are missing")
             ));
         }
         if count > 0 {
             examples.push(format!(
-                "{count} files that the catalogue does not know are kept in the folder {folder}"
+                "{} in the folder {folder}",
+                counted(
+                    count,
+                    "file that the catalogue does not know is kept",
+                    "files that the catalogue does not know are kept"
+                )
             ));
         }
         Scanned { new: count, gone: missing, changed: other, failed, examples, ..Scanned::default() }
@@ -100,9 +107,16 @@ impl Volumes {
 fn refuse_incomplete(name: &str, waiting: u64, own: u64) -> Result<(), Error> {
     let what = match (waiting, own) {
         (0, 0) => return Ok(()),
-        (0, 1) => "1 file that was written here is missing in it or another one".into(),
-        (0, own) => format!("{own} files that were written here are missing in it or others"),
-        (waiting, _) => format!("{waiting} changes of this site wait for the home"),
+        (0, own) => counted(
+            own,
+            "file that was written here is missing in it or another one",
+            "files that were written here are missing in it or others",
+        ),
+        (waiting, _) => counted(
+            waiting,
+            "change of this site waits for the home",
+            "changes of this site wait for the home",
+        ),
     };
     let cause = format!(
         "{what}, and their content may be in the directory that was here before; move that one back, or give it up with --accept --yes"

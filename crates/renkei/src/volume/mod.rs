@@ -86,7 +86,6 @@ use renkei_core::namespace::Origin;
 use renkei_core::namespace::allowance::{Allowance, Claim};
 use renkei_core::namespace::quota::Use;
 use renkei_core::path::RelPath;
-use renkei_core::units::counted;
 use renkei_core::wire::volume::Kept;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
