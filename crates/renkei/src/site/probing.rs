@@ -1,7 +1,7 @@
 //! Partners are tried now and again, so that what is told of them is true: nobody else might ask for a long time.
 //!
-//! A partner that was not reached, or whose clock differs, is tried every [`AGAIN_AFTER`]; one that nobody reached lately every
-//! [`IDLE_AFTER`] and a bit, so that a host that died while nothing went there is told within two minutes. Each try is one
+//! A partner that was not reached, or whose clock differs, is tried every `AGAIN_AFTER`; one that nobody reached lately every
+//! `IDLE_AFTER` and a bit, so that a host that died while nothing went there is told within two minutes. Each try is one
 //! connection, which is closed at once. Partners with a line to or from this PoP are not tried: a line tells by itself.
 
 use super::Site;
