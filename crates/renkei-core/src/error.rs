@@ -287,7 +287,7 @@ codes! {
          config.toml instead of adding it again";
     BufferExposed = "RK-STORE-31", Unavailable, Later, "another account could exchange the buffer's directory",
         "the administrator should set `buffer.path` to a place below directories of root or the PoP's account, or give them the one in the \
-         cause: `chown root DIRECTORY`, `chmod go-w DIRECTORY`; the PoP then uses it automatically";
+         cause: `chown root DIR`, `chmod go-w DIR`; the PoP then uses it automatically";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",
