@@ -191,26 +191,29 @@ mod tests {
 
     #[test]
     fn the_first_one_has_a_directory_until_it_lets_go() {
-        let dir = tempfile::tempdir().unwrap();
-        let (plain, own) = (open(dir.path()), claim(1, "kek"));
+        // Nobody else mounts anything below the directory above it.
+        let above = tempfile::tempdir().unwrap();
+        let dir = above.path().join("volume");
+        std::fs::create_dir(&dir).unwrap();
+        let (plain, own) = (open(&dir), claim(1, "kek"));
         let take = |claim: &DirectoryClaim| {
             take(&plain, claim, Access::ReadWrite, &Here).map_err(|error| error.code)
         };
         assert_eq!((take(&own), take(&own)), (Ok(()), Ok(())));
         for other in [claim(2, "kek"), claim(1, "titech")] {
             assert_eq!(take(&other), Err(Code::DirectoryTaken));
-            release(dir.path(), &other);
+            release(&dir, &other);
         }
         let free = |at: &Path, site: &str, is_kept: bool| refuse_taken(at, &name(site), |_| is_kept).is_ok();
-        let inside = dir.path().join("a/b");
-        assert!(!free(dir.path(), "titech", false) && !free(&inside, "titech", false));
-        assert!(free(dir.path(), "kek", false) && !free(&inside, "kek", true));
-        assert!(free(dir.path().parent().unwrap(), "titech", true));
-        release(dir.path(), &own);
+        let inside = dir.join("a/b");
+        assert!(!free(&dir, "titech", false) && !free(&inside, "titech", false));
+        assert!(free(&dir, "kek", false) && !free(&inside, "kek", true));
+        assert!(free(above.path(), "titech", true));
+        release(&dir, &own);
         assert!(free(&inside, "titech", true));
-        mark(dir.path(), &RelPath::root(), &claim(1, "titech"));
+        mark(&dir, &RelPath::root(), &claim(1, "titech"));
         assert_eq!(take(&own), Err(Code::DirectoryTaken));
-        std::fs::write(dir.path().join(VOLUME), "nonsense").unwrap();
+        std::fs::write(dir.join(VOLUME), "nonsense").unwrap();
         assert_eq!(take(&claim(1, "titech")), Err(Code::DirectoryTaken));
     }
 
