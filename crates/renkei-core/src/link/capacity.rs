@@ -129,6 +129,8 @@ pub struct Capacity {
     best: f64,
     /// Whether the path was taken for full before.
     opens_again: bool,
+    /// How often it was taken for full and was not.
+    mistakes: u32,
     full: Option<Full>,
     /// Only where the streams' own control bears loss: else to end the pace is to overflow.
     worth: Option<Worth>,
@@ -291,6 +293,12 @@ impl Capacity {
         self.full.is_some()
     }
 
+    /// How often the path was taken for full and was not. The pace of such a mistake ended the start of streams that are
+    /// BBR, which gain a quarter in eight round trips from then on: they have to be started anew.
+    pub fn mistakes(&self) -> u32 {
+        self.mistakes
+    }
+
     /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
@@ -322,6 +330,7 @@ impl Capacity {
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
                 if total.is_none() {
+                    self.mistakes += 1;
                     self.free_again();
                 }
                 total

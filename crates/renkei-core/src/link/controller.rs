@@ -125,6 +125,11 @@ impl Controller {
         self.capacity.is_full()
     }
 
+    /// How often the path was taken for full and was not; see [`Capacity::mistakes`].
+    pub fn mistakes(&self) -> u32 {
+        self.capacity.mistakes()
+    }
+
     /// Whether BBR, if the streams have it, keeps them from filling the path, for its round trips vary too much.
     pub fn is_starved(&self) -> bool {
         self.starved.is_starved()

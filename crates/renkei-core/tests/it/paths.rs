@@ -63,6 +63,13 @@ impl Bbr {
         }
     }
 
+    /// A fresh state, which begins with what the window gives in a round trip.
+    fn restart(&mut self) {
+        let most = self.most(0.0);
+        (self.phase, self.best, self.still) = (Phase::Startup, 0.0, 0);
+        self.rates = VecDeque::from([most]);
+    }
+
     fn most(&self, initial: f64) -> f64 {
         self.rates.iter().copied().fold(initial, f64::max)
     }
@@ -296,7 +303,12 @@ impl Flow {
         self.sum.resent_bytes = self.lost as u64;
         if now >= self.next_tick && now >= self.begins {
             self.next_tick = now + interval(min_rtt);
+            let mistakes = self.capacity.mistakes();
             self.allowed = self.capacity.on_sum(now, &self.sum);
+            let is_mistaken = !self.is_free && self.capacity.mistakes() > mistakes;
+            if let Some(bbr) = self.bbr.as_mut().filter(|_| is_mistaken) {
+                bbr.restart();
+            }
         }
     }
 }
@@ -530,8 +542,8 @@ fn pacing_costs_little_beside_no_pacing_and_loses_less() {
     let [few, many] =
         [worse(&all, &[0, 2, 10].map(|ms| ms * MS), 0.9, 0.1), worse(&all, &[50 * MS], 0.4, 0.15)];
     println!("{few:.3} and {many:.3} badly");
-    assert!(mean > 0.96 && lost < lost_free / 3.0, "{mean:.3}, lost {lost:.4} and {lost_free:.4}");
-    assert!(few <= 0.06 && many <= 0.06, "{few:.3} and {many:.3} of the paths are used badly");
+    assert!(mean > 1.0 && lost < lost_free / 4.0, "{mean:.3}, lost {lost:.4} and {lost_free:.4}");
+    assert!(few <= 0.04 && many <= 0.04, "{few:.3} and {many:.3} of the paths are used badly");
 }
 
 fn disturbed(seed: u64) -> Disturbed {

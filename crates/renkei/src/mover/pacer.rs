@@ -1,6 +1,6 @@
 //! The pace of connections that share one path: what [`Controller`] decides from the kernel's counters.
 
-use crate::net::socket::{has_bbr, leave_bbr, pace, rtt, sample, spare_rest};
+use crate::net::socket::{has_bbr, leave_bbr, pace, restart_bbr, rtt, sample};
 use renkei_core::link::busy::Busy;
 use renkei_core::link::controller::{Controller, is_long};
 use std::net::TcpStream;
@@ -64,8 +64,12 @@ impl Pacer {
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
         let share_limit = |(_, busy): &mut (u64, Busy)| busy.on_samples(now, SHARE_EVERY, &samples);
         let shared = self.limit.as_mut().is_some_and(share_limit);
+        let mistakes = self.controller.mistakes();
         if self.controller.on_samples(now, &samples) || shared {
             self.apply();
+        }
+        if self.controller.mistakes() > mistakes {
+            self.sockets.iter().for_each(|socket| restart_bbr(socket));
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
         if self.controller.is_starved() {
@@ -88,7 +92,7 @@ impl Pacer {
                     sockets
                         .iter()
                         .filter(|socket| is_long(rtt(socket)))
-                        .for_each(|socket| spare_rest(socket));
+                        .for_each(|socket| restart_bbr(socket));
                 }
                 Pacer::new(sockets, None, Some(controller))
             }
@@ -109,7 +113,7 @@ impl Pacer {
                 *due += SPARE_REST_EVERY;
             }
             if is_due {
-                spare_rest(socket);
+                restart_bbr(socket);
             }
         }
     }

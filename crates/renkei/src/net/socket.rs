@@ -108,10 +108,11 @@ pub fn prepare_sending(sock: &TcpStream, far: bool) {
     }
 }
 
-/// Spares a connection the rest that BBR takes every 10 s to look for a shorter round trip: on a long path that is
-/// half a second of nothing, and of all streams at once, for they began together. BBR that is set anew begins with the
-/// shortest round trip the kernel knows. For streams that are paced, which cannot overshoot with it.
-pub fn spare_rest(sock: &TcpStream) {
+/// Gives a connection whose control is BBR a fresh state of it: it starts up again, with its window and the shortest round trip that
+/// the kernel knows. That spares it the rest that BBR takes every 10 s to look for a shorter round trip (half a second of
+/// nothing on a long path, and of all streams at once, for they began together), and lets it double its rate again where a
+/// pace that was too low ended its start. For streams that are paced, or were until now.
+pub fn restart_bbr(sock: &TcpStream) {
     if has_bbr(sock) {
         set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
         set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"bbr");
