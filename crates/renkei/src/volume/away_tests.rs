@@ -9,10 +9,11 @@ use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
     Attributes, Base, Beside, Change, Kind, NewKind, Node, NodeId, Numbered, Origin, ROOT, Spot,
 };
+use rustix::fs::IFlags;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 const TITECH: Origin = Origin(1);
@@ -344,6 +345,70 @@ fn names_that_others_change_are_followed_in_the_plain_tree() {
     assert_eq!((kept.mode() & 0o777, kept.mtime()), (0o600, 4_000));
     assert!(place.at("new/sub/last").is_file());
     assert_quiet(&place);
+    place.assert_same();
+    assert_log(&place.volume);
+}
+
+/// A directory in which no names can be changed, not by root either, until this is dropped.
+struct Frozen(std::path::PathBuf);
+
+impl Frozen {
+    /// None where that cannot be had.
+    fn new(dir: std::path::PathBuf) -> Option<Frozen> {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o500)).unwrap();
+        let frozen = Frozen(dir);
+        let is_root = rustix::process::geteuid().is_root();
+        (!is_root || frozen.set_flags(IFlags::IMMUTABLE).is_ok()).then_some(frozen)
+    }
+
+    fn set_flags(&self, flags: IFlags) -> rustix::io::Result<()> {
+        rustix::fs::ioctl_setflags(fs::File::open(&self.0).unwrap(), flags)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = self.set_flags(IFlags::empty());
+        let _ = fs::set_permissions(&self.0, fs::Permissions::from_mode(0o755));
+    }
+}
+
+#[test]
+fn what_others_change_and_cannot_be_done_here_is_undone_and_what_follows_stays_where_it_was() {
+    let (place, mut writer) = (Place::new(), Writer::new());
+    for dir in ["mine", "locked"] {
+        place.root().mkdir(dir.as_bytes(), 0o755).unwrap();
+    }
+    place.root().child(b"locked").unwrap().mkdir(b"sec", 0o700).unwrap();
+    place.put("locked/sec/old", b"old");
+    place.put("locked/gone", b"gone");
+    place.root().sync().unwrap();
+    let Some(frozen) = Frozen::new(place.at("locked")) else {
+        return eprintln!("skipped: no directory can be frozen here");
+    };
+    place.check();
+    let [mine, locked] = ["mine", "locked"].map(|name| node(&place, &spot(ROOT, name)).unwrap().0);
+    let sec = node(&place, &spot(locked, "sec")).unwrap().0;
+    let old = node(&place, &spot(sec, "old")).unwrap().0;
+    let time = FileTime { secs: 3_000, nanos: 1 };
+    let (from, to) = (spot(locked, "sec"), spot(mine, "sec"));
+    let mut changes = vec![
+        Change::Rename { from, to, replace: false, seen: None, time },
+        Change::Remove { at: spot(locked, "gone"), seen: None, time },
+    ];
+    writer.number += 2;
+    changes.extend(writer.file(1, spot(sec, "later"), "locked/sec/later", b"later"));
+    writer.number -= 2;
+    writer.submit(&place, changes);
+    bring(&place, &writer);
+    // The directory and its file are what they were, so whoever holds them keeps them.
+    assert_eq!(node(&place, &spot(locked, "sec")).unwrap().0, sec);
+    assert_eq!(node(&place, &spot(sec, "old")).unwrap().0, old);
+    assert!(node(&place, &spot(mine, "sec")).is_none() && node(&place, &spot(locked, "gone")).is_some());
+    assert_eq!(fs::read(place.at("locked/sec/later")).unwrap(), b"later");
+    assert_eq!(listed(&*place.root()), ["locked", "mine"]);
+    drop(frozen);
+    place.check();
     place.assert_same();
     assert_log(&place.volume);
 }

@@ -3,7 +3,8 @@
 //! A plan is made of the records of one run, in which no directory is renamed beside anything else, so that the paths of its
 //! directories are the same before and after it. It is carried out as the volume's account. Nothing is touched that is not as
 //! the volume knew it, so a plan may be carried out again after a kill, and what somebody changed a moment ago stays.
-//! What could not be done is found by the next comparison, which trusts the plain tree.
+//! What could not be done is told: a rename is undone in the catalogue, other names are compared at once, and the comparison trusts
+//! the plain tree.
 
 use super::away::Arrived;
 use super::names::Names;
@@ -14,7 +15,7 @@ use crate::store::temp::temp_name;
 use crate::store::{Detail, Dir};
 use renkei_core::entry::{EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Attributes, Content, Effects, Kind, Node, NodeId, ROOT, Record, Spot};
+use renkei_core::namespace::{Attributes, Change, Content, Effects, Kind, Node, NodeId, ROOT, Record, Spot};
 use renkei_core::path::RelPath;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ enum Step {
     /// What had the name goes.
     Remove { path: RelPath, id: NodeId },
     /// It gets another name, in place of `replaced`.
-    Rename { id: NodeId, from: RelPath, to: RelPath, replaced: Option<NodeId> },
+    Rename { id: NodeId, from: RelPath, to: RelPath, replaced: Option<NodeId>, back: Change },
     /// A directory is made.
     Dir { id: NodeId, path: RelPath },
     /// A symbolic link is made.
@@ -68,7 +69,18 @@ pub(super) struct Done {
     /// Directories that have another path, and all below them.
     pub(super) moved: Vec<(RelPath, RelPath)>,
     /// What could not be done.
-    pub(super) failed: Vec<(RelPath, Error)>,
+    pub(super) failed: Vec<Failed>,
+}
+
+/// A step that could not be done.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// The name that it is about.
+    pub(super) path: RelPath,
+    /// Why.
+    pub(super) error: Error,
+    /// The change that has the catalogue say again what the plain tree has, where comparing that name alone does not.
+    pub(super) back: Option<Change>,
 }
 
 /// Names of nodes that went, by the records that say so.
@@ -186,14 +198,18 @@ impl Plan {
         paths: &mut Paths<'_>,
         effects: &Effects,
         id: NodeId,
-        from: &Spot,
-        to: &Spot,
+        from_spot: &Spot,
+        to_spot: &Spot,
     ) -> Result<(), Error> {
+        let time = effects.nodes.iter().find_map(|(_, node)| Some(node.as_ref()?.attributes.mtime));
+        let time = time.unwrap_or_default();
         let is_other = |node: &Option<Node>| node.as_ref().is_none_or(|node| !node.is_dir());
         let replaced = effects.nodes.iter().find(|(other, node)| *other != id && is_other(node));
         let replaced = replaced.map(|(id, _)| *id);
-        if let (Some(from), Some(to)) = (paths.of(from)?, paths.of(to)?) {
-            self.steps.push(Step::Rename { id, from, to, replaced });
+        if let (Some(from), Some(to)) = (paths.of(from_spot)?, paths.of(to_spot)?) {
+            let (from_spot, to_spot) = (to_spot.clone(), from_spot.clone());
+            let back = Change::Rename { from: from_spot, to: to_spot, replace: false, seen: None, time };
+            self.steps.push(Step::Rename { id, from, to, replaced, back });
         }
         Ok(())
     }
@@ -292,7 +308,7 @@ impl Plan {
         let mut hand = Hand { top, incoming, names, held: self.held, done, touched };
         for step in &self.steps {
             if let Err(error) = hand.take(step) {
-                hand.done.failed.push((step.path().clone(), error));
+                hand.done.failed.push(Failed { path: step.path().clone(), error, back: step.back() });
             }
         }
         for (std::cmp::Reverse(path), attributes) in &self.dirs {
@@ -315,6 +331,16 @@ impl Step {
             Step::Attributes { path, .. } => path,
             Step::Rename { to, .. } | Step::Link { to, .. } => to,
             Step::Empty { names, .. } | Step::Place { names, .. } => names.first().unwrap_or(&EMPTY),
+        }
+    }
+}
+
+impl Step {
+    /// See [`Failed::back`].
+    fn back(&self) -> Option<Change> {
+        match self {
+            Step::Rename { back, .. } => Some(back.clone()),
+            _ => None,
         }
     }
 }
@@ -342,7 +368,7 @@ impl Hand {
     fn take(&mut self, step: &Step) -> Result<(), Error> {
         match step {
             Step::Remove { path, id } => self.remove(path, *id),
-            Step::Rename { id, from, to, replaced } => self.rename(*id, from, to, *replaced),
+            Step::Rename { id, from, to, replaced, .. } => self.rename(*id, from, to, *replaced),
             Step::Dir { id, path } => {
                 let at = self.open(path)?;
                 made(at.dir.mkdir(at.name, OPEN_MODE), || at.dir.child(at.name).map(drop))?;
@@ -604,7 +630,7 @@ impl Hand {
             Err(_) => Ok(()),
         });
         if let Err(error) = synced {
-            self.done.failed.push((RelPath::root(), error));
+            self.done.failed.push(Failed { path: RelPath::root(), error, back: None });
             self.done.here.clear();
         }
     }

@@ -5,7 +5,7 @@
 //! before anything is compared. Guarantee: a comparison never sees a change that is decided and not done.
 
 use super::away::{Arrived, Ask, INCOMING};
-use super::effects::{Done, Plan};
+use super::effects::{Done, Failed, Plan};
 use super::keeper::{Keeper, PAUSE};
 use super::notes::Asked;
 use super::paths::Paths;
@@ -69,7 +69,7 @@ impl Keeper {
         }
         self.compare.replacing.recall(&self.tree)?;
         if let Some(after) = self.begun()? {
-            let mut after = after;
+            let (mut after, mut failed) = (after, Vec::new());
             loop {
                 let records = match self.tree.log(after, PAGE) {
                     // So long ago that comparing the trees is all that can be done.
@@ -79,9 +79,10 @@ impl Keeper {
                 let Some(last) = records.last() else { break };
                 after = last.seq;
                 for run in records.chunk_by(|a, b| !moves_dir(a) && !moves_dir(b)) {
-                    self.carry_out(run)?;
+                    failed.extend(self.carry_out(run)?);
                 }
             }
+            self.undo(failed)?;
             self.end()?;
         }
         let mut after = 0;
@@ -143,9 +144,22 @@ impl Keeper {
         self.begin()?;
         for run in self.runs(changes)? {
             let records = self.shared.quotas.decide(&self.tree, run)?;
-            self.carry_out(&records)?;
+            let failed = self.carry_out(&records)?;
+            // Before the next run: what it does in a directory is meant where the directory is.
+            self.undo(failed)?;
         }
         self.end()
+    }
+
+    /// Has the catalogue say again what the plain tree has, where a change could not be done there: followers hear of it, and
+    /// keep what they hold.
+    fn undo(&mut self, failed: Vec<Failed>) -> Result<(), Error> {
+        for back in failed.iter().filter_map(|failed| failed.back.clone()) {
+            self.compare.decide_one(back)?;
+            self.compare.forget_dirs();
+        }
+        let names: Vec<RelPath> = failed.into_iter().map(|failed| failed.path).collect();
+        self.bring(&names)
     }
 
     fn change_away(&mut self, change: Change) -> Result<(), Error> {
@@ -153,7 +167,8 @@ impl Keeper {
         self.begin()?;
         let record = self.compare.decide_one(change)?;
         if let Some(record) = &record {
-            self.carry_out(std::slice::from_ref(record))?;
+            let failed = self.carry_out(std::slice::from_ref(record))?;
+            self.undo(failed)?;
         }
         self.end()?;
         record.map_or(Ok(()), |record| record.outcome.map(drop))
@@ -241,8 +256,8 @@ impl Keeper {
         Ok(changes.chunk_by(|a, b| !alone(a) && !alone(b)).collect())
     }
 
-    /// Does in the plain tree what a run of records tells.
-    fn carry_out(&mut self, records: &[Record]) -> Result<(), Error> {
+    /// Does in the plain tree what a run of records tells; gives what could not be done.
+    fn carry_out(&mut self, records: &[Record]) -> Result<Vec<Failed>, Error> {
         let plan = Plan::of(&self.tree, records)?;
         let (mut made, mut gone) = (Vec::new(), Vec::new());
         for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
@@ -267,15 +282,16 @@ impl Keeper {
         });
         let not_files = nodes.filter(|(_, node)| node.as_ref().is_some_and(|node| !is_file(&node.kind)));
         self.compare.unplaced.extend(not_files.map(|(id, _)| *id));
-        self.do_it(plan, None)?;
+        let failed = self.do_it(plan, None)?;
         self.compare.unplaced.retain(|id| !gone.contains(id));
-        self.tree.set_held(&gone.into_iter().map(|id| (id, None)).collect::<Vec<_>>())
+        self.tree.set_held(&gone.into_iter().map(|id| (id, None)).collect::<Vec<_>>())?;
+        Ok(failed)
     }
 
-    /// Carries a plan out as the volume's account, and notes what the plain tree has now.
-    fn do_it(&mut self, plan: Plan, incoming: Option<Arc<dyn Dir>>) -> Result<(), Error> {
+    /// Carries a plan out as the volume's account, and notes what the plain tree has now; gives what could not be done.
+    fn do_it(&mut self, plan: Plan, incoming: Option<Arc<dyn Dir>>) -> Result<Vec<Failed>, Error> {
         if plan.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let (top, result) = (self.top.clone(), Arc::new(Mutex::new(Done::default())));
         let (told, names) = (result.clone(), self.shared.names.clone());
@@ -287,8 +303,8 @@ impl Keeper {
             tracing::warn!(volume = self.shared.name, %error, "changes of other sites cannot be done in the plain files");
         }
         let done = std::mem::take(&mut *result.lock().expect("no thread panics while it holds the lock"));
-        for (path, error) in done.failed.iter().take(PAGE) {
-            tracing::warn!(volume = self.shared.name, %path, %error, "a change of another site is not in the plain files");
+        for Failed { path, error, .. } in done.failed.iter().take(PAGE) {
+            tracing::warn!(volume = self.shared.name, %path, %error, "a change of another site cannot be done in the plain files");
         }
         if let Some(watch) = &self.shared.watch {
             done.moved.iter().for_each(|(from, to)| watch.follow_move(from, to));
@@ -298,7 +314,10 @@ impl Keeper {
             self.compare.unplaced.remove(id);
         }
         self.tree.set_held(&done.held)?;
-        if done.here.is_empty() { Ok(()) } else { self.tree.set_here(&done.here) }
+        if !done.here.is_empty() {
+            self.tree.set_here(&done.here)?;
+        }
+        Ok(done.failed)
     }
 
     // ---- what comes later --------------------------------------------------------------------------------------------
