@@ -98,7 +98,8 @@ fn remove(home: &Home, kind: &str, name: &str, unknown: Error) -> Result<(), Err
 fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
     let text = place.to_string();
     // What is not UTF-8 is shown with marks that would not be read back.
-    if EndpointPath::parse(text.as_bytes()).ok().flatten().as_ref() == Some(place) {
+    let read_back = EndpointPath::parse(text.as_bytes()).ok().flatten();
+    if read_back.is_some_and(|read| (read.site, read.place) == (place.site.clone(), place.place.clone())) {
         return Ok(text);
     }
     Err(Error::new(Code::UsageInvalid, op, text, "config.toml can only hold a path in UTF-8"))
@@ -237,6 +238,16 @@ mod tests {
         assert_eq!(Config::load(&home).unwrap().storage["scratch"], of_agent);
         remove_storage(&home, "scratch").unwrap();
         assert_eq!(std::fs::read_to_string(home.config_file()).unwrap(), text);
+    }
+
+    #[test]
+    fn a_slash_at_the_end_of_a_place_is_as_good_as_none() {
+        for place in ["kek:/data/drop", "kek:/data/drop/"] {
+            let place = EndpointPath::parse(place.as_bytes()).unwrap().unwrap();
+            assert_eq!(in_utf8("add rule", &place).unwrap().trim_end_matches('/'), "kek:/data/drop");
+        }
+        let place = EndpointPath::parse(b"kek:/data/\xff").unwrap().unwrap();
+        assert_eq!(in_utf8("add rule", &place).unwrap_err().code, Code::UsageInvalid);
     }
 
     #[test]

@@ -250,6 +250,11 @@ impl Conditions {
         (counting.map(|noted| noted.condition.clone()).collect(), state.looked)
     }
 
+    /// A thing was seen to be well: if it fails now, that is new.
+    pub(super) fn forget_before(&self, what: &str, name: &str) {
+        self.lock().before.retain(|one| one.what != what || one.name != name);
+    }
+
     /// The names of things of a kind that held before the restart and were not found again yet.
     pub(super) fn remembered(&self, what: &str) -> Vec<String> {
         let state = self.lock();
@@ -372,6 +377,25 @@ mod tests {
         conditions.take(Vec::new(), 120, false);
         conditions.take(vec![finding("hub", Code::PeerDown, 0)], 130, false);
         assert_eq!(shown(&conditions), [("hub".into(), Code::PeerDown, 130)]);
+    }
+
+    #[test]
+    fn what_was_well_since_the_restart_begins_anew() {
+        let conditions = Conditions::default();
+        let before = |name: &str| Since {
+            what: "line".into(),
+            name: name.into(),
+            code: Code::PeerDown,
+            since_unix: 50,
+        };
+        conditions.remember(vec![before("hub"), before("other")]);
+        conditions.take(Vec::new(), 100, true);
+        conditions.forget_before("line", "hub");
+        conditions.take(["hub", "other"].map(|name| finding(name, Code::PeerDown, 0)).into(), 110, true);
+        assert_eq!(
+            shown(&conditions),
+            [("hub".into(), Code::PeerDown, 110), ("other".into(), Code::PeerDown, 50)]
+        );
     }
 
     #[test]

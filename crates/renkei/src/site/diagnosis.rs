@@ -287,6 +287,7 @@ fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Lines that this PoP keeps to others.
 fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+    site.own_lines.up().iter().for_each(|hub| site.conditions.forget_before("line", hub.as_str()));
     let down = site.own_lines.down(&snapshot.config.reverse).into_iter();
     let finding = |(hub, error): (SiteName, Option<Error>)| {
         let words = format!("the line to {hub} is down, so others do not reach this PoP over it");
@@ -304,6 +305,11 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     site.probe_idle(snapshot);
     let mut failed = site.unreached(snapshot);
+    let is_reached =
+        |partner: &&SiteName| site.memory.reached(partner).is_some() && !failed.contains_key(*partner);
+    for partner in snapshot.trust.list().map(|card| &card.site).filter(is_reached) {
+        site.conditions.forget_before("partner", partner.as_str());
+    }
     if site.started.elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {
             let has_line = site.switchboard.has_line(&Principal::Host(other.site.clone()));

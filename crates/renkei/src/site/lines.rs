@@ -61,6 +61,11 @@ impl OwnLines {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
+    /// The sites to which a line is up.
+    pub(super) fn up(&self) -> Vec<SiteName> {
+        self.lock().up.iter().map(|(site, _)| site.clone()).collect()
+    }
+
     /// The lines to these sites that are down, with why, if that is known.
     pub(super) fn down(&self, wanted: &[SiteName]) -> Vec<(SiteName, Option<Error>)> {
         let lines = self.lock();

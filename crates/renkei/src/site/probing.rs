@@ -21,8 +21,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// moment do not all dial at one moment. A host that is silent is found out after 15 s more.
 const IDLE_AFTER: Duration = Duration::from_secs(45);
 const IDLE_VARIES_MS: u64 = 30_000;
-/// How long a partner that answers and refuses is left alone: it is there, and its log need not fill.
-const REFUSED_FOR: Duration = Duration::from_secs(15 * 60);
+/// How long a partner that answers and refuses, or is not who it should be, is left alone: its log need not fill.
+const REFUSED_FOR: Duration = Duration::from_secs(2 * 60);
 
 /// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
 pub const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -40,6 +40,8 @@ struct Tried {
     once: BTreeSet<SiteName>,
     /// When partners are tried that nobody reaches meanwhile.
     due: BTreeMap<SiteName, Instant>,
+    /// What was wrong with partners that answered, and since when.
+    refused: BTreeMap<SiteName, (Error, Instant)>,
 }
 
 /// When a partner is due that was reached at this moment.
@@ -65,6 +67,26 @@ impl Probing {
         *due = due_after(if is_quiet { now } else { reached.unwrap_or(now) });
         is_quiet
     }
+
+    /// Takes how a try of a partner went: no answer at all is noted by who dialled.
+    fn note(&self, site: &SiteName, outcome: Result<(), Error>, now: Instant) {
+        let mut tried = self.lock();
+        tried.now.remove(site);
+        match outcome {
+            Err(error) if error.kind() != Kind::Unavailable => {
+                tried.due.insert(site.clone(), now + REFUSED_FOR);
+                tried.refused.insert(site.clone(), (error, now));
+            }
+            _ => drop(tried.refused.remove(site)),
+        }
+    }
+
+    /// The partners that answered and were wrong, and that nobody has reached since.
+    fn refused(&self, reached: impl Fn(&SiteName) -> Option<Instant>) -> BTreeMap<SiteName, Error> {
+        let mut tried = self.lock();
+        tried.refused.retain(|site, (_, since)| reached(site).is_none_or(|reached| reached < *since));
+        tried.refused.iter().map(|(site, (error, _))| (site.clone(), error.clone())).collect()
+    }
 }
 
 impl Site {
@@ -76,8 +98,8 @@ impl Site {
         self.dialler(&self.snapshot())?.test_ways(to)
     }
 
-    /// The trusted sites that could not be reached the last time, and why; has them tried again where that was long ago,
-    /// and those too that could not be reached before this PoP was restarted.
+    /// The trusted sites that could not be reached the last time or answered and were wrong, and why; has them tried again where
+    /// that was long ago, and those too that could not be reached before this PoP was restarted.
     pub(super) fn unreached(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, Error> {
         let mut unreached = self.memory.unreached();
         unreached.retain(|site, _| snapshot.trust.card(site).is_some());
@@ -88,7 +110,12 @@ impl Site {
         for (site, _) in unreached.iter().filter(|(_, last)| last.tried.elapsed() > AGAIN_AFTER) {
             self.probe(site.clone());
         }
-        unreached.into_iter().map(|(site, last)| (site, last.error)).collect()
+        let mut failed: BTreeMap<SiteName, Error> =
+            unreached.into_iter().map(|(site, last)| (site, last.error)).collect();
+        // What it says when it answers is newer than that it did not.
+        let refused = self.probing.refused(|site| self.memory.reached(site));
+        failed.extend(refused.into_iter().filter(|(site, _)| snapshot.trust.card(site).is_some()));
+        failed
     }
 
     /// Has the partners tried that nobody has reached lately.
@@ -130,13 +157,10 @@ impl Site {
         let (site, own) = (self.clone(), partner.clone());
         let work = move || {
             let reached = site.dialler(&site.snapshot()).and_then(|dialler| dialler.connect(&own));
-            if let Err(error) = reached {
+            if let Err(error) = &reached {
                 tracing::debug!(site = %own, %error, "still not reached");
-                if error.kind() != Kind::Unavailable {
-                    site.probing.lock().due.insert(own.clone(), Instant::now() + REFUSED_FOR);
-                }
             }
-            site.probing.lock().now.remove(&own);
+            site.probing.note(&own, reached.map(drop), Instant::now());
         };
         if let Err(error) = std::thread::Builder::new().name("probe".into()).spawn(work) {
             tracing::warn!(%error, "no thread to try a site");
@@ -148,6 +172,28 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::error::Code;
+
+    #[test]
+    fn what_a_partner_refuses_with_is_told_until_somebody_reaches_it() {
+        let (probing, kek, start) = (Probing::default(), SiteName::parse("kek").unwrap(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let error = |code| Error::new(code, "connect", "kek", "");
+        let codes = |reached: Option<Instant>| -> Vec<Code> {
+            probing.refused(|_| reached).into_values().map(|error| error.code).collect()
+        };
+        probing.note(&kek, Err(error(Code::PeerDown)), at(1));
+        assert_eq!(codes(None), [], "who dials notes that nobody answers");
+        probing.note(&kek, Err(error(Code::UnknownAuthority)), at(2));
+        assert_eq!(codes(Some(at(1))), [Code::UnknownAuthority]);
+        assert!(!probing.is_due(&kek, None, at(100)) && probing.is_due(&kek, None, at(123)));
+        probing.note(&kek, Err(error(Code::ClockSkew)), at(123));
+        assert_eq!(codes(None), [Code::ClockSkew]);
+        assert_eq!(codes(Some(at(130))), []);
+        probing.note(&kek, Err(error(Code::ClockSkew)), at(140));
+        probing.note(&kek, Ok(()), at(150));
+        assert_eq!(codes(None), []);
+    }
 
     #[test]
     fn a_partner_is_tried_within_75_s_unless_somebody_reached_it() {
