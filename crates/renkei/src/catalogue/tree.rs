@@ -126,6 +126,17 @@ impl Held {
         has_record || self.version == own_version(content.by)
     }
 
+    /// Whether a plain file is as it was noted. One that was written here changed its name since, which its time of change shows.
+    pub fn is_as(&self, stamp: &Stamp) -> bool {
+        let known = Stamp { ctime: if self.is_own() { stamp.ctime } else { self.stamp.ctime }, ..self.stamp };
+        known == *stamp
+    }
+
+    /// Whether a plain file is as it was noted, and of another version than this content.
+    pub fn is_other(&self, content: &Content, stamp: &Stamp) -> bool {
+        !self.is_of(content) && self.is_as(stamp)
+    }
+
     /// Whether it was written here.
     pub fn is_own(&self) -> bool {
         let origin = self.version / CHANGES_OF_ONE % (1 << 16);

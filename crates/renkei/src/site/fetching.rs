@@ -7,7 +7,7 @@
 
 use super::Site;
 use super::sourcing::{Failing, Wish, is_of_the_way};
-use crate::catalogue::{Held, VolumeId, VolumeTree};
+use crate::catalogue::{VolumeId, VolumeTree};
 use crate::mover::far::{Config, Far, FarFiles, WhenLost};
 use crate::store::local::LocalStore;
 use crate::store::{ReadFile, Space, Store};
@@ -172,7 +172,7 @@ impl Contents {
         };
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
-        let good = opened.and_then(|file| Ok(is_as_held(&held, &file.stamp()?).then_some(file)));
+        let good = opened.and_then(|file| Ok(held.is_as(&file.stamp()?).then_some(file)));
         // What is missing or in the way is as good as not held.
         Ok(good.unwrap_or_else(|error| {
             tracing::debug!(%error, "a replica cannot be used");
@@ -242,12 +242,6 @@ impl Fetching {
             other => Err(violation("open", format_args!("{other:?}"))),
         }
     }
-}
-
-/// Whether a plain file is as it was noted. A file that was written here changed its name since, which its time of change shows.
-fn is_as_held(held: &Held, stamp: &Stamp) -> bool {
-    let known = Stamp { ctime: if held.is_own() { stamp.ctime } else { held.stamp.ctime }, ..held.stamp };
-    known == *stamp
 }
 
 /// A plain file under the stamp that the catalogue gives it.

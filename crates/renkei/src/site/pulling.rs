@@ -87,7 +87,7 @@ impl Came {
                 );
                 Err(Error::new(Code::DigestMismatch, "replicate", path, cause))
             }
-            _ => Ok(came.or(content.digest)),
+            _ => Ok(came),
         }
     }
 }

@@ -424,8 +424,8 @@ fn adopt_all(
                 continue;
             }
             let digest = before.and_then(|held| held.expected(found.content.version));
-            match adopt(plain, &found, came)
-                .and_then(|held| with_digest(plain, &found.path, held, digest, stop))
+            match adopt(plain, &found, before, came)
+                .and_then(|held| with_digest(plain, &found, held, digest, stop))
             {
                 Ok(held) => {
                     tally.count(&found);
@@ -463,7 +463,10 @@ fn adopt_each(
             Err(error) if error.code == Code::PathNotFound => continue,
             Err(error) => return Err(error),
         };
-        match adopt(plain, &found, came).and_then(|held| with_digest(plain, path, held, *digest, stop)) {
+        let before = tree.held(found.id)?;
+        match adopt(plain, &found, before.as_ref(), came)
+            .and_then(|held| with_digest(plain, &found, held, *digest, stop))
+        {
             Ok(held) => adopted.push((found.id, Some(held))),
             Err(error) if error.code == Code::Cancelled => return Err(error),
             Err(error) => {
@@ -484,15 +487,18 @@ fn drop_if_wrong(plain: &LocalStore, path: &RelPath, error: &Error) {
     }
 }
 
-/// A plain file with the digest that it should have, if it has.
+/// A plain file with the digest that it should have, if it has. One that was there already is read: that it has the size and the
+/// time of the version tells nothing of its bytes.
 fn with_digest(
     plain: &LocalStore,
-    path: &RelPath,
+    found: &Found,
     held: Held,
     digest: Option<[u8; 32]>,
     stop: &Stop,
 ) -> Result<Held, Error> {
-    let Some(digest) = digest else { return Ok(held) };
+    let path = &found.path;
+    let wanted = digest.or(found.content.digest.filter(|_| held.digest.is_none()));
+    let Some(digest) = wanted else { return Ok(held) };
     let has = match held.digest {
         Some(has) => has,
         None => check(plain, &Checked { path, held: &held, stop })?.0,
@@ -657,12 +663,13 @@ pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
 }
 
 /// What is known of a plain file that is the version which the catalogue names.
-fn adopt(plain: &LocalStore, found: &Found, came: &Came) -> Result<Held, Error> {
+fn adopt(plain: &LocalStore, found: &Found, before: Option<&Held>, came: &Came) -> Result<Held, Error> {
     let (dir, name) = dir_of(plain, &found.path)?;
     let (entry, _) = dir.entry(name, Detail::Basic)?;
     match entry.kind {
         EntryKind::File { stamp, .. }
-            if (stamp.size, stamp.mtime) == (found.content.size, found.node.attributes.mtime) =>
+            if (stamp.size, stamp.mtime) == (found.content.size, found.node.attributes.mtime)
+                && !before.is_some_and(|held| held.is_other(&found.content, &stamp)) =>
         {
             let digest = came.check(&found.path, &found.content)?;
             Ok(Held { version: found.content.version, stamp, digest })

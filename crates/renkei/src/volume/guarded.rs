@@ -1,13 +1,17 @@
-//! The plain files of a followed volume, as replicas come into them: what was written here meanwhile is not replaced.
+//! The plain files of a followed volume, as replicas come into them: what was written here meanwhile is not replaced, and a file
+//! of another version is not taken for the one that comes, whatever its size and time.
 
 use super::pending::Pending;
 use crate::store::{Detail, Dir, Listing, Raw, ReadFile, WriteFile};
-use renkei_core::entry::{Entry, Meta};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Kind;
 use renkei_core::path::RelPath;
 use std::any::Any;
 use std::sync::Arc;
+
+/// The time of a version that no other one has.
+const NO_TIME: FileTime = FileTime { secs: i64::MIN, nanos: 0 };
 
 /// A directory of plain files.
 pub struct Guarded {
@@ -51,6 +55,15 @@ impl Guarded {
     }
 }
 
+impl Guarded {
+    /// Whether a plain file is known to be of another version than the catalogue names.
+    fn is_other(&self, name: &[u8], stamp: &Stamp) -> Result<bool, Error> {
+        let Some((id, node)) = self.pending.at(&self.inner.path().child(name)?)? else { return Ok(false) };
+        let Kind::File(content) = &node.kind else { return Ok(false) };
+        Ok(self.pending.held(id)?.is_some_and(|held| held.is_other(content, stamp)))
+    }
+}
+
 impl Dir for Guarded {
     fn path(&self) -> &RelPath {
         self.inner.path()
@@ -77,7 +90,14 @@ impl Dir for Guarded {
     }
 
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
-        self.inner.entry(name, detail)
+        let (mut entry, raw) = self.inner.entry(name, detail)?;
+        if let EntryKind::File { stamp, .. } = &mut entry.kind
+            && self.is_other(name, stamp)?
+        {
+            // Programs give a new version the time of the one before.
+            *stamp = Stamp { mtime: NO_TIME, ..*stamp };
+        }
+        Ok((entry, raw))
     }
 
     fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error> {

@@ -6,7 +6,7 @@ use renkei_core::error::Code;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const WITHIN: Duration = Duration::from_secs(30);
 /// The folder in which the home gathers what comes.
@@ -60,6 +60,37 @@ fn at(site: &Site, path: &str) -> String {
 
 fn plain(site: &Site, path: &str) -> Option<Vec<u8>> {
     fs::read(site.root().join("genome").join(path)).ok()
+}
+
+/// A file of the client's, with the time that all of them have.
+fn dated(federation: &Federation, content: &[u8]) -> String {
+    let path = federation.scratch().join("dated");
+    fs::write(&path, content).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn a_new_version_of_the_same_size_and_time_is_brought() {
+    let (federation, osaka) = with_volume();
+    let Federation { kek, titech, .. } = &federation;
+    titech.ok(&["volume", "set", "genome", "hold=/"]);
+    for byte in [b'A', b'B', b'C'] {
+        let content = vec![byte; 4000];
+        kek.ok(&["cp", &dated(&federation, &content), &at(kek, "dated")]);
+        until("it is held", || plain(titech, "dated").as_ref() == Some(&content));
+        // Who holds none until somebody asks.
+        until("it can be had", || osaka.renkei(&["replicate", "/genome/dated"]).status.success());
+        until("it is what was asked for", || {
+            osaka.ok(&["replicate", "/genome/dated"]);
+            plain(&osaka, "dated").as_ref() == Some(&content)
+        });
+        for site in [titech, &osaka] {
+            assert!(site.renkei(&["cat", &at(site, "dated")]).stdout == content, "at {}", site.name);
+        }
+    }
+    titech.ok(&["verify", "/genome/dated"]);
 }
 
 /// Spoils a byte of a plain file; the PoP stands still meanwhile, so that it sees nothing but what it was before.
