@@ -6,18 +6,18 @@
 //!
 //! [`Record::Slot`] says that an extent was written, not that it is on stable storage. After a mere kill the page
 //! cache still has it; after a reboot (the [`Header::boot`] differs) the reader must compare the bytes with the
-//! recorded digest first. [`Record::Finished`] is written after the file is durable under its final name.
+//! recorded digest first, as where the file is not as [`Record::AtRest`] says. [`Record::Finished`] is written after the file is durable under its final name.
 
 use super::digest::slot_range;
-use crate::entry::Stamp;
+use crate::entry::{FileTime, Stamp};
 use crate::former_names::current_principal;
 use crate::path::{Place, RelPath};
 use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Version of the record format. 3 came with [`Record::Transfer`].
-pub const VERSION: u16 = 3;
+/// Version of the record format. 3 came with [`Record::Transfer`], 4 with [`Record::AtRest`].
+pub const VERSION: u16 = 4;
 /// Oldest version that is read.
 const OLDEST: u16 = 2;
 /// Longest record; a longer length is a broken tail.
@@ -101,6 +101,14 @@ pub enum Record {
     Owner(String),
     /// The transfer that works on the job from here on: by its id it is given up.
     Transfer(TransferId),
+    /// The transfer writes to a temporary file no more. One that was changed later was changed by somebody else, or by a
+    /// transfer that was killed.
+    AtRest {
+        /// The file.
+        key: PathKey,
+        /// When it was changed last.
+        changed: FileTime,
+    },
 }
 
 impl Record {
@@ -137,6 +145,8 @@ pub struct Partial {
     pub temp_ino: u64,
     /// Extents that were written, and their digests.
     pub slots: BTreeMap<u32, [u8; 32]>,
+    /// When the temporary file was changed last, if that was written after all of them.
+    pub at_rest: Option<FileTime>,
 }
 
 /// What a journal says.
@@ -193,12 +203,18 @@ impl State {
             Record::Owner(owner) => self.owner = Some(current_principal(owner)),
             Record::Transfer(transfer) => self.transfer = Some(transfer),
             Record::Slot { key, source, temp_ino, slot, digest } => {
-                let fresh = Partial { source, temp_ino, slots: BTreeMap::new() };
+                let fresh = Partial { source, temp_ino, slots: BTreeMap::new(), at_rest: None };
                 let partial = self.partial.entry(key).or_insert_with(|| fresh.clone());
                 if (partial.source, partial.temp_ino) != (source, temp_ino) {
                     *partial = fresh;
                 }
                 partial.slots.insert(slot, digest);
+                partial.at_rest = None;
+            }
+            Record::AtRest { key, changed } => {
+                if let Some(partial) = self.partial.get_mut(&key) {
+                    partial.at_rest = Some(changed);
+                }
             }
             Record::Finished { key, source, ino } => {
                 self.partial.remove(&key);
@@ -252,7 +268,7 @@ impl Brief {
 
     fn apply(&mut self, record: Record) {
         match record {
-            Record::Header(_) => {}
+            Record::Header(_) | Record::AtRest { .. } => {}
             Record::Owner(owner) => self.owner = Some(current_principal(owner)),
             Record::Transfer(transfer) => self.transfer = Some(transfer),
             Record::Slot { key, source, temp_ino, slot, .. } => {
@@ -309,6 +325,20 @@ mod tests {
         assert_eq!(good, bytes.len());
         assert_eq!(state.header, Some(header()));
         assert_eq!(state.partial[&[9; 16]].slots.keys().copied().collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn a_file_is_at_rest_until_an_extent_is_written() {
+        let changed = FileTime { secs: 5, nanos: 6 };
+        let rest = Record::AtRest { key: [9; 16], changed };
+        let at_rest = |records: &[Record]| {
+            let state = State::read(&written(records)).0;
+            state.partial.get(&[9; 16]).and_then(|partial| partial.at_rest)
+        };
+        assert_eq!(at_rest(&[slot(0), rest.clone()]), Some(changed));
+        assert_eq!(at_rest(&[slot(0), rest.clone(), slot(1)]), None);
+        assert_eq!(at_rest(&[rest.clone(), slot(0)]), None);
+        assert_eq!(at_rest(&[slot(0), rest, Record::Dropped { key: [9; 16] }, slot(0)]), None);
     }
 
     #[test]

@@ -9,8 +9,8 @@
 
 use super::commit::{Commit, Step, Synced};
 use super::digest::{combine, slot_count, slot_range};
-use super::journal::{PathKey, Record, State, path_key};
-use crate::entry::{Entry, EntryKind, Meta, Stamp};
+use super::journal::{Partial, PathKey, Record, State, path_key};
+use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::path::RelPath;
 use crate::wire::data::EntryId;
@@ -78,6 +78,9 @@ pub enum Left {
         temp_ino: u64,
         /// The extents and their digests.
         slots: BTreeMap<u32, [u8; 32]>,
+        /// When the temporary file was changed last, if the run before came to its end in order: only one that still says so is
+        /// believed without reading it back.
+        at_rest: Option<FileTime>,
     },
 }
 
@@ -252,7 +255,8 @@ impl Receiver {
         }
         match self.previous.partial.get(&key) {
             Some(partial) if partial.source == stamp => {
-                Left::Partial { temp_ino: partial.temp_ino, slots: partial.slots.clone() }
+                let Partial { temp_ino, slots, at_rest, .. } = partial.clone();
+                Left::Partial { temp_ino, slots, at_rest }
             }
             _ => Left::Nothing,
         }
@@ -267,10 +271,29 @@ impl Receiver {
         if !self.previous.partial.contains_key(&key) || !self.claimed.insert(key) {
             return false;
         }
-        self.previous.partial.remove(&key);
+        if let Some(previous) = self.previous.partial.remove(&key).filter(|previous| previous.slots != slots)
+        {
+            self.record_only(key, previous, &slots);
+        }
         let incoming = Incoming { path, source: stamp, slots, started: BTreeSet::new(), resumed: true };
         self.incoming.insert(id, incoming);
         true
+    }
+
+    /// Of what was left of a file, only these extents are what was written.
+    fn record_only(&mut self, key: PathKey, previous: Partial, slots: &BTreeMap<u32, [u8; 32]>) {
+        let Partial { source, temp_ino, .. } = previous;
+        Record::Dropped { key }.write(&mut self.records);
+        for (&slot, &digest) in slots {
+            Record::Slot { key, source, temp_ino, slot, digest }.write(&mut self.records);
+        }
+    }
+
+    /// A file under its temporary name is written to no more; it was changed at this moment last.
+    pub fn on_at_rest(&mut self, id: EntryId, changed: FileTime) {
+        if let Some(file) = self.incoming.get(&id) {
+            Record::AtRest { key: path_key(&file.path), changed }.write(&mut self.records);
+        }
     }
 
     /// An entry takes the temporary name of its path, until [`Receiver::on_renamed`] or [`Receiver::release`].
@@ -794,7 +817,7 @@ mod tests {
                 }
                 Record::Slot { key, source, temp_ino, slot, digest } => {
                     let slots = BTreeMap::from([(*slot, *digest)]);
-                    (key, crate::mover::journal::Partial { source: *source, temp_ino: *temp_ino, slots })
+                    (key, Partial { source: *source, temp_ino: *temp_ino, slots, at_rest: None })
                 }
                 other => panic!("{other:?}"),
             };
@@ -813,6 +836,26 @@ mod tests {
         let receiver = Receiver::new(options(false), previous, 100);
         assert_eq!(receiver.left(&offered("f", Stamp::default())), Left::Finished { ino: 3 });
         assert!(matches!(receiver.left(&offered("f", newer)), Left::Partial { temp_ino: 4, .. }));
+    }
+
+    #[test]
+    fn extents_that_did_not_read_back_are_forgotten() {
+        let entry = file("f", 3 * SLOT_BYTES);
+        let EntryKind::File { stamp: source, .. } = entry.kind else { panic!("a file") };
+        let mut journal = Vec::new();
+        Record::Header(super::super::journal::Header::of_test(1)).write(&mut journal);
+        for slot in 0..2 {
+            let key = path_key(&entry.path);
+            Record::Slot { key, source, temp_ino: 4, slot, digest: [1; 32] }.write(&mut journal);
+        }
+        let mut receiver = Receiver::new(options(false), State::read(&journal).0, 100);
+        assert!(receiver.on_resumed(1, &entry, BTreeMap::from([(1, [1; 32])])));
+        let changed = FileTime { secs: 5, nanos: 6 };
+        receiver.on_at_rest(1, changed);
+        journal.extend(receiver.take_records());
+        let slots = BTreeMap::from([(1, [1; 32])]);
+        let left = Receiver::new(options(false), State::read(&journal).0, 100).left(&offered("f", source));
+        assert_eq!(left, Left::Partial { temp_ino: 4, slots, at_rest: Some(changed) });
     }
 
     #[test]

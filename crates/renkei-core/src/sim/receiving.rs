@@ -387,7 +387,7 @@ impl ReceiveEnd {
             Left::Finished { ino } if is_copy(disk, &item.entry, stamp, Some(ino))? => {
                 return Ok(Verdict::Have);
             }
-            Left::Partial { temp_ino, slots } => return self.resume(now, disk, item, temp_ino, slots),
+            Left::Partial { temp_ino, slots, .. } => return self.resume(now, disk, item, temp_ino, slots),
             _ => {}
         }
         let same = match self.receiver.options().existing {

@@ -11,7 +11,7 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// How far the journal may be behind.
 pub const BEHIND: Duration = Duration::from_millis(100);
@@ -33,8 +33,6 @@ type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
 pub struct Journal {
     file: File,
     path: PathBuf,
-    /// When it was written last before it was opened.
-    before: Option<SystemTime>,
 }
 
 impl Journal {
@@ -77,20 +75,19 @@ impl Journal {
 
     fn open_file(path: PathBuf, header: &Header, allow: Allow<'_>) -> Result<(Journal, State), Error> {
         let mut file = open_locked(&path)?;
-        let found = file.metadata().map_err(|error| broken(&path, error))?;
-        let (length, before) = (found.len(), found.modified().ok());
+        let length = file.metadata().map_err(|error| broken(&path, error))?.len();
         let read = if length > MAX_BYTES { None } else { read(&mut file, &path, allow)? };
         let Some((state, good)) = read else {
             let path_shown = path.display();
             tracing::warn!(path = %path_shown, length, "journal too large; a new one is started, files are sent again");
-            return Self::begin(file, path, header, 0, State::default(), None);
+            return Self::begin(file, path, header, 0, State::default());
         };
         let known = state.header.as_ref();
         if length > 0 && known.is_none_or(|known| !same_job(known, header)) {
             set_aside(&path);
-            return Self::begin(file, path, header, 0, State::default(), None);
+            return Self::begin(file, path, header, 0, State::default());
         }
-        Self::begin(file, path, header, good, state, before)
+        Self::begin(file, path, header, good, state)
     }
 
     fn begin(
@@ -99,22 +96,16 @@ impl Journal {
         header: &Header,
         good: u64,
         state: State,
-        before: Option<SystemTime>,
     ) -> Result<(Self, State), Error> {
         let start = cut(&file, good).and_then(|()| file.seek(SeekFrom::Start(good)));
         start.map_err(|error| broken(&path, error))?;
-        let mut journal = Journal { file, path, before };
+        let mut journal = Journal { file, path };
         if good == 0 {
             let mut bytes = Vec::new();
             Record::Header(header.clone()).write(&mut bytes);
             journal.append(&bytes)?;
         }
         Ok((journal, state))
-    }
-
-    /// When the run before wrote it last.
-    pub fn before(&self) -> Option<SystemTime> {
-        self.before
     }
 
     /// Says whose it is, unless that is known of what was read as `state`.

@@ -5,7 +5,7 @@ use super::outgoing::digest_file;
 use super::place::Places;
 use super::receive::{OpenFile, Session, ends_session};
 use crate::store::{Detail, WriteFile};
-use renkei_core::entry::{Entry, EntryKind, Stamp};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{SlotHasher, slot_count, slot_range};
 use renkei_core::mover::receiver::{Done, Left, slot_ranges};
@@ -44,7 +44,9 @@ fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result
         Left::Finished { ino } if is_copy(places, &item.entry, stamp, Some(ino))? => {
             return Ok(Verdict::Have);
         }
-        Left::Partial { temp_ino, slots } => return resume(session, places, item, temp_ino, slots),
+        Left::Partial { temp_ino, slots, at_rest } => {
+            return resume(session, places, item, temp_ino, slots, at_rest);
+        }
         _ => {}
     }
     let same = match session.existing() {
@@ -100,6 +102,7 @@ fn resume(
     item: &OfferItem,
     temp_ino: u64,
     mut slots: BTreeMap<u32, [u8; 32]>,
+    at_rest: Option<FileTime>,
 ) -> Result<Verdict, Error> {
     let temp = places.temp(&item.entry.path);
     let place = places.find(&item.entry.path)?;
@@ -119,7 +122,8 @@ fn resume(
     if file.stamp()?.ino != temp_ino {
         return Ok(Verdict::Want);
     }
-    if session.checks_written(raw.ctime) {
+    // The earlier run may have been killed while it wrote, or somebody else has changed the file since.
+    if session.checks_written() || at_rest != Some(raw.ctime) {
         let size = item.entry.size();
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }
@@ -133,6 +137,7 @@ fn resume(
     let opened = OpenFile::new(place.dir, temp, file, item.entry.size(), reservation)?;
     if session.receiver(|receiver| receiver.is_whole(item.id)) {
         finish_file(session, item.id, &item.entry, &*opened.file)?;
+        session.note_at_rest(item.id, &*opened.file);
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(Verdict::Want) };
         let done = Done { id: item.id, path: item.entry.path.clone(), copy_of: Some((stamp, temp_ino)) };
         session.on_written(done);

@@ -19,7 +19,7 @@ use crate::net::tls::TlsStream;
 use crate::store::denied::closed_above;
 use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
-use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
+use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
@@ -34,7 +34,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Batches of offers that wait to be judged; then the control stream is read no further.
 const MAX_OFFERS: usize = 64;
@@ -44,9 +44,6 @@ const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 /// How long the first entries of a locked destination wait for its own, which unlocks it and is on its way on another
 /// stream if it comes at all.
 const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long after its last record an earlier run may have gone on to write.
-const JOURNAL_LAGS: Duration = Duration::from_secs(1);
 
 /// Memory of a session beside its streams' that is not asked for, and by which it asks for more.
 const MEMORY_STEP: u64 = 1 << 20;
@@ -160,8 +157,7 @@ pub(super) struct Session {
     options: ReceiveOptions,
     side: String,
     root: String,
-    /// Until when extents that the journal has were written in this boot of the machine; none are believed if that is not known.
-    written_by: Option<SystemTime>,
+    checks_written: bool,
     memory: Allowance,
     allowed_bytes: AtomicU64,
     clock: Instant,
@@ -199,12 +195,10 @@ pub fn receive(
         side: job.side,
         root: job.root,
         // A boot that cannot be told from others proves nothing.
-        written_by: kept
+        checks_written: kept
             .header
             .as_ref()
-            .filter(|header| header.boot == boot_id() && header.boot != [0; 16])
-            .and_then(|_| journal.as_ref()?.before())
-            .map(|before| before + JOURNAL_LAGS),
+            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
         memory: job.memory,
         allowed_bytes: AtomicU64::new(MEMORY_STEP),
         clock: Instant::now(),
@@ -251,6 +245,9 @@ pub fn receive(
             tracing::warn!(%error, "some of what is whole will be sent again");
         }
         free_room(&session, &job.account);
+        if let Err(error) = session.write_journal() {
+            tracing::warn!(%error, "what is whole will be read back");
+        }
     }
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
     if summary.failed == 0
@@ -405,11 +402,16 @@ impl Session {
         self.options.existing
     }
 
-    /// Whether extents of an earlier run in a file that was changed then must be read back before they are believed: they may
-    /// never have come to the disk, or somebody else has changed it since.
-    pub(super) fn checks_written(&self, changed: FileTime) -> bool {
-        let since = Duration::new(u64::try_from(changed.secs).unwrap_or_default(), changed.nanos);
-        self.written_by.is_none_or(|by| UNIX_EPOCH + since > by)
+    /// Whether extents of an earlier run must be read back before they are believed: they may never have come to the disk.
+    pub(super) fn checks_written(&self) -> bool {
+        self.checks_written
+    }
+
+    /// This session writes to a temporary file no more. One whose state is not known is read back by the next.
+    pub(super) fn note_at_rest(&self, id: EntryId, file: &dyn WriteFile) {
+        if let Ok(stamp) = file.stamp() {
+            self.receiver(|receiver| receiver.on_at_rest(id, stamp.ctime));
+        }
     }
 
     pub(super) fn note_name(&self, path: &RelPath) {
@@ -505,7 +507,10 @@ impl Session {
             let Some(Ok(file)) = opening.get() else { continue };
             match self.receiver(|receiver| receiver.unwritten(id)) {
                 Unwritten::All => drop(file.dir.remove_file(&file.temp)),
-                Unwritten::Ranges(ranges) => ranges.into_iter().for_each(|range| file.file.free(range)),
+                Unwritten::Ranges(ranges) => {
+                    ranges.into_iter().for_each(|range| file.file.free(range));
+                    self.note_at_rest(id, &*file.file);
+                }
             }
         }
     }
@@ -535,6 +540,7 @@ impl Session {
         if let Some(digest) = self.receiver(|receiver| receiver.digest(head.id)) {
             self.note_whole(&*file.dir, &head.entry.path, &file.file.stamp()?, &digest);
         }
+        self.note_at_rest(head.id, &*file.file);
         self.on_written(Done {
             id: head.id,
             path: head.entry.path.clone(),

@@ -12,7 +12,7 @@ use renkei::identity::credential::Credential;
 use renkei::store::temp::temp_job;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::slot_range;
-use renkei_core::mover::journal::State;
+use renkei_core::mover::journal::{Partial, State};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedReply, Wish};
 use serde_json::Value;
@@ -103,6 +103,18 @@ fn whole(site: &Site) -> u64 {
     journals(site).into_iter().map(of).sum()
 }
 
+/// Whether the journal of a site says when its only unfinished file was changed last.
+fn is_at_rest(site: &Site) -> bool {
+    let (journals, temps) = (journals(site), temps(site.root()));
+    let ([journal], [temp]) = (&journals[..], &temps[..]) else { return false };
+    let state = State::read(&fs::read(journal).unwrap_or_default()).0;
+    let found = temp.metadata().unwrap();
+    let is_so = |left: Partial| {
+        left.at_rest.is_some_and(|at| (at.secs, i64::from(at.nanos)) == (found.ctime(), found.ctime_nsec()))
+    };
+    state.partial.into_values().any(is_so)
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -149,6 +161,7 @@ fn an_upload_that_is_interrupted_leaves_what_is_whole_and_reserves_little_ahead(
     assert!(taken_then <= whole_then + AHEAD + ARRIVING, "{taken_then} taken, {whole_then} whole");
     assert_eq!(run.interrupt(), Some(130));
     until("what is not whole is given back", || taken(kek.root()) <= whole(kek) + (64 << 10));
+    until("it is known how it was left, so that nobody reads it back", || is_at_rest(kek));
     let kept = whole(kek);
     stage.assert_goes_on(&arguments, kept, &kek.root().join("copy"));
 }
