@@ -592,7 +592,8 @@ pub struct Source {
     pub from: Place,
     /// What it becomes; the root itself if the path is empty.
     pub to: RelPath,
-    /// A directory without what is in it; asks for no descent.
+    /// A directory without what is in it; asks for no descent. Sources in it that come after it are found through it, without
+    /// following a link.
     pub alone: bool,
 }
 

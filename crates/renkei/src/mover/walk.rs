@@ -20,8 +20,8 @@ use renkei_core::error::{Code, Error, SIDE_UNKNOWN};
 use renkei_core::mover::filter::{Filter, Matcher};
 use renkei_core::mover::plan::Origin;
 use renkei_core::path::RelPath;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Names sorted and looked at together.
@@ -97,6 +97,7 @@ const BOUNDS: Bounds = Bounds { part_names: PART_NAMES, listings: MAX_LISTINGS, 
 
 fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
     let (mut links, matcher) = (Links::new(bounds.link_bytes), filter.matcher());
+    let parents: HashSet<_> = roots.iter().filter_map(|root| Some((id(root), root.from.parent()?))).collect();
     for (source, root) in (0u32..).zip(roots) {
         let (from, to) = (root.from.clone(), root.to.clone());
         let top = match filter.means_contents(source as usize) {
@@ -105,11 +106,19 @@ fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, filter: &Filter
         };
         let links = &mut links;
         let matcher = &matcher;
-        let mut walk = Walk { bounds, sink, links, root, source, matcher, top, levels: Vec::new(), from, to };
+        let holds_others = root.alone && parents.contains(&(id(root), from.clone()));
+        let levels = Vec::new();
+        let mut walk =
+            Walk { bounds, sink, links, root, source, matcher, top, holds_others, levels, from, to };
         if !walk.run(recursive) {
             return;
         }
     }
+}
+
+/// Tells the directories apart that origins are relative to.
+fn id(root: &Root) -> *const () {
+    Arc::as_ptr(&root.dir).cast()
 }
 
 /// The walk of one root.
@@ -122,6 +131,8 @@ struct Walk<'a> {
     matcher: &'a Matcher,
     /// What paths are relative to for the filter.
     top: RelPath,
+    /// Whether it is sent for what other roots send of it; a link that came in its place meanwhile is not sent.
+    holds_others: bool,
     /// The directories on the way down, the deepest last.
     levels: Vec<Level>,
     /// The deepest directory at the source, and at the destination.
@@ -149,6 +160,11 @@ impl Walk<'_> {
         let is_dir = entry.kind == EntryKind::Dir;
         if !self.is_in(&self.from, is_dir) {
             return true;
+        }
+        if self.holds_others && !is_dir {
+            let error =
+                Error::new(Code::NotADirectory, "walk", &entry.path, "it was a directory a moment ago");
+            return self.fail(self.to.clone(), error);
         }
         let descends = is_dir && !self.root.alone;
         if descends && !recursive {
@@ -506,6 +522,29 @@ mod tests {
         walk(&[root("d", true), root("d/f", false)], false, &Filter::default(), &mut kept);
         let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
         assert_eq!((paths, kept.failed.len()), (vec!["d".to_owned(), "d/f".to_owned()], 0));
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_directory_is_not_sent_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("other")).unwrap();
+        std::fs::write(folder.path().join("other/f"), "").unwrap();
+        for name in ["d", "named"] {
+            std::os::unix::fs::symlink("other", folder.path().join(name)).unwrap();
+        }
+        let dir = open(&folder);
+        let root = |name: &str, alone| Root {
+            dir: dir.clone(),
+            from: path(name),
+            to: path(name),
+            alone,
+            shown: String::new(),
+        };
+        let mut kept = Kept::default();
+        let roots = [root("d", true), root("d/f", false), root("named", true)];
+        walk(&roots, false, &Filter::default(), &mut kept);
+        let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
+        assert_eq!((paths, kept.failed.len()), (vec!["named".to_owned()], 2));
     }
 
     fn link(folder: &tempfile::TempDir, first: &str, further: &[&str]) {

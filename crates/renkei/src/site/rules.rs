@@ -453,18 +453,25 @@ fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<Account, Error> {
     Ok(account)
 }
 
-/// Those that nobody writes to; asked as their owner.
+/// Those that are as they were and that nobody writes to; asked as their owner.
 fn without_writer(account: &Account, folder: &Arc<dyn Dir>, files: Vec<Seen>) -> Result<Vec<Seen>, Error> {
     let folder = folder.clone();
-    let ask = move || files.into_iter().filter(|file| !has_writer(&*folder, &file.path)).collect();
+    let ask = move || files.into_iter().filter(|file| is_complete(&*folder, file)).collect();
     Ok(account.spawn("rule", ask)?.join().expect("a panic aborts the process"))
 }
 
-/// One that cannot be opened is not held back: its transfer says why.
-fn has_writer(folder: &dyn Dir, path: &RelPath) -> bool {
-    let Some(name) = path.name() else { return true };
-    let dir = folder.descend(&path.parent().unwrap_or_default());
-    dir.and_then(|dir| dir.open_read(name)).is_ok_and(|file| file.has_writer())
+/// One that is gone or another one by now is left for the next look. One that cannot be opened is not held back: its transfer
+/// says why.
+fn is_complete(folder: &dyn Dir, file: &Seen) -> bool {
+    let Some(name) = file.path.name() else { return false };
+    let dir = folder.descend(&file.path.parent().unwrap_or_default());
+    match dir.and_then(|dir| Ok((dir.entry(name, Detail::Basic)?.0.kind, dir))) {
+        Ok((EntryKind::File { stamp, .. }, dir)) if stamp == file.stamp => {
+            !dir.open_read(name).is_ok_and(|file| file.has_writer())
+        }
+        Ok(_) => false,
+        Err(error) => !matches!(error.code, Code::PathNotFound | Code::NotADirectory),
+    }
 }
 
 /// Files of each owner, who alone may touch them.
@@ -587,6 +594,29 @@ mod tests {
         looked.unwrap();
         found.sort_by(|a, b| a.path.cmp(&b.path));
         assert_eq!(found.iter().map(|seen| seen.path.to_string()).collect::<Vec<_>>(), ["a", "d/c"]);
+    }
+
+    #[test]
+    fn what_is_gone_or_a_link_by_now_is_not_handed_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path();
+        for name in ["a", "gone/f", "link/f", "became", "changed"] {
+            std::fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+            std::fs::write(top.join(name), "x").unwrap();
+        }
+        let store = LocalStore::open(top, Access::ReadOnly).unwrap();
+        let root = store.root().unwrap();
+        let (found, looked) = look_into(&*root);
+        looked.unwrap();
+        assert_eq!(found.iter().filter(|file| is_complete(&*root, file)).count(), 5);
+        std::fs::remove_dir_all(top.join("gone")).unwrap();
+        std::fs::rename(top.join("link"), top.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", top.join("link")).unwrap();
+        std::fs::remove_file(top.join("became")).unwrap();
+        std::os::unix::fs::symlink("a", top.join("became")).unwrap();
+        std::fs::write(top.join("changed"), "more").unwrap();
+        let complete = found.iter().filter(|file| is_complete(&*root, file));
+        assert_eq!(complete.map(|seen| seen.path.to_string()).collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]

@@ -24,12 +24,13 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
-use renkei_core::path::{RelPath, SiteName};
+use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Class, Control, Existing, Onto, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions, Reply, Source,
     Summary, TransferStatus,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Buffers of one data stream at most: at a receiver ciphertext in and out (0.6 MiB), the largest entry (2 MiB) and a
@@ -361,6 +362,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
     }
     let mut account: Option<Account> = None;
     let mut roots: Vec<Root> = Vec::new();
+    let mut found = HashMap::new();
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
         // One account reads all: a storage's own account must not read what lies in another storage.
@@ -369,7 +371,14 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
         }
         account = Some(place.account.clone());
-        roots.push(open_root(place, source)?);
+        let root = match within(&found, source) {
+            Some(root) => root,
+            None => open_root(place, source)?,
+        };
+        if source.alone {
+            found.insert(&source.from, (root.dir.clone(), root.from.clone()));
+        }
+        roots.push(root);
     }
     let account = account.unwrap_or_else(|| access.account.clone());
     Ok(SendJob {
@@ -387,6 +396,25 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
         side: access.site().into(),
         keep: None,
         compare: access.compare_buffered(open)?,
+    })
+}
+
+/// Where each directory is that is a source by itself.
+type Directories<'s> = HashMap<&'s Place, (Arc<dyn Dir>, RelPath)>;
+
+/// A source in a directory that is one too. It is relative to what that one is relative to: if that directory is gone by now, or a
+/// link, this source fails and not the whole transfer.
+fn within(found: &Directories<'_>, source: &Source) -> Option<Root> {
+    let Source { from, to, alone } = source;
+    let parent = Place { storage: from.storage.clone(), path: from.path.parent()? };
+    let (dir, above) = found.get(&parent)?;
+    let below = above.child(from.path.name()?).ok()?;
+    Some(Root {
+        dir: dir.clone(),
+        from: below,
+        to: to.clone(),
+        alone: *alone,
+        shown: format!("/{}", from.storage),
     })
 }
 

@@ -170,6 +170,35 @@ fn what_arrived_is_removed_if_the_rule_says_so() {
 }
 
 #[test]
+fn folders_that_are_gone_or_links_by_now_hold_nothing_else_up() {
+    let (mut federation, drop, raw) = with_rule(&[]);
+    federation.kek.stop();
+    // All of it appears at once, so that it is one transfer.
+    let (hidden, run) = (drop.join(".run"), drop.join("run"));
+    for name in ["gone/f", "linked/f", "stays/f"] {
+        std::fs::create_dir_all(hidden.join(name).parent().unwrap()).unwrap();
+        std::fs::write(hidden.join(name), "x").unwrap();
+    }
+    std::fs::create_dir(federation.titech.root().join("other")).unwrap();
+    std::fs::write(federation.titech.root().join("other/f"), "of another folder").unwrap();
+    std::fs::rename(&hidden, &run).unwrap();
+    wait_until("a transfer waits", || {
+        let (_, listed) = federation.titech.json(&["transfers"]);
+        listed["transfers"].as_array().is_some_and(|all| all.iter().any(|one| one["state"] == "waiting"))
+    });
+    std::fs::remove_dir_all(run.join("gone")).unwrap();
+    std::fs::remove_dir_all(run.join("linked")).unwrap();
+    std::os::unix::fs::symlink("../../other", run.join("linked")).unwrap();
+    federation.kek.restart();
+    let transfers = || {
+        federation.titech.json(&["transfers", "--all", "--ended"]).1["transfers"].as_array().unwrap().clone()
+    };
+    wait_until("the transfer ends", || transfers().iter().all(|one| !one["ended"].is_null()));
+    assert!(has(&raw.join("run/stays/f"), b"x"), "{:?}", transfers());
+    assert!(!raw.join("run/linked").is_symlink() && !raw.join("run/linked/f").exists());
+}
+
+#[test]
 fn files_are_forwarded_with_the_rights_of_their_owners() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: this is not root, whose PoP alone serves other accounts");
