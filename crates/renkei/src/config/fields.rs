@@ -42,7 +42,7 @@ pub const FIELDS: &[Field] = &[
     Field { key: "endpoints", kind: Type::List, default: "[]", env: "RENKEI_ENDPOINTS",
         effect: "`HOST:PORT` under which other sites reach the PoP, as the site card announces them. Empty: the listen \
                  address if it is one address, else the machine's name and the port. A change goes into the PoP's certificate, and partners \
-                 that can be reached are told; private addresses they take by `renkei trust add` only." },
+                 that can be reached are told; private addresses, and names that resolve to one, they take by `renkei trust add` only." },
     Field { key: "reverse", kind: Type::List, default: "[]", env: "RENKEI_REVERSE",
         effect: "Sites whose PoPs this one keeps a line to, because it cannot be dialled from outside: its site card names them \
                  in place of `endpoints`, which then only users of this site are told. Partners that can be reached are told \

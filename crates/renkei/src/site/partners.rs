@@ -10,6 +10,7 @@
 
 use super::Site;
 use super::access::Proof;
+use super::following::spawn;
 use super::introduction::without_list;
 use super::snapshot::Snapshot;
 use super::watch::spawn_every;
@@ -17,14 +18,17 @@ use crate::home::{Home, read_text, write_file};
 use crate::identity::card::SiteCard;
 use crate::identity::handover::former_name;
 use crate::identity::trust::{Added, Trust};
+use crate::mover::reach::resolve;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
+use renkei_core::route::is_inside;
 use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -33,6 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a partner that could not be told is tried again; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
+/// How long the names in a card that a site sent are looked up.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(4);
 /// Largest list of what was told.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -222,6 +228,8 @@ impl Site {
         if (card.site != *site && !is_renamed) || *site == self.name() || card.site == self.name() {
             return Err(violation("card", format_args!("{site} sent the card of {}", card.site)));
         }
+        // The trusted sites are read after that, which takes time.
+        let resolved = look_up(&card.endpoints);
         let mut trust = Trust::load(self.home())?;
         let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");
         let known = trust.card(site).ok_or_else(unknown)?.clone();
@@ -236,7 +244,9 @@ impl Site {
             tracing::warn!(target: "audit", %site, %name, %file, "the card of a renamed site was not taken: the file has the new name already");
             return Err(refused(cause));
         }
-        if let Some(endpoint) = card.endpoints.iter().find(|endpoint| is_new_inside(endpoint, &known)) {
+        if let Some(endpoint) =
+            card.endpoints.iter().find(|endpoint| is_new_inside(endpoint, &known, &resolved))
+        {
             let cause = format!(
                 "{endpoint} leads into a private network; the administrator of {} may take it: renkei trust add CARD",
                 self.name()
@@ -277,11 +287,36 @@ impl Site {
     }
 }
 
-/// Whether an endpoint is an address within a private network, under which the site was not known so far. Another port of a
-/// machine may be taken: a relay couples circuits with what proved to be the site's PoP alone.
-fn is_new_inside(endpoint: &str, known: &SiteCard) -> bool {
+/// Addresses behind endpoints.
+type Resolved = BTreeMap<String, Vec<IpAddr>>;
+
+/// The addresses behind those of these endpoints that are names, at this moment. Names that do not resolve in time have none.
+fn look_up(endpoints: &[String]) -> Resolved {
+    let (begun, (told, answers)) = (Instant::now(), channel());
+    for endpoint in endpoints.iter().filter(|endpoint| endpoint.parse::<SocketAddr>().is_err()).cloned() {
+        let told = told.clone();
+        // Each for itself, so that no name keeps another from being looked up.
+        let looking = spawn("look up", move || {
+            let found = resolve(&endpoint).unwrap_or_default().iter().map(|address| address.ip()).collect();
+            let _ = told.send((endpoint, found));
+        });
+        if let Err(error) = looking {
+            tracing::warn!(%error, "the names of a site card are not looked up");
+        }
+    }
+    drop(told);
+    let left = || LOOK_UP_WITHIN.saturating_sub(begun.elapsed());
+    std::iter::from_fn(|| answers.recv_timeout(left()).ok()).collect()
+}
+
+/// Whether an endpoint is an address within a private network, or a name of one, under which the site was not known so far. Another
+/// port of a machine may be taken: a relay couples circuits with what proved to be the site's PoP alone.
+fn is_new_inside(endpoint: &str, known: &SiteCard, resolved: &Resolved) -> bool {
     let host = host_of(endpoint);
-    is_inside(host) && !known.endpoints.iter().any(|old| host_of(old) == host)
+    let is_known = |host: &str| known.endpoints.iter().any(|old| host_of(old) == host);
+    let leads_inside = |address: &IpAddr| is_inside(*address) && !is_known(&address.to_string());
+    !is_known(host)
+        && (is_named_inside(host) || resolved.get(endpoint).into_iter().flatten().any(leads_inside))
 }
 
 fn host_of(endpoint: &str) -> &str {
@@ -289,22 +324,19 @@ fn host_of(endpoint: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether a host is this machine or an address that only a private network has.
-fn is_inside(host: &str) -> bool {
-    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(IpAddr::V4(ip)) => {
-            ip.is_loopback()
-                || ip.is_private()
-                || ip.is_link_local()
-                || ip.is_unspecified()
-                || ip.is_multicast()
-        }
-        Ok(IpAddr::V6(ip)) => {
-            let local = ip.is_unique_local() || ip.is_unicast_link_local();
-            local || ip.is_loopback() || ip.is_unspecified() || ip.is_multicast()
-        }
-        Err(_) => host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost"),
+/// Whether a host leads inside by how it is written, whatever it resolves to.
+fn is_named_inside(host: &str) -> bool {
+    if let Ok(address) = host.parse() {
+        return is_inside(address);
     }
+    let name = host.trim_end_matches('.').to_ascii_lowercase();
+    let last = name.rsplit('.').next().unwrap_or_default();
+    // 127.1, 2130706433 and 0x7f.1 are addresses to a resolver (inet_aton(3)), and no domain ends like them.
+    let is_number = match last.strip_prefix("0x") {
+        Some(digits) => digits.chars().all(|digit| digit.is_ascii_hexdigit()),
+        None => last.chars().all(|digit| digit.is_ascii_digit()),
+    };
+    last == "localhost" || is_number
 }
 
 #[cfg(test)]
@@ -317,7 +349,14 @@ mod tests {
     fn private_addresses_are_taken_where_the_site_was_before() {
         let mut known = card(&Authority::create(&site("kek"), now()).unwrap());
         known.endpoints = vec!["10.0.0.7:7512".into(), "pop.kek.jp:7512".into()];
-        let asked = |endpoint: &str| is_new_inside(endpoint, &known);
+        let at = |name: &str, address: &str| (name.to_owned(), vec![address.parse().unwrap()]);
+        let resolved = Resolved::from([
+            at("ip6-localhost:22", "::1"),
+            at("new.kek.jp:7512", "203.0.113.9"),
+            at("inside.kek.jp:7512", "10.0.0.8"),
+            at("same.kek.jp:7512", "10.0.0.7"),
+        ]);
+        let asked = |endpoint: &str| is_new_inside(endpoint, &known, &resolved);
         for inside in [
             "127.0.0.1:22",
             "[::1]:22",
@@ -329,11 +368,38 @@ mod tests {
             "[::ffff:127.0.0.1]:22",
             "localhost:22",
             "0.0.0.0:22",
+            "127.1:22",
+            "2130706433:22",
+            "0x7f.1:22",
+            "localhost.:22",
+            "a.LOCALHOST:22",
+            "ip6-localhost:22",
+            "inside.kek.jp:7512",
+            "[::127.0.0.1]:22",
+            "[64:ff9b::7f00:1]:22",
+            "100.64.0.1:22",
+            "0.0.0.1:22",
+            "255.255.255.255:22",
         ] {
             assert!(asked(inside), "{inside}");
         }
-        for good in ["10.0.0.7:7513", "new.kek.jp:7512", "203.0.113.9:7512", "[2001:db8::1]:7512"] {
+        for good in [
+            "10.0.0.7:7513",
+            "same.kek.jp:7512",
+            "new.kek.jp:7512",
+            "unresolved.kek.jp:7512",
+            "0xpop.kek.jp:7512",
+            "5a:7512",
+            "203.0.113.9:7512",
+            "[2001:db8::1]:7512",
+        ] {
             assert!(!asked(good), "{good}");
         }
+    }
+
+    #[test]
+    fn names_are_looked_up_as_a_resolver_reads_them() {
+        let found = look_up(&["127.0.0.1:7512", "[::1]:7512", "127.1:22"].map(str::to_owned));
+        assert_eq!(found, Resolved::from([("127.1:22".into(), vec!["127.0.0.1".parse().unwrap()])]));
     }
 }
