@@ -12,6 +12,7 @@ use super::denied::{Attempt, refused};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::leases::Lessee;
 use super::locks::{LockAt, Locker};
+use super::privileged::refuses_set_id;
 use super::temp::{is_temp_name, refuse_temp_names, temp_name};
 use super::{Detail, Dir, Listing, Raw, ReadFile, Store, names};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
@@ -445,8 +446,13 @@ impl Desk {
             refuse_losses(self.base.set_own_meta(&altered(&before, change))?)?;
         } else {
             let (dir, name) = self.place(path)?;
-            let before = dir.entry(&name, Detail::Full)?.0.meta;
-            refuse_losses(dir.set_meta(&name, &altered(&before, change))?)?;
+            let before = dir.entry(&name, Detail::Full)?.0;
+            let wanted = altered(&before.meta, change);
+            // Judged first: what is refused changes nothing.
+            if let Some(why) = refuses_set_id(&before, wanted.mode) {
+                return Err(Error::new(Code::PermissionDenied, "chmod", &before.path, why));
+            }
+            refuse_losses(dir.set_meta(&name, &wanted)?)?;
         }
         let after = self.look(path)?;
         let was_given =

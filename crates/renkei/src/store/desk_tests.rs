@@ -3,6 +3,7 @@
 use super::desk::{Desk, MAX_OPEN};
 use super::fault::{Fault, FaultStore, Op as Call};
 use super::local::{Access, LocalStore};
+use super::privileges;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -478,4 +479,36 @@ fn what_fails_in_between_leaves_the_old_version_and_no_temporary_file() {
         drop(desk);
         assert_eq!(fs::read_dir(keep.path().join("base")).unwrap().count(), 1);
     }
+}
+
+#[test]
+fn what_a_lent_account_may_not_set_changes_nothing() {
+    let bench = Bench::new();
+    fs::write(bench.at("f"), "content").unwrap();
+    fs::set_permissions(bench.at("f"), fs::Permissions::from_mode(0o600)).unwrap();
+    let alter = |mode, mtime| Op::Alter {
+        path: rel("f"),
+        change: Alteration { mode: Some(mode), mtime, ..Alteration::default() },
+    };
+    let state = || {
+        let found = fs::metadata(bench.at("f")).unwrap();
+        (found.mode() & 0o7777, found.mtime(), found.mtime_nsec())
+    };
+    let before = state();
+    std::thread::scope(|scope| {
+        let work = || {
+            privileges::lend();
+            for mode in [0o4755, 0o2755, 0o6600] {
+                let mtime = Some(FileTime { secs: 7, nanos: 7 });
+                assert_eq!(bench.code(alter(mode, mtime)), Code::PermissionDenied, "{mode:o}");
+                assert_eq!(state(), before, "{mode:o}");
+            }
+            bench.done(alter(0o755, None));
+        };
+        scope.spawn(work).join().unwrap();
+    });
+    assert_eq!(state().0, 0o755);
+    // Its owner may.
+    bench.done(alter(0o4755, None));
+    assert_eq!(state().0, 0o4755);
 }

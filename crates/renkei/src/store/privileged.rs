@@ -6,6 +6,7 @@
 
 use super::metadata::{SET_ID, file_type, proc_path};
 use super::privileges;
+use renkei_core::entry::{Entry, EntryKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
@@ -88,6 +89,13 @@ pub(super) fn refuses_mode(handle: BorrowedFd<'_>, stat: &Stat, mode: u32) -> Op
         }
         _ => is_privileged(handle, b"", stat).then_some(WHY),
     }
+}
+
+/// Why an entry may not have `mode` set, if it has set-id bits that the account may not give: they would be dropped.
+pub(super) fn refuses_set_id(entry: &Entry, mode: u32) -> Option<&'static str> {
+    let is_file = matches!(entry.kind, EntryKind::File { .. });
+    let refused = privileges::is_lent() && is_file && mode & SET_ID != 0;
+    refused.then_some("set-id bits are not set by an account that works for others")
 }
 
 /// Why something may not get another name in a directory, if it may not.

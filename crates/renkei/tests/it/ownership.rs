@@ -281,8 +281,9 @@ fn a_guest_opens_no_set_id_file_to_others() {
     titech.ok(&["chmod", "755", "kek:/genome/open"]);
     titech.ok(&["mkdir", "kek:/genome/open/a"]);
     titech.ok(&["mv", "kek:/genome/open/a", "kek:/genome/b"]);
-    titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
-    assert_eq!(tool.metadata().unwrap().mode() & 0o7000, 0, "it runs as root for everybody");
+    let refused = titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("set-id bits are not set"), "{refused:?}");
+    assert_eq!(tool.metadata().unwrap().mode() & 0o7777, 0o4700, "what is refused changes nothing");
     titech.renkei(&["mkdir", "kek:/genome/own"]);
     titech.renkei(&["chmod", "2777", "kek:/genome/own"]);
     assert_eq!(folder.join("own").metadata().unwrap().mode() & 0o6000, 0);
