@@ -162,10 +162,10 @@ impl Store for FollowedStore {
                 real = real.parent().ok_or_else(outside)?;
                 continue;
             }
-            let (child, node) = self.0.child(id, &name, path)?;
+            let (child, node) = self.0.child(id, &name, &real)?;
             match node.kind {
                 Kind::Dir { .. } => (id, real) = (child, real.child(&name)?),
-                Kind::File(_) | Kind::Merged { .. } => return Err(not_a_directory(path, b"")),
+                Kind::File(_) | Kind::Merged { .. } => return Err(not_a_directory(&real, &name)),
                 Kind::Symlink { target } if target.starts_with(b"/") => {
                     return Err(Error::new(
                         Code::OutsideStorage,

@@ -425,6 +425,23 @@ fn what_was_written_here_is_here_after_kills() {
     stories(true);
 }
 
+#[test]
+fn what_is_missing_on_a_way_is_named_once() {
+    let top = tempfile::tempdir().unwrap();
+    let site = Site::new(top.path().join("1"), Origin(1));
+    site.store.dir(&RelPath::root()).unwrap().mkdir(b"d", 0o755).unwrap();
+    site.write("d/f", 1).unwrap();
+    for (path, code, subject) in [
+        ("nope", Code::PathNotFound, "nope"),
+        ("nope/x", Code::PathNotFound, "nope"),
+        ("d/nope/x", Code::PathNotFound, "d/nope"),
+        ("d/f/x", Code::NotADirectory, "d/f"),
+    ] {
+        let error = site.store.dir(&RelPath::parse(path.as_bytes()).unwrap()).err().unwrap();
+        assert_eq!((error.code, &*error.subject), (code, subject), "{path}: {error}");
+    }
+}
+
 /// Sizes of a file, by its name and in the list of its directory.
 fn sizes(site: &Site, name: &str) -> [u64; 2] {
     let dir = site.store.dir(&RelPath::root()).unwrap();
