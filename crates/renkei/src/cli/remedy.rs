@@ -131,6 +131,7 @@ impl Reader {
             NotMapped => self.not_mapped(error),
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
+            CardConflict if self.is_administrator(&error.subject) => Some(self.taken_name(error)),
             CardConflict if is_label(&error.subject) => {
                 let site = &error.subject;
                 Some(format!(
@@ -231,6 +232,15 @@ impl Reader {
 
     fn is_administrator(&self, site: &str) -> bool {
         self.administers.as_ref().is_some_and(|own| own.as_str() == site)
+    }
+
+    /// Another site knows the name of the reader's own one already.
+    fn taken_name(&self, error: &Error) -> String {
+        let (own, side) = (&error.subject, &error.side);
+        let other = if is_label(side) && side != "client" && side != own { side } else { "the other site" };
+        let made = "choose another name: `renkei --dir DIR init --site NAME` makes the site anew in an empty directory";
+        let asked = format!("ask the administrator of {other}, if {own} is known there by mistake");
+        format!("{made}; or {asked}: `renkei trust remove {own}` there makes room for it")
     }
 
     /// The file system refused an account.
@@ -420,7 +430,7 @@ fn busy(error: &Error) -> String {
 }
 
 /// A path or other argument as a shell takes it.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
     match text.chars().all(is_plain) {
         true => text.into(),
@@ -618,6 +628,28 @@ mod tests {
         );
         let late = reader().told(&error(Code::DeadlinePassed, "", ""), Some("5f3a90c2"));
         assert!(late.contains("`renkei why 5f3a90c2`") && late.contains("`renkei retry 5f3a90c2`"), "{late}");
+    }
+
+    #[test]
+    fn a_name_that_is_taken_elsewhere_is_not_removed_here() {
+        let site =
+            |name: &str, side: &str| Error { side: side.into(), ..error(Code::CardConflict, name, "") };
+        let told = with_option(&administrator().told(&site("kek", "titech"), None), "--dir /d");
+        assert!(told.starts_with("choose another name: `renkei --dir DIR init --site NAME`"), "{told}");
+        assert!(
+            told.contains("ask the administrator of titech")
+                && told.contains("`renkei trust remove kek` there"),
+            "{told}"
+        );
+        assert!(
+            administrator().told(&site("kek", "client"), None).contains("administrator of the other site")
+        );
+        // A site that is known here may be replaced.
+        assert!(
+            administrator()
+                .told(&site("titech", "client"), None)
+                .contains("`renkei trust remove titech`, then")
+        );
     }
 
     #[test]
