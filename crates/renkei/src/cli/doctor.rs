@@ -5,7 +5,7 @@ use super::connect::site_argument;
 use super::doctor_running::Running;
 use super::quantity::{counted, human, span};
 use super::remedy::remedy;
-use super::{Context, doctor_site, kernel};
+use super::{Context, doctor_files, doctor_site, kernel};
 use crate::config::{Config, Storage};
 use crate::home::Home;
 use crate::identity::account::Account;
@@ -85,6 +85,7 @@ fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Check
         check_host_certificate(home, context.now(), checks);
     }
     check_authority_key(home, checks);
+    doctor_files::check(home, checks);
     running.check_authorities(home, context.now(), checks);
     running.check_volumes(home, checks);
     running.check_rules(config, checks);

@@ -24,6 +24,7 @@ mod detach;
 mod df;
 mod docs;
 mod doctor;
+mod doctor_files;
 mod doctor_running;
 mod doctor_site;
 mod done;

@@ -1,4 +1,4 @@
-//! Who could exchange a directory: whoever owns one on the way to it, or may write there.
+//! Who could exchange a directory or file: whoever owns a directory on the way to it, or may write there.
 //!
 //! The rules are those of sshd's StrictModes, for each directory and each link from the root of the file system on: owned by root or by
 //! one of the accounts that are trusted, and written by nobody else. A directory with the sticky bit may be written by all, because only
@@ -7,8 +7,9 @@
 
 use renkei_core::error::{Code, Error};
 use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display, Formatter};
 use std::fs::Metadata;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 /// Links that are followed at most, as the kernel does.
@@ -17,14 +18,58 @@ const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 
+/// By what somebody else could exchange or change a file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    /// The file, directory or link.
+    pub path: PathBuf,
+    /// How.
+    pub how: How,
+}
+
+/// How somebody else could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It belongs to this account.
+    Owner(u32),
+    /// Its mode lets others write.
+    Mode(u32),
+    /// It is a link that cannot be followed.
+    Link,
+}
+
+impl Display for Exposed {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.how {
+            How::Owner(uid) => write!(out, "{path} belongs to the account number {uid}"),
+            How::Mode(mode) => write!(out, "{path} may be written by other accounts (mode {mode:o})"),
+            How::Link => write!(out, "{path} cannot be followed"),
+        }
+    }
+}
+
 /// Fails if somebody else than root and these accounts could put another directory in the place of this one, which may be missing.
 ///
 /// # Errors
 /// `BufferExposed` names the directory by which that can be done.
 pub fn refuse_exposed(folder: &Path, trusted: &[u32]) -> Result<(), Error> {
     let refused =
-        |cause: String| Err(Error::new(Code::BufferExposed, "open buffer", folder.display(), cause));
-    let (mut todo, mut at, mut links) = (names(folder), PathBuf::from("/"), 0);
+        |by: Exposed| Err(Error::new(Code::BufferExposed, "open buffer", folder.display(), by.to_string()));
+    exchangeable(folder, trusted).map_or(Ok(()), refused)
+}
+
+/// By what somebody else than root and these accounts could change what is read here, or add to it; it may be missing.
+pub fn exposed(path: &Path, trusted: &[u32]) -> Option<Exposed> {
+    exchangeable(path, trusted).or_else(|| {
+        // The sticky bit keeps others from replacing what is there, not from adding to it.
+        let found = path.metadata().ok().filter(may_be_written_by_others)?;
+        Some(Exposed { path: path.into(), how: How::Mode(found.mode() & 0o7777) })
+    })
+}
+
+fn exchangeable(path: &Path, trusted: &[u32]) -> Option<Exposed> {
+    let (mut todo, mut at, mut links) = (names(path), PathBuf::from("/"), 0);
     let root = at.metadata().map_or(0, |root| root.uid());
     let is_trusted = |owner: u32| owner == 0 || owner == root || trusted.contains(&owner);
     while let Some(name) = todo.pop() {
@@ -33,15 +78,16 @@ pub fn refuse_exposed(folder: &Path, trusted: &[u32]) -> Result<(), Error> {
             continue;
         }
         let next = at.join(&name);
+        let by = |how: How| Some(Exposed { path: next.clone(), how });
         // From here on it is made by whoever asks.
-        let Ok(found) = next.symlink_metadata() else { return Ok(()) };
+        let found = next.symlink_metadata().ok()?;
         if !is_trusted(found.uid()) {
-            return refused(format!("{} belongs to the account number {}", next.display(), found.uid()));
+            return by(How::Owner(found.uid()));
         }
         if found.is_symlink() {
             links += 1;
             let Some(target) = next.read_link().ok().filter(|_| links <= MAX_LINKS) else {
-                return refused(format!("{} cannot be followed", next.display()));
+                return by(How::Link);
             };
             if target.is_absolute() {
                 at = PathBuf::from("/");
@@ -49,13 +95,13 @@ pub fn refuse_exposed(folder: &Path, trusted: &[u32]) -> Result<(), Error> {
             todo.extend(names(&target));
             continue;
         }
-        if may_be_written_by_others(&found) {
-            let mode = found.permissions().mode() & 0o7777;
-            return refused(format!("{} may be written by other accounts (mode {mode:o})", next.display()));
+        let is_sticky = found.is_dir() && found.mode() & STICKY != 0;
+        if may_be_written_by_others(&found) && !is_sticky {
+            return by(How::Mode(found.mode() & 0o7777));
         }
         at = next;
     }
-    Ok(())
+    None
 }
 
 /// The names on the way, the last one first.
@@ -70,17 +116,17 @@ fn names(path: &Path) -> Vec<OsString> {
 
 /// A group that root or the own account has as its first one is that account's alone on most machines.
 fn may_be_written_by_others(found: &Metadata) -> bool {
-    let mode = found.permissions().mode();
+    let mode = found.mode();
     let is_own_group = found.gid() == 0 || found.gid() == rustix::process::getegid().as_raw();
     let by_group = mode & GROUP_WRITES != 0 && !is_own_group;
-    mode & STICKY == 0 && (mode & OTHERS_WRITE != 0 || by_group)
+    mode & OTHERS_WRITE != 0 || by_group
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::{Permissions, create_dir, create_dir_all, set_permissions};
-    use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
     fn a_directory_is_refused_that_somebody_else_could_exchange() {
