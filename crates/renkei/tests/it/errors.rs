@@ -328,6 +328,10 @@ fn serve_nonsense(answer: &'static [u8]) -> SocketAddr {
         let mut bytes = [0; 64];
         let _ = sock.read(&mut bytes);
         let _ = sock.write_all(answer);
+        // What is not read when it closes would have the answer thrown away.
+        let _ = sock.shutdown(std::net::Shutdown::Write);
+        let _ = sock.set_read_timeout(Some(Duration::from_secs(5)));
+        let _ = std::io::copy(&mut sock, &mut std::io::sink());
     })
 }
 

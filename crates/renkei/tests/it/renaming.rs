@@ -139,8 +139,10 @@ fn a_volume_its_followers_and_the_queue_go_on() {
     let note = titech.dir().join("note").display().to_string();
     titech.ok(&["cp", &note, "/genome/2026/before"]);
     rename(kek, &[]);
+    let logged = titech.logged().len();
     kek.restart();
     until("the partner has the new name", || knows(titech, NEW));
+    await_restart(titech, logged);
     until("the follower follows", || followed(titech)["pending"] == 0);
     titech.ok(&["cp", &note, "/genome/2026/after"]);
     kek.ok(&["cp", &note, "/genome/2026/at-home"]);
