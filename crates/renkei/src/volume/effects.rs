@@ -207,8 +207,8 @@ impl Plan {
         let replaced = effects.nodes.iter().find(|(other, node)| *other != id && is_other(node));
         let replaced = replaced.map(|(id, _)| *id);
         if let (Some(from), Some(to)) = (paths.of(from_spot)?, paths.of(to_spot)?) {
-            let (from_spot, to_spot) = (to_spot.clone(), from_spot.clone());
-            let back = Change::Rename { from: from_spot, to: to_spot, replace: false, seen: None, time };
+            let (now, before) = (to_spot.clone(), from_spot.clone());
+            let back = Change::Rename { from: now, to: before, replace: false, seen: None, time };
             self.steps.push(Step::Rename { id, from, to, replaced, back });
         }
         Ok(())
@@ -333,9 +333,7 @@ impl Step {
             Step::Empty { names, .. } | Step::Place { names, .. } => names.first().unwrap_or(&EMPTY),
         }
     }
-}
 
-impl Step {
     /// See [`Failed::back`].
     fn back(&self) -> Option<Change> {
         match self {
