@@ -3,6 +3,10 @@
 //!
 //! Only what is between backquotes is a command. Non-goal: which names are known; that is the reader's side to tell.
 
+use crate::error::Error;
+use crate::identity::Principal;
+use crate::path::is_label;
+
 /// The words, and what each stands for.
 pub const WORDS: &[(&str, &str)] = &[
     ("SITE", "the name of the site"),
@@ -25,6 +29,33 @@ pub const WORDS: &[(&str, &str)] = &[
     ("TOPOLOGY", "a file as docs/lab.md describes it"),
     ("COMMAND", "the command that was typed"),
 ];
+
+/// What to do about an error, with the names that the error itself has, and what the other words stand for.
+pub fn of(error: &Error) -> String {
+    explained(&fill(error.code.row().remedy, &names(error)))
+}
+
+/// The names that an error has for the words of remedies.
+pub fn names(error: &Error) -> Vec<(&'static str, String)> {
+    let user = Principal::parse(&error.subject).ok().map(|user| user.to_string());
+    let words = [("SITE", site(error)), ("VOLUME", volume(error)), ("PRINCIPAL", user)];
+    words.into_iter().filter_map(|(word, name)| Some((word, name?))).collect()
+}
+
+/// The site that was not reached, or that failed.
+fn site(error: &Error) -> Option<String> {
+    let first = error.subject.split([' ', ':']).next().unwrap_or_default();
+    let is_of_network = error.code.row().id.starts_with("RK-NET-");
+    let name = if is_of_network && is_label(first) { first } else { &error.side };
+    (is_label(name) && name != "client").then(|| name.to_owned())
+}
+
+/// The volume that an error is about, by its name or by a path in it.
+fn volume(error: &Error) -> Option<String> {
+    let path = error.subject.rsplit(':').next().unwrap_or_default().trim_start_matches('/');
+    let name = path.split('/').next().filter(|name| is_label(name))?;
+    error.code.row().id.starts_with("RK-NS-").then(|| name.to_owned())
+}
 
 /// A remedy with the words that are known.
 pub fn fill(remedy: &str, known: &[(&str, String)]) -> String {
@@ -83,6 +114,17 @@ mod tests {
         assert_eq!(filled, "`renkei map add alice@kek ACCOUNT` at SITE; `x RENKEI_SITE LimitSITE kek:/d`");
         assert_eq!(explained(&filled), format!("{filled} (ACCOUNT is an account of that machine)"));
         assert_eq!(explained("`renkei doctor kek`"), "`renkei doctor kek`");
+    }
+
+    #[test]
+    fn an_error_has_names_of_its_own() {
+        let error = |code, subject: &str| Error::new(code, "open", subject, "").at("kek");
+        let told = |code, subject| of(&error(code, subject));
+        assert!(told(Code::PeerDown, "nig at 192.0.2.1:7512").contains("`renkei doctor nig`"));
+        assert!(told(Code::StorageUnknown, "dat").contains("`renkei ls kek:/`"));
+        assert!(told(Code::TreeNotHere, "/genome/2026").contains("`renkei volume show genome`"));
+        let unknown = of(&Error::new(Code::StorageUnknown, "open", "dat", "").at("client"));
+        assert!(unknown.ends_with("(SITE is the name of the site)"), "{unknown}");
     }
 
     #[test]

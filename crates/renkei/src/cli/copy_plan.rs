@@ -98,6 +98,14 @@ impl Direction {
             Direction::Between(from, to) => vec![from, to],
         }
     }
+
+    /// The site of the destination, if it is not this machine.
+    pub(super) fn to(&self) -> Option<&SiteName> {
+        match self {
+            Direction::Up(site) | Direction::Between(_, site) => Some(site),
+            Direction::Down(_) => None,
+        }
+    }
 }
 
 /// Finds the direction.

@@ -11,7 +11,7 @@ use crate::identity::trust::Trust;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{SiteName, is_label};
-use renkei_core::remedy::{explained, fill};
+use renkei_core::remedy::{explained, fill, names};
 use std::sync::OnceLock;
 
 /// Longest note of how somebody logged in.
@@ -129,6 +129,18 @@ impl Reader {
             ),
             PeerDown | PortClosed | SiteUnreachable | NameUnresolved | NoLine => self.unreached(error),
             NotMapped => self.not_mapped(error),
+            UnknownAuthority => self.other_authority(error),
+            Cancelled if self.knows(&error.subject) => {
+                let site = &error.subject;
+                Some(format!(
+                    "run the same command again to resume; `renkei unfinished {site}` shows the data kept for that, and --drop removes it"
+                ))
+            }
+            CrossDevice if error.op == "link" => Some(
+                "a hard link is made at one site, in the directory of the file or above; elsewhere make a copy (`renkei cp`) or a symbolic \
+                 link (`renkei ln -s`)"
+                    .into(),
+            ),
             NotAllowed | ReadOnlyStorage => self.not_granted(error),
             SiteUnknown => self.unknown_site(&error.subject),
             CardConflict if self.is_administrator(&error.subject) => Some(self.taken_name(error)),
@@ -198,18 +210,19 @@ impl Reader {
         let first = subject.split([' ', ':']).next().unwrap_or_default();
         let site = [first, &error.side].into_iter().find(|name| self.knows(name));
         let own = || self.principal.as_ref().map(Principal::to_string);
-        let user = Principal::parse(subject).ok().map(|user| user.to_string());
+        let user = names(error).into_iter().find(|(word, _)| *word == "PRINCIPAL").map(|(_, user)| user);
         let target = (error.code == Code::SshFailed).then_some(subject).or_else(|| self.ssh_target());
         let words = [
             ("SITE", site.map(str::to_owned)),
             ("STORAGE", self.storage_of(error)),
-            ("VOLUME", volume_of(error)),
             ("ID", first_digits(first)),
             ("PRINCIPAL", user.or_else(own)),
             ("USER@HOST", target.map(str::to_owned)),
             ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
         ];
-        words.into_iter().filter_map(|(word, name)| Some((word, name?))).collect()
+        // Whether the name of a site is one, the reader knows better.
+        let told = names(error).into_iter().filter(|(word, _)| *word != "SITE");
+        words.into_iter().filter_map(|(word, name)| Some((word, name?))).chain(told).collect()
     }
 
     /// Where the reader logged in last.
@@ -310,13 +323,44 @@ impl Reader {
         let site = Some(name).filter(|name| self.known.iter().any(|known| known == name))?;
         let test = format!("`renkei doctor {site}` tests each step of the connection");
         let own_site = self.principal.as_ref().is_some_and(|own| own.site().as_str() == site);
+        // A PoP is told by its partners themselves.
+        let moved = match self.administers {
+            None => "; if its address changed, `renkei login` learns the new one",
+            Some(_) => "",
+        };
         Some(match &self.serve {
             Some(serve) if self.is_administrator(site) => format!("start your PoP: {serve}; {test}"),
-            _ if own_site => format!("ask the administrator of {site}, your site, to start its PoP; {test}"),
+            _ if own_site => {
+                format!("ask the administrator of {site}, your site, to start its PoP; {test}{moved}")
+            }
             _ => format!(
-                "{site} is another site: its administrator must start or repair its PoP; {test}; a copy that waits until {site} is back: \
-                 `renkei cp --detach`"
+                "{site} is another site: its administrator must start or repair its PoP; {test}{moved}; a copy that waits until {site} is \
+                 back: `renkei cp --detach`"
             ),
+        })
+    }
+
+    /// A site that is known, by another authority than the one that signed.
+    fn other_authority(&self, error: &Error) -> Option<String> {
+        let site = error.subject.rsplit('@').next().filter(|_| error.cause.contains(" known here ("))?;
+        let again = format!("`renkei trust remove {site}`, and `renkei join` with an invitation of {site}");
+        let ours = error.side == "client";
+        Some(match (&self.administers, ours) {
+            (Some(_), true) => format!(
+                "compare the fingerprint in the cause with the administrator of {site}, who sees the new one with `renkei site show`; if \
+                 {site} was made anew: {again}"
+            ),
+            (None, true) => format!(
+                "`renkei login` learns the authorities that your site trusts; if it remains, ask the administrator of your site to compare \
+                 fingerprints with {site}"
+            ),
+            (_, false) => {
+                let side = &error.side;
+                format!(
+                    "{side} knows another authority of {site}: its administrator should compare fingerprints with the one of {site} and then \
+                     renew the trust there: {again}; if {site} has another authority since you logged in: `renkei login`"
+                )
+            }
         })
     }
 
@@ -446,13 +490,6 @@ fn mode_of_own<'e>(error: &'e Error, account: &str) -> Option<&'e str> {
     let mode = rest.rsplit(' ').next()?.get(1..).filter(|mode| mode.len() == 9)?;
     let is_of_it = ["may not read it", "may not write in it"].iter().any(|words| error.cause.contains(words));
     (owner == account && is_of_it).then_some(mode)
-}
-
-/// The volume that an error is about, by its name or by a path in it.
-fn volume_of(error: &Error) -> Option<String> {
-    let path = error.subject.rsplit(':').next().unwrap_or_default().trim_start_matches('/');
-    let name = path.split('/').next().filter(|name| is_label(name))?;
-    error.code.row().id.starts_with("RK-NS-").then(|| name.to_owned())
 }
 
 /// The same place with the name of its storage in small letters.
@@ -667,6 +704,36 @@ mod tests {
         assert!(reader().remedy(&down("titech")).unwrap().contains("titech, your site"));
         assert!(administrator().remedy(&down("kek")).unwrap().starts_with("start your PoP: `systemctl"));
         assert_eq!(reader().remedy(&down("192.0.2.1:7512")), None);
+    }
+
+    #[test]
+    fn an_authority_that_changed_is_no_site_that_is_unknown() {
+        let cause = "the authority of nig known here (12:34) did not sign it (CN=nig)";
+        let told = |reader: &Reader, subject: &str, side: &str| {
+            reader.told(&Error { side: side.into(), ..error(Code::UnknownAuthority, subject, cause) }, None)
+        };
+        let here = told(&administrator(), "nig", "client");
+        assert!(here.contains("if nig was made anew: `renkei trust remove nig`"), "{here}");
+        assert!(told(&reader(), "nig", "client").starts_with("`renkei login` learns"));
+        let there = told(&reader(), "alice@nig", "kek");
+        assert!(there.starts_with("kek knows another authority of nig: "), "{there}");
+        let unknown = error(Code::UnknownAuthority, "nig", "the site nig is not trusted here");
+        assert!(reader().told(&unknown, None).contains("`renkei join`"));
+    }
+
+    #[test]
+    fn an_address_that_changed_is_learned_by_users_and_told_to_pops() {
+        let down = error(Code::PortClosed, "kek at 192.0.2.1:7512", "");
+        assert!(reader().remedy(&down).unwrap().contains("`renkei login` learns the new one"));
+        let other = Reader { administers: Some(SiteName::parse("titech").unwrap()), ..reader() };
+        assert!(!other.remedy(&down).unwrap().contains("login"));
+    }
+
+    #[test]
+    fn a_copy_that_was_interrupted_names_where_its_data_is() {
+        let stopped = error(Code::Cancelled, "kek", "interrupted");
+        assert!(reader().told(&stopped, None).contains("`renkei unfinished kek`"));
+        assert!(reader().told(&error(Code::Cancelled, "", ""), None).contains("`renkei unfinished`"));
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
         let listed = job.listed(&sources).map_err(|error| error.at("client"))?;
         let transfer = job.common.detach.id().map_or_else(fresh_id, Ok)?;
         let stop = Stop::default();
-        stop_on_signal(stop.clone())?;
+        stop_on_signal(stop.clone(), direction.to().map(SiteName::to_string).unwrap_or_default())?;
         let dialler = connect::dialler(context, &direction.sites())?;
         Ok(Run {
             job,
@@ -922,8 +922,8 @@ fn is_passing(error: &Error) -> bool {
 /// What Ctrl-C stops now.
 static STOPPED_BY_SIGNAL: Mutex<Option<Stop>> = Mutex::new(None);
 
-/// Ctrl-C and SIGTERM stop the transfer in order; the second one ends the process.
-fn stop_on_signal(stop: Stop) -> Result<(), Error> {
+/// Ctrl-C and SIGTERM stop the transfer to a site in order; the second one ends the process.
+fn stop_on_signal(stop: Stop, to: String) -> Result<(), Error> {
     let signalled =
         || STOPPED_BY_SIGNAL.lock().expect("no thread panics while it holds the lock: a panic aborts");
     if signalled().replace(stop).is_some() {
@@ -935,9 +935,8 @@ fn stop_on_signal(stop: Stop) -> Result<(), Error> {
             super::progress::show_keys();
             std::process::exit(130);
         }
-        std::thread::spawn(move || {
-            stop.stop(Error::new(Code::Cancelled, "copy", "", "interrupted").at("client"))
-        });
+        let error = Error::new(Code::Cancelled, "copy", &to, "interrupted").at("client");
+        std::thread::spawn(move || stop.stop(error));
     };
     ctrlc::set_handler(handler).map_err(|error| Error::new(Code::SystemCall, "handle signals", "", error))
 }

@@ -1,6 +1,7 @@
 //! What went wrong on a mount, for whoever wants to know why a program got EIO.
 
 use renkei_core::error::{Error, Kind};
+use renkei_core::remedy;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,7 +31,7 @@ impl Troubles {
     }
 
     fn remember(&self, error: &Error) {
-        let line = format!("{error}; {}", error.code.row().remedy);
+        let line = format!("{error}; {}", remedy::of(error));
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // One that comes again takes the room of one.
         last.retain(|(_, known)| *known != line);

@@ -718,7 +718,7 @@ fn note_wait(failed: &Error, is_first: bool) {
     }
     let for_login = Error::new(Code::MountWaits, &failed.op, &failed.subject, &failed.cause).at("client");
     let waits = if lacks_credential(failed) { &for_login } else { failed };
-    tracing::warn!(code = %waits.code, error = %waits, remedy = waits.code.row().remedy, "calls wait");
+    tracing::warn!(code = %waits.code, error = %waits, remedy = renkei_core::remedy::of(waits), "calls wait");
 }
 
 /// Does something again until it works, or fails as no waiting mends.

@@ -8,6 +8,7 @@ use super::Site;
 use super::diagnosis::SOURCES;
 use crate::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
+use renkei_core::remedy;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -72,7 +73,7 @@ pub struct Finding {
 impl Finding {
     /// A thing that failed with an error.
     pub fn of(what: &'static str, name: &str, severity: Severity, error: &Error) -> Self {
-        let (found, remedy) = (error.to_string(), error.code.row().remedy.into());
+        let (found, remedy) = (error.to_string(), remedy::of(error));
         Finding { what, name: name.into(), severity, code: error.code, found, remedy, hold: Duration::ZERO }
     }
 

@@ -59,7 +59,7 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
                 Some((Instant::now(), REST))
             }
             Err(error) => {
-                let remedy = error.code.row().remedy;
+                let remedy = renkei_core::remedy::of(&error);
                 tracing::error!(code = %error.code, %error, remedy, "the PoP's certificate is not renewed");
                 Some((Instant::now(), AGAIN_AFTER))
             }

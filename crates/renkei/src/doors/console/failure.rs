@@ -2,6 +2,7 @@
 
 use super::html::{Facts, Html};
 use renkei_core::error::Error;
+use renkei_core::remedy;
 use renkei_core::wire::message::EntryFailure;
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ pub(super) fn whole(error: &Error) -> Html {
     if !error.cause.is_empty() {
         facts.text("Cause", &error.cause);
     }
-    facts.add("What to do", Html::marked(row.remedy));
+    facts.add("What to do", Html::marked(&remedy::of(error)));
     html.add(facts.finish());
     html
 }
@@ -27,7 +28,7 @@ pub(super) fn brief(error: &Error) -> Html {
     let row = error.code.row();
     let mut html = Html::of("<p class=\"cause\"><strong>{}: {}</strong>", &[&row.id, &row.title]);
     html.put(" <bdi>{}</bdi> <small>", &[&step(error)])
-        .add(Html::marked(row.remedy))
+        .add(Html::marked(&remedy::of(error)))
         .put("</small></p>", &[]);
     html
 }
@@ -45,7 +46,7 @@ pub(super) fn entries(failures: &[EntryFailure], failed: u64) -> Html {
     let mut html = Html::of("<ul class=\"failures\">", &[]);
     let mut remedies = BTreeMap::new();
     for EntryFailure { path, error, .. } in failures {
-        remedies.insert(error.code.row().id, error.code.row().remedy);
+        remedies.insert(error.code.row().id, remedy::of(error));
         html.put("<li><bdi class=\"path\">{}</bdi> <bdi>{}</bdi></li>", &[path, &short(error)]);
     }
     let more = failed.saturating_sub(failures.len() as u64);
@@ -55,7 +56,7 @@ pub(super) fn entries(failures: &[EntryFailure], failed: u64) -> Html {
     html.put("</ul>", &[]);
     for (code, remedy) in remedies {
         html.put("<p class=\"cause\"><small>{}: ", &[&code])
-            .add(Html::marked(remedy))
+            .add(Html::marked(&remedy))
             .put("</small></p>", &[]);
     }
     html
