@@ -389,6 +389,11 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Fa
             false => finding,
         });
     }
+    if let Some(error) = snapshot.replaced(facts) {
+        let words = "what is held here is missing or another file";
+        let finding = Finding::of("volume", name, Severity::Warning, &error).saying(words);
+        found.push(finding.mended_by(remedy_of_volume(&error, name, &facts.storage)));
+    }
     if let Some(error) = site.holding.shown(&facts.id, facts).trouble {
         let words = "required replicas do not arrive";
         let finding = Finding::of("replicas", name, Severity::Warning, &error).saying(words);
@@ -507,7 +512,7 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
 fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let finding = |(name, error): (String, Error)| {
         let finding = Finding::of("rule", &name, Severity::Warning, &error);
-        let remedy = format!("{}; `renkei transfers --label 'rule {name}'`", error.code.row().remedy);
+        let remedy = format!("{}; `renkei transfers --label 'rule {name}'`", finding.remedy);
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
     let troubles =

@@ -329,6 +329,11 @@ impl Snapshot {
         Ok(At { root: storage.path.clone(), path: facts.place()?, access, identity })
     }
 
+    /// Why the directory of a volume that is only read here is not the one that it was.
+    pub(super) fn replaced(&self, facts: &Facts) -> Option<Error> {
+        self.open_volumes.replaced(&facts.id)
+    }
+
     /// Takes the directory that is there now for that of a followed volume's replicas.
     ///
     /// # Errors
@@ -342,7 +347,7 @@ impl Snapshot {
         let plain = Arc::new(self.storage(&facts.storage)?.local()?.below(&facts.place()?)?);
         let (pending, hands) = (self.pending(name, facts)?, AsAccount(facts.account.clone()));
         let run_as = |work: Box<dyn FnOnce() + Send>| hands.run(work);
-        self.open_volumes.accept_copy(&pending, &plain, &run_as, incomplete)
+        self.open_volumes.accept_copy(facts.id, &pending, &plain, &run_as, incomplete)
     }
 
     /// Takes the directory that is there now for that of a volume of this site.

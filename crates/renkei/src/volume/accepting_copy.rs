@@ -11,7 +11,7 @@ use super::plain::{Plain, look};
 use super::rescue::{Rescued, keep_unknown};
 use super::trailing::{RunAs, run_one};
 use super::{Scanned, Volumes, top};
-use crate::catalogue::Held;
+use crate::catalogue::{Held, VolumeId};
 use crate::store::local::LocalStore;
 use crate::store::{Dir, Store};
 use renkei_core::entry::Stamp;
@@ -73,6 +73,7 @@ impl Volumes {
     /// `VolumeChanged`, `CatalogueFailed`, those of the file system.
     pub fn accept_copy(
         &self,
+        id: VolumeId,
         pending: &Arc<Pending>,
         plain: &Arc<LocalStore>,
         run_as: &RunAs<'_>,
@@ -96,6 +97,7 @@ impl Volumes {
             return Err(not_kept(name, &taken.rescued));
         }
         top::note(pending.tree(), plain)?;
+        self.replaced_ones().remove(&id);
         drop(turn);
         let CopyTaken { same, missing, other, rescued: Rescued { count, failed, folder }, .. } = &taken;
         tracing::info!(target: "audit", volume = name, same, missing, other, kept = count, failed, folder,

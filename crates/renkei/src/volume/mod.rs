@@ -105,6 +105,8 @@ pub struct Volumes {
     open: Mutex<Open>,
     /// Directories of replicas that are marked as this site's own.
     claimed: Mutex<HashMap<VolumeId, Identity>>,
+    /// Volumes that are only read here, with another directory in place of their replicas'.
+    replaced: Mutex<HashMap<VolumeId, Error>>,
 }
 
 #[derive(Default)]
@@ -281,7 +283,17 @@ pub struct Scanned {
 impl Volumes {
     /// None is open yet; their trees are in the database that is `named`.
     pub fn new(home: &Home, named: &str) -> Self {
-        Volumes { home: home.clone(), named: named.into(), open: Mutex::default(), claimed: Mutex::default() }
+        let (home, named) = (home.clone(), named.into());
+        Volumes { home, named, open: Mutex::default(), claimed: Mutex::default(), replaced: Mutex::default() }
+    }
+
+    fn replaced_ones(&self) -> MutexGuard<'_, HashMap<VolumeId, Error>> {
+        self.replaced.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Why the directory of a volume that is only read here is not the one that it was, until it is accepted.
+    pub fn replaced(&self, id: &VolumeId) -> Option<Error> {
+        self.replaced_ones().get(id).cloned()
     }
 
     fn open_ones(&self) -> MutexGuard<'_, Open> {
@@ -384,7 +396,7 @@ impl Volumes {
     }
 
     /// Makes sure that the directory of a followed volume's replicas is nobody else's, and marks it. Where this site writes it is
-    /// the one that it was, too: something may be in that one alone.
+    /// the one that it was, too: something may be in that one alone. Where it reads, another one is used and is a condition.
     ///
     /// # Errors
     /// `DirectoryTaken`, `StorageMissing`, `VolumeChanged`, `CatalogueFailed`.
@@ -401,11 +413,18 @@ impl Volumes {
         if identity.is_some() && claimed().get(&id).copied() == identity {
             return Ok(());
         }
+        let checked = top::check(&pending.name, pending.tree(), plain);
         if pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
-            top::check(&pending.name, pending.tree(), plain)?;
+            checked.clone()?;
         }
         claim::take(plain, own, access, hands)?;
-        top::note(pending.tree(), plain)?;
+        match checked {
+            Ok(()) => {
+                self.replaced_ones().remove(&id);
+                top::note(pending.tree(), plain)?;
+            }
+            Err(error) => drop(self.replaced_ones().insert(id, error)),
+        }
         claimed().extend(identity.map(|identity| (id, identity)));
         Ok(())
     }

@@ -185,6 +185,13 @@ fn await_trouble(site: &Site, wanted: &str) {
     }
 }
 
+fn await_condition(site: &Site, code: &str, is_told: bool) {
+    let begin = Instant::now();
+    while site.json(&["doctor"]).1.to_string().contains(code) != is_told {
+        assert!(begin.elapsed() < WITHIN, "{}", site.logged());
+    }
+}
+
 #[test]
 fn a_volume_whose_files_were_copied_to_another_disk_goes_on_as_it_was() {
     let mut federation = genome();
@@ -218,6 +225,30 @@ fn a_volume_whose_files_were_copied_to_another_disk_goes_on_as_it_was() {
         assert!(begin.elapsed() < WITHIN, "{:#}", shown(&federation.titech));
     }
     assert_eq!(federation.titech.renkei(&["cat", "titech:/genome/run/f3"]).stdout, [3; 1003]);
+}
+
+#[test]
+fn another_directory_in_place_of_the_replicas_of_a_reader_is_told_until_it_is_accepted() {
+    let mut federation = genome();
+    let (status, told) = subscribe(&federation.titech, "data");
+    assert_eq!(status, 0, "{told}");
+    federation.titech.ok(&["replicate", "/genome"]);
+    let top = federation.titech.root().join("genome");
+    fs::rename(&top, federation.titech.root().join("aside")).unwrap();
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("foreign"), "foreign").unwrap();
+    for restarts in [false, true] {
+        if restarts {
+            federation.titech.stop();
+            federation.titech.restart();
+        }
+        // What is not held any more is read at the home.
+        assert_eq!(federation.titech.renkei(&["cat", "titech:/genome/run/f3"]).stdout, [3; 1003]);
+        await_condition(&federation.titech, "RK-NS-10", true);
+    }
+    federation.titech.ok(&["volume", "check", "genome", "--accept"]);
+    await_condition(&federation.titech, "RK-NS-10", false);
+    assert!(top.join("foreign").exists());
 }
 
 #[test]
