@@ -12,6 +12,10 @@
 //!    before and nothing is lost, the streams open again.
 //! 3. Where that finds more, the steps become larger. Every few rounds comes a larger step anyway, larger for small
 //!    sums than for large ones, so that sessions on one path come to equal shares.
+//! 4. **Less**: where for some rounds much less comes through while the queue grows or overflows, the path carries less than it did,
+//!    and only what comes through now counts. As long as that is so, the larger steps are those of opening and the streams are
+//!    started anew with them, so that what comes back is found within a cycle and grows by half from round to round. If the former
+//!    rate is back at once, a host stood still.
 //!
 //! Delays also come from hosts that are busy and from radio links. So the shortest delay of a round counts, less what the
 //! delay is while nothing could wait in a queue, and less what it changes by from look to look.
@@ -79,10 +83,16 @@ const SPREADS: u32 = 1;
 /// What remains of the best rate from round to round, and less of it than this for a whole cycle lets the streams free.
 const FADING: f64 = 0.98;
 const LOW: f64 = 0.7;
+/// The same of the largest rate there ever was.
+const LASTING: f64 = 0.999;
 /// A larger step shows that there was room if so much of it arrived.
 const ROOM: f64 = 0.5;
 /// Ends of rounds after which it is known what came of it.
 const PUSH_ROUNDS: u32 = 2;
+/// Less than this share of what came before, for so many rounds in a row in which the queue grows or overflows: the path carries less.
+const COLLAPSE: f64 = 0.6;
+/// See [`COLLAPSE`].
+const FALLING_ROUNDS: u32 = 3;
 /// Less than this share of what came without pace, over a cycle, is a doubt whether pacing pays; and what must come
 /// without it, of what came with it, to show that it does not.
 const DOUBT: (f64, f64) = (0.9, 1.05);
@@ -129,8 +139,10 @@ pub struct Capacity {
     best: f64,
     /// Whether the path was taken for full before.
     opens_again: bool,
-    /// How often it was taken for full and was not.
-    mistakes: u32,
+    /// How often the streams had to be started anew.
+    restarts: u32,
+    /// The largest rate there ever was, which fades.
+    largest: f64,
     full: Option<Full>,
     /// Only where the streams' own control bears loss: else to end the pace is to overflow.
     worth: Option<Worth>,
@@ -202,8 +214,10 @@ struct Full {
     /// The best rate of late, and rounds in a row far below it in which nothing was lost.
     lately: f64,
     low: u32,
-    /// The largest rate ever.
+    /// The largest rate since the path was seen to carry less.
     best: f64,
+    /// The largest rate ever, which fades.
+    largest: f64,
     rounds: u32,
     round_start: Duration,
     /// What all streams may send now.
@@ -226,6 +240,13 @@ struct Full {
     longest: Duration,
     /// The last larger step, until it is known what came of it.
     push: Option<Push>,
+    /// Whether the streams have to be started anew, so that they follow a larger step.
+    restarts: bool,
+    /// The queue of the last round, and rounds in a row in which it grew while much less came through.
+    before: Duration,
+    falling: u32,
+    /// What came through before that, until it is known whether a host stood still.
+    former: Option<f64>,
 }
 
 /// A larger step.
@@ -293,17 +314,18 @@ impl Capacity {
         self.full.is_some()
     }
 
-    /// How often the path was taken for full and was not. The pace of such a mistake ended the start of streams that are
-    /// BBR, which gain a quarter in eight round trips from then on: they have to be started anew.
-    pub fn mistakes(&self) -> u32 {
-        self.mistakes
+    /// How often the streams have to be started anew: where the path was taken for full and was not, or carries more again. The pace has
+    /// ended the start of streams that are BBR, which gain a quarter in eight round trips from then on.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
     }
 
     /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
         let worth = self.worth.map(|worth| Worth { since: None, spared_until: None, ..worth });
-        Capacity { past: VecDeque::from([(Duration::ZERO, sum)]), full, worth, ..Capacity::default() }
+        let (past, largest) = (VecDeque::from([(Duration::ZERO, sum)]), self.largest);
+        Capacity { past, largest, full, worth, ..Capacity::default() }
     }
 
     /// Takes what all streams together did until `now`; gives the rate they may have from now on, or `None` to leave
@@ -329,8 +351,10 @@ impl Capacity {
                 let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
+                self.restarts += u32::from(std::mem::take(&mut full.restarts));
+                self.largest = full.largest;
                 if total.is_none() {
-                    self.mistakes += 1;
+                    self.restarts += 1;
                     self.free_again();
                 }
                 total
@@ -363,7 +387,7 @@ impl Capacity {
         let stalled = since.is_some_and(|since| now >= since + round / 2);
         let overflows = last.overflows() || whole.overflows();
         if stalled || overflows {
-            let full = Full::new(now, most, self.noise);
+            let full = Full { largest: most.max(self.largest), ..Full::new(now, most, self.noise) };
             let full = if overflows { full } else { full.by_delay() };
             return Some(self.full.insert(full).total_for(sum, queue));
         }
@@ -417,6 +441,7 @@ impl Full {
             lately: rate,
             low: 0,
             best: rate,
+            largest: rate,
             rounds: 0,
             round_start: now,
             total: rate,
@@ -430,6 +455,10 @@ impl Full {
             spread: Duration::ZERO,
             longest: Duration::ZERO,
             push: None,
+            restarts: false,
+            before: Duration::ZERO,
+            falling: 0,
+            former: None,
         }
     }
 
@@ -464,7 +493,8 @@ impl Full {
         let fooled = self.overflowed.is_none() && self.taken.is_some_and(|taken| gone || more(taken));
         self.lately = last.rate.max(self.lately * FADING);
         let is_sent = own > aim || last.rate >= IDLE * self.total;
-        let is_low = is_sent && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
+        let is_low =
+            is_sent && own <= aim && !self.is_careful() && !last.overflows() && last.rate < LOW * self.lately;
         self.low = if is_low { self.low + 1 } else { 0 };
         !last.overflows() && (fooled || self.low >= CYCLE)
     }
@@ -479,13 +509,15 @@ impl Full {
     fn on_round(&mut self, sum: &Sample, queue: Duration, last: &Span) {
         let (aim, own) = (aim(sum, self.most()), self.own_queue(queue));
         self.rounds += 1;
-        if last.overflows() && self.rounds > 2 {
+        let collapses = self.collapses(queue, own > aim, last);
+        if last.overflows() && self.rounds > 2 && !collapses {
             self.overflowed = Some(self.rounds);
         }
         let found = last.rate > MORE * self.most() && own < aim && !last.overflows();
         // What the first round after a step brings was sent before it; one with a queue tells nothing of the step.
         if found {
             (self.misses, self.reach) = (0, (2.0 * self.reach).min(LONGEST_REACH));
+            self.restarts = self.is_reduced();
         } else if last.overflows() {
             self.reach = REACH;
         } else if own < aim {
@@ -500,14 +532,32 @@ impl Full {
         if last.overflows() || own > aim || last.rate >= IDLE * self.total {
             self.note(last.sure);
         }
-        if last.overflows() {
+        if collapses {
+            self.former = Some(self.most());
+            self.begin_anew(last.sure);
+        } else if let Some(former) = self.former.filter(|former| last.rate > LOW * former) {
+            self.former = None;
+            self.begin_anew(former);
+        } else if last.overflows() {
             self.forget_peaks();
         }
         if self.pushes() {
             let most = self.most();
+            if self.is_reduced() && !self.is_careful() {
+                (self.restarts, self.misses, self.reach) = (true, 0, self.reach.max(FIRST_REACH));
+            }
             let room = most * (1.0 + ROOM * self.step(most));
             self.push = Some(Push { room, queue, rounds: 0 });
         }
+    }
+
+    /// Whether this round and those before show that the path carries less than it did.
+    fn collapses(&mut self, queue: Duration, has_queue: bool, last: &Span) -> bool {
+        let fills = last.overflows() || has_queue && queue > self.before;
+        let is_less = last.rate < COLLAPSE * self.most();
+        self.falling = if fills && is_less { self.falling + 1 } else { 0 };
+        self.before = queue;
+        self.falling >= FALLING_ROUNDS
     }
 
     /// Judges the last larger step. If it brought more, what delay there is was no queue; if nothing came of it but a longer
@@ -529,6 +579,11 @@ impl Full {
         }
     }
 
+    /// What came through before tells nothing any more.
+    fn begin_anew(&mut self, rate: f64) {
+        (self.rates, self.best) = (VecDeque::from([(self.rounds, rate)]), rate);
+    }
+
     /// Single rates that were measured too high do not count where more than the path carries was sent.
     fn forget_peaks(&mut self) {
         let mean = self.rates.iter().map(|(_, rate)| *rate).sum::<f64>() / self.rates.len().max(1) as f64;
@@ -542,6 +597,7 @@ impl Full {
 
     fn note(&mut self, rate: f64) {
         self.best = self.best.max(rate);
+        self.largest = rate.max(self.largest * LASTING);
         self.rates.retain(|(round, _)| round + MEMORY > self.rounds);
         self.rates.push_back((self.rounds, rate));
     }
@@ -575,6 +631,11 @@ impl Full {
             _ => Duration::ZERO,
         };
         queue.saturating_sub(self.noise.max(others).max(self.spread * SPREADS))
+    }
+
+    /// Whether much less comes through than once did.
+    fn is_reduced(&self) -> bool {
+        self.most() < LOW * self.largest
     }
 
     /// The larger step of a cycle.

@@ -125,9 +125,9 @@ impl Controller {
         self.capacity.is_full()
     }
 
-    /// How often the path was taken for full and was not; see [`Capacity::mistakes`].
-    pub fn mistakes(&self) -> u32 {
-        self.capacity.mistakes()
+    /// How often the path was taken for full and was not; see [`Capacity::restarts`].
+    pub fn restarts(&self) -> u32 {
+        self.capacity.restarts()
     }
 
     /// Whether BBR, if the streams have it, keeps them from filling the path, for its round trips vary too much.

@@ -303,9 +303,9 @@ impl Flow {
         self.sum.resent_bytes = self.lost as u64;
         if now >= self.next_tick && now >= self.begins {
             self.next_tick = now + interval(min_rtt);
-            let mistakes = self.capacity.mistakes();
+            let restarts = self.capacity.restarts();
             self.allowed = self.capacity.on_sum(now, &self.sum);
-            let is_mistaken = !self.is_free && self.capacity.mistakes() > mistakes;
+            let is_mistaken = !self.is_free && self.capacity.restarts() > restarts;
             if let Some(bbr) = self.bbr.as_mut().filter(|_| is_mistaken) {
                 bbr.restart();
             }
@@ -544,6 +544,43 @@ fn pacing_costs_little_beside_no_pacing_and_loses_less() {
     println!("{few:.3} and {many:.3} badly");
     assert!(mean > 1.0 && lost < lost_free / 4.0, "{mean:.3}, lost {lost:.4} and {lost_free:.4}");
     assert!(few <= 0.04 && many <= 0.04, "{few:.3} and {many:.3} of the paths are used badly");
+}
+
+/// What comes through, and is lost of it, where the path carries all and a tenth in turns of so long, with a queue of so many BDP.
+fn with_turns(rtt: u32, turn_ms: u32, deep: f64, is_free: bool) -> (f64, f64) {
+    let all = 250e6;
+    let mut path = Path::new(rtt, all, deep * all * f64::from(rtt) / 1e3, &[0]);
+    path.flows[0].bbr = Some(Bbr::new(MS));
+    path.flows[0].capacity = Capacity::new(true);
+    path.flows[0].is_free = is_free;
+    for turn in 0..10 {
+        path.capacity = if turn % 2 == 0 { all } else { all / 10.0 };
+        path.run(turn_ms);
+    }
+    (path.flows[0].delivered, path.flows[0].lost / path.flows[0].delivered)
+}
+
+#[test]
+fn capacity_that_comes_and_goes_is_used() {
+    let (mut shares, mut lost, mut lost_free) = (Vec::new(), 0.0, 0.0);
+    for (rtt, turn_ms, deep) in [50, 100]
+        .iter()
+        .flat_map(|rtt| [3000, 10_000].map(|turn| (*rtt, turn)))
+        .flat_map(|(rtt, turn)| [0.1, 1.0].map(|deep| (rtt, turn, deep)))
+    {
+        let (paced, free) = (with_turns(rtt, turn_ms, deep, false), with_turns(rtt, turn_ms, deep, true));
+        println!(
+            "{rtt} ms, turns of {turn_ms} ms, queue {deep}: {:.2} of what comes unpaced, lost {:.3} and {:.3}",
+            paced.0 / free.0,
+            paced.1,
+            free.1
+        );
+        shares.push(paced.0 / free.0);
+        (lost, lost_free) = (lost + paced.1, lost_free + free.1);
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    assert!(mean > 1.2 && shares.iter().all(|share| *share > 0.9), "{shares:?}");
+    assert!(lost < 0.7 * lost_free, "{lost} {lost_free}");
 }
 
 fn disturbed(seed: u64) -> Disturbed {

@@ -64,11 +64,11 @@ impl Pacer {
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
         let share_limit = |(_, busy): &mut (u64, Busy)| busy.on_samples(now, SHARE_EVERY, &samples);
         let shared = self.limit.as_mut().is_some_and(share_limit);
-        let mistakes = self.controller.mistakes();
+        let restarts = self.controller.restarts();
         if self.controller.on_samples(now, &samples) || shared {
             self.apply();
         }
-        if self.controller.mistakes() > mistakes {
+        if self.controller.restarts() > restarts {
             self.sockets.iter().for_each(|socket| restart_bbr(socket));
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");

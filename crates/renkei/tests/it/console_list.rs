@@ -83,7 +83,7 @@ fn failures_show_their_causes() {
     let row = |id: &str| (*rows(&list).iter().find(|row| row.contains(id)).unwrap()).to_owned();
     let bad = row(&failed);
     for part in
-        ["RK-STORE-16: the site has no storage of that name", "nowhere", "<code>renkei ls SITE:/</code>"]
+        ["RK-STORE-16: the site has no storage of that name", "nowhere", "<code>renkei ls titech:/</code>"]
     {
         assert!(bad.contains(part), "{part}: {bad}");
     }
