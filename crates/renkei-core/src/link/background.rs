@@ -70,7 +70,7 @@ pub struct Round {
     /// Bytes that arrived.
     pub delivered_bytes: u64,
     /// Bytes sent again.
-    pub resent_bytes: u64,
+    pub lost_bytes: u64,
     /// Shortest round trip of all busy streams at its end.
     pub rtt: Duration,
     /// Shortest round trip known.
@@ -94,7 +94,7 @@ impl Round {
     }
 
     fn loses(&self) -> bool {
-        self.resent_bytes >= LOST_BYTES && self.resent_bytes as f64 > LOSS * self.delivered_bytes as f64
+        self.lost_bytes >= LOST_BYTES && self.lost_bytes as f64 > LOSS * self.delivered_bytes as f64
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
             }
             round.elapsed += Duration::from_secs_f64(STEP);
             round.delivered_bytes += (busy * share * STEP) as u64;
-            round.resent_bytes += ((over + path.loss * busy * STEP) * share) as u64;
+            round.lost_bytes += ((over + path.loss * busy * STEP) * share) as u64;
             round.rtt = Duration::from_secs_f64(rtt);
             round.min_rtt = Duration::from_secs_f64(path.min_rtt);
             if round.elapsed >= Background::round(round.rtt) && Background::is_telling(&round) {

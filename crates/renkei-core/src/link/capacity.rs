@@ -179,7 +179,7 @@ impl Worth {
         }
         self.since = Some((now, *sum));
         let bytes = sum.delivered_bytes.saturating_sub(before.delivered_bytes) as f64;
-        let resent = sum.resent_bytes.saturating_sub(before.resent_bytes) as f64;
+        let resent = sum.lost_bytes.saturating_sub(before.lost_bytes) as f64;
         let rate = bytes / now.saturating_sub(since).as_secs_f64();
         if is_paced {
             self.paced = rate;
@@ -426,7 +426,7 @@ fn span(past: &VecDeque<(Duration, Sample)>, from: Duration, until: Duration) ->
     let ((start, before), (end, after)) = (at(from)?, at(until)?);
     let elapsed = end.saturating_sub(*start).as_secs_f64();
     let bytes = after.delivered_bytes.saturating_sub(before.delivered_bytes);
-    let resent = after.resent_bytes.saturating_sub(before.resent_bytes) as f64 / (bytes as f64).max(1.0);
+    let resent = after.lost_bytes.saturating_sub(before.lost_bytes) as f64 / (bytes as f64).max(1.0);
     // Where the delay became shorter, more was heard of than arrived in that time.
     let caught_up = before.rtt.saturating_sub(after.rtt).as_secs_f64();
     let sure = bytes as f64 / (elapsed + caught_up / 2.0);

@@ -62,8 +62,8 @@ pub fn initial_streams(rtt: Duration, cores: usize, bears_loss: bool) -> u16 {
 pub struct Sample {
     /// Bytes that arrived since the stream began, in order or not.
     pub delivered_bytes: u64,
-    /// Bytes sent again since then.
-    pub resent_bytes: u64,
+    /// Bytes lost since then: sent again, or known to be lost and not sent again yet.
+    pub lost_bytes: u64,
     /// Round trip now.
     pub rtt: Duration,
     /// Shortest round trip so far.
@@ -230,7 +230,7 @@ fn sum_of(samples: &[Sample]) -> Sample {
     let rtt = samples.iter().map(|sample| sample.rtt).sum::<Duration>() / samples.len().max(1) as u32;
     Sample {
         delivered_bytes: samples.iter().map(|sample| sample.delivered_bytes).sum(),
-        resent_bytes: samples.iter().map(|sample| sample.resent_bytes).sum(),
+        lost_bytes: samples.iter().map(|sample| sample.lost_bytes).sum(),
         rtt,
         min_rtt: samples.iter().map(|sample| sample.min_rtt).min().unwrap_or_default(),
     }
@@ -245,13 +245,13 @@ mod tests {
 
     fn sample(delivered_bytes: u64) -> Sample {
         let rtt = Duration::from_millis(350);
-        Sample { delivered_bytes, resent_bytes: 0, rtt, min_rtt: rtt }
+        Sample { delivered_bytes, lost_bytes: 0, rtt, min_rtt: rtt }
     }
 
     /// A controller of so many streams on a path that was found full, for every stream lost a tenth of what it sent.
     fn on_full_path(streams: usize) -> Controller {
         let mut controller = Controller::new(streams, false);
-        let lossy = |step: u64| Sample { resent_bytes: step * 100_000, ..sample(step * 1_000_000) };
+        let lossy = |step: u64| Sample { lost_bytes: step * 100_000, ..sample(step * 1_000_000) };
         let mut look = |step: u64| controller.on_samples(LOOK * step as u32, &vec![lossy(step); streams]);
         assert!((0..20).any(&mut look));
         assert!(controller.is_full());

@@ -34,7 +34,7 @@ impl Starved {
             return;
         }
         let is_sent = sum.delivered_bytes > self.before.delivered_bytes;
-        let is_whole = sum.resent_bytes == self.before.resent_bytes;
+        let is_whole = sum.lost_bytes == self.before.lost_bytes;
         let is_long = self.mean_rtt > sum.min_rtt.mul_f64(LONG);
         if !self.is_starved() {
             self.rounds = if is_sent && is_whole && is_long { self.rounds + 1 } else { 0 };
@@ -60,7 +60,7 @@ mod tests {
         let mut sum = Sample { min_rtt: 20 * MS, rtt: rtt_ms * MS, ..Sample::default() };
         for step in 1..=60 {
             sum.delivered_bytes += bytes;
-            sum.resent_bytes += resent;
+            sum.lost_bytes += resent;
             starved.on_sum(step * 100 * MS, &sum);
         }
         starved.is_starved()

@@ -300,7 +300,7 @@ impl Flow {
         self.sum.min_rtt = min_rtt;
         self.sum.rtt = self.sum.rtt.max(min_rtt);
         self.sum.delivered_bytes = self.delivered as u64;
-        self.sum.resent_bytes = self.lost as u64;
+        self.sum.lost_bytes = self.lost as u64;
         if now >= self.next_tick && now >= self.begins {
             self.next_tick = now + interval(min_rtt);
             let restarts = self.capacity.restarts();
@@ -422,8 +422,8 @@ fn a_loss_among_few_packets_tells_nothing() {
     let mut capacity = Capacity::default();
     let at = |step: u32| {
         let rtt = 100 * MS;
-        let (delivered_bytes, resent_bytes) = (u64::from(step) * 14_480, u64::from(step) * 1448);
-        (step * 100 * MS, Sample { delivered_bytes, resent_bytes, rtt, min_rtt: rtt })
+        let (delivered_bytes, lost_bytes) = (u64::from(step) * 14_480, u64::from(step) * 1448);
+        (step * 100 * MS, Sample { delivered_bytes, lost_bytes, rtt, min_rtt: rtt })
     };
     assert!((0..20).map(at).all(|(now, sum)| capacity.on_sum(now, &sum).is_none()));
 }
@@ -436,7 +436,7 @@ fn part_without_pace(bears_loss: bool, paced: u64, free: u64) -> f64 {
     for step in 1..=2000 {
         let rate = if is_free { free } else { paced };
         sum.delivered_bytes += rate / 100;
-        sum.resent_bytes += rate / 100 * if is_free { 20 } else { 2 } / 100;
+        sum.lost_bytes += rate / 100 * if is_free { 20 } else { 2 } / 100;
         is_free = capacity.on_sum(step * 10 * MS, &sum).is_none();
         without += u32::from(is_free && step > 1000);
     }
@@ -457,7 +457,7 @@ fn a_local_path_is_paced_for_what_is_lost_alone() {
     let mut sum = Sample { rtt: 8 * MS, min_rtt: MS / 5, ..Sample::default() };
     let mut look = |step: u32, resent: u64| {
         sum.delivered_bytes += 12_500_000;
-        sum.resent_bytes += resent;
+        sum.lost_bytes += resent;
         capacity.on_sum(step * 50 * MS, &sum)
     };
     // Hosts that are full make answers late.

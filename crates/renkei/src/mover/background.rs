@@ -82,7 +82,7 @@ impl Pace {
         Round {
             elapsed: self.since.elapsed(),
             delivered_bytes: sum(|sample| sample.delivered_bytes),
-            resent_bytes: sum(|sample| sample.resent_bytes),
+            lost_bytes: sum(|sample| sample.lost_bytes),
             rtt: rtt.max(min_rtt),
             min_rtt,
             busy: busy().count(),

@@ -73,7 +73,7 @@ impl Pacer {
         }
         tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
         if self.controller.is_starved() {
-            let resent = samples.iter().map(|sample| sample.resent_bytes).sum();
+            let resent = samples.iter().map(|sample| sample.lost_bytes).sum();
             let before = *self.starved_at.get_or_insert(resent);
             self.sockets.iter().for_each(|socket| leave_bbr(socket, resent > before));
         }

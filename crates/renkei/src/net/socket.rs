@@ -14,9 +14,12 @@ const UNPACED: u64 = u64::MAX;
 pub fn sample(sock: &TcpStream) -> Sample {
     let info = tcp_info(sock);
     let micros = |number: u32| Duration::from_micros(u64::from(number));
+    let bytes = |packets: u32| u64::from(packets) * u64::from(info.tcpi_snd_mss);
+    // Repairing what was lost at once may take seconds; those say nothing of the path any more.
+    let not_yet_resent = bytes(info.tcpi_lost.saturating_sub(info.tcpi_retrans));
     Sample {
-        delivered_bytes: u64::from(info.tcpi_delivered) * u64::from(info.tcpi_snd_mss),
-        resent_bytes: info.tcpi_bytes_retrans,
+        delivered_bytes: bytes(info.tcpi_delivered),
+        lost_bytes: info.tcpi_bytes_retrans + not_yet_resent,
         rtt: micros(info.tcpi_rtt),
         min_rtt: micros(info.tcpi_min_rtt),
     }
