@@ -71,6 +71,8 @@ const LONGEST_REACH: f64 = 0.5;
 const MISSES: u32 = 2;
 /// A round found more if it brought so much more than all before.
 const MORE: f64 = 1.01;
+/// It found so much more that the streams may be started anew to follow, where much less came than once did.
+const SURGE: f64 = 1.2;
 /// The larger step of every cycle, for a sum of [`EVEN_RATE`]; smaller sums take larger ones by the square root.
 const STEP: f64 = 0.1;
 /// Bytes per second; see [`STEP`].
@@ -83,8 +85,8 @@ const SPREADS: u32 = 1;
 /// What remains of the best rate from round to round, and less of it than this for a whole cycle lets the streams free.
 const FADING: f64 = 0.98;
 const LOW: f64 = 0.7;
-/// The same of the largest rate there ever was.
-const LASTING: f64 = 0.999;
+/// What remains of the largest rate there ever was after a step that did not find it.
+const LASTING: f64 = 0.93;
 /// A larger step shows that there was room if so much of it arrived.
 const ROOM: f64 = 0.5;
 /// Ends of rounds after which it is known what came of it.
@@ -141,7 +143,7 @@ pub struct Capacity {
     opens_again: bool,
     /// How often the streams had to be started anew.
     restarts: u32,
-    /// The largest rate there ever was, which fades.
+    /// The largest rate there ever was, which fades with each step that does not find it.
     largest: f64,
     full: Option<Full>,
     /// Only where the streams' own control bears loss: else to end the pace is to overflow.
@@ -216,7 +218,7 @@ struct Full {
     low: u32,
     /// The largest rate since the path was seen to carry less.
     best: f64,
-    /// The largest rate ever, which fades.
+    /// The largest rate ever, which fades with each step that does not find it.
     largest: f64,
     rounds: u32,
     round_start: Duration,
@@ -517,7 +519,7 @@ impl Full {
         // What the first round after a step brings was sent before it; one with a queue tells nothing of the step.
         if found {
             (self.misses, self.reach) = (0, (2.0 * self.reach).min(LONGEST_REACH));
-            self.restarts = self.is_reduced();
+            self.restarts = self.is_reduced() && last.rate > SURGE * self.most();
         } else if last.overflows() {
             self.reach = REACH;
         } else if own < aim {
@@ -576,6 +578,7 @@ impl Full {
                 self.noise = (self.noise / 2).max(self.quiet);
             }
             self.push = None;
+            self.largest *= LASTING;
         }
     }
 
@@ -597,7 +600,7 @@ impl Full {
 
     fn note(&mut self, rate: f64) {
         self.best = self.best.max(rate);
-        self.largest = rate.max(self.largest * LASTING);
+        self.largest = self.largest.max(rate);
         self.rates.retain(|(round, _)| round + MEMORY > self.rounds);
         self.rates.push_back((self.rounds, rate));
     }
