@@ -449,6 +449,28 @@ mod tests {
     }
 
     #[test]
+    fn a_name_whose_file_was_found_to_be_another_is_asked_again_before_the_call_comes() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
+        let flags = fuser::OpenFlags(libc::O_RDONLY);
+        // Its `release` is on its way as well.
+        let (old, _) = bench.mounted.open(f, flags).unwrap();
+        std::fs::write(bench.top.path().join("new"), "two").unwrap();
+        std::fs::rename(bench.top.path().join("new"), bench.top.path().join("d/f")).unwrap();
+        assert_eq!(bench.mounted.open(f, flags).unwrap_err().number, libc::ESTALE);
+        // The kernel does so, once.
+        let (again, _) = bench.mounted.lookup(d, b"f").unwrap();
+        let (new, _) = bench.mounted.open(again, flags).unwrap();
+        let read = |fh| {
+            let mut buf = [0; 10];
+            let count = bench.mounted.read(fh, 0, &mut buf).unwrap();
+            String::from_utf8(buf[..count].to_vec()).unwrap()
+        };
+        assert_eq!((read(old), read(new)), ("one".into(), "two".into()));
+    }
+
+    #[test]
     fn a_directory_that_was_listed_is_known_whole() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();

@@ -178,8 +178,27 @@ impl Mounted {
         }
     }
 
-    /// Opens the version that is there now, unless the file is ahead of it here.
+    /// Opens the version that is there now, unless the file is ahead of it here; again if that is another one here by then.
     fn open_version(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
+        loop {
+            let before = self.table().node(id)?.known;
+            let opened = self.open_version_once(id, content);
+            let is_stale = opened.as_ref().is_err_and(|refusal| refusal.number == libc::ESTALE);
+            if !is_stale || !self.is_news(id, content, &before)? {
+                return opened;
+            }
+        }
+    }
+
+    /// Whether a file is another version here than before, or ahead, once what is published just now is known here.
+    fn is_news(&self, id: u64, content: &Content, before: &Known) -> Result<bool, Error> {
+        // A publication holds it until its answer is taken in.
+        drop(content.draft());
+        let now = self.table().node(id)?.known;
+        Ok(content.is_ahead() || !now.same_content(before))
+    }
+
+    fn open_version_once(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
         if content.is_ahead() || (self.is_removed(id)? && content.draft().is_some()) {
             return Ok((None, true));
         }
@@ -240,7 +259,8 @@ impl Mounted {
         let known = self.owners.known(item);
         if !self.is_still(id, &known, 1)? && !self.table().becomes(id, known) {
             self.close(handle);
-            // The kernel looks the name up anew, and opens what has it now.
+            // The kernel looks the name up anew, and opens what has it now; the site's call may be on its way yet.
+            self.table().node(id)?.learnt = None;
             return Err(Refusal::plain(libc::ESTALE));
         }
         let (is_cached, is_news) = {
