@@ -4,13 +4,14 @@
 //! the other, for streams have no order. What fails is told with the next operation, and every one after.
 //!
 //! An extent is kept until the site has acknowledged it. When the session is lost, the next one takes up the draft, which
-//! the site has kept, and what was not acknowledged is sent again. If the site has not kept it (its machine was started anew,
-//! or it took too long) what was written is lost, and every operation says so.
+//! the site has kept, and what was not acknowledged is sent again. A draft of which nothing was acknowledged is begun anew: all of it
+//! is kept here, and at the site a kill may have cut the copy of the version before. If the site has not kept a draft (its machine was
+//! started anew, or it took too long) what was written is lost, and every operation says so.
 
 use super::ahead::most_under_way;
 use super::far::{FarFiles, Open, Opened, is_passing, lock, told, unknown};
 use super::lane::{BULK_BYTES, Link, Pending, Piece};
-use renkei_core::entry::FileTime;
+use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files as _, Handle, Item, MAX_IO_BYTES, Op, Start};
@@ -31,35 +32,56 @@ pub(super) struct Draft {
     is_there: bool,
     /// Whether it was begun anew, and what is still kept here must be sent again.
     is_anew: bool,
-    /// The number of the version that is there.
+    /// The version that is there.
+    version: Version,
+}
+
+/// What tells the versions of one name apart: the file's number at the site, and in a volume, where a file keeps its number, the change
+/// that made the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
     ino: u64,
+    change: Option<u32>,
+}
+
+impl Version {
+    /// The version that an item is.
+    pub(super) fn of(item: &Item) -> Self {
+        let change = match item.entry.kind {
+            EntryKind::File { stamp, .. } => stamp.version(),
+            _ => None,
+        };
+        Version { ino: item.ino, change }
+    }
 }
 
 impl Draft {
-    pub(super) fn new(start: Start, mode: u32, ino: u64) -> Self {
+    pub(super) fn new(start: Start, mode: u32, version: Version) -> Self {
         // A file that was to be new is there by now.
         let start = if start == Start::New { Start::Content } else { start };
-        Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, ino }
+        Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, version }
     }
 
-    /// What a session that goes on asks, to have it as it was; `handle` was its handle before.
-    pub(super) fn again(&self, path: &RelPath, handle: Handle) -> Op {
+    /// What a session that goes on asks, to have it as it was; `handle` was its handle before. What is at the site is taken up only
+    /// after something of it was acknowledged: before that it may be a part of the version that was to be copied.
+    pub(super) fn again(&mut self, path: &RelPath, handle: Handle) -> Op {
         let (path, mode) = (path.clone(), self.mode);
-        match self.is_dirty {
+        self.is_anew = self.is_dirty && !self.is_there;
+        match self.is_there {
             true => Op::Resume { path, handle, mode },
             false => Op::Draft { path, start: self.start, mode },
         }
     }
 
-    /// What to ask if the site has not kept it and nothing is missing: all that was written is kept here yet.
-    pub(super) fn anew(&mut self, path: &RelPath) -> Option<Op> {
-        self.is_anew = self.is_dirty && !self.is_there;
-        let op = || Op::Draft { path: path.clone(), start: self.start, mode: self.mode };
-        self.is_anew.then(op)
+    /// What takes up the part that the site may have of a draft that is begun anew, so that it can be closed.
+    pub(super) fn left(&self, path: &RelPath, handle: Handle) -> Option<Op> {
+        let (path, mode) = (path.clone(), self.mode);
+        self.is_anew.then_some(Op::Resume { path, handle, mode })
     }
 
     fn on_published(&mut self, item: &Item) {
-        (self.start, self.is_dirty, self.is_there, self.ino) = (Start::Content, false, false, item.ino);
+        (self.start, self.is_dirty, self.is_there) = (Start::Content, false, false);
+        self.version = Version::of(item);
     }
 }
 
@@ -397,7 +419,39 @@ impl FarFiles {
             Err(error) if error.code == Code::PathNotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let is_new = open.with_draft(|draft| draft.ino != found.ino).unwrap_or_default();
+        let is_new = open.with_draft(|draft| draft.version != Version::of(&found)).unwrap_or_default();
         Ok((is_new && mtime == Some(found.entry.meta.mtime)).then_some(Answer::Item(found)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::entry::{Entry, FIRST_NODE, Meta, Stamp};
+
+    /// A file of a followed volume after a change of its site.
+    fn item(change: u64) -> Item {
+        let mtime = FileTime { secs: 1_700_000_000, nanos: 0 };
+        let stamp = Stamp::of_version(FIRST_NODE, 7, mtime, (1, change));
+        let meta = Meta { mtime, ..Meta::default() };
+        let entry = Entry { path: RelPath::root(), meta, kind: EntryKind::File { stamp, sparse: false } };
+        Item { entry, ino: stamp.ino, links: 1, blocks: 8, ctime: stamp.ctime }
+    }
+
+    #[test]
+    fn a_version_of_a_file_that_keeps_its_number_is_another_one() {
+        assert_eq!(Version::of(&item(1)), Version::of(&item(1)));
+        assert_ne!(Version::of(&item(1)), Version::of(&item(2)));
+    }
+
+    #[test]
+    fn a_draft_of_which_nothing_was_acknowledged_is_begun_anew() {
+        let mut draft = Draft::new(Start::Content, 0, Version::of(&item(1)));
+        draft.is_dirty = true;
+        assert!(matches!(draft.again(&RelPath::root(), 7), Op::Draft { start: Start::Content, .. }));
+        assert!(draft.is_anew);
+        draft.is_there = true;
+        assert!(matches!(draft.again(&RelPath::root(), 7), Op::Resume { handle: 7, .. }));
+        assert!(!draft.is_anew);
     }
 }

@@ -5,7 +5,7 @@
 //! changes names and was under way is an error, for nobody knows whether it was done.
 
 use super::ahead::{Ahead, Brought};
-use super::behind::{Behind, Draft};
+use super::behind::{Behind, Draft, Version};
 use super::coming::{Coming, MAX_NAMES};
 use super::dial::{Ahead as Wanted, Dialler};
 use super::fresh_id;
@@ -440,7 +440,7 @@ impl FarFiles {
         })?;
         let (path, kind) = match op {
             Op::Draft { path, start, mode } => {
-                let draft = Mutex::new(Draft::new(*start, *mode, item.ino));
+                let draft = Mutex::new(Draft::new(*start, *mode, Version::of(&item)));
                 (path, Opened::Draft { draft, behind: Behind::default() })
             }
             Op::OpenDir(path) => (path, Opened::Dir(Mutex::default())),
@@ -473,13 +473,13 @@ impl FarFiles {
             Opened::File(_) => Op::Open(lock(&open.path).clone()),
             Opened::Draft { draft, .. } => lock(draft).again(&lock(&open.path), far.1),
         };
-        let mut answered = told(link.ask(&again, None)?.answer);
-        if let (Opened::Draft { draft, .. }, Err(lost)) = (&open.kind, &answered)
-            && lost.code == Code::DraftLost
-            && let Some(anew) = lock(draft).anew(&lock(&open.path))
+        if let Opened::Draft { draft, .. } = &open.kind
+            && let Some(left) = lock(draft).left(&lock(&open.path), far.1)
+            && told(link.ask(&left, None)?.answer).is_ok()
         {
-            answered = told(link.ask(&anew, None)?.answer);
+            link.begin(&Op::Close(far.1), None);
         }
+        let answered = told(link.ask(&again, None)?.answer);
         let (handle, item) = match answered.map(|answer| answer.parted().0) {
             Ok(Answer::Opened { handle, item }) => (handle, item),
             Ok(other) => return Ok(Err(surprise(&other))),

@@ -5,6 +5,7 @@
 //! in `writing`. Guarantee: no question about names and metadata leaves the site.
 
 use super::pending::{Listed as Page, Pending};
+use super::recovery::recover;
 use super::writing::{Over, if_there};
 use crate::store::leases::LeaseTable;
 use crate::store::local::LocalStore;
@@ -19,6 +20,7 @@ use renkei_core::namespace::{Content, Kind, Name, Node, NodeId, ROOT, Spot};
 use renkei_core::path::RelPath;
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Names read from the catalogue at once.
@@ -108,6 +110,17 @@ impl Followed {
         self.pending.own_lease().acknowledge();
     }
 
+    /// Brings in what a PoP that was killed left: writers whose answers were lost look whether their versions are there.
+    fn recover(&self) {
+        let Some(writer) = self.writer.as_ref().filter(|_| self.pending.has_left.load(Ordering::Acquire))
+        else {
+            return;
+        };
+        if let Err(error) = recover(&self.pending, writer) {
+            tracing::warn!(%error, "what was done before a kill is not in the volume yet");
+        }
+    }
+
     fn child(&self, dir: NodeId, name: &[u8], path: &RelPath) -> Result<(NodeId, Node), Error> {
         let at = Spot { dir, name: Name(name.to_vec()) };
         let found = self.pending.child(&at).map_err(|error| error.under(&path.to_string()))?;
@@ -146,6 +159,7 @@ impl Store for FollowedStore {
     }
 
     fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+        self.0.recover();
         let mut todo: Vec<Vec<u8>> = names(path.as_bytes()).rev().collect();
         let (mut id, mut links, mut real) = (ROOT, 0, RelPath::root());
         while let Some(name) = todo.pop() {

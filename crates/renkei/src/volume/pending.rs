@@ -92,6 +92,8 @@ pub struct Pending {
     seen: RwLock<Seen>,
     /// Whether something lies over the copy, or is known beside it.
     differs: AtomicBool,
+    /// Whether a PoP that was killed left something that is not done yet.
+    pub(super) has_left: AtomicBool,
     /// How often what readers see beside the copy has changed.
     epoch: AtomicU64,
     turn: Mutex<State>,
@@ -220,6 +222,7 @@ impl Pending {
         leases: LeaseTable,
     ) -> Result<Arc<Self>, Error> {
         let (unkept, left) = Unkept::open(journal)?;
+        let has_left = AtomicBool::new(!left.is_empty());
         let enlisted = match tree.note(ENLISTED)? {
             Some(bytes) => Some(decode("enlisted", &bytes)?),
             None => None,
@@ -236,6 +239,7 @@ impl Pending {
             leases,
             seen: RwLock::new(seen),
             differs: AtomicBool::new(false),
+            has_left,
             epoch: AtomicU64::new(0),
             turn: Mutex::new(state),
             progress: Mutex::default(),

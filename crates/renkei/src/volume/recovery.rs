@@ -12,6 +12,7 @@ use crate::store::Detail;
 use crate::store::tree::dir_of;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId, Numbered};
+use std::sync::atomic::Ordering;
 
 /// Brings into the volume what a PoP that was killed had made and not stored.
 ///
@@ -31,6 +32,7 @@ pub(super) fn recover_left(turn: &mut Turn<'_>, writer: &Writer) -> Result<(), E
         make_again(turn, writer, &left)
             .and_then(|()| follow_again(turn, writer, &left))
             .inspect_err(|_| turn.state.left = left)?;
+        turn.pending.has_left.store(false, Ordering::Release);
     }
     turn.find_asides(writer)
 }

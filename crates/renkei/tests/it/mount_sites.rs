@@ -539,3 +539,27 @@ fn a_site_that_is_cut_off_reads_and_writes_on() {
     fs::write(sites.path(0, FILE), "after").unwrap();
     assert_eq!(fs::read(sites.path(1, FILE)).unwrap(), b"after");
 }
+
+/// Closes that are made while the PoP is killed.
+const CLOSES: usize = 60;
+
+/// Writes a file again and again, and fails at the first one that is told as lost. It is a process of its own: one that is started
+/// here meanwhile would close what is open, and wait for the site.
+const WRITER: &str =
+    "for n in $(seq $2); do printf %08d $n | dd of=$1/$((n % 3)) conv=fsync status=none || exit 1; done";
+
+#[test]
+fn what_a_killed_pop_had_published_is_not_told_as_lost() {
+    let Some(mut sites) = Sites::new() else { return };
+    let (at, closes) = (sites.path(1, ""), CLOSES.to_string());
+    let mut writer = Command::new("sh").args(["-c", WRITER, "sh"]).arg(at).arg(closes).spawn().unwrap();
+    let status = loop {
+        sites.tick();
+        if let Some(status) = writer.try_wait().unwrap() {
+            break status;
+        }
+        thread::sleep(Duration::from_millis(300));
+        sites.federation.titech.restart();
+    };
+    assert!(status.success(), "{}", crate::mount::errors(&sites.points[1].at));
+}
