@@ -60,14 +60,14 @@ impl Output {
     /// Prints a notice to standard error; silent with `--quiet` and `--json`.
     pub fn notice(&self, text: &str) {
         if !self.quiet && !self.json {
-            eprintln!("{text}");
+            tell(text);
         }
     }
 
     /// Prints an error as JSON beside an answer that is no JSON, and gives the exit status.
     pub fn error_beside(&self, error: &Error) -> u8 {
         let error = &error.clone().at("client");
-        eprintln!("{}", error_json(error));
+        tell(&error_json(error).to_string());
         error.kind().exit_status()
     }
 
@@ -77,10 +77,15 @@ impl Output {
         if self.json {
             let _ = print(format!("{}\n", error_json(error)).as_bytes());
         } else {
-            eprintln!("renkei: {error}\n  what to do: {}{}", remedy(error), wildcard_note(error));
+            tell(&format!("renkei: {error}\n  what to do: {}{}", remedy(error), wildcard_note(error)));
         }
         error.kind().exit_status()
     }
+}
+
+/// Prints to standard error, which may be a file on a disk that is full: nobody can be told that.
+fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// The JSON form of an error.

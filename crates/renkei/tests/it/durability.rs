@@ -326,3 +326,22 @@ impl Stage {
         }
     }
 }
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let mut federation = Federation::two();
+    let log = federation.kek.dir().join("log");
+    federation.kek.stop();
+    fs::remove_file(&log).unwrap();
+    symlink("/dev/full", &log).unwrap();
+    federation.kek.restart();
+    let file = federation.scratch().join("file");
+    fs::write(&file, "content").unwrap();
+    for _ in 0..3 {
+        let (status, told) =
+            federation.titech.json(&["cp", file.to_str().unwrap(), &federation.kek.place("file")]);
+        assert_eq!(status, 0, "{told}");
+        assert_eq!(federation.titech.ok(&["cat", &federation.kek.place("file")]), "content");
+    }
+    assert_eq!(federation.kek.json(&["status"]).0, 0);
+}
