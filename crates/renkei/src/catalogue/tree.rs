@@ -415,8 +415,9 @@ impl VolumeTree {
             RETURNING given";
         self.write("write", async |connection| {
             let query = self.ask(sql).bind(i64::from(origin.0));
-            let row = query.bind(moment(count)).fetch_one(connection).await?;
-            let last = count_at(&row, 0)?;
+            // To the end: SQLite gives the row before it commits, and who stops there does not hear that the disk was full.
+            let rows = query.bind(moment(count)).fetch_all(connection).await?;
+            let last = count_at(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0)?;
             Ok(last + 1 - count..last + 1)
         })
     }

@@ -513,6 +513,23 @@ fn lists_go_by_bytes(place: &Place) {
     assert_eq!(too_long.unwrap_err().code, Code::ProtocolViolation, "999 changes are missing");
 }
 
+/// SQLite gives what a statement returns before it commits, which may fail.
+#[test]
+fn a_draw_that_is_not_stored_fails() {
+    let place = Place { folder: tempfile::tempdir().unwrap(), named: String::new() };
+    let trees = place.open();
+    let tree = trees.tree(VOLUME).unwrap();
+    assert_eq!(tree.draw(THERE, 10).unwrap(), 1..11);
+    place.meddle(&[
+        "CREATE TABLE a (k INTEGER PRIMARY KEY)",
+        "CREATE TABLE b (k INTEGER REFERENCES a (k) DEFERRABLE INITIALLY DEFERRED)",
+        "CREATE TRIGGER fails AFTER UPDATE ON tree_origins BEGIN INSERT INTO b VALUES (7); END",
+    ]);
+    assert_eq!(tree.draw(THERE, 10).unwrap_err().code, Code::CatalogueFailed);
+    place.meddle(&["DROP TRIGGER fails"]);
+    assert_eq!(tree.draw(THERE, 10).unwrap(), 11..21);
+}
+
 fn numbers_are_given_once(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
