@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The directories of one PoP or user.
@@ -351,6 +351,27 @@ pub fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Error> {
         return Err(Error::new(Code::ConfigInvalid, "read", path.display(), "the file is too large"));
     }
     Ok(Some(text))
+}
+
+/// Appends a line with its end to a file that only its owner reads, made if it is missing; one that a full disk or a power cut left
+/// without its end does not become a part of it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn append_line(path: &Path, line: &str) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    let end = if ends_whole(&file)? { "" } else { "\n" };
+    file.write_all(format!("{end}{line}").as_bytes())?;
+    Ok(file)
+}
+
+/// Whether a text is empty or its last line has an end.
+fn ends_whole(file: &File) -> io::Result<bool> {
+    let (length, mut last) = (file.metadata()?.len(), [b'\n']);
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    Ok(last == [b'\n'])
 }
 
 /// The error for a file or directory of renkei's own.

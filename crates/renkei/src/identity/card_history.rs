@@ -4,12 +4,11 @@
 //! cards themselves count; nothing depends on this file, so what cannot be written or read is left out.
 
 use super::card::SiteCard;
-use crate::home::{Home, make_private_dir};
+use crate::home::{Home, append_line, make_private_dir};
 use renkei_core::path::SiteName;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Of a longer file the newest part is read.
@@ -47,10 +46,9 @@ impl CardChange {
 /// Notes a change.
 pub(super) fn note(home: &Home, change: &CardChange) {
     let line = serde_json::to_string(change).expect("a change is plain data") + "\n";
-    let written = make_private_dir(home.state_dir()).map_err(|error| error.to_string()).and_then(|()| {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(home.cards_file());
-        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(|error| error.to_string())
-    });
+    let written = make_private_dir(home.state_dir())
+        .map_err(|error| error.to_string())
+        .and_then(|()| append_line(&home.cards_file(), &line).map(drop).map_err(|error| error.to_string()));
     if let Err(error) = written {
         tracing::warn!(error, site = %change.site, "the change of a card is not noted");
     }
@@ -88,8 +86,10 @@ mod tests {
             after: Some(format!("kek.example:{number}")),
         };
         (1..=3).for_each(|number| note(&home, &change(number)));
-        let mut file = OpenOptions::new().append(true).open(home.cards_file()).unwrap();
-        file.write_all(b"{\"at_unix\":").unwrap();
+        let mut file = File::options().append(true).open(home.cards_file()).unwrap();
+        io::Write::write_all(&mut file, b"{\"at_unix\":").unwrap();
         assert_eq!(newest(&home, 2), [change(3), change(2)]);
+        note(&home, &change(4));
+        assert_eq!(newest(&home, 2), [change(4), change(3)]);
     }
 }

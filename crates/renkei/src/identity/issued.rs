@@ -7,13 +7,11 @@
 
 use super::authority::Issued;
 use super::certificate::unix_seconds;
-use crate::home::{Home, file_error, make_private_dir};
+use crate::home::{Home, append_line, file_error, make_private_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -178,8 +176,8 @@ fn parse_time(text: &str) -> Option<SystemTime> {
 
 fn append(path: &Path, line: &str) -> Result<(), Error> {
     make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(line.as_bytes()).and_then(|()| file.sync_data()))
+    append_line(path, line)
+        .and_then(|file| file.sync_data())
         .map_err(|error| file_error("append", path, &error))
 }
 
@@ -241,6 +239,19 @@ mod tests {
         assert_eq!(serials("alice@kek"), ["0b"]);
         assert_eq!(serials("0C"), ["0c"]);
         assert_eq!(serials("kek"), ["0d"]);
+    }
+
+    #[test]
+    fn a_line_that_a_full_disk_cut_off_takes_no_other_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        note_revoked(&home, "0a", now).unwrap();
+        let mut file = std::fs::File::options().append(true).open(home.revoked_file()).unwrap();
+        std::io::Write::write_all(&mut file, b"0b").unwrap();
+        note_revoked(&home, "0c", now).unwrap();
+        let serials: Vec<String> = revoked(&home).unwrap().into_iter().map(|one| one.serial).collect();
+        assert_eq!(serials, ["0a", "0c"]);
     }
 
     #[test]

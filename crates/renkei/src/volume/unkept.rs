@@ -1,7 +1,8 @@
 //! Changes of a followed volume that are not in its database yet: a small journal, so that a PoP that was killed goes on with them.
 //!
 //! A line is written before a plain file is touched, and all lines go when the database has everything. They are not
-//! synced: a kill leaves them, and a power cut may leave a plain file that nobody was told of.
+//! synced: a kill leaves them, and a power cut may leave a plain file that nobody was told of. A line that could not be written,
+//! as on a full disk, leaves nothing.
 
 use super::aside::Parted;
 use super::steps::Found;
@@ -65,8 +66,10 @@ impl Unkept {
             options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
-        let unkept = Unkept { path: path.into(), file, bytes: bytes.len() as u64 };
-        Ok((unkept, read(&bytes)))
+        let (found, torn) = read(&bytes);
+        let mut unkept = Unkept { path: path.into(), file, bytes: bytes.len() as u64 };
+        unkept.cut((bytes.len() - torn) as u64)?;
+        Ok((unkept, found))
     }
 
     /// Notes what is about to be done.
@@ -74,10 +77,7 @@ impl Unkept {
     /// # Errors
     /// Those of the file system.
     pub(super) fn note(&mut self, did: &Did) -> Result<(), Error> {
-        let line = line(did);
-        self.file.write_all(&line).map_err(|error| file_error("write", &self.path, &error))?;
-        self.bytes += line.len() as u64;
-        Ok(())
+        self.append(&line(did))
     }
 
     /// Forgets all but what is `left`, unless that is hardly worth it.
@@ -89,11 +89,27 @@ impl Unkept {
             return Ok(());
         }
         let lines: Vec<u8> = left.flat_map(|did| line(&did)).collect();
-        let failed = |error| file_error("write", &self.path, &error);
-        self.file.set_len(0).map_err(failed)?;
-        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        self.file.write_all(&lines).map_err(failed)?;
-        self.bytes = lines.len() as u64;
+        self.cut(0)?;
+        self.append(&lines)
+    }
+
+    /// Appends whole lines, or nothing: a part of one would hide all that come after it.
+    fn append(&mut self, lines: &[u8]) -> Result<(), Error> {
+        if let Err(error) = self.file.write_all(lines) {
+            let cut = self.cut(self.bytes);
+            cut.unwrap_or_else(
+                |error| tracing::warn!(%error, "a part of a line stays in the journal of plain files"),
+            );
+            return Err(file_error("write", &self.path, &error));
+        }
+        self.bytes += lines.len() as u64;
+        Ok(())
+    }
+
+    /// Goes back to so many bytes.
+    fn cut(&mut self, bytes: u64) -> Result<(), Error> {
+        let cut = self.file.set_len(bytes).and_then(|()| self.file.seek(SeekFrom::Start(bytes)));
+        self.bytes = cut.map_err(|error| file_error("cut", &self.path, &error))?;
         Ok(())
     }
 }
@@ -104,8 +120,8 @@ fn line(did: &Did) -> Vec<u8> {
     [&length.to_be_bytes()[..], &body].concat()
 }
 
-/// The whole lines; the last one may have been cut off by the kill, before anything was done.
-fn read(mut bytes: &[u8]) -> Vec<Did> {
+/// The whole lines, and how many bytes come after them: the last one may have been cut off by the kill, before anything was done.
+fn read(mut bytes: &[u8]) -> (Vec<Did>, usize) {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
         let Some((body, rest)) = rest.split_at_checked(u32::from_be_bytes(*length) as usize) else { break };
@@ -113,7 +129,7 @@ fn read(mut bytes: &[u8]) -> Vec<Did> {
         found.push(did);
         bytes = rest;
     }
-    found
+    (found, bytes.len())
 }
 
 #[cfg(test)]
@@ -135,6 +151,9 @@ mod tests {
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         let (mut unkept, found) = Unkept::open(&path).unwrap();
         assert_eq!(found, dids[..2]);
+        // The part of it does not hide what comes next.
+        unkept.note(&dids[0]).unwrap();
+        assert_eq!(Unkept::open(&path).unwrap().1, [&dids[..2], &dids[..1]].concat());
         unkept.keep_only(std::iter::empty()).unwrap();
         assert!(Unkept::open(&path).unwrap().1.is_empty());
         unkept.note(&dids[2]).unwrap();
