@@ -12,7 +12,7 @@ use std::time::Duration;
 /// queue makes it no longer than this.
 const LONG: f64 = 2.5;
 /// Rounds in a row without a loss that show it.
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 6;
 /// Looks whose round trips make the mean.
 const WEIGHT: u32 = 16;
 
