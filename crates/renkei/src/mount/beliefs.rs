@@ -471,6 +471,44 @@ mod tests {
     }
 
     #[test]
+    fn the_second_try_of_an_open_gets_what_it_looked_up_though_another_version_came_by_then() {
+        let bench = Bench::new();
+        let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
+        let look = || bench.mounted.lookup(d, b"f").unwrap().0;
+        let replace = |text: &str| {
+            std::fs::write(bench.top.path().join("new"), text).unwrap();
+            std::fs::rename(bench.top.path().join("new"), bench.top.path().join("d/f")).unwrap();
+        };
+        let flags = fuser::OpenFlags(libc::O_RDONLY);
+        let open = |thread, id| bench.mounted.open_by(thread, id, flags).map_err(|refusal| refusal.number);
+        let read = |fh| {
+            let mut buf = [0; 10];
+            let count = bench.mounted.read(fh, 0, &mut buf).unwrap();
+            String::from_utf8(buf[..count].to_vec()).unwrap()
+        };
+        let one = look();
+        let (first, _) = open(1, one).unwrap();
+        replace("two");
+        assert_eq!(open(2, one).unwrap_err(), libc::ESTALE);
+        // The kernel looks for thread 2; somebody else opens what it found before it does.
+        let two = look();
+        let (second, _) = open(3, two).unwrap();
+        replace("three");
+        // The first try of others is told.
+        assert_eq!(open(4, two).unwrap_err(), libc::ESTALE);
+        let (third, opened) = open(2, two).unwrap();
+        assert!(opened.contains(fuser::FopenFlags::FOPEN_KEEP_CACHE));
+        assert_eq!([first, second, third].map(read), ["one", "two", "two"]);
+        // Its own next one is a first try again.
+        assert_eq!(open(2, two).unwrap_err(), libc::ESTALE);
+        bench.mounted.release(second);
+        assert_eq!(read(third), "two");
+        bench.mounted.release(third);
+        let (fourth, _) = open(4, look()).unwrap();
+        assert_eq!([first, fourth].map(read), ["one", "three"]);
+    }
+
+    #[test]
     fn a_directory_that_was_listed_is_known_whole() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();

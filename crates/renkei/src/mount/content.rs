@@ -33,6 +33,8 @@ pub(super) struct Content {
     writers: AtomicUsize,
     /// Whether something is written and not published.
     is_ahead: Arc<AtomicBool>,
+    /// Versions that several have open: they are closed when nobody has the file open.
+    shared: Mutex<Vec<Handle>>,
     /// How the kernel reads it, as long as anybody has it open.
     pub(super) way: Mutex<Way>,
 }
@@ -70,6 +72,10 @@ pub(super) struct Open {
 impl Content {
     fn draft(&self) -> RwLockReadGuard<'_, Option<Draft>> {
         self.draft.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Vec<Handle>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn draft_mut(&self) -> RwLockWriteGuard<'_, Option<Draft>> {
@@ -128,11 +134,21 @@ impl Mounted {
     // ---- opening -----------------------------------------------------------------------------------------------------
 
     pub(super) fn open(&self, id: u64, flags: OpenFlags) -> Result<(u64, FopenFlags), Refusal> {
+        self.open_by(0, id, flags)
+    }
+
+    /// The same for a thread, which the kernel may have try twice.
+    pub(super) fn open_by(
+        &self,
+        thread: u32,
+        id: u64,
+        flags: OpenFlags,
+    ) -> Result<(u64, FopenFlags), Refusal> {
         let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
         let content = self.join(id)?;
         let opened = match writes {
             true => self.open_draft(id, &content, flags.0 & libc::O_TRUNC != 0).map(|kept| (None, kept)),
-            false => self.open_version(id, &content),
+            false => self.open_version_by(thread, id, &content),
         };
         let (version, is_cached) = opened.inspect_err(|_| self.leave(id, &content))?;
         let appends = flags.0 & libc::O_APPEND != 0;
@@ -176,10 +192,28 @@ impl Mounted {
             content.is_ahead.store(false, Ordering::Release);
             self.close(draft.handle);
         }
+        let shared = std::mem::take(&mut *content.shared());
+        shared.into_iter().for_each(|version| self.close(version));
+    }
+
+    /// A version that somebody has open, for another one as well; none if the file was written since.
+    pub(super) fn share_version(&self, content: &Content) -> Option<Handle> {
+        if content.draft().is_some() {
+            return None;
+        }
+        // Whoever releases it looks afterwards whether it is shared.
+        let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut same = opens.values().filter(|open| std::ptr::eq(&*open.content, content));
+        let version = same.find_map(|open| open.version)?;
+        let mut shared = content.shared();
+        if !shared.contains(&version) {
+            shared.push(version);
+        }
+        Some(version)
     }
 
     /// Opens the version that is there now, unless the file is ahead of it here; again if that is another one here by then.
-    fn open_version(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
+    pub(super) fn open_version(&self, id: u64, content: &Content) -> Result<(Option<Handle>, bool), Refusal> {
         loop {
             let before = self.table().node(id)?.known;
             let opened = self.open_version_once(id, content);
@@ -517,8 +551,9 @@ impl Mounted {
         if open.writes {
             self.stop_writing(open.id, &open.content);
         }
+        let version = open.version.filter(|version| !open.content.shared().contains(version));
         self.leave(open.id, &open.content);
-        if let Some(version) = open.version {
+        if let Some(version) = version {
             self.close(version);
         }
     }

@@ -300,8 +300,8 @@ impl Filesystem for Kernel {
 
     // ---- content -----------------------------------------------------------------------------------------------------
 
-    fn open(&self, _: &Request, id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.mounted.open(id.0, flags);
+    fn open(&self, request: &Request, id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.mounted.open_by(request.pid(), id.0, flags);
         let passed = opened
             .as_ref()
             .ok()

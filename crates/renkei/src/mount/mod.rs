@@ -24,6 +24,7 @@ mod names;
 mod passing;
 pub mod point;
 pub mod refusal;
+mod second_try;
 mod table;
 mod trouble;
 pub mod whole;
@@ -39,6 +40,7 @@ use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
 use renkei_core::wire::message::Space;
+use second_try::SecondTries;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,6 +81,7 @@ struct Mounted {
     beliefs: Beliefs,
     closes_early: bool,
     absent: Mutex<Absent>,
+    second_tries: Mutex<SecondTries>,
     troubles: Troubles,
     cache: OnceLock<KernelCache>,
     /// Whether the kernel may be given plain files to read by itself.
@@ -104,6 +107,7 @@ impl Mounted {
             beliefs,
             closes_early: false,
             absent: Mutex::default(),
+            second_tries: Mutex::default(),
             troubles: Troubles::default(),
             cache: OnceLock::new(),
             passes: AtomicBool::new(false),
