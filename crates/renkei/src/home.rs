@@ -365,6 +365,22 @@ pub fn append_line(path: &Path, line: &str) -> io::Result<File> {
     Ok(file)
 }
 
+/// Writes records behind the first `end` bytes of a file, all of them or none, and gives where it ends then. A part of one,
+/// as a full disk leaves it, would hide or shift those after it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn append_whole(file: &File, end: u64, records: &[u8]) -> io::Result<u64> {
+    match file.write_all_at(records, end) {
+        Ok(()) => Ok(end + records.len() as u64),
+        Err(error) => {
+            // The next ones are written over what cannot be cut off.
+            let _ = file.set_len(end);
+            Err(error)
+        }
+    }
+}
+
 /// Whether a text is empty or its last line has an end.
 fn ends_whole(file: &File) -> io::Result<bool> {
     let (length, mut last) = (file.metadata()?.len(), [b'\n']);
@@ -389,6 +405,18 @@ pub fn file_error(op: &str, path: &Path, error: &io::Error) -> Error {
         _ => Code::IoFailed,
     };
     Error::new(code, op, path.display(), error)
+}
+
+/// A file, and a place in it behind which so many bytes can be written: of more only these, as on a disk that is full.
+#[cfg(test)]
+pub fn file_with_room(bytes: u64) -> (File, u64) {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    /// A multiple of the page, up to which the kernel writes before it meets the seal.
+    const LENGTH: u64 = 1 << 16;
+    let file = File::from(memfd_create("room", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(LENGTH).unwrap();
+    fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+    (file, LENGTH - bytes)
 }
 
 #[cfg(test)]
@@ -437,6 +465,14 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert_eq!(write_file(&path, b"x", 0o600).unwrap_err().code, Code::IsADirectory);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn records_that_do_not_fit_leave_nothing() {
+        let (file, end) = file_with_room(10);
+        assert_eq!(append_whole(&file, end, b"01234").unwrap(), end + 5);
+        assert!(append_whole(&file, end + 5, b"012345").is_err());
+        assert_eq!(file.metadata().unwrap().len(), end + 5);
     }
 
     #[test]

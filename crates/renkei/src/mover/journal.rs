@@ -3,12 +3,12 @@
 //! What it says of files may be lost with the power: they are sent again. That there is a job may not, or nobody
 //! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
 
-use crate::home::open_regular;
+use crate::home::{append_whole, open_regular};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Brief, Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
 use renkei_core::wire::message::TransferId;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +33,10 @@ type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
 pub struct Journal {
     file: File,
     path: PathBuf,
+    /// Where the next record goes.
+    end: u64,
+    /// What could not be written.
+    unwritten: Vec<u8>,
 }
 
 impl Journal {
@@ -91,15 +95,14 @@ impl Journal {
     }
 
     fn begin(
-        mut file: File,
+        file: File,
         path: PathBuf,
         header: &Header,
         good: u64,
         state: State,
     ) -> Result<(Self, State), Error> {
-        let start = cut(&file, good).and_then(|()| file.seek(SeekFrom::Start(good)));
-        start.map_err(|error| broken(&path, error))?;
-        let mut journal = Journal { file, path };
+        cut(&file, good).map_err(|error| broken(&path, error))?;
+        let mut journal = Journal { file, path, end: good, unwritten: Vec::new() };
         if good == 0 {
             let mut bytes = Vec::new();
             Record::Header(header.clone()).write(&mut bytes);
@@ -128,9 +131,17 @@ impl Journal {
         self.append(&bytes)
     }
 
-    /// Appends whole records.
+    /// Appends whole records, all of them or none. Those that could not be written go before the next ones: what they take back
+    /// must not be believed because of others.
     pub fn append(&mut self, records: &[u8]) -> Result<(), Error> {
-        self.file.write_all(records).map_err(|error| broken(&self.path, error))
+        self.unwritten.extend_from_slice(records);
+        if self.unwritten.is_empty() {
+            return Ok(());
+        }
+        let written = append_whole(&self.file, self.end, &self.unwritten);
+        self.end = written.map_err(|error| broken(&self.path, error))?;
+        self.unwritten.clear();
+        Ok(())
     }
 
     /// The job is done: nothing to resume.
@@ -383,6 +394,28 @@ mod tests {
         assert_eq!(state.finished.len(), 2);
         journal.remove();
         assert!(open(folder.path(), &header(1)).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn records_that_a_full_disk_cut_short_are_whole_once_there_is_room() {
+        let (file, end) = crate::home::file_with_room(finished(1).len() as u64 + 7);
+        let mut journal = Journal { file, path: "x".into(), end, unwritten: Vec::new() };
+        journal.append(&finished(1)).unwrap();
+        let whole = journal.end;
+        assert_eq!(journal.append(&finished(2)).unwrap_err().code, Code::JournalBroken);
+        assert_eq!(journal.file.metadata().unwrap().len(), whole);
+        // Nothing new has to come for the next try.
+        assert!(journal.append(&[]).is_err());
+        // A disk with room.
+        journal.file = tempfile::tempfile().unwrap();
+        journal.end = 0;
+        journal.append(&finished(3)).unwrap();
+        let mut bytes = vec![0; journal.end as usize];
+        std::os::unix::fs::FileExt::read_exact_at(&journal.file, &mut bytes, 0).unwrap();
+        let mut whole = Vec::new();
+        Record::Header(header(1)).write(&mut whole);
+        whole.extend(bytes);
+        assert_eq!(State::read(&whole).0.finished.len(), 2);
     }
 
     #[test]

@@ -462,8 +462,8 @@ impl Session {
         let mut journal = self.lock_journal();
         let records = self.receiver(Receiver::take_records);
         match journal.as_mut() {
-            Some(journal) if !records.is_empty() => journal.append(&records),
-            _ => Ok(()),
+            Some(journal) => journal.append(&records),
+            None => Ok(()),
         }
     }
 

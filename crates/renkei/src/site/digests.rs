@@ -2,20 +2,20 @@
 //! gives other bytes than it took is caught there, and named.
 //!
 //! One record for each slot of a file: the path's hash, the slot's number, its BLAKE3; the last one counts. Records are
-//! appended as slots come and synced when all has come. They are for what is in the tree now: one that is missing after a
+//! appended as slots come, each whole or not at all, and synced when all has come. They are for what is in the tree now: one that is missing after a
 //! power cut in the middle of an upload leaves its slot to the checks of each hop alone.
 
 use super::buffer::Buffer;
-use crate::home::file_error;
+use crate::home::{append_whole, file_error};
 use crate::mover::custody::{Compare, Custodian};
 use crate::mover::hex;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::TransferId;
 use std::fs::File;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Name of the file beside a transfer's tree.
 pub(super) const DIGESTS: &str = "digests";
@@ -30,21 +30,27 @@ pub(super) struct Keeping {
     buffer: Arc<Buffer>,
     id: TransferId,
     path: PathBuf,
-    /// Appended to: the kernel keeps records of several threads apart.
-    file: File,
+    records: Records,
 }
 
 impl Keeping {
     /// Goes on with what an earlier session recorded.
     pub(super) fn open(buffer: &Arc<Buffer>, id: TransferId, path: PathBuf) -> Result<Self, Error> {
-        let opened = File::options().create(true).append(true).open(&path);
-        // A record that was cut short by a crash.
-        let opened = opened.and_then(|file| {
-            let whole = file.metadata()?.len() / RECORD as u64 * RECORD as u64;
-            file.set_len(whole).map(|()| file)
-        });
+        let opened = File::options().create(true).write(true).truncate(false).open(&path);
         let file = opened.map_err(|error| file_error("open", &path, &error))?;
-        Ok(Keeping { buffer: buffer.clone(), id, path, file })
+        Ok(Keeping { buffer: buffer.clone(), id, path, records: Records(Mutex::new(file)) })
+    }
+}
+
+/// Records that several threads add to.
+struct Records(Mutex<File>);
+
+impl Records {
+    /// Adds one behind the whole ones: what a crash or a full disk left of another is written over.
+    fn add(&self, record: &[u8; RECORD]) -> io::Result<()> {
+        let file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = file.metadata()?.len() / RECORD as u64;
+        append_whole(&file, whole * RECORD as u64, record).map(drop)
     }
 }
 
@@ -54,10 +60,10 @@ impl Custodian for Keeping {
     }
 
     fn came(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
-        let mut record = Vec::with_capacity(RECORD);
-        record.extend(key(path, slot));
-        record.extend(digest);
-        (&self.file).write_all(&record).map_err(|error| file_error("write", &self.path, &error))
+        let mut record = [0; RECORD];
+        record[..PATH + SLOT].copy_from_slice(&key(path, slot));
+        record[PATH + SLOT..].copy_from_slice(digest);
+        self.records.add(&record).map_err(|error| file_error("write", &self.path, &error))
     }
 }
 
@@ -130,6 +136,20 @@ mod tests {
 
     fn record(name: &str, slot: u32, digest: u8) -> Vec<u8> {
         [&key(&path(name), slot)[..], &[digest; DIGEST]].concat()
+    }
+
+    #[test]
+    fn a_record_that_was_cut_short_shifts_no_other() {
+        let mut file = tempfile::tempfile().unwrap();
+        // As a power cut leaves it, and a full disk might.
+        io::Write::write_all(&mut file, &[1; RECORD + 7]).unwrap();
+        let records = Records(Mutex::new(file));
+        records.add(&[2; RECORD]).unwrap();
+        let mut bytes = vec![0; 2 * RECORD];
+        let file = records.0.into_inner().unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        assert_eq!(bytes, [[1; RECORD], [2; RECORD]].concat());
+        assert_eq!(file.metadata().unwrap().len(), 2 * RECORD as u64);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //!
 //! A line is written before a plain file is touched, and all lines go when the database has everything. They are not
 //! synced: a kill leaves them, and a power cut may leave a plain file that nobody was told of. A line that could not be written,
-//! as on a full disk, leaves nothing.
+//! as on a full disk, leaves nothing; what is written anew is another file that takes the place of this one.
 
 use super::aside::Parted;
 use super::steps::Found;
 use crate::catalogue::Held;
-use crate::home::file_error;
+use crate::home::{append_whole, file_error};
 use renkei_core::entry::FileTime;
 use renkei_core::error::Error;
 use renkei_core::namespace::{NodeId, Numbered};
@@ -15,7 +15,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes after which it is written anew with what is left.
@@ -67,9 +67,9 @@ impl Unkept {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (found, torn) = read(&bytes);
-        let mut unkept = Unkept { path: path.into(), file, bytes: bytes.len() as u64 };
-        unkept.cut((bytes.len() - torn) as u64)?;
-        Ok((unkept, found))
+        let whole = (bytes.len() - torn) as u64;
+        file.set_len(whole).map_err(failed)?;
+        Ok((Unkept { path: path.into(), file, bytes: whole }, found))
     }
 
     /// Notes what is about to be done.
@@ -89,27 +89,30 @@ impl Unkept {
             return Ok(());
         }
         let lines: Vec<u8> = left.flat_map(|did| line(&did)).collect();
-        self.cut(0)?;
-        self.append(&lines)
+        let kept = if lines.is_empty() { self.empty() } else { self.replace(&lines) };
+        kept.map_err(|error| file_error("write", &self.path, &error))
+    }
+
+    fn empty(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Puts a file with these lines in its place: a kill or a full disk leaves the old one or the new one.
+    fn replace(&mut self, lines: &[u8]) -> io::Result<()> {
+        let new = self.path.with_extension("unkept.new");
+        let file = File::options().write(true).create(true).truncate(true).open(&new)?;
+        let bytes = append_whole(&file, 0, lines)?;
+        std::fs::rename(&new, &self.path)?;
+        (self.file, self.bytes) = (file, bytes);
+        Ok(())
     }
 
     /// Appends whole lines, or nothing: a part of one would hide all that come after it.
     fn append(&mut self, lines: &[u8]) -> Result<(), Error> {
-        if let Err(error) = self.file.write_all(lines) {
-            let cut = self.cut(self.bytes);
-            cut.unwrap_or_else(
-                |error| tracing::warn!(%error, "a part of a line stays in the journal of plain files"),
-            );
-            return Err(file_error("write", &self.path, &error));
-        }
-        self.bytes += lines.len() as u64;
-        Ok(())
-    }
-
-    /// Goes back to so many bytes.
-    fn cut(&mut self, bytes: u64) -> Result<(), Error> {
-        let cut = self.file.set_len(bytes).and_then(|()| self.file.seek(SeekFrom::Start(bytes)));
-        self.bytes = cut.map_err(|error| file_error("cut", &self.path, &error))?;
+        let written = append_whole(&self.file, self.bytes, lines);
+        self.bytes = written.map_err(|error| file_error("write", &self.path, &error))?;
         Ok(())
     }
 }
@@ -135,6 +138,7 @@ fn read(mut bytes: &[u8]) -> (Vec<Did>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::namespace::ROOT;
 
     #[test]
     fn a_kill_leaves_what_was_noted() {
@@ -158,5 +162,34 @@ mod tests {
         assert!(Unkept::open(&path).unwrap().1.is_empty());
         unkept.note(&dids[2]).unwrap();
         assert_eq!(Unkept::open(&path).unwrap().1, dids[2..]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_part_of_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut unkept, _) = Unkept::open(&dir.path().join("x.unkept")).unwrap();
+        (unkept.file, unkept.bytes) = crate::home::file_with_room(3);
+        let whole = unkept.bytes;
+        assert!(unkept.note(&Did::Followed).is_err());
+        assert_eq!((unkept.bytes, unkept.file.metadata().unwrap().len()), (whole, whole));
+    }
+
+    #[test]
+    fn what_is_left_is_lost_at_no_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.unkept");
+        let large = Did::Made(Vec::new(), vec![(ROOT, None); MOST_BYTES as usize], None);
+        let (mut unkept, _) = Unkept::open(&path).unwrap();
+        [&large, &Did::Followed].into_iter().for_each(|did| unkept.note(did).unwrap());
+        // Where the new file cannot be made the old one stays, and is gone on with.
+        std::fs::create_dir(path.with_extension("unkept.new")).unwrap();
+        assert!(unkept.keep_only([Did::Undone(1)].into_iter()).is_err());
+        unkept.note(&Did::Undone(2)).unwrap();
+        assert_eq!(Unkept::open(&path).unwrap().1, [large, Did::Followed, Did::Undone(2)]);
+        std::fs::remove_dir(path.with_extension("unkept.new")).unwrap();
+        unkept.keep_only([Did::Undone(1)].into_iter()).unwrap();
+        unkept.note(&Did::Undone(3)).unwrap();
+        assert_eq!(Unkept::open(&path).unwrap().1, [Did::Undone(1), Did::Undone(3)]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
