@@ -108,13 +108,14 @@ impl VolumeTree {
 
     /// What each site has alone.
     pub fn away_by_site(&self) -> Result<Vec<AwayAt>, Error> {
-        let sql = "SELECT origin, COUNT(*), CAST(SUM(size) AS BIGINT) FROM tree_away \
+        // A site may say of its files that they are larger than anything: a whole number may not hold the sum.
+        let sql = "SELECT origin, COUNT(*), SUM(CAST(size AS DOUBLE PRECISION)) FROM tree_away \
             WHERE volume = $1 GROUP BY origin ORDER BY origin";
         self.read("read", async |connection| {
             let rows = self.ask(sql).fetch_all(connection).await?;
             let told = |row| {
                 let origin = Origin(u16::try_from(count_at(row, 0)?).unwrap_or(u16::MAX));
-                Ok(AwayAt { origin, count: count_at(row, 1)?, bytes: count_at(row, 2)? })
+                Ok(AwayAt { origin, count: count_at(row, 1)?, bytes: row.try_get::<f64, _>(2)? as u64 })
             };
             rows.iter().map(told).collect()
         })

@@ -226,8 +226,23 @@ fn keys(page: &Page) -> Keys {
     }
 }
 
+/// The order in which pages come.
+fn order(reached: &Reached) -> (u8, i64, &[u8]) {
+    match reached {
+        Reached::Node(id) => (0, signed(*id), &[]),
+        Reached::Nodes => (1, i64::MIN, &[]),
+        Reached::Name(at) => (2, signed(at.dir), &at.name.0),
+    }
+}
+
 /// What a page makes of those before it.
 fn follows(page: &Page, coming: Option<Coming>) -> Result<Coming, Error> {
+    if let (Some(after), Some(next)) = (&page.after, &page.next)
+        && order(next) <= order(after)
+    {
+        // It would be asked for for ever.
+        return Err(violation("volume", format_args!("a page that ends at {next:?}")));
+    }
     let next = Reached::Nodes;
     match (&page.after, coming) {
         (None, _) => Ok(Coming { extent: page.extent.clone(), until: page.until, next }),

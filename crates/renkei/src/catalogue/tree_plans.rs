@@ -19,7 +19,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("SELECT number FROM tree_volumes WHERE (id", "as many rows as volumes"),
     ("SELECT node FROM tree_held WHERE volume = $1 LIMIT 1", "one row"),
     ("DELETE FROM tree_log WHERE volume = $1 AND seq <= $2", "the first row, for its number"),
-    ("SELECT origin, COUNT(*), CAST(SUM(size) AS BIGINT) FROM tree_away", "counts all"),
+    ("SELECT origin, COUNT(*), SUM(CAST(size AS DOUBLE PRECISION)) FROM tree_away", "counts all"),
     ("DELETE FROM tree_names WHERE volume = $1 OR", "removes all"),
     ("DELETE FROM tree_names WHERE volume = $1", "removes all that is left"),
 ];

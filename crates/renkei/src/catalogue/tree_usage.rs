@@ -14,12 +14,18 @@ use std::collections::BTreeMap;
 /// Nodes read at once when all are counted.
 const PAGE: usize = 10_000;
 
+/// What is more than a number holds stays at the most: a site may say of its files that they are larger than anything.
 const ADD_USAGE: Many = Many {
     before: "INSERT INTO tree_usage (volume, owner, files, bytes) VALUES ",
     row: "($1, ?, ?, ?)",
     between: ", ",
     after: " ON CONFLICT (volume, owner) DO UPDATE SET files = tree_usage.files + excluded.files, \
-        bytes = tree_usage.bytes + excluded.bytes",
+        bytes = CASE \
+            WHEN tree_usage.bytes > 0 AND excluded.bytes > 9223372036854775807 - tree_usage.bytes \
+            THEN 9223372036854775807 \
+            WHEN tree_usage.bytes < 0 AND excluded.bytes < -9223372036854775807 - tree_usage.bytes \
+            THEN -9223372036854775807 \
+            ELSE tree_usage.bytes + excluded.bytes END",
 };
 
 impl VolumeTree {

@@ -30,7 +30,7 @@ use crate::volume::trailing::{RunAs, apply};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::namespace::page::{MOST_ROWS, Page, Reached};
-use renkei_core::namespace::{Kind, NodeId, Numbered, Origin, Record};
+use renkei_core::namespace::{Change, Kind, NodeId, Numbered, Origin, Record};
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::file::Changed;
 use renkei_core::wire::message::{Reply, Request};
@@ -440,7 +440,7 @@ impl Site {
             AboutVolume::Submit { volume, changes } => {
                 let tree = self.tree_for(proof, volume, Need::Write)?;
                 let origin = follower_number(&tree, proof.principal.site())?;
-                check_origin(&changes, origin)?;
+                check_changes(&changes, origin)?;
                 let opened = self.snapshot().volume_of(volume).ok_or_else(|| no_such("change volume"))??;
                 opened.submit(changes)?;
                 self.collect_from(volume, proof.principal.site());
@@ -651,9 +651,24 @@ fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(
     account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
 }
 
-fn check_origin(changes: &[Numbered], origin: Origin) -> Result<(), Error> {
-    match changes.iter().find(|made| made.origin != origin) {
-        Some(other) => Err(violation("volume", format_args!("a change of origin {}", other.origin.0))),
+/// Checks that changes are of the site that sends them, and what they make is of its range: a number that another site is to
+/// give would be taken when that gives it.
+fn check_changes(changes: &[Numbered], origin: Origin) -> Result<(), Error> {
+    if let Some(other) = changes.iter().find(|made| made.origin != origin) {
+        return Err(violation("volume", format_args!("a change of origin {}", other.origin.0)));
+    }
+    let is_other = |id: &NodeId| id.drawn().is_none_or(|(whose, _)| whose != origin);
+    match changes.iter().filter_map(|made| new_node(&made.change)).find(is_other) {
+        Some(id) => Err(violation("volume", format_args!("a new node {}, which it may not give", id.0))),
         None => Ok(()),
+    }
+}
+
+/// The number that a change gives to a new node, if it comes to that.
+fn new_node(change: &Change) -> Option<NodeId> {
+    match change {
+        Change::Make { id, .. } => Some(*id),
+        Change::SetContent { beside: Some(beside), .. } => Some(beside.id),
+        _ => None,
     }
 }

@@ -15,7 +15,7 @@ use crate::store::{Detail, Store};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::page::{Page, Reached};
-use renkei_core::namespace::{NodeId, Origin};
+use renkei_core::namespace::{NodeId, Origin, Record};
 use renkei_core::path::RelPath;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, VolumeReply};
@@ -146,13 +146,23 @@ fn take_records(
         }
         let asked = AboutVolume::Log { volume, after: position.seq, patience_ms: 0 };
         match ask(session, asked)? {
-            VolumeReply::Records { records, .. } if !records.is_empty() => late.follow(origin, &records)?,
+            VolumeReply::Records { records, .. } if is_next(&records, position.seq) => {
+                late.follow(origin, &records)?;
+            }
             // Nothing was ever done in it.
             VolumeReply::Records { last: 0, .. } => return Ok(true),
-            VolumeReply::Records { .. } => return Err(violation("log", "an end before that of the tree")),
+            VolumeReply::Records { records, .. } if records.is_empty() => {
+                return Err(violation("log", "an end before that of the tree"));
+            }
+            VolumeReply::Records { .. } => return Err(violation("log", "records that do not follow")),
             other => return Err(violation("log", format_args!("{other:?}"))),
         }
     }
+}
+
+/// Whether there are records, and they go on after one.
+fn is_next(records: &[Record], seq: u64) -> bool {
+    records.first().is_some_and(|first| first.seq.checked_sub(1) == Some(seq))
 }
 
 /// Shows the new copy, and has the plain files follow it.

@@ -599,7 +599,11 @@ pub(super) fn each_page(
             let is_last = page.len() < PAGE;
             let mut files = Vec::new();
             for (name, id, node) in page {
-                let path = above.child(&name.0)?;
+                // What is longer than a path is nowhere.
+                let Ok(path) = above.child(&name.0) else {
+                    last = Some(name);
+                    continue;
+                };
                 match node.kind.clone() {
                     Kind::Dir { .. } if seen.insert(id) => dirs.push((id, path)),
                     Kind::Dir { .. } => {}

@@ -219,6 +219,32 @@ fn what_others_made_is_shown_before_it_came_and_is_plain_after() {
 }
 
 #[test]
+fn directories_deeper_than_a_path_is_long_stop_nothing() {
+    let (mut place, mut writer) = (Place::new(), Writer::new());
+    place.check();
+    // More than 32 KiB of names.
+    let name = "d".repeat(255);
+    let above = |id: u64| if id == 1 { ROOT } else { TITECH.id(id - 1) };
+    let dirs = (1..=140).map(|id| writer.make(id, spot(above(id), &name), NewKind::Dir, 0o755)).collect();
+    writer.submit(&place, dirs);
+    let deep = writer.make(200, spot(TITECH.id(140), "deep"), NewKind::File, 0o644);
+    writer.submit(&place, vec![deep]);
+    place.reopen();
+    let good = writer.make(201, spot(ROOT, "good"), NewKind::File, 0o644);
+    writer.submit(&place, vec![good]);
+    assert!(place.at("good").is_file());
+    assert!(place.volume.find_away(0, 1000).is_ok());
+    // They go as they came.
+    let remove = Change::Remove {
+        at: spot(TITECH.id(140), "deep"),
+        seen: None,
+        time: FileTime { secs: 3_000, nanos: 7 },
+    };
+    writer.submit(&place, vec![remove]);
+    assert!(node(&place, &spot(TITECH.id(140), "deep")).is_none());
+}
+
+#[test]
 fn an_older_version_stays_until_the_new_one_came() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.put("x", b"old");
@@ -604,4 +630,27 @@ fn what_is_done_to_a_plain_file_that_is_wrong_is_meant() {
     assert_eq!(only_there(&place).iter().map(|at| at.count).sum::<u64>(), 1);
     assert_quiet(&place);
     assert_log(&place.volume);
+}
+
+#[test]
+fn files_that_are_said_to_be_larger_than_anything_are_counted() {
+    let (place, mut writer) = (Place::new(), Writer::new());
+    place.check();
+    for id in 1..=3 {
+        let kind = NewKind::Content { size: u64::MAX, digest: None };
+        let made = writer.make(id, spot(ROOT, &format!("f{id}")), kind, 0o644);
+        writer.submit(&place, vec![made]);
+    }
+    assert_eq!(only_there(&place).iter().map(|away| away.count).sum::<u64>(), 3);
+    let used = place.volume.tree().usage().unwrap();
+    assert!(used.values().any(|of| of.files >= 3 && of.bytes >= i64::MAX as u64), "{used:?}");
+    let gone = |id: u64| Change::Remove {
+        at: spot(ROOT, &format!("f{id}")),
+        seen: None,
+        time: FileTime { secs: 3_000, nanos: 7 },
+    };
+    writer.submit(&place, (1..=3).map(gone).collect());
+    place.volume.tree().recount().unwrap();
+    assert_eq!(only_there(&place), []);
+    assert!(place.volume.tree().usage().unwrap().values().all(|of| of.bytes < 1 << 20));
 }

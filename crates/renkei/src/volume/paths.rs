@@ -23,9 +23,10 @@ impl<'t> Paths<'t> {
         Paths { tree, known: HashMap::new(), gone }
     }
 
-    /// The path of a name; none if its directory is not known.
+    /// The path of a name; none if its directory is not known, or if it is longer than paths are: a site may say so of directories
+    /// one below the other, and no plain file is there.
     pub(super) fn of(&mut self, spot: &Spot) -> Result<Option<RelPath>, Error> {
-        self.of_dir(spot.dir)?.map(|dir| dir.child(&spot.name.0)).transpose()
+        Ok(self.of_dir(spot.dir)?.and_then(|dir| dir.child(&spot.name.0).ok()))
     }
 
     /// The path of a directory.
@@ -38,7 +39,7 @@ impl<'t> Paths<'t> {
         }
         let (above, mut path) = self.climb(dir)?;
         for (dir, spot) in above.into_iter().rev() {
-            path = path.map(|path| path.child(&spot.name.0)).transpose()?;
+            path = path.and_then(|path| path.child(&spot.name.0).ok());
             self.known.insert(dir, path.clone());
         }
         self.known.entry(dir).or_insert(None);

@@ -523,12 +523,12 @@ impl Pending {
         Ok(spots)
     }
 
-    /// The path of a name; none if it lies in nothing that is there.
+    /// The path of a name; none if it lies in nothing that is there, or is longer than paths are.
     ///
     /// # Errors
-    /// `CatalogueFailed`, `BadPath`.
+    /// `CatalogueFailed`.
     pub fn path_of(&self, at: &Spot) -> Result<Option<RelPath>, Error> {
-        self.path_of_dir(at.dir)?.map(|dir| dir.child(&at.name.0)).transpose()
+        Ok(self.path_of_dir(at.dir)?.and_then(|dir| dir.child(&at.name.0).ok()))
     }
 
     /// The path of a directory; none if it is not there.
@@ -555,7 +555,8 @@ impl Pending {
             names.push(name);
             dir = parent;
         }
-        names.iter().rev().try_fold(RelPath::root(), |path, name| path.child(&name.0)).map(Some)
+        // Also of directories one below the other somebody may say more than a path can hold.
+        Ok(names.iter().rev().try_fold(RelPath::root(), |path, name| path.child(&name.0).ok()))
     }
 
     /// What this site knows of its own plain file of a node.

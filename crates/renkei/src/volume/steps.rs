@@ -52,7 +52,7 @@ pub(super) struct Found {
 /// What names are of, as it is seen now, each path once.
 ///
 /// # Errors
-/// `CatalogueFailed`, `BadPath`.
+/// `CatalogueFailed`.
 pub(super) fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) -> Result<Vec<Item>, Error> {
     let (mut found, mut dirs) = (BTreeMap::new(), HashMap::from([(ROOT, Some(RelPath::root()))]));
     for at in spots {
@@ -67,8 +67,7 @@ pub(super) fn look(pending: &Pending, origin: Origin, spots: &BTreeSet<Spot>) ->
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(pending.path_of_dir(at.dir)?),
         };
-        if let Some(dir) = dir {
-            let path = dir.child(&at.name.0)?;
+        if let Some(path) = dir.as_ref().and_then(|dir| dir.child(&at.name.0).ok()) {
             found.insert(path.clone(), Item { of, id, path });
         }
     }

@@ -320,10 +320,12 @@ fn a_follower_with_a_write_grant_changes_the_volume_alone() {
     submit(second, origin, make(link, ROOT, "out", NewKind::Symlink(b"..".to_vec()), 0o777)).unwrap();
     let (third, behind) = next();
     submit(third, origin, make(behind, link, "escaped", NewKind::File, 0o644)).unwrap();
-    // The top itself, and a number that is the home's or nobody's.
-    for id in [ROOT, NodeId(0), NodeId(u64::MAX), Origin::HOME.id(1)] {
-        let (number, _) = next();
-        let _ = submit(number, origin, make(id, ROOT, &format!("id{number}"), NewKind::Dir, 0o755));
+    // The top itself, and a number that is the home's, another site's or nobody's: the last one of a range would have the site
+    // whose it is begin again with the first.
+    let others = [Origin(0).id((1 << 47) - 1), Origin(origin.0 + 1).id(1), Origin::HOME.id(1)];
+    for id in [ROOT, NodeId(0), NodeId(u64::MAX)].into_iter().chain(others) {
+        let refused = submit(third + 1, origin, make(id, ROOT, "other", NewKind::Dir, 0o755));
+        assert!(refused.is_err(), "{id:?}: {refused:?}");
     }
     // Directories one in the other.
     let ((a, first_dir), (b, second_dir)) = (next(), next());
