@@ -436,6 +436,8 @@ codes! {
     AuthorityReplaced = "RK-AUTH-27", Identity, Never, "the site has replaced its authority, and the new one is not trusted here",
         "exchange site cards again: `renkei trust export > SITE.site` at that site, `renkei trust add SITE.site` at the PoP that reports \
          this, and compare the fingerprint by telephone; users: `renkei login`";
+    AuthorityKeyAway = "RK-AUTH-29", Identity, Never, "the key of the site's authority is not on this machine",
+        "bring pki/ca.key back from where it is kept, and give the same command again; a restart of the PoP renews its certificate then, too";
     AuthorityRotating = "RK-AUTH-28", Identity, Never, "an authority rotation is in progress",
         "no action is needed while partners take over the new authority; `renkei site rotate-authority --finish` ends the overlap";
 

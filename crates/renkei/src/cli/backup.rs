@@ -2,6 +2,7 @@
 
 use super::output::Report;
 use super::quantity::{counted, human};
+use super::remedy::here;
 use super::{Context, backup_set};
 use crate::config::Config;
 use renkei_core::error::{Code, Error};
@@ -72,8 +73,8 @@ impl Report for Made {
         }
         writeln!(
             out,
-            "it contains keys: keep it where no other user can read it. To restore it: renkei restore {}",
-            self.folder
+            "it contains keys: keep it where no other user can read it. To restore it: {}",
+            here(&format!("`renkei restore {}`", self.folder))
         )
     }
 }

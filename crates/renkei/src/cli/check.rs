@@ -2,7 +2,7 @@
 
 use super::output::Report;
 use super::quantity::span;
-use super::remedy::remedy;
+use super::remedy::{here, remedy};
 use crate::site::conditions::{Condition, Severity};
 use renkei_core::error::Error;
 use serde::Serialize;
@@ -81,8 +81,8 @@ impl Checks {
         let lasts = span(condition.lasts(SystemTime::now()));
         let (what, found) = (condition.subject(), format!("{}; for {lasts}", condition.found));
         match condition.severity {
-            Severity::Critical => self.fail(&what, found, &condition.remedy),
-            Severity::Warning | Severity::Info => self.warn(&what, found, &condition.remedy),
+            Severity::Critical => self.fail(&what, found, here(&condition.remedy)),
+            Severity::Warning | Severity::Info => self.warn(&what, found, here(&condition.remedy)),
         }
         if let Some(check) = self.checks.last_mut() {
             check.code = Some(condition.code.to_string());

@@ -12,7 +12,7 @@ use crate::identity::account::Account;
 use crate::identity::certificate::utc;
 use crate::identity::credential::Credential;
 use crate::identity::{map, socket};
-use crate::site::diagnosis::{certificate_ends, room_low};
+use crate::site::diagnosis::{certificate_ends, renewal_of_host, room_low};
 use crate::site::rooms::Served;
 use crate::site::storage_identity;
 use crate::store::Store;
@@ -115,7 +115,7 @@ fn check_host_certificate(home: &Home, now: SystemTime, checks: &mut Checks) {
     };
     let left = end.duration_since(now).unwrap_or_default();
     let found = format!("valid until {} ({})", utc(end), span(left));
-    match certificate_ends("host", end, now, "`renkei renew`") {
+    match certificate_ends("host", end, now, renewal_of_host(home)) {
         None => checks.ok("host certificate", found),
         Some(finding) => checks.warn("host certificate", found, finding.remedy),
     }

@@ -3,6 +3,7 @@
 use super::Context;
 use super::confirm::confirm;
 use super::output::Report;
+use super::remedy::here;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::account::Account;
@@ -10,7 +11,7 @@ use crate::identity::map;
 use crate::identity::trust::Trust;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{AccountRule, Pattern, Principal, Why};
+use renkei_core::identity::{AccountRule, Mapping, Pattern, Principal, Why};
 use renkei_core::remedy::{explained, fill};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -37,7 +38,7 @@ enum Action {
         #[arg(long)]
         yes: bool,
     },
-    /// Shut a user out, also one of the own site, whatever other rules and grants say
+    /// Shut a user out, whatever other rules and grants say; with *@SITE the site's users without a rule of their own
     ///
     /// What runs for the user here ends within seconds. Of the own site's users the certificates stay good at partners until
     /// `renkei revoke USER@SITE`. A rule for the same user stays beside it and counts again after `map remove`.
@@ -114,7 +115,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Deny { pattern } => {
             let denied = map::deny(&home, pattern)?;
-            changed(if denied { "added" } else { "unchanged" }, pattern)
+            changed(if denied { "added" } else { "unchanged" }, pattern)?;
+            for user in still_in(&map::load(&home)?, pattern) {
+                context.output.notice(&format!(
+                    "warning: {user} has a rule of its own and still gets in; {}",
+                    here(&format!("`renkei map deny {user}` shuts it out"))
+                ));
+            }
+            Ok(0)
         }
         Action::Remove { pattern } => {
             let in_force = map::remove(&home, pattern)?.map(|rule| rule.to_string());
@@ -133,6 +141,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Test { principal } => test(&map::load(&home)?, &config, principal, context),
     }
+}
+
+/// The users of a site that was denied whom rules of their own let in all the same.
+fn still_in(mapping: &Mapping, denied: &str) -> Vec<String> {
+    let Some(site) = denied.strip_prefix('*') else { return Vec::new() };
+    let own = mapping.rules().iter().filter(|rule| rule.account != AccountRule::Nobody);
+    let users = own.map(|rule| rule.pattern.to_string());
+    users.filter(|user| !user.starts_with('*') && user.ends_with(site)).collect()
 }
 
 /// What may be a slip of the pen in a rule.

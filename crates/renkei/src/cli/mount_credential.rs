@@ -137,10 +137,13 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// What is done to the credential of a mount, for errors.
+pub(super) const REVOKE: &str = "revoke mount credential";
+
 fn unknown(name: &str) -> Error {
     let cause =
         "no mount of that name has a credential; `renkei mount-credential list` shows those that have";
-    Error::new(Code::MountNotGranted, "revoke", name, cause)
+    Error::new(Code::PathNotFound, REVOKE, name, cause)
 }
 
 /// Passes a request from standard input to the PoP; the reply, good or bad, is one line for the other end.

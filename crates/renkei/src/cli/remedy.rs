@@ -71,6 +71,11 @@ fn in_spans(text: &str, option: &str) -> String {
     spans.collect::<Vec<_>>().join("`")
 }
 
+/// A text with commands of the reader, with the `--dir` that was given.
+pub(super) fn here(text: &str) -> String {
+    DIR.get().map_or_else(|| text.to_owned(), |option| with_option(text, option))
+}
+
 /// What to do.
 pub(super) fn remedy(error: &Error) -> String {
     remedy_of(error, None)
@@ -154,6 +159,9 @@ impl Reader {
             PathNotFound if error.op == "remove rule" => {
                 let list = if error.subject.contains('@') { "map list" } else { "rule list" };
                 Some(format!("`renkei {list}` lists the rules"))
+            }
+            PathNotFound if error.op == super::mount_credential::REVOKE => {
+                Some("`renkei mount-credential list` lists them".into())
             }
             PathNotFound if error.op == "open directory" && super::verb() == "mkdir" => {
                 Some("add -p to make the directories above it, too".into())
@@ -354,11 +362,14 @@ impl Reader {
                 "`renkei login` learns the authorities that your site trusts; if it remains, ask the administrator of your site to compare \
                  fingerprints with {site}"
             ),
+            (_, false) if error.side == site => {
+                "`renkei login`: the site has another authority since you logged in".into()
+            }
             (_, false) => {
                 let side = &error.side;
                 format!(
-                    "{side} knows another authority of {site}: its administrator should compare fingerprints with the one of {site} and then \
-                     renew the trust there: {again}; if {site} has another authority since you logged in: `renkei login`"
+                    "`renkei login`: {site} may have another authority since you logged in; if it remains, {side} knows another authority \
+                     of {site}: its administrator should compare fingerprints with the one of {site} and then renew the trust there: {again}"
                 )
             }
         })
@@ -716,7 +727,9 @@ mod tests {
         assert!(here.contains("if nig was made anew: `renkei trust remove nig`"), "{here}");
         assert!(told(&reader(), "nig", "client").starts_with("`renkei login` learns"));
         let there = told(&reader(), "alice@nig", "kek");
-        assert!(there.starts_with("kek knows another authority of nig: "), "{there}");
+        assert!(there.starts_with("`renkei login`: nig may have another authority"), "{there}");
+        assert!(there.contains("kek knows another authority of nig: "), "{there}");
+        assert!(!told(&reader(), "alice@nig", "nig").contains("trust remove"));
         let unknown = error(Code::UnknownAuthority, "nig", "the site nig is not trusted here");
         assert!(reader().told(&unknown, None).contains("`renkei join`"));
     }

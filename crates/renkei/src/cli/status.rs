@@ -3,6 +3,7 @@
 use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
 use super::quantity::{counted, human, span};
+use super::remedy::here;
 use super::{Context, login, why};
 use crate::catalogue::first_digits;
 use crate::config::Config;
@@ -84,7 +85,10 @@ fn local(context: &Context) -> Result<Shown, Error> {
     let home = context.home()?;
     let path = login::socket(&home, None);
     let mut answer = socket::request(&path, &json!({"op": "status"}))?;
-    let conditions = serde_json::from_value(answer["conditions"].take()).ok();
+    let conditions: Option<Vec<Condition>> = serde_json::from_value(answer["conditions"].take()).ok();
+    // The PoP does not know how its directory is named here.
+    let typed_here = |condition: Condition| Condition { remedy: here(&condition.remedy), ..condition };
+    let conditions = conditions.map(|all| all.into_iter().map(typed_here).collect());
     let status = serde_json::from_value(answer)
         .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", path.display(), error))?;
     // Also where the file was made unusable while the PoP runs: that is among what it tells.

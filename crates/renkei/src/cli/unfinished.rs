@@ -85,6 +85,9 @@ struct Shown {
     failures: Vec<Value>,
     #[serde(skip)]
     raw: Vec<(String, Unfinished)>,
+    /// Whether other sites were not asked.
+    #[serde(skip)]
+    is_here: bool,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -106,7 +109,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         args.expect_all_in(&raw)?;
     }
     let unfinished = raw.iter().map(|(at, one)| one_json(at, one)).collect();
-    context.output.answer(&Shown { unfinished, dropped: args.drop, failures, raw })?;
+    let is_here = args.sites.is_empty() && !args.all;
+    context.output.answer(&Shown { unfinished, dropped: args.drop, failures, raw, is_here })?;
     Ok(status)
 }
 
@@ -194,7 +198,8 @@ impl Report for Shown {
             write_line(at, one, self.dropped, out)?;
         }
         if self.raw.is_empty() {
-            return writeln!(out, "nothing is unfinished");
+            let others = if self.is_here { "; `renkei unfinished SITE` looks at another site" } else { "" };
+            return writeln!(out, "nothing is unfinished{others}");
         }
         if !self.dropped {
             writeln!(

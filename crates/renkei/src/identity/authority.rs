@@ -392,7 +392,9 @@ fn key_of(home: &Home, certificate: &CertificateDer<'_>) -> Result<KeyPair, Erro
         }
         first.get_or_insert(path);
     }
-    let path = first.ok_or_else(|| missing(&home.ca_key()))?;
+    let path = first.ok_or_else(|| {
+        Error::new(Code::AuthorityKeyAway, "read authority", home.ca_key().display(), "the file is missing")
+    })?;
     let cause = "it is the key of another authority than pki/ca.pem";
     Err(Error::new(Code::NotInitialised, "read authority", path.display(), cause))
 }

@@ -12,6 +12,7 @@ use super::queue::read_lane;
 use super::rooms::Room;
 use super::snapshot::Snapshot;
 use crate::catalogue::{Listing, Row};
+use crate::home::Home;
 use crate::identity::certificate::{Facts as Certificate, utc};
 use crate::identity::verify::verify_peer;
 use crate::volume::Facts;
@@ -103,10 +104,11 @@ fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Certificates of the PoP, of its authority and of the partners' authorities.
-fn certificates(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn certificates(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let now = SystemTime::now();
     let own = snapshot.credential.facts().ok();
-    let own = own.and_then(|facts| certificate_ends("host", facts.not_after, now, "`renkei renew`"));
+    let own =
+        own.and_then(|facts| certificate_ends("host", facts.not_after, now, renewal_of_host(site.home())));
     let authorities = snapshot.trust.list().filter_map(|card| {
         let end = Certificate::read(&card.authority).ok()?.not_after;
         let remedy = match card.site == snapshot.site {
@@ -232,6 +234,14 @@ fn remedy_of_volume(error: &Error, volume: &str, storage: &str) -> String {
     match error.code {
         Code::VolumeChanged => fill(error.code.row().remedy, &[("VOLUME", volume.into())]),
         _ => remedy_of_storage(error, storage),
+    }
+}
+
+/// What the administrator does about a PoP's certificate that ends: only its authority's key makes another.
+pub fn renewal_of_host(home: &Home) -> &'static str {
+    match home.ca_key().exists() {
+        true => "`renkei renew`",
+        false => "bring pki/ca.key back from where it is kept, then `renkei renew`",
     }
 }
 
@@ -432,7 +442,15 @@ fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
 
 /// At the home: sites that follow a volume and do not ask any more, or never have all.
 fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    let own = snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts));
+    // Of a volume in trouble nobody hears anything, which is told by itself.
+    let is_well = |name: &str| {
+        snapshot
+            .volume(name)
+            .and_then(Result::ok)
+            .and_then(|volume| volume.standing().ok()?.trouble)
+            .is_none()
+    };
+    let own = snapshot.volumes.iter().filter(|(name, facts)| !snapshot.follows(facts) && is_well(name));
     own.flat_map(|(name, facts)| {
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
         let behind = known.into_keys().filter(|follower| {
@@ -501,7 +519,8 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
         let reason = course.reason.as_ref().filter(|error| was_tried && error.kind() != Kind::Limit);
         let (Some(error), Some((_, link))) = (reason, read_lane(&row.lane)) else { continue };
         let waits = links.entry(format!("{} to {}", link.from, link.to));
-        let of_source = error.subject == link.from.as_str() || error.side == link.from.as_str();
+        // The side that tells it is where the transfer runs, not the one that fails.
+        let of_source = error.subject.split(' ').next() == Some(link.from.as_str());
         let site = if of_source { link.from } else { link.to };
         waits.or_insert_with(|| Waits { count: 0, error: error.clone(), site }).count += 1;
     }
@@ -512,7 +531,7 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
 fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let finding = |(name, error): (String, Error)| {
         let finding = Finding::of("rule", &name, Severity::Warning, &error);
-        let remedy = format!("{}; `renkei transfers --label 'rule {name}'`", finding.remedy);
+        let remedy = format!("{}; `renkei transfers --all --ended --label 'rule {name}'`", finding.remedy);
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
     let troubles =

@@ -217,7 +217,7 @@ fn a_mount_credential_renews_itself_and_is_listed_and_revoked() {
     site.ok(&["mount-credential", "revoke", "node17"]);
     until("the mount ends", || read(&machine.point.join("f")).is_none());
     let (status, report) = site.json(&["mount-credential", "revoke", "node17"]);
-    assert_eq!((status, &report["error"]["code"]), (5, &"RK-AUTH-25".into()), "{report}");
+    assert_eq!((status, &report["error"]["code"]), (3, &"RK-STORE-1".into()), "{report}");
 }
 
 #[test]
