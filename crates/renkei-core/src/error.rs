@@ -253,7 +253,7 @@ codes! {
     StorageUnknown = "RK-STORE-16", NotFound, Never, "the site has no storage of that name",
         "`renkei ls SITE:/` lists the storages you may use";
     StorageMissing = "RK-STORE-17", Unavailable, Later, "the storage's root directory does not exist",
-        "the administrator should check that the file system is mounted";
+        "the administrator should mount its file system, or put the directory back: the storage then resumes automatically";
     TooManyOpenFiles = "RK-STORE-18", Limit, Later, "too many open files",
         "raise the open-files limit (LimitNOFILE in the systemd unit)";
     BadPath = "RK-STORE-19", Invalid, Never, "not a usable path",

@@ -175,7 +175,7 @@ impl Reader {
                 let resumes = if error.op == "write" { "" } else { ": a copy resumes" };
                 Some(format!("free space ({shows} shows it), then run the same command again{resumes}"))
             }
-            StorageChanged | StorageCopied | StorageNotMounted
+            StorageMissing | StorageChanged | StorageCopied | StorageNotMounted
                 if self.knows(&error.side) && !self.is_administrator(&error.side) =>
             {
                 let side = &error.side;

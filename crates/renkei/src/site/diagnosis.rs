@@ -531,7 +531,10 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
 fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let finding = |(name, error): (String, Error)| {
         let finding = Finding::of("rule", &name, Severity::Warning, &error);
-        let remedy = format!("{}; `renkei transfers --all --ended --label 'rule {name}'`", finding.remedy);
+        let remedy = match error.code {
+            Code::PathNotFound => format!("make the folder again, or `renkei rule remove {name}`"),
+            _ => format!("{}; `renkei transfers --all --ended --label 'rule {name}'`", finding.remedy),
+        };
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
     let troubles =

@@ -232,7 +232,8 @@ impl Site {
             return heard;
         }
         let began = Instant::now();
-        let folder = snapshot.store(&watched.from().storage)?.dir(&watched.from().path)?;
+        let named = |error| Error { subject: watched.rule.from.to_string(), ..error };
+        let folder = snapshot.store(&watched.from().storage)?.dir(&watched.from().path).map_err(named)?;
         let (found, looked) = look_into(&*folder);
         watched.looked = Some((SystemTime::now(), found.len()));
         let ready = watched.inbox.look(now_ms(), found.iter().cloned());

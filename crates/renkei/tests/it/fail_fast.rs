@@ -206,7 +206,7 @@ fn a_storage_of_a_volume_is_not_removed_by_mistake() {
         let (_, status) = kek.json(&["status"]);
         let conditions = status["conditions"].as_array().unwrap().clone();
         let volume = conditions.iter().find(|one| one["what"] == "volume" && one["name"] == "genome");
-        volume.is_some_and(|one| one["remedy"].as_str().unwrap().contains("renkei storage add data PATH"))
+        volume.is_some_and(|one| one["remedy"].as_str().unwrap().contains("storage add data PATH"))
     });
 }
 

@@ -163,7 +163,7 @@ fn a_partner_that_comes_too_late_is_told_what_to_type() {
     assert_eq!(code, "RK-AUTH-27", "{said}");
     until("the site names the partner", || {
         told_of_authority(kek).iter().any(|(name, code, found)| {
-            name == "titech" && code == "RK-AUTH-27" && found.contains("renkei trust export > kek.site")
+            name == "titech" && code == "RK-AUTH-27" && found.contains("trust export > kek.site")
         })
     });
     take_by_hand(titech, kek);
