@@ -190,6 +190,9 @@ impl Mounted {
         }
         if let Some(draft) = content.draft_mut().take() {
             content.is_ahead.store(false, Ordering::Release);
+            if draft.changed().is_dirty {
+                self.on_lost(id);
+            }
             self.close(draft.handle);
         }
         let shared = std::mem::take(&mut *content.shared());
@@ -501,6 +504,14 @@ impl Mounted {
             self.forget_attributes(id);
         }
         Ok(())
+    }
+
+    /// What was written here was not published and never will be: the kernel's cache has it all the same.
+    fn on_lost(&self, id: u64) {
+        if let Ok(node) = self.table().node(id) {
+            (node.cached, node.learnt) = (None, None);
+        }
+        self.forget_attributes(id);
     }
 
     /// What was written here has a name of its own now, because another site wrote the file meanwhile.

@@ -1,5 +1,6 @@
 //! Reading and writing through a mount: random calls against a model, mappings, appending, many threads, real programs.
 
+use crate::errors::Mounted;
 use crate::mount::{Mount, number};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -8,7 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
+/// What is read again and again is right within.
+const WITHIN: Duration = Duration::from_secs(20);
 /// Largest size of the file that random calls work on.
 const MODEL_BYTES: usize = 200_000;
 
@@ -54,6 +58,29 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: it was mapped so.
         unsafe { libc::munmap(self.at, self.len) };
+    }
+}
+
+#[test]
+fn what_a_full_disk_did_not_take_is_not_shown() {
+    let Some(mount) = Mount::new() else { return };
+    let Some(_small) = Mounted::tmpfs(&mount.there("small"), "size=2m") else { return };
+    let (path, there) = (mount.path("small/file"), mount.there("small/file"));
+    for (size, truncates) in [(5000, true), (700_000, true), (700_000, false)] {
+        let old = vec![b'o'; size];
+        fs::write(&path, &old).unwrap();
+        let filler = mount.there("small/filler");
+        assert!(fs::write(&filler, vec![0; 2 << 20]).is_err());
+        let mut file = File::options().write(true).truncate(truncates).open(&path).unwrap();
+        let written = file.write_all(&vec![b'n'; size]).and_then(|()| file.sync_all());
+        assert_eq!(number(written), libc::ENOSPC, "{size}, {truncates}");
+        drop(file);
+        let begin = Instant::now();
+        while fs::read(&path).is_ok_and(|seen| seen != old) {
+            assert!(begin.elapsed() < WITHIN, "{size}, {truncates}: what was not taken is shown");
+        }
+        assert_eq!(fs::read(&there).unwrap(), old);
+        fs::remove_file(&filler).unwrap();
     }
 }
 
