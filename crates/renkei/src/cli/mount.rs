@@ -199,6 +199,7 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
         attr_ttl: args.attr_ttl,
         closes_early: args.close == Close::Early,
         locks_at_site: args.locks == Locks::Site,
+        ends_process: true,
     };
     let stop = Stop::default();
     end_on_signal(&stop)?;

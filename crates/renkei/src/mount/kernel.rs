@@ -23,7 +23,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 /// Most bytes of one request.
@@ -62,6 +62,8 @@ pub(super) struct Kernel {
     pub(super) is_read_only: bool,
     /// Whether the site decides about locks.
     pub(super) locks_at_site: bool,
+    /// Whether the process ends with the mount.
+    pub(super) ends_process: Arc<AtomicBool>,
 }
 
 impl Kernel {
@@ -153,6 +155,11 @@ impl Filesystem for Kernel {
 
     fn destroy(&mut self) {
         self.mounted.publish_all();
+        if self.ends_process.load(Ordering::Acquire) {
+            self.mounted.files.end();
+            // fuser 0.18 unmounts what is at the mount point next, and that may be another mount by now.
+            std::process::exit(0);
+        }
     }
 
     // ---- names -------------------------------------------------------------------------------------------------------

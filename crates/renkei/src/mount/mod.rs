@@ -66,6 +66,8 @@ pub struct Options {
     pub closes_early: bool,
     /// Whether the site decides about locks; else they hold among the programs of this mount.
     pub locks_at_site: bool,
+    /// Whether the process does nothing else and ends with the mount.
+    pub ends_process: bool,
 }
 
 /// A mounted tree: what the kernel knows of it and what is open.

@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -64,7 +65,8 @@ pub fn run(
     let mounted = Arc::new(Mounted { closes_early: options.closes_early, ..mounted });
     let failed = |error: io::Error| Error::new(Code::MountFailed, "mount", options.point.display(), error);
     let refused = |error: io::Error| refusal::refused(&options.point, options.allow_other, &error);
-    let session = begin(&mounted, options)?.map_err(refused)?;
+    let ends_process = Arc::new(AtomicBool::new(false));
+    let session = begin(&mounted, &ends_process, options)?.map_err(refused)?;
     let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
     // Set once, here.
     let _ = mounted.cache.set(KernelCache::new(device));
@@ -75,17 +77,23 @@ pub fn run(
     let stopper = Stopper { mounted: mounted.clone(), point: options.point.clone() };
     *stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
     on_ready()?;
+    ends_process.store(options.ends_process, Ordering::Release);
     let ended = session.run().map_err(failed);
     mounted.files.end();
     ended
 }
 
 /// Mounts. A mount before this one that died a moment ago is still looked at from the kernel's cache, and cannot be mounted over.
-fn begin(mounted: &Arc<Mounted>, options: &Options) -> Result<io::Result<Session<Kernel>>, Error> {
+fn begin(
+    mounted: &Arc<Mounted>,
+    ends_process: &Arc<AtomicBool>,
+    options: &Options,
+) -> Result<io::Result<Session<Kernel>>, Error> {
     clear_dead(&options.point)?;
     let try_it = || {
         let (is_read_only, locks_at_site) = (options.is_read_only, options.locks_at_site);
-        let kernel = Kernel { mounted: mounted.clone(), is_read_only, locks_at_site };
+        let (mounted, ends_process) = (mounted.clone(), ends_process.clone());
+        let kernel = Kernel { mounted, is_read_only, locks_at_site, ends_process };
         Session::new(kernel, &options.point, &config(options))
     };
     match try_it() {

@@ -188,6 +188,7 @@ fn a_tree_that_is_copied_out_of_a_mount_is_on_its_way() {
         attr_ttl: Duration::from_secs(60),
         closes_early: false,
         locks_at_site: false,
+        ends_process: false,
     };
     let (stop, (ready, is_ready)) = (Stop::default(), mpsc::channel());
     thread::scope(|scope| {

@@ -125,6 +125,23 @@ impl Drop for Mount {
     }
 }
 
+#[test]
+fn a_mount_that_ends_late_leaves_the_next_one_at_its_place() {
+    let Some(mut mount) = Mount::new() else { return };
+    fs::write(mount.there("held"), "held").unwrap();
+    let held = fs::File::open(mount.path("held")).unwrap();
+    let old = mount.process;
+    assert!(mount.umount(&["--lazy"]).status.success());
+    mount.mount(&[]);
+    let new = std::mem::replace(&mut mount.process, old);
+    drop(held);
+    mount.wait_for_end();
+    mount.process = new;
+    fs::write(mount.path("after"), "after").unwrap();
+    assert_eq!(fs::read(mount.there("after")).unwrap(), b"after");
+    assert!(mount.is_mounted());
+}
+
 /// Takes a mount away and ends its process.
 pub fn end(point: &Path, process: i32) {
     let point = CString::new(point.as_os_str().as_bytes()).unwrap();
