@@ -919,18 +919,18 @@ fn is_passing(error: &Error) -> bool {
         || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
 }
 
-/// What Ctrl-C stops now.
-static STOPPED_BY_SIGNAL: Mutex<Option<Stop>> = Mutex::new(None);
+/// What Ctrl-C stops now, and the site that it goes to.
+static STOPPED_BY_SIGNAL: Mutex<Option<(Stop, String)>> = Mutex::new(None);
 
 /// Ctrl-C and SIGTERM stop the transfer to a site in order; the second one ends the process.
 fn stop_on_signal(stop: Stop, to: String) -> Result<(), Error> {
     let signalled =
         || STOPPED_BY_SIGNAL.lock().expect("no thread panics while it holds the lock: a panic aborts");
-    if signalled().replace(stop).is_some() {
+    if signalled().replace((stop, to)).is_some() {
         return Ok(());
     }
     let handler = move || {
-        let Some(stop) = signalled().clone() else { return };
+        let Some((stop, to)) = signalled().clone() else { return };
         if stop.stopped().is_some() {
             super::progress::show_keys();
             std::process::exit(130);
