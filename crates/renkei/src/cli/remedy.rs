@@ -84,11 +84,7 @@ pub(super) fn remedy(error: &Error) -> String {
 /// What to do about the error of a queued transfer, whose id is known.
 pub(super) fn remedy_of(error: &Error, id: Option<&str>) -> String {
     let reader = READER.get_or_init(|| HOME.get().map(Reader::look).unwrap_or_default());
-    let remedy = reader.told(error, id);
-    match DIR.get() {
-        Some(option) => with_option(&remedy, option),
-        None => remedy,
-    }
+    here(&reader.told(error, id))
 }
 
 impl Reader {
@@ -217,20 +213,19 @@ impl Reader {
         let subject = &*error.subject;
         let first = subject.split([' ', ':']).next().unwrap_or_default();
         let site = [first, &error.side].into_iter().find(|name| self.knows(name));
-        let own = || self.principal.as_ref().map(Principal::to_string);
-        let user = names(error).into_iter().find(|(word, _)| *word == "PRINCIPAL").map(|(_, user)| user);
+        let own = self.principal.as_ref().map(|own| ("PRINCIPAL", own.to_string()));
         let target = (error.code == Code::SshFailed).then_some(subject).or_else(|| self.ssh_target());
         let words = [
             ("SITE", site.map(str::to_owned)),
             ("STORAGE", self.storage_of(error)),
             ("ID", first_digits(first)),
-            ("PRINCIPAL", user.or_else(own)),
             ("USER@HOST", target.map(str::to_owned)),
             ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
         ];
         // Whether the name of a site is one, the reader knows better.
         let told = names(error).into_iter().filter(|(word, _)| *word != "SITE");
-        words.into_iter().filter_map(|(word, name)| Some((word, name?))).chain(told).collect()
+        // Of two names for a word the first counts: the reader is meant where the error names nobody.
+        words.into_iter().filter_map(|(word, name)| Some((word, name?))).chain(told).chain(own).collect()
     }
 
     /// Where the reader logged in last.
