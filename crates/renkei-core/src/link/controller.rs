@@ -125,7 +125,7 @@ impl Controller {
         self.capacity.is_full()
     }
 
-    /// How often the path was taken for full and was not; see [`Capacity::restarts`].
+    /// How often the streams have to be started anew; see [`Capacity::restarts`].
     pub fn restarts(&self) -> u32 {
         self.capacity.restarts()
     }

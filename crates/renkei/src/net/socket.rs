@@ -15,7 +15,7 @@ pub fn sample(sock: &TcpStream) -> Sample {
     let info = tcp_info(sock);
     let micros = |number: u32| Duration::from_micros(u64::from(number));
     let bytes = |packets: u32| u64::from(packets) * u64::from(info.tcpi_snd_mss);
-    // Repairing what was lost at once may take seconds; those say nothing of the path any more.
+    // It takes seconds to send again what was lost at once, and the path may be well meanwhile: a loss counts when it is known.
     let not_yet_resent = bytes(info.tcpi_lost.saturating_sub(info.tcpi_retrans));
     Sample {
         delivered_bytes: bytes(info.tcpi_delivered),
