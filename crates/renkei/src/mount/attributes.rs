@@ -48,10 +48,10 @@ impl Known {
         Stamp { size, mtime, ctime, ino }
     }
 
-    /// In the kernel's form, under the number the mount gave it.
-    pub(super) fn attributes(&self, id: u64) -> FileAttr {
+    /// In the kernel's form, under a number: the mount's own, where the kernel is told of the file with it.
+    pub(super) fn attributes(&self, number: u64) -> FileAttr {
         FileAttr {
-            ino: INodeNo(id),
+            ino: INodeNo(number),
             size: self.size,
             blocks: self.blocks,
             atime: system_time(self.mtime),

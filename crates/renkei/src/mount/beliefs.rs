@@ -6,7 +6,7 @@
 
 use super::Mounted;
 use super::attributes::Known;
-use super::table::{ROOT, Table};
+use super::table::{ROOT, Table, has_several_names};
 use fuser::FileType;
 use renkei_core::error::Error;
 pub(super) use renkei_core::lease::holder::Mark;
@@ -87,7 +87,7 @@ impl Mounted {
     pub(super) fn ttl(&self, id: u64) -> Duration {
         let mut table = self.table();
         if !self.beliefs.may_lease(table.top(id)) {
-            return self.beliefs.ttl;
+            return self.ttl_without_lease(&mut table, id);
         }
         let learnt = table.node(id).ok().and_then(|node| node.learnt.filter(|_| may_cache(&node.known)));
         learnt.and_then(|age| self.beliefs.left(table.top(id), age)).unwrap_or_default()
@@ -109,7 +109,18 @@ impl Mounted {
 
     /// The same of attributes alone.
     pub(super) fn ttl_of_attributes(&self, id: u64) -> Duration {
-        if self.may_lease(id) { Duration::ZERO } else { self.beliefs.ttl }
+        let mut table = self.table();
+        match self.beliefs.may_lease(table.top(id)) {
+            true => Duration::ZERO,
+            false => self.ttl_without_lease(&mut table, id),
+        }
+    }
+
+    /// With the name of a file the kernel is told the number of that name; the one that all its names share, when it asks for
+    /// attributes.
+    fn ttl_without_lease(&self, table: &mut Table, id: u64) -> Duration {
+        let is_shared = table.node(id).is_ok_and(|node| has_several_names(&node.known));
+        if is_shared { Duration::ZERO } else { self.beliefs.ttl }
     }
 
     fn set_looked_up(&self, id: u64, ttl: Duration) {

@@ -498,7 +498,8 @@ impl Mounted {
             return Err(Error::new(Code::IoFailed, "publish", &item.entry.path, cause).into());
         }
         draft.on_published();
-        self.table().publish(id, now);
+        let others = self.table().publish(id, now);
+        self.forget_attributes_of(&others);
         if now.mode != before.mode {
             // Set-id bits went with the old content.
             self.forget_attributes(id);

@@ -106,7 +106,10 @@ impl Kernel {
 
     fn attributes(&self, id: INodeNo, outcome: Result<super::Known, Refusal>, reply: ReplyAttr) {
         match outcome {
-            Ok(known) => reply.attr(&self.mounted.ttl(id.0), &known.attributes(id.0)),
+            Ok(known) => {
+                let number = self.mounted.table().shown_number(id.0);
+                reply.attr(&self.mounted.ttl(id.0), &known.attributes(number));
+            }
             Err(refusal) => reply.error(self.number_of_known(&refusal)),
         }
     }
@@ -119,13 +122,13 @@ impl Kernel {
     }
 
     fn fill(&self, reply: &mut ReplyDirectoryPlus, next: u64, line: &Line) -> bool {
-        let attributes = line.known.attributes(line.id);
+        let number = self.mounted.table().shown_number(line.id);
         reply.add(
-            attributes.ino,
+            INodeNo(number),
             next,
             OsStr::from_bytes(&line.name),
             &self.mounted.ttl_of_name(line.id),
-            &attributes,
+            &line.known.attributes(line.id),
             Generation(0),
         )
     }
@@ -266,7 +269,10 @@ impl Filesystem for Kernel {
         let mtime = mtime.filter(|_| size.is_none());
         let wanted = Wanted { mode, uid, gid, size, mtime };
         match self.mounted.alter(id.0, wanted, fh.map(|fh| fh.0)) {
-            Ok(known) => reply.attr(&self.mounted.ttl_of_attributes(id.0), &known.attributes(id.0)),
+            Ok(known) => {
+                let number = self.mounted.table().shown_number(id.0);
+                reply.attr(&self.mounted.ttl_of_attributes(id.0), &known.attributes(number));
+            }
             Err(refusal) => reply.error(self.number(&refusal)),
         }
     }

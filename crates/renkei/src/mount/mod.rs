@@ -259,8 +259,14 @@ impl Mounted {
 
     /// Has the kernel forget the attributes of a file, of which it learnt otherwise.
     fn forget_attributes(&self, id: u64) {
+        self.forget_attributes_of(&[id]);
+    }
+
+    fn forget_attributes_of(&self, ids: &[u64]) {
         if let Some(cache) = self.cache.get() {
-            cache.forget(id);
+            for id in ids {
+                cache.forget(*id);
+            }
         }
     }
 }

@@ -140,20 +140,21 @@ impl Mounted {
         let paths = |table: &Table| Ok((table.path(id)?, table.path_below(dir, name)?));
         let item =
             self.at(paths, |(from, to)| self.ask_item(Op::MakeLink { from: from.clone(), to: to.clone() }))?;
-        let known = self.owners.known(&item);
-        {
-            let mut table = self.table();
-            table.node(id)?.known = known;
-            table.name(id, dir, name);
-            table.count(id);
-        }
         self.absent().forget();
-        Ok((id, self.shown(id)?))
+        let (linked, others) = {
+            let mut table = self.table();
+            let (linked, others) = table.link(dir, name, self.owners.known(&item));
+            table.count(linked);
+            (linked, others)
+        };
+        self.forget_attributes_of(&others);
+        Ok((linked, self.shown(linked)?))
     }
 
     pub(super) fn remove(&self, dir: u64, name: &[u8]) -> Result<(), Refusal> {
         self.at(|table| table.path_below(dir, name), |path| self.ask(Op::Remove(path.clone())))?;
-        self.table().remove(dir, name);
+        let others = self.table().remove(dir, name);
+        self.forget_attributes_of(&others);
         Ok(())
     }
 
@@ -178,7 +179,8 @@ impl Mounted {
         let _moving = self.moving.read().unwrap_or_else(PoisonError::into_inner);
         self.ask(Op::Rename { from: paths.0, to: paths.1, replace })?;
         self.absent().forget();
-        self.table().rename(from, to);
+        let others = self.table().rename(from, to);
+        self.forget_attributes_of(&others);
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! The files the kernel knows of, by number.
 //!
-//! Each has the names it was found under, so that its path follows from the directories above it: renaming a directory
+//! Each has the name it was found under, so that its path follows from the directories above it: renaming a directory
 //! moves all that is below with one change. A file's number here is the one it has at the other side, if nothing else
 //! has that; it stays as long as the kernel remembers the file, also when a new version gives it another one there.
+//! Hard links of one file have a number each, since a version that is written is of one name alone.
 //!
 //! Owns no open files and does no I/O. What it holds is bounded by what the kernel remembers: each entry goes when the
 //! kernel forgets it.
@@ -27,8 +28,6 @@ type Name = Box<[u8]>;
 /// All of them.
 pub(super) struct Table {
     nodes: HashMap<u64, Node>,
-    /// Files with several names, by their number at the other side.
-    linked: HashMap<u64, u64>,
     /// Files whose number here is another than at the other side, by the one there.
     others: HashMap<u64, Vec<u64>>,
     next_own: u64,
@@ -40,8 +39,8 @@ pub(super) struct Table {
 pub(super) struct Node {
     /// How often the kernel was told of it and has not forgotten it.
     lookups: u64,
-    /// Directory and name, the one seen last at the front; none once it is removed.
-    names: Vec<(u64, Name)>,
+    /// Directory and name; none once it is removed.
+    name: Option<(u64, Name)>,
     children: HashMap<Name, u64>,
     /// What was known last.
     pub(super) known: Known,
@@ -64,13 +63,8 @@ pub(super) struct Node {
 impl Table {
     /// With the root alone.
     pub(super) fn new(root: Known) -> Self {
-        let mut table = Table {
-            nodes: HashMap::new(),
-            linked: HashMap::new(),
-            others: HashMap::new(),
-            next_own: OWN_NUMBERS,
-            moves: 0,
-        };
+        let mut table =
+            Table { nodes: HashMap::new(), others: HashMap::new(), next_own: OWN_NUMBERS, moves: 0 };
         table.nodes.insert(ROOT, Node::new(root));
         table.enter_other(ROOT, root.ino);
         table
@@ -98,7 +92,7 @@ impl Table {
         let (mut names, mut at) = (Vec::new(), id);
         while at != ROOT {
             let node = self.nodes.get(&at).ok_or_else(|| gone(id))?;
-            let (parent, name) = node.names.first().ok_or_else(|| gone(id))?;
+            let (parent, name) = node.name.as_ref().ok_or_else(|| gone(id))?;
             names.push(&**name);
             at = *parent;
         }
@@ -110,7 +104,7 @@ impl Table {
     pub(super) fn top(&self, id: u64) -> Option<&[u8]> {
         let (mut at, mut top) = (id, None);
         while at != ROOT {
-            let (parent, name) = self.nodes.get(&at)?.names.first()?;
+            let (parent, name) = self.nodes.get(&at)?.name.as_ref()?;
             (at, top) = (*parent, Some(&**name));
         }
         top
@@ -123,7 +117,7 @@ impl Table {
 
     /// The directory a file lies in.
     pub(super) fn parent(&self, id: u64) -> u64 {
-        self.nodes.get(&id).and_then(|node| node.names.first()).map_or(ROOT, |(parent, _)| *parent)
+        self.nodes.get(&id).and_then(|node| node.name.as_ref()).map_or(ROOT, |(parent, _)| *parent)
     }
 
     /// What has a name, as far as the kernel knows.
@@ -146,16 +140,9 @@ impl Table {
             }
             self.detach(dir, name);
         }
-        let id = self.linked_to(&known).unwrap_or_else(|| self.add(known));
+        let id = self.add(known);
         self.name(id, dir, name);
         id
-    }
-
-    /// The number of a file with several names of which this may be one.
-    fn linked_to(&mut self, known: &Known) -> Option<u64> {
-        let id = *self.linked.get(&known.ino).filter(|_| known.links > 1)?;
-        let node = self.nodes.get_mut(&id)?;
-        node.takes(*known).then_some(id)
     }
 
     fn add(&mut self, known: Known) -> u64 {
@@ -186,13 +173,9 @@ impl Table {
         self.next_own
     }
 
-    /// Gives a file a name, which becomes the one its path goes by.
-    pub(super) fn name(&mut self, id: u64, dir: u64, name: &[u8]) {
+    fn name(&mut self, id: u64, dir: u64, name: &[u8]) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        node.names.insert(0, (dir, name.into()));
-        if node.known.links > 1 && node.known.kind == FileType::RegularFile {
-            self.linked.insert(node.known.ino, id);
-        }
+        node.name = Some((dir, name.into()));
         if let Some(parent) = self.nodes.get_mut(&dir) {
             parent.children.insert(name.into(), id);
         }
@@ -200,66 +183,90 @@ impl Table {
 
     /// Takes a name away that leads to another file by now: the path stays, in case what is written has to go there.
     fn detach(&mut self, dir: u64, name: &[u8]) {
-        let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else { return };
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        if node.names.len() > 1 {
-            node.names.retain(|(parent, own)| (*parent, &**own) != (dir, name));
+        if let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) {
+            self.drop_if_unused(id);
         }
-        self.drop_if_unused(id);
     }
 
-    /// A name was removed.
-    pub(super) fn remove(&mut self, dir: u64, name: &[u8]) {
-        let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else { return };
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        node.names.retain(|(parent, own)| (*parent, &**own) != (dir, name));
-        node.known.links = node.known.links.saturating_sub(1);
-        if node.names.is_empty() {
-            self.linked.remove(&node.known.ino);
-        }
-        self.drop_if_unused(id);
+    /// A file was given a further name, and is known as this now; gives the number that has the name, and those of its other names.
+    pub(super) fn link(&mut self, dir: u64, name: &[u8], known: Known) -> (u64, Vec<u64>) {
+        let id = self.enter(dir, name, known);
+        (id, self.correct(known.ino, id, |node| node.known = known))
     }
 
-    /// A name was changed, and what had the new one is removed.
-    pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
-        let moved = self.child(from.0, from.1);
-        // Two names of one file: nothing happened, unless they were two by then.
-        let is_one = from == to || moved == self.child(to.0, to.1);
-        if is_one || moved.is_none() {
+    /// A name was removed; gives the other names of the file.
+    pub(super) fn remove(&mut self, dir: u64, name: &[u8]) -> Vec<u64> {
+        let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else {
+            return Vec::new();
+        };
+        let Some(node) = self.nodes.get_mut(&id) else { return Vec::new() };
+        node.name = None;
+        node.lose_link();
+        let ino = node.known.ino;
+        let others = self.correct(ino, id, Node::lose_link);
+        self.drop_if_unused(id);
+        others
+    }
+
+    /// Corrects what is known of a file at all its names but one; gives those.
+    fn correct(&mut self, ino: u64, but: u64, correct: impl Fn(&mut Node)) -> Vec<u64> {
+        let mut others = self.ids(ino);
+        others.retain(|id| *id != but);
+        for id in &others {
+            self.nodes.entry(*id).and_modify(&correct);
+        }
+        others
+    }
+
+    /// A name was changed, and what had the new one is removed; gives the other names of that.
+    pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Vec<u64> {
+        let (moved, replaced) = (self.child(from.0, from.1), self.child(to.0, to.1));
+        let is_same =
+            moved.zip(replaced).is_some_and(|(moved, replaced)| self.ino(moved) == self.ino(replaced));
+        let has_others =
+            moved.and_then(|id| self.nodes.get(&id)).is_none_or(|node| has_several_names(&node.known));
+        if from == to || is_same || has_others {
             // It is not known which names are there now.
             for dir in [from.0, to.0] {
                 self.nodes.entry(dir).and_modify(|node| node.whole = None);
             }
         }
-        if is_one {
-            return;
+        if from == to {
+            return Vec::new();
         }
-        self.remove(to.0, to.1);
-        let Some(id) = self.nodes.get_mut(&from.0).and_then(|node| node.children.remove(from.1)) else {
-            return;
+        let others = match replaced.filter(|_| is_same) {
+            // Two names of one file: nothing happened at the site, but for the kernel the new name leads to what had the old one.
+            Some(replaced) => {
+                self.name(replaced, from.0, from.1);
+                Vec::new()
+            }
+            None => {
+                let others = self.remove(to.0, to.1);
+                if let Some(dir) = self.nodes.get_mut(&from.0) {
+                    dir.children.remove(from.1);
+                }
+                others
+            }
         };
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.names.retain(|(parent, own)| (*parent, &**own) != from);
-            self.moves += u64::from(node.known.kind == FileType::Directory);
+        if let Some(id) = moved {
+            let is_dir = self.nodes.get(&id).is_some_and(|node| node.known.kind == FileType::Directory);
+            self.moves += u64::from(is_dir);
+            self.name(id, to.0, to.1);
         }
-        self.name(id, to.0, to.1);
         self.drop_if_unused(from.0);
+        others
     }
 
-    /// A new version of a file of ours was published, under the name its path goes by alone.
-    pub(super) fn publish(&mut self, id: u64, known: Known) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
+    /// A new version of a file of ours was published, under its name alone; gives the other names of the one before.
+    pub(super) fn publish(&mut self, id: u64, known: Known) -> Vec<u64> {
+        let Some(node) = self.nodes.get_mut(&id) else { return Vec::new() };
         let before = node.known.ino;
-        self.linked.remove(&before);
         (node.known, node.cached, node.learnt) = (known, Some(known), None);
         self.leave_other(id, before);
         self.enter_other(id, known.ino);
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let others = node.names.split_off(node.names.len().min(1));
-        for (dir, name) in others {
-            if let Some(parent) = self.nodes.get_mut(&dir) {
-                parent.children.remove(&name);
-            }
+        match before == known.ino {
+            true => Vec::new(),
+            false => self.correct(before, id, Node::lose_link),
         }
     }
 
@@ -268,7 +275,7 @@ impl Table {
     pub(super) fn becomes(&mut self, id: u64, known: Known) -> bool {
         let is_file = |known: &Known| known.kind == FileType::RegularFile && known.links <= 1;
         let Some(node) = self.nodes.get(&id) else { return false };
-        let [(dir, name)] = &node.names[..] else { return false };
+        let Some((dir, name)) = &node.name else { return false };
         let is_alone = node.users() <= 1;
         let is_named = self.child(*dir, name) == Some(id);
         if !is_named || !is_alone || node.is_ahead() || !is_file(&node.known) || !is_file(&known) {
@@ -315,11 +322,8 @@ impl Table {
                 continue;
             }
             let Some(node) = self.nodes.remove(&id) else { continue };
-            if self.linked.get(&node.known.ino) == Some(&id) {
-                self.linked.remove(&node.known.ino);
-            }
             self.leave_other(id, node.known.ino);
-            for (dir, name) in node.names {
+            if let Some((dir, name)) = node.name {
                 self.unlist(dir, &name, id);
                 at.push(dir);
             }
@@ -343,6 +347,14 @@ impl Table {
         self.nodes.get(&id).map_or(0, |node| node.known.ino)
     }
 
+    /// The number by which programs know a file: the same one at each of its names, by which they find out that it is one file.
+    pub(super) fn shown_number(&self, id: u64) -> u64 {
+        let Some(node) = self.nodes.get(&id).filter(|node| has_several_names(&node.known)) else { return id };
+        let ino = node.known.ino;
+        let is_free = self.nodes.get(&ino).is_none_or(|other| other.known.ino == ino);
+        if is_free && (ROOT + 1..OWN_NUMBERS).contains(&ino) { ino } else { id }
+    }
+
     /// Whether the kernel may know a file.
     pub(super) fn is_told(&self, id: u64) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.lookups > 0)
@@ -357,7 +369,7 @@ impl Table {
 
     /// Whether the name by which the path of a file goes was changed.
     pub(super) fn concerns_name_of(&self, id: u64, changed: &Changed) -> bool {
-        let Some((dir, name)) = self.nodes.get(&id).and_then(|node| node.names.first()) else { return false };
+        let Some((dir, name)) = self.nodes.get(&id).and_then(|node| node.name.as_ref()) else { return false };
         let ino = self.ino(*dir);
         changed.names.iter().any(|(at, known)| *at == ino && (known.is_empty() || **known == **name))
     }
@@ -426,7 +438,7 @@ impl Node {
     fn new(known: Known) -> Self {
         Node {
             lookups: 0,
-            names: Vec::new(),
+            name: None,
             children: HashMap::new(),
             known,
             learnt: None,
@@ -437,6 +449,10 @@ impl Node {
             cached: None,
             content: None,
         }
+    }
+
+    fn lose_link(&mut self) {
+        self.known.links = self.known.links.saturating_sub(1);
     }
 
     /// How many have it open.
@@ -464,12 +480,17 @@ impl Node {
 
     /// Whether it has no name any more.
     pub(super) fn is_removed(&self) -> bool {
-        self.names.is_empty()
+        self.name.is_none()
     }
 
     fn is_unused(&self) -> bool {
         self.lookups == 0 && self.children.is_empty() && self.content.is_none()
     }
+}
+
+/// Whether a file is one that has hard links.
+pub(super) fn has_several_names(known: &Known) -> bool {
+    known.kind == FileType::RegularFile && known.links > 1
 }
 
 fn gone(id: u64) -> Error {
@@ -546,19 +567,35 @@ mod tests {
     }
 
     #[test]
-    fn two_names_of_a_file_are_one_until_a_new_version_is_made_of_one() {
+    fn each_name_of_a_file_is_written_for_itself() {
         let mut table = Table::new(dir(2));
         let two = known(10, FileType::RegularFile, 2);
-        let one = told(&mut table, ROOT, b"a", two);
-        assert_eq!(table.enter(ROOT, b"b", two), one);
-        table.remove(ROOT, b"b");
-        assert_eq!(path(&table, one), "a");
-        assert!(!table.node(one).unwrap().is_removed());
-        assert_eq!(table.enter(ROOT, b"b", two), one);
-        table.publish(one, file(20));
-        assert_eq!(path(&table, one), "b");
-        assert_eq!(table.child(ROOT, b"a"), None);
-        assert_ne!(table.enter(ROOT, b"a", file(10)), one);
+        let a = told(&mut table, ROOT, b"a", file(10));
+        let (b, others) = table.link(ROOT, b"b", two);
+        table.count(b);
+        assert_eq!(others, [a]);
+        assert_eq!((path(&table, a).as_str(), path(&table, b).as_str()), ("a", "b"));
+        let links = |table: &mut Table| [a, b].map(|id| table.node(id).unwrap().known.links);
+        assert_eq!(links(&mut table), [2, 2]);
+        assert_eq!([a, b].map(|id| table.shown_number(id)), [10, 10], "programs see that it is one file");
+        // The new version is the first name's alone.
+        assert_eq!(table.publish(a, file(20)), [b]);
+        assert_eq!((path(&table, a).as_str(), path(&table, b).as_str()), ("a", "b"));
+        assert_eq!(links(&mut table), [1, 1]);
+        let shown = [a, b].map(|id| table.shown_number(id));
+        assert_ne!(shown[0], shown[1]);
+    }
+
+    #[test]
+    fn a_name_that_is_removed_is_missed_at_the_others() {
+        let mut table = Table::new(dir(2));
+        let three = known(10, FileType::RegularFile, 3);
+        let [a, b, c] = [b"a", b"b", b"c"].map(|name| told(&mut table, ROOT, name, three));
+        assert_eq!(table.remove(ROOT, b"a"), [b, c]);
+        assert_eq!([b, c].map(|id| table.node(id).unwrap().known.links), [2, 2]);
+        let d = told(&mut table, ROOT, b"d", file(11));
+        assert_eq!(table.rename((ROOT, b"d"), (ROOT, b"b")), [a, c], "who has the first one open as well");
+        assert_eq!((table.node(c).unwrap().known.links, path(&table, d).as_str()), (1, "b"));
     }
 
     #[test]
@@ -583,10 +620,11 @@ mod tests {
         assert!(table.node(b).unwrap().is_removed());
         assert_eq!((path(&table, a).as_str(), table.child(ROOT, b"a")), ("b", None));
         let two = known(12, FileType::RegularFile, 2);
-        let c = told(&mut table, ROOT, b"c", two);
-        assert_eq!(table.enter(ROOT, b"d", two), c);
+        let [c, d] = [b"c", b"d"].map(|name| told(&mut table, ROOT, name, two));
         table.rename((ROOT, b"c"), (ROOT, b"d"));
-        assert_eq!((table.child(ROOT, b"c"), table.child(ROOT, b"d")), (Some(c), Some(c)));
+        // The kernel has the first file under the new name now, and looks for the old one.
+        assert_eq!((table.child(ROOT, b"c"), table.child(ROOT, b"d")), (Some(d), Some(c)));
+        assert_eq!((path(&table, c).as_str(), path(&table, d).as_str()), ("d", "c"));
     }
 
     #[test]

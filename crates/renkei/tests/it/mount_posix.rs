@@ -284,3 +284,43 @@ fn modes_keep_others_out() {
     assert!(other("echo y >> open"));
     assert_eq!(fs::read_to_string(mount.there("open")).unwrap(), "xy\n");
 }
+
+/// What is done with hard links in a mount, and what has to be seen.
+pub fn expect_hard_links_written_one_by_one(sh: impl Fn(&str) -> String) {
+    // A backup is a link that is made before a change: it keeps what was there.
+    assert_eq!(
+        sh("echo one > f; ln f f.bak; stat -c %h f f.bak; test f -ef f.bak && echo one file"),
+        "2\n2\none file\n"
+    );
+    assert_eq!(
+        sh("ls -i f f.bak | sed 's/ .*//' | uniq | wc -l; find . -samefile f | sort"),
+        "1\n./f\n./f.bak\n"
+    );
+    assert_eq!(
+        sh("echo two >> f; sync f; cat f.bak; stat -c %h f f.bak; rm f.bak; cat f"),
+        "one\n1\n1\none\ntwo\n"
+    );
+    // Written under the newer name; the older one is taken away, then the newer.
+    assert_eq!(sh("echo one > g; ln g h; echo two >> h; cat g; rm g; cat h"), "one\none\ntwo\n");
+    // A file that is open while it gets another name.
+    assert_eq!(
+        sh("exec 3> i; echo one >&3; ln i j; echo two >&3; exec 3>&-; cat i; rm j; cat i"),
+        "one\ntwo\none\ntwo\n"
+    );
+    // A lock file as on a shared file system: who has two names of it has the lock.
+    assert_eq!(sh("echo $$ > l.1; ln l.1 lock; stat -c %h l.1; rm l.1; stat -c %h lock"), "2\n1\n");
+    // Renamed onto a name of itself: both stay, and each is written for itself.
+    let rename = "python3 -c 'import os; os.rename(\"m\", \"n\")'";
+    assert_eq!(
+        sh(&format!("echo one > m; ln m n; {rename}; echo two >> n; cat m; rm m; cat n")),
+        "one\none\ntwo\n"
+    );
+    // An archive has it once.
+    assert_eq!(sh("echo x > p; ln p q; tar cf - p q | tar tvf - | grep -c 'link to p'; rm f h i lock n p q"), "1\n");
+}
+
+#[test]
+fn hard_links_are_written_one_by_one() {
+    let Some(mount) = Mount::new() else { return };
+    expect_hard_links_written_one_by_one(|text| mount.sh(text));
+}

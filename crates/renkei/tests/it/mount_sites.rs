@@ -4,6 +4,7 @@
 use crate::federation::{Federation, Site, account};
 use crate::following::subscribe;
 use crate::mount::{can_mount, end};
+use crate::mount_posix::expect_hard_links_written_one_by_one;
 use crate::tree::noise;
 use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
@@ -562,4 +563,18 @@ fn what_a_killed_pop_had_published_is_not_told_as_lost() {
         sites.federation.titech.restart();
     };
     assert!(status.success(), "{}", crate::mount::errors(&sites.points[1].at));
+}
+
+#[test]
+fn hard_links_are_written_one_by_one_at_both_sites() {
+    let Some(sites) = Sites::new() else { return };
+    for side in [0, 1] {
+        expect_hard_links_written_one_by_one(|text| {
+            sites.tick();
+            let run =
+                Command::new("sh").args(["-c", text]).current_dir(&sites.points[side].at).output().unwrap();
+            assert!(run.stderr.is_empty(), "{text}: {}", String::from_utf8_lossy(&run.stderr));
+            String::from_utf8(run.stdout).unwrap()
+        });
+    }
 }
