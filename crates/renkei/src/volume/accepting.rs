@@ -1,20 +1,21 @@
 //! Taking another directory for that of a volume, after its files were copied to another disk.
 //!
 //! Copies have other inode numbers, by which each file would count as written anew. What has the size and the time of modification
-//! that the catalogue knows is taken for what it was: numbers, versions, digests and the log stay, so followers notice nothing.
-//! Whether the bytes are the same tells `renkei verify`. Guarantee: unless told to, nothing is taken where something is missing.
+//! that the catalogue knows is taken for what it was: numbers, versions, digests and the log stay, so followers notice nothing. So is
+//! what another site wrote and the catalogue does not know to be here: it came after the backup from which that was restored. Whether
+//! the bytes are the same tells `renkei verify`. Guarantee: unless told to, nothing is taken where something is missing.
 
-use super::away::Hands;
+use super::away::{Hands, away_content};
 use super::claim::{self, DirectoryClaim};
 use super::facts::Facts;
 use super::known::Known;
-use super::plain::look;
+use super::plain::{Plain, look};
 use super::{Site, Volumes, top};
 use crate::catalogue::{Held, VolumeTree};
 use crate::store::local::LocalStore;
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Kind, NodeId, ROOT};
+use renkei_core::namespace::{Kind, Node, NodeId, ROOT};
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 
@@ -31,8 +32,15 @@ struct Found {
     other: u64,
     missing: u64,
     examples: Vec<String>,
-    /// What is to be stored.
-    rows: Vec<(NodeId, Option<Held>)>,
+    rows: Rows,
+}
+
+/// What is to be stored.
+#[derive(Default)]
+struct Rows {
+    held: Vec<(NodeId, Option<Held>)>,
+    /// Of what is away as far as the catalogue knows, and is here.
+    came: Vec<(NodeId, Option<Held>)>,
 }
 
 impl Found {
@@ -97,8 +105,12 @@ impl Accepting<'_> {
             );
             return Err(Error::new(Code::VolumeChanged, "accept volume", &self.name, cause));
         }
-        let mut found = self.go_through(&top, |rows| self.tree.set_held(rows))?;
-        self.tree.set_held(&std::mem::take(&mut found.rows))?;
+        let store = |Rows { held, came }| {
+            self.tree.set_held(&held)?;
+            self.tree.set_here(&came)
+        };
+        let mut found = self.go_through(&top, store)?;
+        store(std::mem::take(&mut found.rows))?;
         claim::take(&self.store, &self.own, self.at.access, hands)?;
         top::note(&self.tree, &self.store)?;
         tracing::info!(target: "audit", volume = self.name, same = found.same, missing = found.missing, other = found.other,
@@ -106,11 +118,11 @@ impl Accepting<'_> {
         Ok(Taken { missing: found.missing, other: found.other })
     }
 
-    /// Looks at all that the catalogue knows and has here; `store` is given rows for what is the same.
+    /// Looks at all that the catalogue knows and has here; `store` takes rows for what is the same.
     fn go_through(
         &self,
         top: &Arc<dyn Dir>,
-        store: impl Fn(&[(NodeId, Option<Held>)]) -> Result<(), Error>,
+        store: impl Fn(Rows) -> Result<(), Error>,
     ) -> Result<Found, Error> {
         let (mut found, mut todo) = (Found::default(), vec![(RelPath::root(), ROOT)]);
         while let Some((path, id)) = todo.pop() {
@@ -125,30 +137,56 @@ impl Accepting<'_> {
                 let (name, node) = known.take();
                 let Some((id, node)) = node else { break };
                 let path = path.child(&name)?;
-                match node.kind {
+                match &node.kind {
                     Kind::Dir { .. } => todo.push((path, id)),
-                    Kind::File(_) => self.look_at(&*dir, &name, &path, id, &mut found)?,
+                    Kind::File(_) => {
+                        let plain = look(&*dir, &name)?;
+                        if !self.has_come(&plain, (id, &node), &mut found)? {
+                            self.compare(plain, &path, id, &mut found)?;
+                        }
+                    }
                     Kind::Symlink { .. } | Kind::Merged { .. } => {}
                 }
-                if found.rows.len() >= BATCH {
-                    store(&std::mem::take(&mut found.rows))?;
+                if found.rows.held.len() + found.rows.came.len() >= BATCH {
+                    store(std::mem::take(&mut found.rows))?;
                 }
             }
         }
         Ok(found)
     }
 
-    fn look_at(
+    /// Whether this is the content of a file that is away as far as the catalogue knows; it is noted then.
+    fn has_come(
         &self,
-        dir: &dyn Dir,
-        name: &[u8],
+        plain: &Option<Plain>,
+        (id, node): (NodeId, &Node),
+        found: &mut Found,
+    ) -> Result<bool, Error> {
+        let (Some(plain), Some(content)) = (plain, away_content(&self.tree, id, node)?) else {
+            return Ok(false);
+        };
+        let (stamp, version) = (plain.stamp(), content.version);
+        let is_same = (stamp.size, stamp.mtime) == (content.size, node.attributes.mtime);
+        // One that was found wrong stays so.
+        let is_wrong = self.tree.held(id)?.is_some_and(|held| held.is_lost(version));
+        if is_wrong || !is_same || !plain.is_kind_of(node) {
+            return Ok(false);
+        }
+        found.same += 1;
+        found.rows.came.push((id, Some(Held { version, stamp, digest: content.digest })));
+        Ok(true)
+    }
+
+    fn compare(
+        &self,
+        plain: Option<Plain>,
         path: &RelPath,
         id: NodeId,
         found: &mut Found,
     ) -> Result<(), Error> {
         // What is not here was written at another site and has not come.
         let Some(held) = self.tree.held(id)? else { return Ok(()) };
-        match look(dir, name)? {
+        match plain {
             None => {
                 found.missing += 1;
                 found.note("missing:", path);
@@ -157,7 +195,7 @@ impl Accepting<'_> {
                 let stamp = plain.stamp();
                 if (stamp.size, stamp.mtime) == (held.stamp.size, held.stamp.mtime) {
                     found.same += 1;
-                    found.rows.push((id, Some(Held { stamp, ..held })));
+                    found.rows.held.push((id, Some(Held { stamp, ..held })));
                 } else {
                     found.other += 1;
                     found.note("other:", path);

@@ -3,9 +3,9 @@
 //!
 //! The tree as it is seen here, with own changes over it, is compared with the home's tree of now, name by name. What only this
 //! site has becomes a change of its own for the home; what both have and is not the same stays twice, unless the home's is known
-//! to be an older version of the one here. Nothing of the home's is removed but what was removed here from the same content.
-//! Guarantee: each content that this site holds has a name afterwards, in the volume or, where the site may not change that, in a
-//! folder of its plain files. Non-goal: renames since the backup, which leave a file under both names.
+//! to be an older version of the one here, or another file that the one here replaced. Nothing else of the home's is removed but what
+//! was removed here from the same content. Guarantee: each content that this site holds has a name afterwards, in the volume or, where
+//! the site may not change that, in a folder of its plain files. Non-goal: renames since the backup, which leave a file under both names.
 
 use super::lineage::followed_note;
 use super::pending::{Enlisted, Pending, enlisted_note, lock};
@@ -52,7 +52,7 @@ pub struct Reconciled {
     pub records_now: u64,
     /// Files, directories and links that only this site had, and that go to the home.
     pub kept: Names,
-    /// Files of which the home had an older version.
+    /// Files of which the home had an older version, or another file that was replaced here.
     pub renewed: Names,
     /// What both had with different content: the home's has the name, and what was here is beside it.
     pub beside: Names,
@@ -114,8 +114,20 @@ enum Fate {
     New,
     /// The home has an older version.
     Newer(NodeId, u64),
+    /// The home has another file, which this one replaced.
+    Replaced(Known),
     /// The home has something else.
     Beside,
+}
+
+/// A replica of what the home has as a version of its own, and that was written here: when it changed last was not noted.
+struct Replica {
+    /// Its number in the home's tree.
+    id: NodeId,
+    path: RelPath,
+    held: Held,
+    /// The home's version.
+    version: u64,
 }
 
 /// A plain file that gets another name.
@@ -152,6 +164,7 @@ struct Comparison<'c> {
     made: Vec<Change>,
     removals: Vec<Change>,
     files: Vec<File>,
+    replicas: Vec<Replica>,
     held: Vec<(NodeId, Held)>,
     moves: Vec<Move>,
     report: Reconciled,
@@ -173,7 +186,7 @@ impl Turn<'_> {
         comparison.walk()?;
         let mut stamps = HashMap::new();
         if let Some((plain, run_as)) = plain {
-            let paths: Vec<RelPath> = comparison.files.iter().map(|file| file.path.clone()).collect();
+            let paths = comparison.paths();
             let plain = plain.clone();
             stamps = run_one(run_as, move || stamps_of(&plain, paths))?;
         }
@@ -244,6 +257,7 @@ impl<'c> Comparison<'c> {
             made: Vec::new(),
             removals: Vec::new(),
             files: Vec::new(),
+            replicas: Vec::new(),
             held: Vec::new(),
             moves: Vec::new(),
             report,
@@ -253,6 +267,12 @@ impl<'c> Comparison<'c> {
     fn draw(&mut self) -> NodeId {
         self.given += 1;
         self.terms.enlisted.origin.id(self.given)
+    }
+
+    /// Where plain files are to be looked at.
+    fn paths(&self) -> Vec<RelPath> {
+        let replicas = self.replicas.iter().map(|replica| &replica.path);
+        self.files.iter().map(|file| &file.path).chain(replicas).cloned().collect()
     }
 
     fn walk(&mut self) -> Result<(), Error> {
@@ -370,18 +390,24 @@ impl<'c> Comparison<'c> {
             None => Fate::New,
             Some((their_id, their_node)) => match &their_node.kind {
                 Kind::File(now) if is_equal((node, content), (their_node, now)) => {
-                    let digest = held.as_ref().and_then(|held| held.digest).or(content.digest);
-                    let kept = held.map(|held| Held { version: now.version, digest, ..held });
-                    self.held.extend(kept.map(|held| (*their_id, held)));
+                    if let Some(held) = held {
+                        let digest = held.digest.or(content.digest);
+                        self.hold_on(*their_id, now, Held { digest, ..held }, path);
+                    }
                     return Ok(());
                 }
                 Kind::File(now) if *their_id == id && self.is_known(now) => {
                     // The home has what was there before, or all that was there.
                     if content.version > 0 && content.version == now.version {
-                        self.held.extend(held.map(|held| (id, held)));
+                        if let Some(held) = held {
+                            self.hold_on(id, now, held, path);
+                        }
                         return Ok(());
                     }
                     Fate::Newer(*their_id, now.version)
+                }
+                Kind::File(now) if self.is_replaced((id, content), (*their_id, now))? => {
+                    Fate::Replaced(Known::of(*their_id, their_node))
                 }
                 _ => Fate::Beside,
             },
@@ -390,6 +416,43 @@ impl<'c> Comparison<'c> {
         let (dir, into) = (pair.theirs, pair.into.clone());
         self.files.push(File { id, path, content, attributes, held, dir, into, fate });
         Ok(())
+    }
+
+    /// Goes on holding a content that the home has, too.
+    fn hold_on(&mut self, id: NodeId, now: &Content, held: Held, path: RelPath) {
+        let version = now.version;
+        if now.by.0 == self.terms.enlisted.origin {
+            // It stays marked as written here: it may be the only one again, and its time of change is not the plain file's.
+            self.held.push((id, Held { version: own_version(now.by), ..held }));
+        } else if held.is_own() {
+            self.replicas.push(Replica { id, path, held, version });
+        } else {
+            self.held.push((id, Held { version, ..held }));
+        }
+    }
+
+    /// Whether a file replaced another one since the backup, which the home has still; nothing is lost when that one goes: it is no
+    /// more here, either, or goes to the home under the name that it has here.
+    fn is_replaced(
+        &self,
+        (id, content): (NodeId, &Content),
+        (their_id, now): (NodeId, &Content),
+    ) -> Result<bool, Error> {
+        if their_id == id || !self.is_known(now) {
+            return Ok(false);
+        }
+        let is_new = content.version == 0 || !self.is_known(content);
+        // What both have had the other name at the backup.
+        if !is_new && self.late.node(id)?.is_none() {
+            return Ok(false);
+        }
+        match self.pending.node(their_id)? {
+            None => Ok(true),
+            Some(Node { kind: Kind::File(content), .. }) => {
+                Ok(self.pending.held(their_id)?.is_some_and(|held| held.is_of(&content)))
+            }
+            Some(_) => Ok(false),
+        }
     }
 
     /// Whether a content of the home's is one that both logs have.
@@ -421,6 +484,10 @@ impl<'c> Comparison<'c> {
 
     /// Decides what becomes of each file, now that it is known which are here.
     fn settle(&mut self, stamps: &HashMap<RelPath, Stamp>) {
+        for Replica { id, path, held, version } in std::mem::take(&mut self.replicas) {
+            let stamp = stamps.get(&path).copied().filter(|stamp| held.is_as(stamp));
+            self.held.extend(stamp.map(|stamp| (id, Held { version, stamp, ..held })));
+        }
         let mut names: HashMap<NodeId, NodeId> = HashMap::new();
         for file in std::mem::take(&mut self.files) {
             let Some(stamp) = stamps.get(&file.path).copied().filter(|stamp| is_here(&file, stamp)) else {
@@ -461,17 +528,19 @@ impl<'c> Comparison<'c> {
             self.held.push((id, held));
             return Ok(());
         }
-        let is_beside = matches!(file.fate, Fate::Beside);
-        let name = if is_beside { self.name_beside(&own, self.made.len()) } else { own };
-        let to = file.into.child(&name.0)?;
-        match is_beside {
-            true => self.report.beside.add(&to),
-            false => self.report.kept.add(&to),
+        let (replaced, time) = (file.fate.replaced(), attributes.mtime);
+        let is_new = matches!(file.fate, Fate::New);
+        let name = if is_new { own.clone() } else { self.name_beside(&own, self.made.len()) };
+        let to = file.into.child(if replaced.is_some() { &own.0 } else { &name.0 })?;
+        match &file.fate {
+            Fate::New => self.report.kept.add(&to),
+            Fate::Beside => self.report.beside.add(&to),
+            Fate::Newer(..) | Fate::Replaced(_) => self.report.renewed.add(&to),
         }
-        let at = Spot { dir: file.dir, name };
+        let at = Spot { dir: file.dir, name: name.clone() };
         let id = match names.get(&file.id).copied() {
             Some(id) => {
-                self.made.push(Change::Link { id, at, time: attributes.mtime });
+                self.made.push(Change::Link { id, at, time });
                 id
             }
             None => {
@@ -482,6 +551,11 @@ impl<'c> Comparison<'c> {
                 id
             }
         };
+        if replaced.is_some() {
+            // If the home's was changed meanwhile, both stay.
+            let (from, to) = (Spot { dir: file.dir, name }, Spot { dir: file.dir, name: own });
+            self.made.push(Change::Rename { from, to, replace: true, seen: replaced, time });
+        }
         if to != file.path {
             self.moves.push(Move { id: Some(id), from: file.path.clone(), to });
         }
@@ -509,6 +583,16 @@ impl<'c> Comparison<'c> {
         ];
         self.held.sort_by_key(|(id, _)| *id);
         (Anew { changes, held: self.held, given: self.given, notes }, self.moves, self.report)
+    }
+}
+
+impl Fate {
+    /// What the home has in its place.
+    fn replaced(&self) -> Option<Known> {
+        match self {
+            Fate::Replaced(seen) => Some(*seen),
+            _ => None,
+        }
     }
 }
 

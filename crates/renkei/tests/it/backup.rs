@@ -263,6 +263,37 @@ fn a_home_that_is_restored_onto_another_directory_has_nothing_twice() {
 }
 
 #[test]
+fn content_that_came_to_the_home_after_its_backup_is_taken_for_it() {
+    let mut federation = with_volume();
+    let (path, text) = ("/genome/dir/came", "written by titech before the backup");
+    federation.kek.ok(&["volume", "pause", "genome"]);
+    put(&federation, path, text);
+    await_that("nothing waits", || followed(&federation.titech)["pending"] == 0);
+    let folder = backup(&federation.kek, &federation.scratch(), "kek");
+    federation.kek.ok(&["volume", "resume", "genome"]);
+    let top = federation.kek.root().join("genome");
+    await_that("it came", || top.join("dir/came").exists());
+    await_that("titech gives it up", || {
+        federation.titech.renkei(&["evict", path]).status.success()
+            && !federation.titech.root().join("genome/dir/came").exists()
+    });
+    federation.kek.kill9();
+    let old = federation.kek.root().join("old");
+    fs::rename(&top, &old).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").args([&old, &top]).status().unwrap();
+    assert!(copied.success());
+    lose_and_restore(&mut federation.kek, &folder);
+    federation.kek.ok(&["volume", "check", "genome", "--accept"]);
+    for site in [&federation.kek, &federation.titech] {
+        let is_read = || site.renkei(&["cat", path]).stdout == text.as_bytes();
+        await_that("it is read", is_read);
+    }
+    await_that("both sites agree", || names(&federation.kek) == names(&federation.titech));
+    let all = names(&federation.kek);
+    assert!(!all.iter().any(|name| name.contains("conflict")), "{all:?}");
+}
+
+#[test]
 fn a_queued_copy_goes_on_after_a_restore() {
     let mut federation = Federation::two();
     fs::write(federation.titech.root().join("data"), "queued").unwrap();

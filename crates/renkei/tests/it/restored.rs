@@ -239,6 +239,80 @@ fn another_log_is_noticed_also_when_it_is_longer() {
     assert_eq!(all.keys().filter(|name| name.starts_with("many/")).count(), 50);
 }
 
+/// Has kek's volume go back to what was saved, as `renkei restore` does.
+fn restore(federation: &mut Federation, saved: &Saved) {
+    federation.kek.stop();
+    saved.put_back();
+    fs::write(federation.kek.dir().join("state/restored"), "").unwrap();
+    federation.kek.restart();
+}
+
+/// What titech writes goes to the home's catalogue; the content stays at titech.
+fn with_content_at_the_follower() -> Federation {
+    let federation = with_follower("write");
+    federation.kek.ok(&["volume", "pause", "genome"]);
+    federation
+}
+
+fn await_handed_in(federation: &Federation) {
+    await_that("titech has handed in", || followed(&federation.titech)["pending"] == 0);
+}
+
+#[test]
+fn content_that_only_the_follower_has_is_read_after_the_home_was_restored() {
+    let mut federation = with_content_at_the_follower();
+    let scratch = federation.scratch();
+    put(&federation, "/genome/held", "by titech, before the backup");
+    await_handed_in(&federation);
+    let saved = Saved::of(&mut federation.kek, &scratch);
+    put(&federation, "/genome/late", "after the backup");
+    await_handed_in(&federation);
+    restore(&mut federation, &saved);
+    let all = await_one(&federation);
+    let holds = |name: &str| all.get(name).map(String::as_str);
+    assert_eq!(holds("late"), Some("after the backup"), "{all:?}");
+    assert_eq!(holds("held"), Some("by titech, before the backup"), "{all:?}");
+    let evicted = federation.titech.renkei(&["evict", "/genome/held"]);
+    assert!(!evicted.status.success(), "it is the only replica: {evicted:?}");
+}
+
+#[test]
+fn what_was_replaced_by_a_rename_after_the_backup_is_not_beside_a_name_without_content() {
+    let mut federation = with_content_at_the_follower();
+    let scratch = federation.scratch();
+    let files = ["replaced", "other", "one", "two"];
+    for name in files {
+        put(&federation, &format!("/genome/{name}"), &format!("{name} before the backup"));
+    }
+    await_handed_in(&federation);
+    let saved = Saved::of(&mut federation.kek, &scratch);
+    let rename = |from: &str, to: &str| {
+        federation.titech.ok(&["mv", &format!("/genome/{from}"), &format!("/genome/{to}")]);
+    };
+    put(&federation, "/genome/temporary", "replaced after the backup");
+    rename("temporary", "replaced");
+    rename("other", "moved");
+    put(&federation, "/genome/other", "made after the backup");
+    for (from, to) in [("one", "three"), ("two", "one"), ("three", "two")] {
+        rename(from, to);
+    }
+    await_handed_in(&federation);
+    restore(&mut federation, &saved);
+    let all = await_one(&federation);
+    let holds = |name: &str| all.get(name).map(String::as_str);
+    assert_eq!(holds("replaced"), Some("replaced after the backup"), "{all:?}");
+    assert_eq!(holds("moved"), Some("other before the backup"), "{all:?}");
+    assert_eq!(holds("other"), Some("made after the backup"), "{all:?}");
+    assert_eq!(
+        (holds("one"), holds("two")),
+        (Some("two before the backup"), Some("one before the backup")),
+        "{all:?}"
+    );
+    assert!(!all.keys().any(|name| name.contains("conflict")), "{all:?}");
+    let restored = &followed(&federation.titech)["restored"];
+    assert_eq!((&restored["renewed"]["count"], &restored["beside"]["count"]), (&4.into(), &0.into()));
+}
+
 #[test]
 fn what_a_site_that_may_not_write_has_alone_stays_in_its_storage() {
     let mut federation = with_follower("read");
