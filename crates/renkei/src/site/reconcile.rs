@@ -13,7 +13,7 @@ use crate::identity::account::Account;
 use crate::mover::dial::Session;
 use crate::mover::fresh_id;
 use crate::volume::Facts;
-use crate::volume::lineage::{Claim, Lineage, claim, mark_at};
+use crate::volume::lineage::{Claim, Lineage, claim, former_claims, mark_at};
 use crate::volume::pending::{Enlisted, note_restored};
 use crate::volume::reconcile::{Reconciled, Terms};
 use crate::volume::rescue::{Rescued, keep_unknown};
@@ -83,14 +83,15 @@ impl Site {
     ) -> Result<(Session, Option<(Incarnation, Descent)>), Error> {
         let connect = || self.dialler(&self.snapshot())?.connect(&facts.home);
         let mut session = connect()?;
-        let Claim { incarnation, after, mark } = claim(tree)?;
-        match ask(&mut session, AboutVolume::Lineage { volume: facts.id, incarnation, after, mark }) {
-            Ok(VolumeReply::Lineage { incarnation, descent }) => {
-                // Whoever has nothing has nothing of another log.
-                let descent = if after == 0 { Descent::Same } else { descent };
-                Ok((session, Some((incarnation, descent))))
+        let own = claim(tree)?;
+        match ask_lineage(&mut session, facts, &own) {
+            // Whoever has nothing has nothing of another log.
+            Ok((now, _)) if own.after == 0 => Ok((session, Some((now, Descent::Same)))),
+            Ok((now, Descent::Until(0))) => {
+                let until = common_before(&mut session, facts, tree, now)?;
+                Ok((session, Some((now, Descent::Until(until)))))
             }
-            Ok(other) => Err(violation("lineage", format_args!("{other:?}"))),
+            Ok(found) => Ok((session, Some(found))),
             Err(error) if error.code == Code::ProtocolViolation => Ok((connect()?, None)),
             Err(error) => Err(error),
         }
@@ -212,4 +213,34 @@ fn tell(name: &str, report: &Reconciled) {
         aside = aside.count,
         "the copy continues with the home's present log"
     );
+}
+
+/// How the home's log stands to the records of a follower, and which incarnation it has.
+fn ask_lineage(session: &mut Session, facts: &Facts, claim: &Claim) -> Result<(Incarnation, Descent), Error> {
+    let Claim { incarnation, after, mark } = *claim;
+    match ask(session, AboutVolume::Lineage { volume: facts.id, incarnation, after, mark })? {
+        VolumeReply::Lineage { incarnation, descent } => Ok((incarnation, descent)),
+        other => Err(violation("lineage", format_args!("{other:?}"))),
+    }
+}
+
+/// Up to which record the home's log of `now` is one that was followed before the present one; 0 if it is none of those.
+fn common_before(
+    session: &mut Session,
+    facts: &Facts,
+    tree: &VolumeTree,
+    now: Incarnation,
+) -> Result<u64, Error> {
+    for former in former_claims(tree)? {
+        if former.incarnation == Some(now) {
+            // Nobody said that it was restored, and so not from when.
+            break;
+        }
+        match ask_lineage(session, facts, &former)? {
+            (_, Descent::Same) => return Ok(former.after),
+            (_, Descent::Until(until)) if until > 0 => return Ok(until.min(former.after)),
+            (_, Descent::Until(_)) => {}
+        }
+    }
+    Ok(0)
 }

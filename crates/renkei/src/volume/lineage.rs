@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 const LINEAGE: &str = "lineage";
 /// Under which key a follower's copy has the incarnation that it follows.
 const FOLLOWED: &str = "incarnation";
+/// Under which key it has those that it followed before.
+const FORMER: &str = "former incarnations";
+/// Of how many it keeps a note.
+const MOST_FORMER: usize = 16;
 
 /// The incarnations of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,21 +133,45 @@ pub fn claim(tree: &VolumeTree) -> Result<Claim, Error> {
     Ok(Claim { incarnation, after, mark })
 }
 
-/// A follower's copy is one of this incarnation from now on.
+/// What a follower says of the logs that it followed before the present one, the last first: with which incarnation it was, and
+/// the last record that all logs since have in common. Of use where the home does not know the present one, because the same backup
+/// was restored twice.
+///
+/// # Errors
+/// `CatalogueFailed`.
+pub fn former_claims(tree: &VolumeTree) -> Result<Vec<Claim>, Error> {
+    let claim = |(known, after)| Claim { incarnation: Some(known), after, mark: None };
+    Ok(former(tree)?.into_iter().rev().map(claim).collect())
+}
+
+fn former(tree: &VolumeTree) -> Result<Vec<(Incarnation, u64)>, Error> {
+    tree.note(FORMER)?.map_or(Ok(Vec::new()), |bytes| decode("former incarnations", &bytes))
+}
+
+/// A follower's copy is one of this incarnation from now on, with all its records.
 ///
 /// # Errors
 /// `CatalogueFailed`.
 pub fn note_followed(tree: &VolumeTree, incarnation: Incarnation) -> Result<(), Error> {
-    let (key, value) = followed_note(incarnation);
-    match tree.note(key)? {
-        Some(known) if known == value => Ok(()),
-        _ => tree.set_note(key, &value),
+    if claim(tree)?.incarnation == Some(incarnation) {
+        return Ok(());
     }
+    let notes = followed_notes(tree, incarnation, tree.position()?.seq)?;
+    notes.iter().rev().try_for_each(|(key, value)| tree.set_note(key, value))
 }
 
-/// The note that says so.
-pub(super) fn followed_note(incarnation: Incarnation) -> (&'static str, Vec<u8>) {
-    (FOLLOWED, encode(&incarnation))
+/// The notes that say so; the records up to `until` are those of the log before.
+pub(super) fn followed_notes(
+    tree: &VolumeTree,
+    incarnation: Incarnation,
+    until: u64,
+) -> Result<[(String, Vec<u8>); 2], Error> {
+    let mut former = former(tree)?;
+    former.extend(claim(tree)?.incarnation.map(|known| (known, until)));
+    former.iter_mut().for_each(|(_, after)| *after = (*after).min(until));
+    former.retain(|(known, after)| *after > 0 && *known != incarnation);
+    former.drain(..former.len().saturating_sub(MOST_FORMER));
+    Ok([(FOLLOWED.to_owned(), encode(&incarnation)), (FORMER.to_owned(), encode(&former))])
 }
 
 #[cfg(test)]

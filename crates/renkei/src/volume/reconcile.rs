@@ -7,7 +7,7 @@
 //! was removed here from the same content. Guarantee: each content that this site holds has a name afterwards, in the volume or, where
 //! the site may not change that, in a folder of its plain files. Non-goal: renames since the backup, which leave a file under both names.
 
-use super::lineage::followed_note;
+use super::lineage::followed_notes;
 use super::pending::{Enlisted, Pending, enlisted_note, lock};
 use super::trailing::{RunAs, run_one};
 use super::turn::Turn;
@@ -191,7 +191,7 @@ impl Turn<'_> {
             stamps = run_one(run_as, move || stamps_of(&plain, paths))?;
         }
         comparison.settle(&stamps);
-        let (anew, moves, report) = comparison.end();
+        let (anew, moves, report) = comparison.end()?;
         if let Some((plain, run_as)) = plain {
             let (plain, moves) = (plain.clone(), moves.clone());
             run_one(run_as, move || link(&plain, &moves))??;
@@ -571,18 +571,14 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    fn end(mut self) -> (Anew, Vec<Move>, Reconciled) {
+    fn end(mut self) -> Result<(Anew, Vec<Move>, Reconciled), Error> {
         let origin = self.terms.enlisted.origin;
         let changes = self.made.into_iter().chain(self.removals).zip(self.first..);
         let changes = changes.map(|(change, number)| Numbered { origin, number, change }).collect();
-        let (key, value) = followed_note(self.terms.incarnation);
-        let notes = vec![
-            (key.to_owned(), value),
-            enlisted_note(&self.terms.enlisted),
-            (REPORT.to_owned(), encode(&self.report)),
-        ];
+        let mut notes = vec![enlisted_note(&self.terms.enlisted), (REPORT.to_owned(), encode(&self.report))];
+        notes.extend(followed_notes(&self.pending.tree, self.terms.incarnation, self.terms.until)?);
         self.held.sort_by_key(|(id, _)| *id);
-        (Anew { changes, held: self.held, given: self.given, notes }, self.moves, self.report)
+        Ok((Anew { changes, held: self.held, given: self.given, notes }, self.moves, self.report))
     }
 }
 

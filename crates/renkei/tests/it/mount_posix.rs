@@ -316,7 +316,10 @@ pub fn expect_hard_links_written_one_by_one(sh: impl Fn(&str) -> String) {
         "one\none\ntwo\n"
     );
     // An archive has it once.
-    assert_eq!(sh("echo x > p; ln p q; tar cf - p q | tar tvf - | grep -c 'link to p'; rm f h i lock n p q"), "1\n");
+    assert_eq!(
+        sh("echo x > p; ln p q; tar cf - p q | tar tvf - | grep -c 'link to p'; rm f h i lock n p q"),
+        "1\n"
+    );
 }
 
 #[test]

@@ -314,6 +314,31 @@ fn what_was_replaced_by_a_rename_after_the_backup_is_not_beside_a_name_without_c
 }
 
 #[test]
+fn one_backup_may_be_restored_twice() {
+    let mut federation = with_content_at_the_follower();
+    let scratch = federation.scratch();
+    put(&federation, "/genome/replaced", "before the backup");
+    put(&federation, "/genome/renewed", "before the backup");
+    await_handed_in(&federation);
+    let saved = Saved::of(&mut federation.kek, &scratch);
+    put(&federation, "/genome/late", "after the backup");
+    await_handed_in(&federation);
+    restore(&mut federation, &saved);
+    await_one(&federation);
+    put(&federation, "/genome/temporary", "after the first restore");
+    federation.titech.ok(&["mv", "/genome/temporary", "/genome/replaced"]);
+    put(&federation, "/genome/renewed", "after the first restore");
+    await_handed_in(&federation);
+    restore(&mut federation, &saved);
+    let all = await_one(&federation);
+    let holds = |name: &str| all.get(name).map(String::as_str);
+    assert_eq!(holds("late"), Some("after the backup"), "{all:?}");
+    assert_eq!(holds("replaced"), Some("after the first restore"), "{all:?}");
+    assert_eq!(holds("renewed"), Some("after the first restore"), "{all:?}");
+    assert!(!all.keys().any(|name| name.contains("conflict")), "{all:?}");
+}
+
+#[test]
 fn what_a_site_that_may_not_write_has_alone_stays_in_its_storage() {
     let mut federation = with_follower("read");
     let scratch = federation.scratch();
