@@ -137,7 +137,7 @@ fn here(args: &Args, context: &Context) -> Result<Vec<Unfinished>, Error> {
     let all = left(&context.home()?.journal_dir(), true)?;
     let told = |all: Vec<Left>| all.into_iter().map(|left| left.told).collect::<Vec<_>>();
     if !args.drop {
-        return Ok(told(all));
+        return Ok(told(all.into_iter().filter(Left::is_told).collect()));
     }
     let named = args.those_in(all.iter().map(|left| &left.told));
     if named.is_empty() && !args.ids.is_empty() {

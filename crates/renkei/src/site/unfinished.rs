@@ -33,6 +33,14 @@ pub struct Left {
     brief: Brief,
 }
 
+impl Left {
+    /// Whether it is told of: it runs, or there is something to resume. A copy that failed before anything was stored left no
+    /// more than its name.
+    pub fn is_told(&self) -> bool {
+        self.told.running || self.told.files + self.told.files_done > 0
+    }
+}
+
 impl Site {
     /// What a user has unfinished here, and what becomes of it.
     ///
@@ -113,6 +121,7 @@ impl Site {
         // One that does not say whose it is, is the administrator's to remove.
         all.retain(|left| owner.is_none_or(|owner| left.brief.owner.as_deref() == Some(owner)));
         let Wish::Drop(named) = what else {
+            all.retain(Left::is_told);
             all.truncate(BATCH_ENTRIES);
             let listed = all.into_iter().map(|left| left.told).collect();
             return Ok(UnfinishedReply { listed, dropped: false });
@@ -233,6 +242,16 @@ mod tests {
             running,
         };
         Left { path: PathBuf::from(id), told, brief: Brief::default() }
+    }
+
+    #[test]
+    fn a_copy_that_stored_nothing_is_not_told_of_unless_it_runs() {
+        let of = |running, files, files_done| {
+            let left = left_of("aaaa01", running);
+            Left { told: Unfinished { files, files_done, ..left.told }, ..left }
+        };
+        assert!(!of(false, 0, 0).is_told());
+        assert!([of(true, 0, 0), of(false, 1, 0), of(false, 0, 1)].iter().all(Left::is_told));
     }
 
     fn chosen(all: &[(&str, bool)], named: &[&str]) -> Result<Vec<String>, Code> {

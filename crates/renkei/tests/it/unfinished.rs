@@ -207,6 +207,22 @@ fn a_file_that_does_not_fit_takes_no_room() {
     assert_eq!((temps(&small), taken(&small)), (Vec::new(), 0));
 }
 
+#[test]
+fn a_copy_that_failed_before_anything_was_stored_is_not_unfinished() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let file = federation.scratch().join("file");
+    fs::write(&file, "x").unwrap();
+    let (status, report) = titech.json(&["cp", text(&file), &kek.place("nowhere/copy")]);
+    assert_eq!((status, report["error"]["code"].as_str()), (3, Some("RK-STORE-1")), "{report}");
+    // Its receiver may take a moment to end.
+    let is_empty = |site: &Site, arguments: &[&str]| {
+        site.json(arguments).1["unfinished"].as_array().is_some_and(Vec::is_empty)
+    };
+    until("its owner sees nothing of it", || is_empty(titech, &["unfinished", "kek"]));
+    until("nor does the administrator", || is_empty(kek, &["unfinished", "--all"]));
+}
+
 /// A queued copy from titech to kek of which something is whole there; its id.
 fn begun(federation: &Federation, name: &str) -> String {
     let Federation { titech, kek, .. } = federation;
