@@ -12,8 +12,12 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{SiteName, is_label};
 use renkei_core::remedy::{explained, fill, names};
+use std::path::Path;
 use std::sync::OnceLock;
 
+/// Commands that with --all are for the administrator of the PoP of this machine.
+const FOR_EVERYBODY: [&str; 8] =
+    ["transfers", "why", "cancel", "pause", "resume", "retry", "buffer", "unfinished"];
 /// Longest note of how somebody logged in.
 const MAX_LOGIN_BYTES: u64 = 4096;
 
@@ -199,7 +203,7 @@ impl Reader {
             NotEmpty if error.op == "remove" && self.knows(&error.side) => directory(error),
             NotEmpty => not_empty(error),
             ReplicaWrong => repaired(error),
-            PopNotRunning => Some(self.not_running()),
+            PopNotRunning => Some(self.not_running(error, &super::verb())),
             StorageUnknown => self.unknown_storage(error),
             // That of a PoP, which no login mends.
             CertificateExpired if !error.subject.contains('@') => None,
@@ -448,13 +452,21 @@ impl Reader {
         Some(format!("did you mean {meant}? {}", Code::SiteUnknown.row().remedy))
     }
 
-    fn not_running(&self) -> String {
+    /// Only its administrator starts a PoP; others are told whom to ask, and what they can do without it.
+    fn not_running(&self, error: &Error, verb: &str) -> String {
+        let side = error.side.as_str();
+        if !["client", ""].contains(&side) {
+            return format!(
+                "ask the administrator of the PoP at {side} to start it; --pop names another one there"
+            );
+        }
         match (&self.serve, &self.principal) {
-            (Some(serve), _) => format!("start it: {serve}"),
-            (None, Some(own)) => {
-                let site = own.site();
-                format!("there is no PoP on this machine; name the site, as in `renkei status {site}` or `renkei transfers`")
+            (Some(serve), _) if self.administers.is_some() => format!("start it: {serve}"),
+            (Some(serve), _) => format!("start it as root: {serve}; or ask the administrator of this machine"),
+            (None, _) if is_named_pop(&error.subject) => {
+                "start that PoP, or ask its administrator to; --pop names another one".into()
             }
+            (None, Some(own)) => no_pop_here(own.site(), verb),
             (None, None) => "there is no PoP on this machine: log in through ssh at the machine of your site's PoP, `renkei \
                              login --ssh USER@HOST`; `renkei init --site NAME` makes a PoP here"
                 .into(),
@@ -466,6 +478,27 @@ impl Reader {
         let options = self.login.as_ref()?.trim();
         let space = if options.is_empty() { "" } else { " " };
         Some(format!("`renkei login{space}{options}`, as you did the last time"))
+    }
+}
+
+/// Whether a socket is that of a PoP somebody named, and not the one that a machine's service would have.
+fn is_named_pop(socket: &str) -> bool {
+    socket.starts_with('/') && Path::new(socket) != Home::system_socket()
+}
+
+/// What a user of a site does whose machine has no PoP.
+fn no_pop_here(site: &SiteName, verb: &str) -> String {
+    let here = "there is no PoP on this machine";
+    match verb {
+        "login" => format!("{here}: log in at that of {site} through ssh, `renkei login --ssh USER@HOST`"),
+        "status" => format!("{here}; `renkei status {site}` shows what that of your site is doing"),
+        verb if FOR_EVERYBODY.contains(&verb) => format!(
+            "{here}; `renkei {verb}` without --all asks {site} about your own; with it, it is for the administrator of {site}, on the machine \
+             of its PoP"
+        ),
+        _ => format!(
+            "{here}; this is for the administrator of {site}, on the machine of its PoP; `renkei status {site}` shows what that is doing"
+        ),
     }
 }
 
@@ -661,7 +694,6 @@ mod tests {
         let changed = told(&administrator(), Code::StorageChanged, "/lustre/my data");
         assert!(changed.contains("`renkei storage accept data`"), "{changed}");
         let by_ssh = Reader { login: Some("--hours 3 --ssh al@pop".into()), ..reader() };
-        assert!(told(&by_ssh, Code::PopNotRunning, "").contains("status titech"), "its own site is known");
         let missing = told(&by_ssh, Code::NotLoggedIn, "");
         assert!(missing.contains("`renkei login --ssh al@pop`") && !missing.contains("HOST"), "{missing}");
         let unknown = told(&Reader::default(), Code::NotLoggedIn, "");
@@ -840,7 +872,43 @@ mod tests {
         assert_eq!(reader().remedy(&expired), None);
         let of_a_pop = Error { subject: "titech".into(), ..expired };
         assert_eq!(by_ssh.remedy(&of_a_pop), None);
-        let laptop = Reader::default().remedy(&error(Code::PopNotRunning, "/run/renkei/renkei.sock", ""));
-        assert!(laptop.unwrap().contains("`renkei login --ssh USER@HOST`"));
+    }
+
+    /// A PoP that does not answer on this machine.
+    fn not_running(socket: &str) -> Error {
+        Error { side: "client".into(), op: "connect".into(), ..error(Code::PopNotRunning, socket, "") }
+    }
+
+    #[test]
+    fn a_pop_that_does_not_run_is_started_by_its_administrator_alone() {
+        let service = not_running("/run/renkei/renkei.sock");
+        let told = |reader: &Reader, verb: &str| reader.not_running(&service, verb);
+        assert_eq!(told(&administrator(), "status"), "start it: `systemctl start renkei`");
+        let of_the_machine = Reader { serve: Some("`systemctl start renkei`".into()), ..reader() };
+        let told_user = told(&of_the_machine, "status");
+        assert!(told_user.starts_with("start it as root: ") && told_user.contains("or ask"), "{told_user}");
+        // Nobody starts one where there is none.
+        for (verb, is_told) in [
+            ("login", "`renkei login --ssh USER@HOST`"),
+            ("status", "`renkei status titech`"),
+            ("transfers", "`renkei transfers` without --all asks titech about your own"),
+            ("unfinished", "the administrator of titech"),
+            ("mount-credential grant", "the administrator of titech"),
+        ] {
+            let told = told(&reader(), verb);
+            assert!(told.contains(is_told) && !told.contains("start"), "{verb}: {told}");
+        }
+        assert!(told(&Reader::default(), "status").contains("`renkei login --ssh USER@HOST`"));
+    }
+
+    #[test]
+    fn a_pop_that_was_named_or_asked_through_ssh_is_not_one_of_this_machine() {
+        let named = reader().not_running(&not_running("/srv/pop/run/renkei.sock"), "login");
+        assert!(named.starts_with("start that PoP, or ask its administrator"), "{named}");
+        let there = Error { side: "al@pop".into(), ..not_running("/run/renkei/renkei.sock") };
+        for reader in [reader(), Reader::default(), administrator()] {
+            let told = reader.not_running(&there, "login");
+            assert!(told.starts_with("ask the administrator of the PoP at al@pop to start it"), "{told}");
+        }
     }
 }

@@ -139,8 +139,8 @@ pub struct SshRoute {
 /// Logs in at a PoP through ssh; may ask for a password on the terminal, as ssh does.
 pub fn login_by_ssh(home: &Home, route: &SshRoute, hours: u32, now: SystemTime) -> Result<LoggedIn, Error> {
     let key = KeyRequest::generate()?;
-    let output = route.run(&format!("login --csr-stdin --hours {hours}"), &key.request)?;
-    keep(home, &key, socket::parse_reply(output.trim_end())?, now)
+    let reply = route.ask(&format!("login --csr-stdin --hours {hours}"), &key.request)?;
+    keep(home, &key, reply, now)
 }
 
 /// What it means that nothing came back.
@@ -154,8 +154,17 @@ fn silence(words: &str, status: ExitStatus) -> String {
 }
 
 impl SshRoute {
-    /// Runs `renkei WORDS` there, which reads the request, and gives its one line.
-    pub(super) fn run(&self, words: &str, request: &str) -> Result<String, Error> {
+    /// Runs `renkei WORDS` there, which reads the request, and gives what it answers.
+    ///
+    /// # Errors
+    /// `SshFailed`, and those of the PoP there, which are told as that machine's.
+    pub(super) fn ask(&self, words: &str, request: &str) -> Result<Value, Error> {
+        let output = self.run(words, request)?;
+        socket::parse_reply(output.trim_end()).map_err(|error| error.at(&self.target))
+    }
+
+    /// The one line of it.
+    fn run(&self, words: &str, request: &str) -> Result<String, Error> {
         if self.target.is_empty() || self.target.starts_with('-') {
             return Err(Error::new(Code::UsageInvalid, "ssh", &self.target, "write USER@HOST"));
         }

@@ -194,7 +194,7 @@ impl Wish<'_> {
         Principal::user(&SiteName::parse("any")?, self.user)?;
         let key = KeyRequest::generate()?;
         let words = format!("mount-credential grant {} --user {} --csr-stdin", self.name, self.user);
-        let reply = socket::parse_reply(route.run(&words, &key.request)?.trim_end())?;
+        let reply = route.ask(&words, &key.request)?;
         keep_at(home, &home.mount_credential(), &key, reply, now)
     }
 }
