@@ -4,13 +4,13 @@ use super::output::Report;
 use super::volume_account::chosen;
 use super::volume_show::ask;
 use super::{Context, login};
-use crate::config::Config;
+use crate::config::{Config, Storage};
 use crate::home::Home;
 use crate::identity::socket;
 use crate::site::following::Subscription;
 use crate::volume::Standing;
 use crate::volume::change::folders;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;
 use serde_json::json;
@@ -59,7 +59,7 @@ struct Subscribed<'a> {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let config = Config::load(&home)?;
-    let storage = args.storage.as_ref().and_then(|name| config.storage.get(name));
+    let storage = args.storage.as_ref().map(|name| storage_of(name, &config)).transpose()?;
     let folder = storage.map(|storage| storage.path.join(&args.volume));
     let named = args.account.as_deref();
     let account = chosen("subscribe", &args.volume, named, storage, folder.as_deref(), &config)?;
@@ -82,6 +82,13 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// The storage of that name.
+fn storage_of<'c>(name: &str, config: &'c Config) -> Result<&'c Storage, Error> {
+    let cause = if name.contains('/') { "it is a path, and a storage is given by its name" } else { "" };
+    let unknown = || Error::new(Code::StorageUnknown, "subscribe", name, cause);
+    config.storage.get(name).ok_or_else(unknown)
+}
+
 /// Waits until all of the tree is here; why it does not come, if so. The PoP goes on to ask for it.
 fn await_tree(volume: &str, home: &Home) -> Result<Option<Error>, Error> {
     loop {
@@ -96,5 +103,21 @@ fn await_tree(volume: &str, home: &Home) -> Result<Option<Error>, Error> {
 impl Report for Subscribed<'_> {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "/{} of {} is followed here", self.volume, self.home)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storage_that_is_not_there_is_told_before_anything_else() {
+        let config =
+            Config { storage: [("pool".to_owned(), Storage::default())].into(), ..Config::default() };
+        assert!(storage_of("pool", &config).is_ok());
+        for (name, cause) in [("pol", ""), ("./pool", "it is a path, and a storage is given by its name")] {
+            let error = storage_of(name, &config).unwrap_err();
+            assert_eq!((error.code, &*error.cause), (Code::StorageUnknown, cause));
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::store::local::{Access, LocalStore};
 use crate::store::tree::remove_tree;
 use crate::volume::change::{add_grant, pair, set, take_back};
 use crate::volume::claim::{self, DirectoryClaim};
-use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, text};
+use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, resolved, text};
 use crate::volume::facts::{self, Facts, SCAN_EVERY_S, id_text};
 use crate::volume::grant::{Grant, Grantee};
 use crate::volume::shown::Shown;
@@ -153,7 +153,8 @@ struct Create {
     /// The directory in it, made if it is missing [default: the volume's name]
     #[arg(long, value_name = "DIR", conflicts_with = "in_place")]
     path: Option<PathBuf>,
-    /// A directory that is there becomes the volume: no byte is moved
+    /// A directory in it that is there becomes the volume: no byte is moved. On the PoP's machine DIR may be one of the working
+    /// directory
     #[arg(long, value_name = "DIR")]
     in_place: Option<PathBuf>,
     /// Who works for those whom a grant lets in [default: the storage's account, else the directory's owner, never root]
@@ -369,10 +370,11 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
     let config = Config::load(home)?;
     let storage = check_name(&args.name, &args.storage, &config, home)?;
     let named = args.in_place.as_deref().or(args.path.as_deref()).unwrap_or(Path::new(&args.name));
-    let path = relative(named, &storage.path)?;
+    let is_new = args.in_place.is_none();
+    let working = std::env::current_dir().unwrap_or_default();
+    let path = relative(&resolved(named, !is_new, &working, &storage.path), &storage.path)?;
     let folder = folder(storage, &path);
     refuse_overlap(&folder, &config, home)?;
-    let is_new = args.in_place.is_none();
     let named = args.account.as_deref();
     let account = chosen("create volume", &args.name, named, Some(storage), Some(&folder), &config)?;
     make_it(storage, &path, is_new, &account)?;
@@ -396,7 +398,8 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
 fn make_it(storage: &Storage, path: &RelPath, is_new: bool, account: &Account) -> Result<(), Error> {
     let store = LocalStore::open(&storage.path, Access::ReadWrite)?;
     if !is_new {
-        return store.below(path).map(drop);
+        let root = storage.path.display().to_string();
+        return store.below(path).map(drop).map_err(|error| error.under(&root));
     }
     make_folder(&store, path, |made| {
         if made != path || !rustix::process::geteuid().is_root() {

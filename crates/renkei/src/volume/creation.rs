@@ -13,7 +13,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Mode of directories that are made.
 const MODE: u32 = 0o755;
@@ -49,6 +49,35 @@ pub fn check_name<'c>(
     Ok(found)
 }
 
+/// The directory that somebody on the machine of a storage named. With `.` or `..` in it, it is taken from the working directory, as
+/// other tools do; so is one that is to be there, and is not below the root of the storage. Else it is as it was named.
+pub fn resolved(named: &Path, is_there: bool, working: &Path, root: &Path) -> PathBuf {
+    let is_dotted = named.components().any(|part| matches!(part, Component::CurDir | Component::ParentDir));
+    let is_elsewhere = || is_there && !root.join(named).exists() && working.join(named).exists();
+    if !is_dotted && !is_elsewhere() {
+        return named.into();
+    }
+    let whole = without_dots(&working.join(named));
+    // The working directory is known by its own path, also where links lead to the storage.
+    let below = |real: PathBuf| whole.strip_prefix(real).ok().map(|below| root.join(below));
+    root.canonicalize().ok().and_then(below).unwrap_or(whole)
+}
+
+/// A path in which each `..` has taken the name before it.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut whole = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                whole.pop();
+            }
+            other => whole.push(other),
+        }
+    }
+    whole
+}
+
 /// The directory below the root of a storage that somebody named.
 ///
 /// # Errors
@@ -62,7 +91,11 @@ pub fn relative(named: &Path, root: &Path) -> Result<RelPath, Error> {
         })?,
     };
     let bytes = below.as_os_str().as_bytes();
-    RelPath::parse(bytes.strip_suffix(b"/").unwrap_or(bytes))
+    RelPath::parse(bytes.strip_suffix(b"/").unwrap_or(bytes)).map_err(|error| {
+        let from = format!("a relative path is taken from {}, the root of the storage", root.display());
+        let cause = format!("{}; {from}: name it from there, or as an absolute path", error.cause);
+        Error { cause, ..error }
+    })
 }
 
 /// The directory as facts have it.
@@ -150,4 +183,33 @@ pub fn owner(store: &dyn Store, path: &RelPath) -> Result<u32, Error> {
 
 fn invalid(subject: impl std::fmt::Display, cause: impl std::fmt::Display) -> Error {
     Error::new(Code::UsageInvalid, "create volume", subject, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_named_from_the_storage_or_with_dots_from_the_working_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, way) = (dir.path().canonicalize().unwrap().join("data"), dir.path().join("way"));
+        std::fs::create_dir_all(root.join("genome/2025")).unwrap();
+        std::os::unix::fs::symlink(&root, &way).unwrap();
+        let found = |named: &str, is_there, working: &str, root: &Path, real: &Path| {
+            let named = resolved(Path::new(named), is_there, &real.join(working), root);
+            relative(&named, root).map(|path| path.to_string()).map_err(|error| error.code)
+        };
+        let at = |named: &str, working: &str| found(named, true, working, &root, &root).unwrap();
+        assert_eq!(at("genome", "genome/2025"), "genome", "it is there, below the root");
+        assert_eq!((&*at("./2025", "genome"), &*at("2025/", "genome")), ("genome/2025", "genome/2025"));
+        assert_eq!((&*at("../genome/./2025", "genome"), &*at("..", "genome")), ("genome/2025", ""));
+        assert_eq!(found(".", true, "genome", &way, &root).unwrap(), "genome", "the root is a link");
+        // What is to be made is made below the root, unless it has dots.
+        assert_eq!(found("2025", false, "genome", &root, &root).unwrap(), "2025");
+        assert_eq!(found("./new", false, "genome", &root, &root).unwrap(), "genome/new");
+        assert_eq!(found("../..", true, "genome", &root, &root), Err(Code::UsageInvalid));
+        // Who is elsewhere has no working directory there.
+        let error = relative(Path::new("./genome"), &root).unwrap_err();
+        assert!(error.code == Code::BadPath && error.cause.contains("absolute path"), "{error}");
+    }
 }

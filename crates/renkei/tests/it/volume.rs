@@ -151,6 +151,27 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_directory_is_taken_as_it_is_named_in_the_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let kek = Site::start(dir.path(), "kek");
+    fs::create_dir_all(kek.root().join("archive/2025/run")).unwrap();
+    let create = |working: &std::path::Path, named: &str| {
+        let mut command = kek.command();
+        command.args(["volume", "create", "genome", "--storage", "data", "--in-place", named]);
+        command.current_dir(working).output().unwrap()
+    };
+    for (working, named) in [("archive", "./2025"), ("archive", "2025"), ("archive/2025/run", "..")] {
+        let made = create(&kek.root().join(working), named);
+        assert!(made.status.success(), "{named}: {made:?}");
+        let shown = kek.ok(&["volume", "show", "genome"]);
+        assert!(shown.contains("files      data:/archive/2025"), "{named}: {shown}");
+        kek.ok(&["volume", "delete", "genome"]);
+    }
+    let outside = create(kek.dir(), "./state");
+    assert_eq!(outside.status.code(), Some(2), "{outside:?}");
+}
+
+#[test]
 fn a_tree_that_is_there_becomes_a_volume_in_place() {
     const FILES: usize = 20_000;
     let dir = tempfile::tempdir().unwrap();
