@@ -11,6 +11,8 @@ use std::fmt;
 pub const MAX_PATH_BYTES: usize = 32 * 1024;
 /// Longest single name any Linux file system has (NAME_MAX).
 pub const MAX_NAME_BYTES: usize = 255;
+/// Names of a list that are shown where there is one line for all of them.
+const FIRST_NAMES: usize = 3;
 
 /// A path below some root: components joined by `/`, none empty, `.` or `..`; the root itself is the empty path.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -148,6 +150,27 @@ pub fn printable(bytes: &[u8]) -> String {
         }
     }
     out
+}
+
+/// A path or other word as a shell takes it.
+pub fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.into(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// The first names of a list for a person to read: one alone as it is, several as a shell takes them, so that blanks in
+/// names do not look like those between them.
+pub fn first_names(mut names: impl Iterator<Item = String>) -> String {
+    let first: Vec<String> = names.by_ref().take(FIRST_NAMES).collect();
+    if let [name] = &first[..] {
+        return name.clone();
+    }
+    let shown: Vec<String> = first.iter().map(|name| quoted(name)).collect();
+    let more = if names.next().is_some() { " ..." } else { "" };
+    format!("{}{more}", shown.join(" "))
 }
 
 impl fmt::Display for RelPath {
@@ -337,6 +360,15 @@ mod tests {
         }
         assert!(RelPath::parse(&[b'x'; 256]).is_err());
         assert!(RelPath::parse(&[b'x'; 255]).is_ok());
+    }
+
+    #[test]
+    fn several_names_are_told_apart() {
+        let first = |names: &[&str]| first_names(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(first(&["kek:/data/my run"]), "kek:/data/my run");
+        assert_eq!(first(&["kek:/data/my run", "kek:/data/b"]), "'kek:/data/my run' kek:/data/b");
+        assert_eq!(first(&["it's", "b", "c", "d e"]), r"'it'\''s' b c ...");
+        assert_eq!(first(&[]), "");
     }
 
     #[test]

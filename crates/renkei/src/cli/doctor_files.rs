@@ -2,10 +2,10 @@
 //! cards of trusted sites and the volumes. Keys are checked where they are read.
 
 use super::check::Checks;
-use super::remedy::quoted;
 use crate::home::Home;
 use crate::store::names::user_name;
 use crate::store::way::{Exposed, How, exposed};
+use renkei_core::path::quoted;
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

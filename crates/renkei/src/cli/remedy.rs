@@ -10,7 +10,7 @@ use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
-use renkei_core::path::{SiteName, is_label};
+use renkei_core::path::{SiteName, is_label, quoted};
 use renkei_core::remedy::{explained, fill, names};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -510,15 +510,6 @@ fn busy(error: &Error) -> String {
     format!(
         "leave the directory and end the programs that use it (`fuser -vm {point}` lists them), or `renkei umount --lazy {point}`"
     )
-}
-
-/// A path or other argument as a shell takes it.
-pub(super) fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
-    match text.chars().all(is_plain) {
-        true => text.into(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 /// The permissions of what refused an account, if that is its owner; a cause ends as `al may not read it: al:staff drwx------`.

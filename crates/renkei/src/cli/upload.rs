@@ -7,7 +7,7 @@
 use super::Context;
 use super::asker::Asker;
 use super::connect::own_site;
-use super::copy_plan::{Direction, Spec};
+use super::copy_plan::Direction;
 use super::detach::{Detach, hand_in};
 use super::progress::Display;
 use super::transfer::{Run, Verb};
@@ -21,7 +21,7 @@ use renkei_core::buffer::source;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::filter::Filter;
-use renkei_core::path::{RelPath, SiteName};
+use renkei_core::path::{RelPath, SiteName, first_names};
 use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::{Source, TransferId};
 use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
@@ -178,10 +178,9 @@ fn size_of(root: &Root, recursive: bool, stop: &Stop) -> Result<u64, Error> {
 fn origin(run: &Run<'_>) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
-    let first = run.sources.iter().take(3).map(Spec::shown).collect::<Vec<_>>().join(" ");
-    let more = if run.sources.len() > 3 { " ..." } else { "" };
     let contents = if run.job.verb == Verb::Sync { "/" } else { "" };
-    let whole = format!("[{host}] {first}{contents}{more}");
+    let names = run.sources.iter().map(|source| format!("{}{contents}", source.shown()));
+    let whole = format!("[{host}] {}", first_names(names));
     let end = (0..=MAX_ORIGIN_BYTES.min(whole.len())).rev().find(|end| whole.is_char_boundary(*end));
     whole[..end.unwrap_or(0)].to_owned()
 }

@@ -471,7 +471,7 @@ impl Site {
         let course = row.course.clone();
         let reached = row.reached.filter(|_| !course.state.is_end());
         let from = match spec.terms.origin.as_str() {
-            "" => format!("{}:{}", spec.from, super::transfer::places(&spec.send)),
+            "" => super::transfer::places_at(&spec.from, &spec.send),
             origin => origin.to_owned(),
         };
         Ok(Queued {

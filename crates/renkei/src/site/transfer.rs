@@ -24,7 +24,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
 use renkei_core::mover::journal::{Header, State, VERSION};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{Place, RelPath, SiteName, first_names};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
     Class, Control, Existing, Onto, OpenReceive, OpenSend, Opened, Progress, ReceiveOptions, Reply, Source,
@@ -342,10 +342,14 @@ fn job_key(access: &Access, open: &OpenReceive) -> u64 {
     u64::from_le_bytes(*blake3::hash(text.as_bytes()).as_bytes().first_chunk().expect("32 bytes"))
 }
 
+/// What is read here, as it is shown.
 pub(super) fn places(open: &OpenSend) -> String {
-    let names: Vec<String> = open.sources.iter().take(3).map(|source| source.from.to_string()).collect();
-    let more = if open.sources.len() > 3 { " ..." } else { "" };
-    format!("{}{more}", names.join(" "))
+    first_names(open.sources.iter().map(|source| source.from.to_string()))
+}
+
+/// What is read at a site, as it is shown.
+pub(super) fn places_at(site: &SiteName, open: &OpenSend) -> String {
+    first_names(open.sources.iter().map(|source| format!("{site}:{}", source.from)))
 }
 
 /// The storages that are read.

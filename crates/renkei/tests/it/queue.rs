@@ -93,6 +93,19 @@ fn a_copy_that_was_handed_over_is_done_when_nobody_is_there() {
     assert!(titech.ok(&["transfers"]).is_empty());
 }
 
+#[test]
+fn several_sources_with_blanks_in_their_names_are_told_apart() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    fs::create_dir(kek.root().join("in to")).unwrap();
+    ["a b", "c"].iter().for_each(|name| fs::write(titech.root().join(name), "x").unwrap());
+    let id = detach(titech, &[&titech.place("a b"), &titech.place("c"), &kek.place("in to/")]);
+    assert_eq!(ended(titech, &id), 0, "{:#}", why(titech, &id));
+    assert_eq!(why(titech, &id)["from"], "'titech:/data/a b' titech:/data/c");
+    let listed = titech.ok(&["transfers", "--ended"]);
+    assert!(listed.contains("  'titech:/data/a b' titech:/data/c -> kek:/data/in to"), "{listed}");
+}
+
 /// Sites that all trust each other, in a folder of their own.
 pub fn sites<const N: usize>(folder: &Path, names: [&str; N]) -> [Site; N] {
     let sites = names.map(|name| Site::start(folder, name));
