@@ -327,12 +327,18 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(random_serial());
         params.not_before = (now - BACKDATED).into();
-        params.not_after = (now + life).into();
+        params.not_after = self.end(now, life)?.into();
         let certificate = params.signed_by(key, &self.issuer).map_err(defect)?;
         let facts = Facts::read(certificate.der())?;
         let cross = self.cross.iter().map(|cross| to_pem("CERTIFICATE", cross));
         let pem = std::iter::once(to_pem("CERTIFICATE", certificate.der())).chain(cross).collect();
         Ok(Issued { pem, serial: facts.serial, principal, not_after: facts.not_after })
+    }
+
+    /// The end of what is issued now: nothing outlives its authority. What one that has ended signs is refused because of that end.
+    fn end(&self, now: SystemTime, life: Duration) -> Result<SystemTime, Error> {
+        let own = Facts::read(&self.certificate)?.not_after;
+        Ok(if own > now { own.min(now + life) } else { now + life })
     }
 
     /// Signs the list of certificates taken back; `number` must grow from list to list.
@@ -550,6 +556,19 @@ mod tests {
         assert!(!facts.is_authority);
         assert_eq!((facts.not_after, facts.not_before), (now() + 12 * HOUR, now() - BACKDATED));
         assert_eq!(facts.serial, issued.serial);
+    }
+
+    #[test]
+    fn no_certificate_outlives_its_authority() {
+        let authority = Authority::create(&site("kek"), now()).unwrap();
+        let (key, end) = (generate_key().unwrap(), now() + AUTHORITY_LIFE);
+        let host = |at| authority.issue_host(&key, &[], at).unwrap();
+        assert_eq!(host(now()).not_after, now() + HOST_LIFE);
+        let last = host(end - 30 * DAY);
+        assert_eq!(last.not_after, end);
+        assert_eq!(Facts::read(&parse_chain(&last.pem).unwrap()[0]).unwrap().not_after, end);
+        let request = KeyRequest::generate().unwrap().request;
+        assert_eq!(authority.issue_user("alice", &request, 12, end - HOUR).unwrap().not_after, end);
     }
 
     #[test]

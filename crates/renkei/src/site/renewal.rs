@@ -35,7 +35,9 @@ pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(
         tracing::error!(code = %error.code, %error, "the change of the authority is not completed");
     }
     let leaf = parse_chain(&pem)?.remove(0);
-    renew_if_due(home, config, &leaf, now).map(drop)
+    let authority = read_text(&home.ca_cert(), 64 * 1024)?.map(|pem| parse_chain(&pem)).transpose()?;
+    let authority = authority.as_ref().and_then(|chain| chain.first());
+    renew_if_due(home, config, Pair { leaf: &leaf, authority }, now).map(drop)
 }
 
 /// Starts the thread that renews the PoP's certificate as long as it lives.
@@ -50,7 +52,9 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
             return;
         }
         let Some(leaf) = snapshot.credential.chain.first() else { return };
-        let renewed = renew_if_due(site.home(), &snapshot.config, leaf, SystemTime::now());
+        let authority = snapshot.trust.own_card().map(|card| &card.authority);
+        let pair = Pair { leaf, authority };
+        let renewed = renew_if_due(site.home(), &snapshot.config, pair, SystemTime::now());
         site.workers.note("renewal", renewed.as_ref().err().cloned());
         *rests = match renewed {
             Ok(None) => None,
@@ -97,23 +101,69 @@ fn complete_rotation(home: &Home, now: SystemTime) -> Result<(), Error> {
     Ok(())
 }
 
+/// The PoP's certificate and that of its authority, where that is known.
+#[derive(Clone, Copy)]
+struct Pair<'c> {
+    leaf: &'c CertificateDer<'static>,
+    authority: Option<&'c CertificateDer<'static>>,
+}
+
+impl Pair<'_> {
+    /// Whether a fresh certificate would be good for no longer, because it would end with the authority.
+    fn is_last(&self, end: SystemTime) -> bool {
+        self.authority
+            .and_then(|authority| Facts::read(authority).ok())
+            .is_some_and(|authority| end >= authority.not_after)
+    }
+}
+
 fn renew_if_due(
     home: &Home,
     config: &Config,
-    leaf: &CertificateDer<'_>,
+    pair: Pair<'_>,
     now: SystemTime,
 ) -> Result<Option<Issued>, Error> {
-    let endpoints = config.announced_endpoints();
+    let (leaf, endpoints) = (pair.leaf, config.announced_endpoints());
     let facts = Facts::read(leaf)?;
+    let is_late = facts.is_late(now) && !pair.is_last(facts.not_after);
     let other_hosts =
         !host_names(&endpoints).iter().all(|host| hosts(leaf).is_ok_and(|had| had.contains(host)));
     // A clock that was ahead has made one that nobody takes yet.
     let is_early = now < facts.not_before;
-    if !(facts.is_late(now) || is_early || other_hosts) || !home.ca_key().exists() {
+    if !(is_late || is_early || other_hosts) || !home.ca_key().exists() {
         return Ok(None);
     }
     let fresh = renew_host(home, &Authority::load(home)?, &endpoints, false, now)?;
     let (serial, until) = (&fresh.serial, utc(fresh.not_after));
     tracing::info!(target: "audit", serial, until, other_hosts, "the PoP's certificate was renewed");
     Ok(Some(fresh))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::path::SiteName;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// Whether a certificate is renewed 300 days after it was made by an authority of that age.
+    fn is_renewed(age: Duration) -> bool {
+        let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let home = Home::at(dir.path());
+        let authority = Authority::create(&SiteName::parse("kek").unwrap(), now - age).unwrap();
+        authority.store(&home).unwrap();
+        std::fs::write(home.config_file(), "site = 'kek'\nendpoints = ['127.0.0.1:7512']").unwrap();
+        let config = Config::load(&home).unwrap();
+        let old = renew_host(&home, &authority, &config.announced_endpoints(), false, now).unwrap();
+        let chain = parse_chain(&old.pem).unwrap();
+        let pair = Pair { leaf: &chain[0], authority: Some(authority.certificate()) };
+        renew_if_due(&home, &config, pair, now + 300 * DAY).unwrap().is_some()
+    }
+
+    #[test]
+    fn what_ends_with_its_authority_is_not_renewed_again_and_again() {
+        assert!(is_renewed(365 * DAY));
+        // The authority, which lives for ten years, has 310 days left.
+        assert!(!is_renewed(3_340 * DAY));
+    }
 }
