@@ -19,7 +19,7 @@ use rustls::server::Acceptor;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -33,18 +33,33 @@ const GREETED_WITHIN: Duration = Duration::from_secs(15);
 const MAX_HELLO_BYTES: usize = 16 << 10;
 /// First byte of every TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
-/// Listens on `address`.
+/// How long an address may stay in use: a PoP that was killed has its port until the kernel has ended it.
+const FREED_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Listens on `address`; one that is in use is waited for, about a second.
 ///
 /// # Errors
 /// `AddressInUse`, or `SystemCall` with the cause.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let code = match error.kind() {
-            std::io::ErrorKind::AddrInUse => Code::AddressInUse,
-            _ => Code::SystemCall,
+    listen_within(address, FREED_WITHIN).await
+}
+
+async fn listen_within(address: SocketAddr, within: Duration) -> Result<TcpListener, Error> {
+    let deadline = Instant::now() + within;
+    loop {
+        let error = match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
         };
-        Error::new(code, "listen", address, error)
-    })
+        let is_in_use = error.kind() == std::io::ErrorKind::AddrInUse;
+        if !is_in_use || Instant::now() >= deadline {
+            let code = if is_in_use { Code::AddressInUse } else { Code::SystemCall };
+            return Err(Error::new(code, "listen", address, error));
+        }
+        tokio::time::sleep(TRY_EVERY).await;
+    }
 }
 
 /// Where connections come in: by the listener, or because this PoP dialled when it was called.
@@ -254,5 +269,23 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
         // Much larger than what comes before; most strangers never get here.
         Box::pin(http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site)).await;
         drop(seat);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_freed_in_time_is_taken() {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let refused = runtime.block_on(listen_within(address, Duration::ZERO)).unwrap_err();
+        assert_eq!(refused.code, Code::AddressInUse);
+        let freed = std::thread::spawn(move || drop(other));
+        let listener = runtime.block_on(listen_within(address, Duration::from_secs(60))).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), address);
+        freed.join().unwrap();
     }
 }
