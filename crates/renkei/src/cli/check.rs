@@ -3,7 +3,7 @@
 use super::output::Report;
 use super::quantity::span;
 use super::remedy::{here, remedy};
-use crate::site::conditions::{Condition, Severity};
+use crate::site::conditions::{Condition, Finding, Severity};
 use renkei_core::error::Error;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -15,6 +15,9 @@ use std::time::SystemTime;
 pub(super) enum Level {
     /// As it should be.
     Ok,
+    /// Works, and nothing needs to be done soon. Programs know three levels: for them it is a warning.
+    #[serde(rename = "warn")]
+    Info,
     /// Works, but something should be done.
     Warn,
     /// Does not work.
@@ -61,6 +64,20 @@ impl Checks {
         self.push(Level::Warn, what, found.into(), Some(remedy.into()));
     }
 
+    /// Notes something that is to be known, and that somebody will have to do something about.
+    pub(super) fn info(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+        self.warn += 1;
+        self.push(Level::Info, what, found.into(), Some(remedy.into()));
+    }
+
+    /// Notes what will end, by how soon that is.
+    pub(super) fn ends(&mut self, what: &str, found: impl Into<String>, finding: Finding) {
+        match finding.severity {
+            Severity::Info => self.info(what, found, finding.remedy),
+            Severity::Warning | Severity::Critical => self.warn(what, found, finding.remedy),
+        }
+    }
+
     /// Notes something that must be changed.
     pub(super) fn fail(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.fail += 1;
@@ -82,7 +99,8 @@ impl Checks {
         let (what, found) = (condition.subject(), format!("{}; for {lasts}", condition.found));
         match condition.severity {
             Severity::Critical => self.fail(&what, found, here(&condition.remedy)),
-            Severity::Warning | Severity::Info => self.warn(&what, found, here(&condition.remedy)),
+            Severity::Warning => self.warn(&what, found, here(&condition.remedy)),
+            Severity::Info => self.info(&what, found, here(&condition.remedy)),
         }
         if let Some(check) = self.checks.last_mut() {
             check.code = Some(condition.code.to_string());
@@ -106,13 +124,16 @@ impl Report for Checks {
         for Check { level, what, found, remedy, .. } in &self.checks {
             let level = match level {
                 Level::Ok => "ok  ",
+                Level::Info => "info",
                 Level::Warn => "warn",
                 Level::Fail => "FAIL",
             };
             let remedy = remedy.as_ref().map(|remedy| format!(" - {remedy}")).unwrap_or_default();
             writeln!(out, "{level}  {what:<width$} - {found}{remedy}")?;
         }
-        writeln!(out, "{} ok, {} warnings, {} failed", self.ok, self.warn, self.fail)
+        let infos = self.checks.iter().filter(|check| check.level == Level::Info).count();
+        let told = if infos == 0 { String::new() } else { format!("{infos} for information, ") };
+        writeln!(out, "{} ok, {told}{} warnings, {} failed", self.ok, self.warn - infos, self.fail)
     }
 }
 
@@ -135,5 +156,30 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("warn  b - so so - do this\n"), "{text}");
         assert!(text.ends_with("1 ok, 1 warnings, 2 failed\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_for_information_is_no_warning_but_to_programs() {
+        let mut checks = Checks::default();
+        let condition = |severity| Condition {
+            what: "certificate".into(),
+            name: "host".into(),
+            severity,
+            code: Code::CertificateEnds,
+            found: "it ends on 2026-12-24".into(),
+            remedy: "it renews itself".into(),
+            since_unix: 0,
+        };
+        checks.condition(&condition(Severity::Info));
+        checks.condition(&condition(Severity::Warning));
+        assert_eq!(checks.status(), 0);
+        let mut text = Vec::new();
+        checks.write_text(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let words: Vec<&str> = text.lines().map(|line| &line[..4]).collect();
+        assert_eq!(words, ["info", "warn", "0 ok"], "{text}");
+        assert!(text.ends_with("0 ok, 1 for information, 1 warnings, 0 failed\n"), "{text}");
+        let json = serde_json::to_value(&checks).unwrap();
+        assert_eq!((&json["checks"][0]["level"], &json["warn"]), (&"warn".into(), &2.into()), "{json}");
     }
 }

@@ -35,7 +35,7 @@ const ABANDONED_AFTER: Duration = crate::site::cleanup::ABANDONED_AFTER;
 
 /// Check this PoP and machine, or with SITE each step of the way to that site
 ///
-/// One line a check: ok, warn or FAIL, what was found and what to do. The exit status is 0 if nothing failed.
+/// One line a check: ok, info, warn or FAIL, what was found and what to do. The exit status is 0 if nothing failed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The site to check the way to [default: check this PoP and machine]
@@ -117,7 +117,7 @@ fn check_host_certificate(home: &Home, now: SystemTime, checks: &mut Checks) {
     let found = format!("valid until {} ({})", utc(end), span(left));
     match certificate_ends("host", end, now, renewal_of_host(home)) {
         None => checks.ok("host certificate", found),
-        Some(finding) => checks.warn("host certificate", found, finding.remedy),
+        Some(finding) => checks.ends("host certificate", found, finding),
     }
 }
 

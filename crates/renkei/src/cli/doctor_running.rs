@@ -110,7 +110,7 @@ impl Running {
             let found = format!("valid until {}", utc(facts.not_after));
             match certificate_ends(&name, facts.not_after, now, &remedy) {
                 _ if self.tells_of("certificate", &name) => {}
-                Some(finding) => checks.warn(&name, found, finding.remedy),
+                Some(finding) => checks.ends(&name, found, finding),
                 None => checks.ok(&name, found),
             }
         }

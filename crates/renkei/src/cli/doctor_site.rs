@@ -173,7 +173,7 @@ fn check_end(what: &str, facts: &Facts, checks: &mut Checks) {
     let remedy = "the site's administrator should `renkei renew`";
     match certificate_ends("host", facts.not_after, SystemTime::now(), remedy) {
         None => checks.ok(what, found),
-        Some(_) => checks.warn(what, found, remedy),
+        Some(finding) => checks.ends(what, found, finding),
     }
 }
 
