@@ -80,6 +80,14 @@ pub(super) fn here(text: &str) -> String {
     DIR.get().map_or_else(|| text.to_owned(), |option| with_option(text, option))
 }
 
+/// What starts the PoP of a directory.
+pub(super) fn start(home: &Home) -> String {
+    match *home == Home::system() {
+        true => "`systemctl start renkei`".into(),
+        false => format!("`renkei --dir {} serve`", quoted(&home.config_dir().to_string_lossy())),
+    }
+}
+
 /// What to do.
 pub(super) fn remedy(error: &Error) -> String {
     remedy_of(error, None)
@@ -100,12 +108,8 @@ impl Reader {
         let roots = config.storage.iter().map(root).collect();
         let administers = config.site;
         let known = Trust::load(home).map(|trust| trust.list().map(|card| card.site.to_string()).collect());
-        let is_service = *home == Home::system();
-        let own = match is_service {
-            true => "`systemctl start renkei`".to_owned(),
-            false => format!("`renkei --dir {} serve`", home.config_dir().display()),
-        };
-        let service = Home::system().config_file().exists().then(|| "`systemctl start renkei`".to_owned());
+        let own = start(home);
+        let service = Home::system().config_file().exists().then(|| start(&Home::system()));
         Reader {
             principal: Credential::user_named(home).ok(),
             serve: administers.as_ref().map(|_| own).or(service),

@@ -2,7 +2,9 @@
 
 use super::output::Report;
 use super::quantity::counted;
+use super::remedy::{here, start};
 use super::{Context, backup_set, login};
+use crate::home::Home;
 use crate::identity::socket;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
@@ -26,6 +28,9 @@ struct Restored {
     site: Option<String>,
     files: usize,
     dir: String,
+    /// What starts the PoP.
+    #[serde(skip)]
+    start: String,
     /// The database server that has the catalogue.
     server: Option<String>,
 }
@@ -33,7 +38,10 @@ struct Restored {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     if socket::request(&login::socket(&home, None), &json!({"op": "status"})).is_ok() {
-        let cause = "a PoP runs there; stop it first (`systemctl stop renkei`)";
+        let cause = match home == Home::system() {
+            true => "a PoP runs there; stop it first (`systemctl stop renkei`)",
+            false => "a PoP runs there; stop it first",
+        };
         return Err(Error::new(Code::AlreadyInitialised, "restore", home.config_dir().display(), cause));
     }
     let list = backup_set::read(&args.folder)?;
@@ -43,6 +51,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         files: list.files.len(),
         site: list.site,
         dir: home.config_dir().display().to_string(),
+        start: start(&home),
         server: list.server,
     };
     context.output.done(&restored)?;
@@ -63,9 +72,37 @@ impl Report for Restored {
         match self.site {
             Some(_) => writeln!(
                 out,
-                "next: put the data of its storages back, then start it (`systemctl start renkei`) and see `renkei doctor`"
+                "next: put the data of its storages back, then start it ({}) and see {}",
+                self.start,
+                here("`renkei doctor`")
             ),
             None => writeln!(out, "next: start what runs here, as `renkei agent`"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_next_step_is_for_the_directory_that_was_restored() {
+        let told = |home: &Home| {
+            let restored = Restored {
+                folder: "/backup".into(),
+                site: Some("kek".into()),
+                files: 8,
+                dir: home.config_dir().display().to_string(),
+                start: start(home),
+                server: None,
+            };
+            let mut text = Vec::new();
+            restored.write_text(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert!(told(&Home::system()).contains("then start it (`systemctl start renkei`)"));
+        let of_a_directory = told(&Home::at(Path::new("/srv/my pop")));
+        assert!(of_a_directory.contains("(`renkei --dir '/srv/my pop' serve`)"), "{of_a_directory}");
     }
 }
