@@ -499,16 +499,25 @@ fn with_digest(
     let path = &found.path;
     let wanted = digest.or(found.content.digest.filter(|_| held.digest.is_none()));
     let Some(digest) = wanted else { return Ok(held) };
-    let has = match held.digest {
-        Some(has) => has,
-        None => check(plain, &Checked { path, held: &held, stop })?.0,
+    let (has, was_received) = match held.digest {
+        Some(has) => (has, true),
+        None => (check(plain, &Checked { path, held: &held, stop })?.0, false),
     };
     if has != digest {
-        let cause =
-            "the received data differs from the file's digest: the replica at the source is corrupt too";
-        return Err(Error::new(Code::DigestMismatch, "repair", path, cause));
+        return Err(not_as_known(path, was_received));
     }
     Ok(Held { digest: Some(digest), ..held })
+}
+
+/// A plain file with other bytes than it should have; of what was received just now the digest is known.
+fn not_as_known(path: &RelPath, was_received: bool) -> Error {
+    let cause = match was_received {
+        true => "the received data differs from the file's digest: the replica at the source is corrupt too",
+        false => {
+            "the file that is here, with the size and time of the version, differs from the file's digest: it is corrupt, or was changed"
+        }
+    };
+    Error::new(Code::DigestMismatch, "repair", path, cause)
 }
 
 /// Adds up.
@@ -813,4 +822,18 @@ pub(super) fn check_through(
     }
     let digest = checksum(&*file, Algorithm::Blake3, checked.stop)?;
     Ok((*digest.first_chunk().expect("BLAKE3 has 32 bytes"), stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_here_already_is_not_told_as_received() {
+        let path = RelPath::parse(b"run/a").unwrap();
+        let (here, received) = (not_as_known(&path, false), not_as_known(&path, true));
+        assert_eq!((here.code, received.code), (Code::DigestMismatch, Code::DigestMismatch));
+        assert!(here.cause.starts_with("the file that is here") && !here.cause.contains("source"), "{here}");
+        assert!(received.cause.contains("the replica at the source is corrupt too"), "{received}");
+    }
 }
