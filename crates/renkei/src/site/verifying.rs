@@ -24,7 +24,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::{decode, encode};
 use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -443,13 +443,15 @@ fn each_after(
     work: &mut dyn FnMut(Found) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut levels = vec![Level::begin(ROOT, RelPath::root(), None)];
+    // What a home says of directories may be a circle.
+    let (mut seen, mut passed_over) = (HashSet::from([ROOT]), 0_u64);
     for name in after.components() {
         let Some(level) = levels.last_mut() else { break };
         let name = Name(name.to_vec());
         level.last = Some(name.clone());
         let (dir, path) = (level.dir, level.path.child(&name.0)?);
         match tree.child(&Spot { dir, name })? {
-            Some((id, node)) if node.is_dir() => levels.push(Level::begin(id, path, None)),
+            Some((id, node)) if node.is_dir() && seen.insert(id) => levels.push(Level::begin(id, path, None)),
             _ => break,
         }
     }
@@ -458,12 +460,72 @@ fn each_after(
             levels.pop();
             continue;
         };
-        let path = level.path.child(&name.0)?;
+        // What is longer than a path is nowhere.
+        let Ok(path) = level.path.child(&name.0) else {
+            passed_over += 1;
+            continue;
+        };
         match node.kind.clone() {
-            Kind::Dir { .. } => levels.push(Level::begin(id, path, None)),
+            Kind::Dir { .. } if seen.insert(id) => levels.push(Level::begin(id, path, None)),
             Kind::File(content) => work(Found { id, path, content, node })?,
-            Kind::Symlink { .. } | Kind::Merged { .. } => {}
+            Kind::Dir { .. } | Kind::Symlink { .. } | Kind::Merged { .. } => {}
         }
     }
+    if passed_over > 0 {
+        tracing::warn!(passed_over, "names that are longer than a path holds are not verified");
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use renkei_core::entry::FileTime;
+    use renkei_core::namespace::{Attributes, Change, NewKind, Numbered, Origin};
+
+    const HOME: Origin = Origin(0);
+    /// Names of 255 bytes in the longest path.
+    const DEEPEST: u64 = 128;
+    const FILE: NewKind = NewKind::Content { size: 0, digest: None };
+
+    /// Directories one in the other, two more than a path holds, and behind them a file at the top.
+    fn deep() -> Vec<Numbered> {
+        let attributes = Attributes {
+            mode: 0o755,
+            owner: String::new(),
+            group: String::new(),
+            mtime: FileTime::default(),
+        };
+        let make = |number: u64, dir, name: Vec<u8>, kind| {
+            let (id, at) = (HOME.id(number), Spot { dir, name: Name(name) });
+            let change = Change::Make { id, at, kind, attributes: attributes.clone(), keep_both: false };
+            Numbered { origin: HOME, number, change }
+        };
+        let above = |number: u64| if number == 1 { ROOT } else { HOME.id(number - 1) };
+        let dirs = (1..=DEEPEST + 2).map(|number| make(number, above(number), vec![b'x'; 255], NewKind::Dir));
+        let file = make(DEEPEST + 3, ROOT, b"z".to_vec(), FILE);
+        dirs.chain([file]).collect()
+    }
+
+    #[test]
+    fn directories_deeper_than_a_path_end_no_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(folder.path())).unwrap();
+        let tree = trees.tree([7; 16]).unwrap();
+        tree.decide(&deep()).unwrap();
+        let files = |after: &RelPath| {
+            let mut files = Vec::new();
+            let told = each_after(&tree, after, &mut |found| {
+                files.push(found.path.to_string());
+                Ok(())
+            });
+            told.map(|()| files).unwrap()
+        };
+        assert_eq!(files(&RelPath::root()), ["z"]);
+        // One that was stopped in the deepest goes on behind it.
+        let deepest = vec![vec![b'x'; 255]; DEEPEST as usize].join(&b'/');
+        assert_eq!(files(&RelPath::parse(&deepest).unwrap()), ["z"]);
+    }
 }

@@ -136,7 +136,15 @@ impl Accepting<'_> {
             while known.peek(&self.tree)?.is_some() {
                 let (name, node) = known.take();
                 let Some((id, node)) = node else { break };
-                let path = path.child(&name)?;
+                // What is longer than a path is nowhere.
+                let Ok(path) = path.child(&name) else {
+                    tracing::warn!(
+                        volume = self.name,
+                        above = path.as_bytes().len(),
+                        "a name longer than a path holds is passed over"
+                    );
+                    continue;
+                };
                 match &node.kind {
                     Kind::Dir { .. } => todo.push((path, id)),
                     Kind::File(_) => {

@@ -140,6 +140,7 @@ fn compare(pending: &Pending, plain: &dyn Store) -> Result<CopyTaken, Error> {
     let (top, mut taken) = (plain.root()?, CopyTaken::default());
     // What a home says of directories may be a circle.
     let (mut todo, mut seen) = (vec![(RelPath::root(), ROOT)], HashSet::from([ROOT]));
+    let mut passed_over = 0_u64;
     while let Some((path, id)) = todo.pop() {
         let dir = if path.is_root() { Some(top.clone()) } else { top.descend(&path).ok() };
         let mut after = None;
@@ -147,7 +148,11 @@ fn compare(pending: &Pending, plain: &dyn Store) -> Result<CopyTaken, Error> {
             let Listed { names, next } = pending.list(id, after.as_ref(), PAGE)?;
             for (name, id, node) in names {
                 match &node.kind {
-                    Kind::Dir { .. } if seen.insert(id) => todo.push((path.child(&name.0)?, id)),
+                    // What is longer than a path is nowhere.
+                    Kind::Dir { .. } if seen.insert(id) => match path.child(&name.0) {
+                        Ok(path) => todo.push((path, id)),
+                        Err(_) => passed_over += 1,
+                    },
                     Kind::File(content) => {
                         taken.look_at(pending, dir.as_deref(), &name.0, (id, content))?;
                     }
@@ -159,6 +164,13 @@ fn compare(pending: &Pending, plain: &dyn Store) -> Result<CopyTaken, Error> {
                 break;
             }
         }
+    }
+    if passed_over > 0 {
+        tracing::warn!(
+            volume = &*pending.name,
+            passed_over,
+            "directories that are longer than a path holds have nothing here"
+        );
     }
     Ok(taken)
 }
@@ -190,5 +202,58 @@ impl CopyTaken {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use crate::store::leases::LeaseTable;
+    use crate::store::local::Access;
+    use renkei_core::entry::FileTime;
+    use renkei_core::namespace::{Attributes, Change, Name, NewKind, Numbered, Origin, Spot};
+
+    const HOME: Origin = Origin(0);
+    /// Names of 255 bytes in the longest path.
+    const DEEPEST: u64 = 128;
+    const FILE: NewKind = NewKind::Content { size: 0, digest: None };
+
+    /// Directories one in the other, two more than a path holds, and behind them a file at the top.
+    fn deep() -> Vec<Numbered> {
+        let attributes = Attributes {
+            mode: 0o755,
+            owner: String::new(),
+            group: String::new(),
+            mtime: FileTime::default(),
+        };
+        let make = |number: u64, dir, name: Vec<u8>, kind| {
+            let (id, at) = (HOME.id(number), Spot { dir, name: Name(name) });
+            let change = Change::Make { id, at, kind, attributes: attributes.clone(), keep_both: false };
+            Numbered { origin: HOME, number, change }
+        };
+        let above = |number: u64| if number == 1 { ROOT } else { HOME.id(number - 1) };
+        let dirs = (1..=DEEPEST + 2).map(|number| make(number, above(number), vec![b'x'; 255], NewKind::Dir));
+        let file = make(DEEPEST + 3, ROOT, b"z".to_vec(), FILE);
+        dirs.chain([file]).collect()
+    }
+
+    #[test]
+    fn directories_deeper_than_a_path_keep_no_directory_from_being_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(folder.path())).unwrap();
+        let (tree, journal) = (trees.tree([7; 16]).unwrap(), folder.path().join("journal"));
+        tree.decide(&deep()).unwrap();
+        let pending = Pending::load("v", tree.clone(), &journal, LeaseTable::default()).unwrap();
+        let plain = LocalStore::open(folder.path(), Access::ReadWrite).unwrap();
+        let taken = compare(&pending, &plain).unwrap();
+        assert_eq!((taken.same, taken.missing), (0, 0), "nothing was held");
+        // What comes behind them is looked at.
+        let (id, node) = tree.at(&RelPath::parse(b"z").unwrap()).unwrap().unwrap();
+        let Kind::File(content) = node.kind else { panic!("{node:?}") };
+        let held = Held { version: content.version, stamp: Stamp::default(), digest: None };
+        tree.set_held(&[(id, Some(held))]).unwrap();
+        assert_eq!(compare(&pending, &plain).unwrap().missing, 1);
     }
 }

@@ -25,7 +25,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::volume::Incarnation;
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -167,6 +167,8 @@ struct Comparison<'c> {
     replicas: Vec<Replica>,
     held: Vec<(NodeId, Held)>,
     moves: Vec<Move>,
+    /// Names that are longer than a path holds.
+    passed_over: u64,
     report: Reconciled,
 }
 
@@ -260,6 +262,7 @@ impl<'c> Comparison<'c> {
             replicas: Vec::new(),
             held: Vec::new(),
             moves: Vec::new(),
+            passed_over: 0,
             report,
         })
     }
@@ -278,7 +281,8 @@ impl<'c> Comparison<'c> {
     fn walk(&mut self) -> Result<(), Error> {
         let (path, into) = (RelPath::root(), RelPath::root());
         let top = Pair { mine: Some(ROOT), base: Some(ROOT), theirs: ROOT, is_there: true, path, into };
-        let mut todo = vec![top];
+        // What a home says of directories may be a circle.
+        let (mut todo, mut seen) = (vec![top], HashSet::from([ROOT]));
         while let Some(pair) = todo.pop() {
             let mine = list(pair.mine, |dir, last| {
                 self.pending.list(dir, last, PAGE).map(|listed| (listed.names, listed.next))
@@ -288,15 +292,34 @@ impl<'c> Comparison<'c> {
             for (name, (id, node)) in &mine {
                 let theirs = theirs.get(name);
                 let base = base.get(name).map(|(id, _)| *id);
-                todo.extend(self.compare(&pair, name, (*id, node), theirs, base)?);
+                let below = self.compare(&pair, name, (*id, node), theirs, base);
+                let below = self.if_it_has_a_path(below)?.flatten();
+                todo.extend(below.filter(|below| below.mine.is_none_or(|id| seen.insert(id))));
             }
             for (name, (_, before)) in base.iter().filter(|(name, _)| !mine.contains_key(*name)) {
                 if let Some((id, now)) = theirs.get(name) {
-                    self.remove_again(&pair, name, before, (*id, now))?;
+                    let removed = self.remove_again(&pair, name, before, (*id, now));
+                    self.if_it_has_a_path(removed)?;
                 }
             }
         }
+        if self.passed_over > 0 {
+            let (volume, passed_over) = (&*self.pending.name, self.passed_over);
+            tracing::warn!(volume, passed_over, "names that are longer than a path holds are not compared");
+        }
         Ok(())
+    }
+
+    /// What was answered about a name; none if that is longer than a path holds: such a name, which a home may make up, has nothing
+    /// here, and stops nothing.
+    fn if_it_has_a_path<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+        match answer {
+            Err(error) if matches!(error.code, Code::BadPath | Code::NameTooLong) => {
+                self.passed_over += 1;
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
     }
 
     /// One name that is seen here; gives the directories to be compared next, if it is one.
@@ -677,5 +700,57 @@ fn paged(tree: &VolumeTree) -> impl Fn(NodeId, Option<&Name>) -> Result<Listed, 
         let names = tree.list(dir, last, PAGE)?;
         let next = names.last().filter(|_| names.len() == PAGE).map(|(name, ..)| name.clone());
         Ok((names, next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use crate::store::leases::LeaseTable;
+    use renkei_core::entry::FileTime;
+    use renkei_core::namespace::Origin;
+
+    const HOME: Origin = Origin(0);
+    const HERE: Origin = Origin(1);
+    /// Names of 255 bytes in the longest path.
+    const DEEPEST: u64 = 128;
+    const FILE: NewKind = NewKind::Content { size: 0, digest: None };
+
+    /// Directories one in the other, two more than a path holds, and behind them a file at the top.
+    fn deep() -> Vec<Numbered> {
+        let attributes = Attributes {
+            mode: 0o755,
+            owner: String::new(),
+            group: String::new(),
+            mtime: FileTime::default(),
+        };
+        let make = |number: u64, dir, name: Vec<u8>, kind| {
+            let (id, at) = (HOME.id(number), Spot { dir, name: Name(name) });
+            let change = Change::Make { id, at, kind, attributes: attributes.clone(), keep_both: false };
+            Numbered { origin: HOME, number, change }
+        };
+        let above = |number: u64| if number == 1 { ROOT } else { HOME.id(number - 1) };
+        let dirs = (1..=DEEPEST + 2).map(|number| make(number, above(number), vec![b'x'; 255], NewKind::Dir));
+        let file = make(DEEPEST + 3, ROOT, b"z".to_vec(), FILE);
+        dirs.chain([file]).collect()
+    }
+
+    #[test]
+    fn directories_deeper_than_a_path_end_no_comparison() {
+        let folder = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(folder.path())).unwrap();
+        let (mine, late) = (trees.tree([7; 16]).unwrap(), trees.tree([8; 16]).unwrap());
+        mine.decide(&deep()).unwrap();
+        let journal = folder.path().join("journal");
+        let pending = Pending::load("v", mine, &journal, LeaseTable::default()).unwrap();
+        let enlisted = Enlisted { origin: HERE, writes: true, is_ready: true };
+        let terms = Terms { enlisted, incarnation: [1; 16], until: 0 };
+        let mut comparison = Comparison::begin(&pending, &late, terms).unwrap();
+        comparison.walk().unwrap();
+        assert_eq!((comparison.report.kept.count, comparison.passed_over), (DEEPEST, 1));
+        let files: Vec<String> = comparison.files.iter().map(|file| file.path.to_string()).collect();
+        assert_eq!(files, ["z"], "what comes behind them is compared");
     }
 }
