@@ -1,8 +1,10 @@
 //! Does in the plain tree what records of other sites' changes tell.
 //!
 //! A plan is made of the records of one run, in which no directory is renamed beside anything else, so that the paths of its
-//! directories are the same before and after it. It is carried out as the volume's account. Nothing is touched that is not as
-//! the volume knew it, so a plan may be carried out again after a kill, and what somebody changed a moment ago stays.
+//! directories are the same before and after it. Names of files change in a run: first names are removed, changed and linked, in the
+//! order of the records; then files and links are made, and get their attributes, under the names that they have in the end. It is
+//! carried out as the volume's account. Nothing is touched that is not as the volume knew it, so a plan may be carried out again after
+//! a kill, and what somebody changed a moment ago stays.
 //! What could not be done is told: a rename is undone in the catalogue, other names are compared at once, and the comparison trusts
 //! the plain tree.
 
@@ -42,14 +44,17 @@ enum Step {
     Empty { id: NodeId, names: Vec<RelPath>, version: u64, attributes: Attributes },
     /// A file that was fetched gets its place.
     Place { arrived: Arrived, names: Vec<RelPath>, content: Content, attributes: Attributes },
-    /// A file gets these attributes, if it has the content.
+    /// A file gets these attributes, if it has the content; so does a symbolic link.
     Attributes { id: NodeId, path: RelPath, version: u64, attributes: Attributes },
 }
 
 /// What is to be done.
 #[derive(Default)]
 pub(super) struct Plan {
+    /// What is done first, in the order of the records: names.
     steps: Vec<Step>,
+    /// What is done after that, by the names that nodes have then.
+    later: Vec<Step>,
     /// Directories as they are when all is done, the deepest first.
     dirs: BTreeMap<std::cmp::Reverse<RelPath>, Attributes>,
     held: HashMap<NodeId, Held>,
@@ -83,6 +88,39 @@ pub(super) struct Failed {
     pub(super) back: Option<Change>,
 }
 
+/// Names of nodes.
+type Named = HashMap<NodeId, Vec<Spot>>;
+
+/// For each record that gives a file a further name, the names that the file has before it, if `named` are those after all of them.
+fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Spot>> {
+    let mut named: HashMap<NodeId, BTreeSet<Spot>> =
+        named.iter().map(|(id, spots)| (*id, spots.iter().cloned().collect())).collect();
+    let mut before = |record: &Record| {
+        let Ok(effects) = &record.outcome else { return Vec::new() };
+        let freed = effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot);
+        let given = effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)));
+        let mut spots = Vec::new();
+        if let Some((to, id)) = given {
+            let own = named.entry(id).or_default();
+            own.remove(to);
+            own.extend(freed.cloned());
+            spots.extend(own.iter().cloned());
+        }
+        // What had the name before.
+        let lost = given.map(|(to, _)| to).filter(|_| freed.is_some()).or(freed);
+        let is_other = |(id, node): &&(NodeId, Option<Node>)| {
+            given.is_none_or(|(_, own)| own != *id) && node.as_ref().is_none_or(|node| !node.is_dir())
+        };
+        if let Some((spot, (id, _))) = lost.zip(effects.nodes.iter().find(is_other)) {
+            named.entry(*id).or_default().insert(spot.clone());
+        }
+        spots
+    };
+    let mut linked: Vec<Vec<Spot>> = records.iter().rev().map(&mut before).collect();
+    linked.reverse();
+    linked
+}
+
 /// Names of nodes that went, by the records that say so.
 fn gone(records: &[Record]) -> HashMap<NodeId, Spot> {
     let mut gone = HashMap::new();
@@ -109,10 +147,13 @@ impl Plan {
                 _ => None,
             }));
         }
-        plan.held = tree.held_of(&ids.into_iter().collect::<Vec<_>>())?;
-        for record in records {
+        let ids: Vec<NodeId> = ids.into_iter().collect();
+        plan.held = tree.held_of(&ids)?;
+        let named = tree.names_of(&ids)?;
+        let linked = linked(&named, records);
+        for (record, linked) in records.iter().zip(linked) {
             if let Ok(effects) = &record.outcome {
-                plan.add(tree, &mut paths, record.seq, effects)?;
+                plan.add((&named, linked), &mut paths, record.seq, effects)?;
             }
         }
         Ok(plan)
@@ -157,9 +198,10 @@ impl Plan {
         Ok(plan)
     }
 
+    /// `named` are the names of nodes in the end; `linked` those of the file that this record gives a further one, before it does.
     fn add(
         &mut self,
-        tree: &VolumeTree,
+        (named, linked): (&Named, Vec<Spot>),
         paths: &mut Paths<'_>,
         seq: u64,
         effects: &Effects,
@@ -172,8 +214,8 @@ impl Plan {
             }
         }
         let freed = effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot);
-        let named = effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)));
-        match (freed, named) {
+        let given = effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)));
+        match (freed, given) {
             (Some(from), Some((to, id))) => self.rename(paths, effects, id, from, to),
             (Some(from), None) => {
                 let ended = effects.nodes.iter().find(|(_, node)| node.as_ref().is_none_or(|n| !n.is_dir()));
@@ -183,11 +225,25 @@ impl Plan {
             }
             (None, Some((to, id))) => {
                 let node = effects.nodes.iter().find(|(node, _)| *node == id).and_then(|(_, n)| n.as_ref());
-                let Some((path, node)) = paths.of(to)?.zip(node) else { return Ok(()) };
-                self.name(tree, paths, seq, (id, node), path)
+                let Some(node) = node else { return Ok(()) };
+                match &node.kind {
+                    Kind::File(content) if content.version != seq => {
+                        let Some(to) = paths.of(to)? else { return Ok(()) };
+                        let names = all_paths(paths, &linked)?;
+                        self.steps.push(Step::Link { id, names, to });
+                        Ok(())
+                    }
+                    Kind::Dir { .. } => {
+                        if let Some(path) = paths.of(to)? {
+                            self.make(id, node, path);
+                        }
+                        Ok(())
+                    }
+                    _ => self.alter(named, paths, (seq, true), (id, node)),
+                }
             }
             (None, None) => effects.nodes.iter().try_for_each(|(id, node)| match node {
-                Some(node) => self.alter(tree, paths, seq, (*id, node)),
+                Some(node) => self.alter(named, paths, (seq, false), (*id, node)),
                 None => Ok(()),
             }),
         }
@@ -214,33 +270,6 @@ impl Plan {
         Ok(())
     }
 
-    /// A node has a name that was free.
-    fn name(
-        &mut self,
-        tree: &VolumeTree,
-        paths: &mut Paths<'_>,
-        seq: u64,
-        (id, node): (NodeId, &Node),
-        path: RelPath,
-    ) -> Result<(), Error> {
-        match &node.kind {
-            Kind::File(content) if content.version == seq => {
-                self.empty(id, content, node, vec![path]);
-                Ok(())
-            }
-            Kind::File(_) => {
-                let spots = tree.names_of(&[id])?.remove(&id).unwrap_or_default();
-                let names = all_paths(paths, &spots)?;
-                self.steps.push(Step::Link { id, names, to: path });
-                Ok(())
-            }
-            _ => {
-                self.make(id, node, path);
-                Ok(())
-            }
-        }
-    }
-
     fn make(&mut self, id: NodeId, node: &Node, path: RelPath) {
         match &node.kind {
             Kind::Dir { .. } => {
@@ -255,34 +284,34 @@ impl Plan {
         }
     }
 
-    /// Content that is empty needs not be fetched.
-    fn empty(&mut self, id: NodeId, content: &Content, node: &Node, names: Vec<RelPath>) {
-        if content.size == 0 && self.last.get(&id).is_none_or(|last| *last == content.version) {
-            let (version, attributes) = (content.version, node.attributes.clone());
-            self.steps.push(Step::Empty { id, names, version, attributes });
-        }
-    }
-
-    /// A node has other content or attributes.
+    /// A node is made, or has other content or attributes. Content that is empty needs not be fetched.
     fn alter(
         &mut self,
-        tree: &VolumeTree,
+        named: &Named,
         paths: &mut Paths<'_>,
-        seq: u64,
+        (seq, is_made): (u64, bool),
         (id, node): (NodeId, &Node),
     ) -> Result<(), Error> {
-        let Kind::File(content) = &node.kind else { return Ok(()) };
-        if content.version == seq && content.size > 0 {
-            return Ok(());
-        }
-        let spots = tree.names_of(&[id])?.remove(&id).unwrap_or_default();
-        let names = all_paths(paths, &spots)?;
-        if content.version == seq {
-            self.empty(id, content, node, names);
-        } else if let Some(path) = names.into_iter().next() {
-            let (version, attributes) = (content.version, node.attributes.clone());
-            self.steps.push(Step::Attributes { id, path, version, attributes });
-        }
+        let names = all_paths(paths, named.get(&id).map(Vec::as_slice).unwrap_or_default())?;
+        let Some(path) = names.first().cloned() else { return Ok(()) };
+        let attributes = node.attributes.clone();
+        let step = match &node.kind {
+            Kind::File(Content { version, size, .. }) if *version == seq => {
+                if *size > 0 || self.last.get(&id).is_some_and(|last| last != version) {
+                    return Ok(());
+                }
+                Step::Empty { id, names, version: *version, attributes }
+            }
+            Kind::File(Content { version, .. }) => {
+                Step::Attributes { id, path, version: *version, attributes }
+            }
+            Kind::Symlink { target } if is_made => {
+                Step::Symlink { id, path, target: target.clone(), attributes }
+            }
+            Kind::Symlink { .. } => Step::Attributes { id, path, version: 0, attributes },
+            Kind::Dir { .. } | Kind::Merged { .. } => return Ok(()),
+        };
+        self.later.push(step);
         Ok(())
     }
 
@@ -299,14 +328,14 @@ impl Plan {
 
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.dirs.is_empty()
+        self.steps.is_empty() && self.later.is_empty() && self.dirs.is_empty()
     }
 
     /// Does it below `top`; what was fetched is in `incoming`. Nobody changes `names` between a look at one and its change.
     pub(super) fn carry_out(self, top: Arc<dyn Dir>, incoming: Option<Arc<dyn Dir>>, names: Names) -> Done {
         let (done, touched) = (Done::default(), BTreeSet::new());
         let mut hand = Hand { top, incoming, names, held: self.held, done, touched };
-        for step in &self.steps {
+        for step in self.steps.iter().chain(&self.later) {
             if let Err(error) = hand.take(step) {
                 hand.done.failed.push(Failed { path: step.path().clone(), error, back: step.back() });
             }
@@ -436,6 +465,13 @@ impl Hand {
         })
     }
 
+    /// Whether a name has the plain file of a node, in whatever state.
+    fn is_file(&self, at: &At<'_>, id: NodeId) -> bool {
+        let kind = at.dir.entry(at.name, Detail::Basic).map(|(entry, _)| entry.kind);
+        let Ok(EntryKind::File { stamp, .. }) = kind else { return false };
+        self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
+    }
+
     fn remove(&mut self, path: &RelPath, id: NodeId) -> Result<(), Error> {
         let (at, names) = (self.open(path)?, self.names.clone());
         let _names = names.own();
@@ -458,15 +494,17 @@ impl Hand {
     ) -> Result<(), Error> {
         let (old, new, names) = (self.open(from)?, self.open(to)?, self.names.clone());
         let own = names.own();
+        let there = old.dir.entry(old.name, Detail::Basic).map(|(entry, _)| entry.kind);
         if !self.is_ours(&new, replaced)? {
+            // It was done before a kill, and what came before it was done again.
+            if self.is_file(&old, id) && self.is_file(&new, id) {
+                old.dir.remove_file(old.name)?;
+            }
             return Ok(());
         }
-        let there = old.dir.entry(old.name, Detail::Basic).map(|(entry, _)| entry.kind);
         let is_dir = matches!(there, Ok(EntryKind::Dir));
         let is_it = match there {
-            Ok(EntryKind::File { stamp, .. }) => {
-                self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
-            }
+            Ok(EntryKind::File { .. }) => self.is_file(&old, id),
             Ok(EntryKind::Dir | EntryKind::Symlink { .. }) => !self.held.contains_key(&id),
             _ => false,
         };
@@ -489,10 +527,7 @@ impl Hand {
         let new = self.open(to)?;
         for name in names.iter().filter(|name| *name != to) {
             let old = self.open(name)?;
-            if let Ok((entry, _)) = old.dir.entry(old.name, Detail::Basic)
-                && let EntryKind::File { stamp, .. } = entry.kind
-                && self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
-            {
+            if self.is_file(&old, id) {
                 return made(old.dir.hard_link(old.name, &*new.dir, new.name), || Ok(()));
             }
         }
@@ -593,15 +628,17 @@ impl Hand {
         version: u64,
         attributes: &Attributes,
     ) -> Result<(), Error> {
-        let Some(held) = self.held.get(&id).filter(|held| held.version == version).cloned() else {
+        let held = self.held.get(&id).cloned();
+        if held.as_ref().map_or(0, |held| held.version) != version {
             return Ok(());
-        };
+        }
         let (at, names) = (self.open(path)?, self.names.clone());
         let _names = names.own();
         if !self.is_ours(&at, Some(id))? {
             return Ok(());
         }
         at.dir.set_meta(at.name, &meta(attributes))?;
+        let Some(held) = held else { return Ok(()) };
         if let EntryKind::File { stamp, .. } = at.dir.entry(at.name, Detail::Basic)?.0.kind {
             let held = Held { stamp, ..held };
             self.held.insert(id, held.clone());

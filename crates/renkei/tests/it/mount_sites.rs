@@ -9,7 +9,7 @@ use crate::tree::noise;
 use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -577,4 +577,41 @@ fn hard_links_are_written_one_by_one_at_both_sites() {
             String::from_utf8(run.stdout).unwrap()
         });
     }
+}
+
+#[test]
+fn what_is_made_beside_its_name_comes_to_the_home_with_its_mode_and_time() {
+    let Some(sites) = Sites::new() else { return };
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        // As rsync does.
+        let temp = sites.path(1, &format!(".{name}.x"));
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&temp).unwrap();
+        (&file).write_all(&b"content"[..if number % 2 == 0 { 0 } else { 7 }]).unwrap();
+        drop(file);
+        let file = File::options().write(true).open(&temp).unwrap();
+        file.set_times(FileTimes::new().set_modified(time)).unwrap();
+        drop(file);
+        fs::set_permissions(&temp, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::rename(&temp, sites.path(1, name)).unwrap();
+        sites.tick();
+    }
+    let plain = sites.federation.kek.root().join("genome");
+    let of = |name: &String| {
+        let found = fs::metadata(plain.join(name)).ok()?;
+        Some((found.permissions().mode() & 0o777, found.modified().unwrap()))
+    };
+    let mut seen = Vec::new();
+    until_told(
+        || {
+            sites.tick();
+            seen = names.iter().map(of).collect();
+            seen.iter().all(|seen| *seen == Some((0o644, time)))
+        },
+        || "the home has them".into(),
+    );
+    // It stays so.
+    sites.settle();
+    assert!(names.iter().all(|name| of(name) == Some((0o644, time))));
 }
