@@ -122,13 +122,13 @@ impl Kernel {
     }
 
     fn fill(&self, reply: &mut ReplyDirectoryPlus, next: u64, line: &Line) -> bool {
-        let number = self.mounted.table().shown_number(line.id);
+        let attributes = line.known.attributes(line.id);
         reply.add(
-            INodeNo(number),
+            attributes.ino,
             next,
             OsStr::from_bytes(&line.name),
             &self.mounted.ttl_of_name(line.id),
-            &line.known.attributes(line.id),
+            &attributes,
             Generation(0),
         )
     }

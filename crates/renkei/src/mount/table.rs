@@ -14,7 +14,7 @@ use fuser::FileType;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +30,9 @@ pub(super) struct Table {
     nodes: HashMap<u64, Node>,
     /// Files whose number here is another than at the other side, by the one there.
     others: HashMap<u64, Vec<u64>>,
+    /// The numbers that all names of a file with hard links show, by its number at the other side; see [`Table::shown_number`].
+    shared: HashMap<u64, u64>,
+    shared_numbers: HashSet<u64>,
     next_own: u64,
     /// How many directories were renamed.
     pub(super) moves: u64,
@@ -63,8 +66,14 @@ pub(super) struct Node {
 impl Table {
     /// With the root alone.
     pub(super) fn new(root: Known) -> Self {
-        let mut table =
-            Table { nodes: HashMap::new(), others: HashMap::new(), next_own: OWN_NUMBERS, moves: 0 };
+        let mut table = Table {
+            nodes: HashMap::new(),
+            others: HashMap::new(),
+            shared: HashMap::new(),
+            shared_numbers: HashSet::new(),
+            next_own: OWN_NUMBERS,
+            moves: 0,
+        };
         table.nodes.insert(ROOT, Node::new(root));
         table.enter_other(ROOT, root.ino);
         table
@@ -146,7 +155,9 @@ impl Table {
     }
 
     fn add(&mut self, known: Known) -> u64 {
-        let is_free = known.ino > ROOT && known.ino < OWN_NUMBERS && !self.nodes.contains_key(&known.ino);
+        let is_taken = |ino| self.nodes.contains_key(ino) || self.shared_numbers.contains(ino);
+        let is_own = self.shared.get(&known.ino) == Some(&known.ino) && !self.nodes.contains_key(&known.ino);
+        let is_free = known.ino > ROOT && known.ino < OWN_NUMBERS && (is_own || !is_taken(&known.ino));
         let id = if is_free { known.ino } else { self.own_number() };
         self.nodes.insert(id, Node::new(known));
         self.enter_other(id, known.ino);
@@ -165,6 +176,13 @@ impl Table {
             if ids.is_empty() {
                 self.others.remove(&ino);
             }
+        }
+        // It may go on as another file under its number.
+        let goes_on = self.nodes.contains_key(&id) && self.shared.get(&ino) == Some(&id);
+        if (goes_on || self.ids(ino).is_empty())
+            && let Some(number) = self.shared.remove(&ino)
+        {
+            self.shared_numbers.remove(&number);
         }
     }
 
@@ -282,11 +300,11 @@ impl Table {
             return false;
         }
         let before = node.known.ino;
-        self.leave_other(id, before);
-        self.enter_other(id, known.ino);
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.known, node.learnt) = (known, None);
         }
+        self.leave_other(id, before);
+        self.enter_other(id, known.ino);
         true
     }
 
@@ -348,11 +366,17 @@ impl Table {
     }
 
     /// The number by which programs know a file: the same one at each of its names, by which they find out that it is one file.
-    pub(super) fn shown_number(&self, id: u64) -> u64 {
+    /// It is that of the name that was known first, as long as that is one of them.
+    pub(super) fn shown_number(&mut self, id: u64) -> u64 {
         let Some(node) = self.nodes.get(&id).filter(|node| has_several_names(&node.known)) else { return id };
         let ino = node.known.ino;
-        let is_free = self.nodes.get(&ino).is_none_or(|other| other.known.ino == ino);
-        if is_free && (ROOT + 1..OWN_NUMBERS).contains(&ino) { ino } else { id }
+        if let Some(number) = self.shared.get(&ino) {
+            return *number;
+        }
+        let number = self.ids(ino).first().copied().unwrap_or(id);
+        self.shared.insert(ino, number);
+        self.shared_numbers.insert(number);
+        number
     }
 
     /// Whether the kernel may know a file.
@@ -577,13 +601,36 @@ mod tests {
         assert_eq!((path(&table, a).as_str(), path(&table, b).as_str()), ("a", "b"));
         let links = |table: &mut Table| [a, b].map(|id| table.node(id).unwrap().known.links);
         assert_eq!(links(&mut table), [2, 2]);
-        assert_eq!([a, b].map(|id| table.shown_number(id)), [10, 10], "programs see that it is one file");
+        assert_eq!([b, a].map(|id| table.shown_number(id)), [10, 10], "programs see that it is one file");
         // The new version is the first name's alone.
         assert_eq!(table.publish(a, file(20)), [b]);
         assert_eq!((path(&table, a).as_str(), path(&table, b).as_str()), ("a", "b"));
         assert_eq!(links(&mut table), [1, 1]);
         let shown = [a, b].map(|id| table.shown_number(id));
         assert_ne!(shown[0], shown[1]);
+    }
+
+    #[test]
+    fn names_of_one_file_show_one_number_whichever_are_known() {
+        let mut table = Table::new(dir(2));
+        // A file that goes on under the number that it had before its new version.
+        let a = told(&mut table, ROOT, b"a", file(10));
+        table.publish(a, file(11));
+        let three = known(10, FileType::RegularFile, 3);
+        let [b, c] = [b"b", b"c"].map(|name| told(&mut table, ROOT, name, three));
+        let number = table.shown_number(c);
+        assert_eq!((number, table.shown_number(b)), (b, b));
+        assert_ne!(number, table.shown_number(a));
+        // The kernel forgets the name whose number it was.
+        table.forget(b, 1);
+        let d = told(&mut table, ROOT, b"d", three);
+        assert_eq!([c, d].map(|id| table.shown_number(id)), [number, number]);
+        // A new version of one is another file.
+        table.publish(d, file(12));
+        assert_eq!(table.shown_number(c), number);
+        assert_ne!(table.shown_number(d), number);
+        [c, d, a].into_iter().for_each(|id| table.forget(id, 1));
+        assert_eq!((table.len(), table.shared.len(), table.shared_numbers.len()), (1, 0, 0));
     }
 
     #[test]

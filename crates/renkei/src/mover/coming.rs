@@ -262,6 +262,17 @@ impl Coming {
         replied.is_some_and(|replied| replied.at.elapsed() > EARLY)
     }
 
+    /// Something was changed at a path, and what was asked for there, or below it, tells no more what it is now.
+    pub(super) fn forget(&mut self, files: &FarFiles, path: &RelPath) {
+        self.peeked.retain(|peeked, extents| {
+            let stays = !peeked.starts_with(path);
+            if !stays {
+                extents.iter().for_each(|extent| let_go(files, extent));
+            }
+            stays
+        });
+    }
+
     /// Lets all go that was asked for and not opened.
     fn drop_all(&mut self, files: &FarFiles) {
         self.peeked.drain().flat_map(|(_, extents)| extents).for_each(|extent| let_go(files, &extent));

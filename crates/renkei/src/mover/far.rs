@@ -546,6 +546,31 @@ impl FarFiles {
         count
     }
 
+    fn operate_now(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        match op {
+            Op::OpenDir(_) | Op::Open(_) | Op::Draft { .. } => self.begin(&op),
+            Op::ReadDir(handle) => self.read_dir(handle),
+            Op::Look(path) => self.look(path),
+            Op::Write { handle, offset } => self.write(handle, offset, content),
+            Op::SetLen { handle, bytes } => self.set_len(handle, bytes),
+            Op::Publish { handle, mtime } => self.publish(handle, mtime),
+            Op::Rename { from, to, replace } => {
+                let op = Op::Rename { from: from.clone(), to: to.clone(), replace };
+                let done = self.with_link(false, |_, link| Ok(told(link.ask(&op, None)?.answer)))?;
+                self.follow(&from, &to);
+                Ok(done)
+            }
+            Op::Close(handle) => self.close(handle),
+            Op::Read { .. } | Op::Peek { .. } => {
+                Err(violation("operation", "what is read needs a place to go to"))
+            }
+            op => {
+                let repeats = matches!(op, Op::Space | Op::Lock { .. } | Op::FindLock { .. });
+                self.with_link(repeats, |_, link| Ok(told(link.ask(&op, None)?.answer)))
+            }
+        }
+    }
+
     fn look(&self, path: RelPath) -> Result<Answer, Error> {
         let may_be_old = self.leasing.is_leasing() == Some(false);
         let known = lock(&self.coming).item(&path, self.config.look_ttl).filter(|_| may_be_old);
@@ -612,28 +637,14 @@ impl Files for FarFiles {
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
-        match op {
-            Op::OpenDir(_) | Op::Open(_) | Op::Draft { .. } => self.begin(&op),
-            Op::ReadDir(handle) => self.read_dir(handle),
-            Op::Look(path) => self.look(path),
-            Op::Write { handle, offset } => self.write(handle, offset, content),
-            Op::SetLen { handle, bytes } => self.set_len(handle, bytes),
-            Op::Publish { handle, mtime } => self.publish(handle, mtime),
-            Op::Rename { from, to, replace } => {
-                let op = Op::Rename { from: from.clone(), to: to.clone(), replace };
-                let done = self.with_link(false, |_, link| Ok(told(link.ask(&op, None)?.answer)))?;
-                self.follow(&from, &to);
-                Ok(done)
-            }
-            Op::Close(handle) => self.close(handle),
-            Op::Read { .. } | Op::Peek { .. } => {
-                Err(violation("operation", "what is read needs a place to go to"))
-            }
-            op => {
-                let repeats = matches!(op, Op::Space | Op::Lock { .. } | Op::FindLock { .. });
-                self.with_link(repeats, |_, link| Ok(told(link.ask(&op, None)?.answer)))
-            }
+        let mut changed: Vec<RelPath> = op.changed_paths().into_iter().cloned().collect();
+        if let Op::Publish { handle, .. } = op {
+            changed.extend(self.find(handle).ok().map(|open| lock(&open.path).clone()));
         }
+        let done = self.operate_now(op, content);
+        // Also if it failed: some of it may be done.
+        changed.iter().for_each(|path| lock(&self.coming).forget(self, path));
+        done
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {

@@ -513,7 +513,11 @@ impl Desk {
             false => dir.rename_no_replace(&name, &*to_dir, &to_name)?,
         }
         if from != to {
-            self.each_draft(|target| self.follow(target, from, to));
+            // Two names of one file: nothing happened, and both are there. The mount takes them for swapped, as its kernel does.
+            match file_number(&*dir, &name).is_some_and(|own| file_number(&*to_dir, &to_name) == Some(own)) {
+                true => self.each_draft(|target| self.swap(target, from, to)),
+                false => self.each_draft(|target| self.follow(target, from, to)),
+            }
         }
         Ok(())
     }
@@ -528,6 +532,22 @@ impl Desk {
             return;
         }
         match self.target(&path) {
+            Ok(moved) => *target = moved,
+            Err(_) => target.is_gone = true,
+        }
+    }
+
+    /// What becomes of a draft's target when one name of its file is renamed to another one of it.
+    fn swap(&self, target: &mut Target, from: &RelPath, to: &RelPath) {
+        let other = match &target.path {
+            path if path == from => to,
+            path if path == to => from,
+            _ => return,
+        };
+        if target.is_gone {
+            return;
+        }
+        match self.target(other) {
             Ok(moved) => *target = moved,
             Err(_) => target.is_gone = true,
         }
@@ -734,6 +754,14 @@ fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn
             pause = (pause * 2).min(VERSION_PAUSES.end);
         }
         races += 1;
+    }
+}
+
+/// The number of a regular file, by which its names are known to be of one file.
+fn file_number(dir: &dyn Dir, name: &[u8]) -> Option<u64> {
+    match dir.entry(name, Detail::Basic).ok()?.0.kind {
+        EntryKind::File { stamp, .. } => Some(stamp.ino),
+        _ => None,
     }
 }
 

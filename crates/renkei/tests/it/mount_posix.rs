@@ -315,11 +315,27 @@ pub fn expect_hard_links_written_one_by_one(sh: impl Fn(&str) -> String) {
         sh(&format!("echo one > m; ln m n; {rename}; echo two >> n; cat m; rm m; cat n")),
         "one\none\ntwo\n"
     );
+    let opened = "python3 -c 'import os; f = open(\"s\", \"w\"); f.write(\"two\\n\"); f.flush(); os.rename(\"r\", \"s\"); f.close()'";
+    assert_eq!(
+        sh(&format!("echo one > r; ln r s; {opened}; sort r s; rm r s")),
+        "one\ntwo\n",
+        "nothing is lost"
+    );
     // An archive has it once.
     assert_eq!(
         sh("echo x > p; ln p q; tar cf - p q | tar tvf - | grep -c 'link to p'; rm f h i lock n p q"),
         "1\n"
     );
+}
+
+#[test]
+fn what_was_brought_ahead_is_not_told_after_it_was_changed_here() {
+    let Some(mount) = Mount::new() else { return };
+    mount.sh("mkdir d; for i in $(seq 10 29); do echo old > d/$i; done");
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    // The files after these are asked for before they are opened.
+    let script = "ls d > /dev/null; for i in 10 11 12 13; do cat d/$i > /dev/null; done; rm d/16; test -e d/16 || echo gone";
+    assert_eq!(mount.sh(script), "gone\n");
 }
 
 #[test]
