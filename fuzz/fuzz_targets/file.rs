@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use renkei_core::namespace::{Numbered, Record};
+use renkei_core::namespace::{SequencedChange, Record};
 use renkei_core::wire::file::{OpenFiles, parse_answer, parse_op};
 use renkei_core::wire::volume::{AboutVolume, VolumeReply};
 use renkei_core::wire::{decode, encode};
@@ -25,6 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
         3 => read_again!(|bytes: &[u8]| decode::<AboutVolume>("volume", bytes), bytes),
         4 => read_again!(|bytes: &[u8]| decode::<VolumeReply>("volume", bytes), bytes),
         5 => read_again!(|bytes: &[u8]| decode::<Record>("record", bytes), bytes),
-        _ => read_again!(|bytes: &[u8]| decode::<Numbered>("change", bytes), bytes),
+        _ => read_again!(|bytes: &[u8]| decode::<SequencedChange>("change", bytes), bytes),
     }
 });

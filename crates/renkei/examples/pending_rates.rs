@@ -12,12 +12,12 @@ use renkei::store::leases::LeaseTable;
 use renkei::store::local::{Access, LocalStore};
 use renkei::store::temp::temp_name;
 use renkei::store::{Dir, ReadFile, Space, Store};
-use renkei::volume::followed::{Fetch, FollowedStore, Writer};
-use renkei::volume::pending::Pending;
+use renkei::volume::follower::outbox::Outbox;
+use renkei::volume::follower::view::{Fetch, FollowedStore, Writer};
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
-    Attributes, Change, Content, Name, NewKind, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Attributes, Change, Content, Dentry, Name, NewKind, NodeId, Origin, ROOT, Record, SequencedChange,
 };
 use renkei_core::path::RelPath;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn file_name(index: u64) -> String {
     format!("sample-{index:08}.fastq.gz")
 }
 
-fn store(pending: &Arc<Pending>, plain: &Path) -> FollowedStore {
+fn store(pending: &Arc<Outbox>, plain: &Path) -> FollowedStore {
     let plain = Arc::new(LocalStore::open(plain, Access::ReadWrite).expect("a folder"));
     let writer = Writer { plain, owner: "alice".into(), group: "genomics".into() };
     FollowedStore::new(pending.clone(), &[7; 16], Arc::new(Nobody), "home".into(), Some(writer))
@@ -97,16 +97,16 @@ fn write(dir: &Arc<dyn Dir>, name: &str) {
 }
 
 /// What another site makes.
-fn make(number: u64, dir: NodeId, name: String, kind: NewKind) -> Numbered {
+fn make(number: u64, dir: NodeId, name: String, kind: NewKind) -> SequencedChange {
     let attributes = Attributes {
         mode: 0o755,
         owner: "bob".into(),
         group: "genomics".into(),
         mtime: FileTime { secs: 1_700_000_000, nanos: 1 },
     };
-    let at = Spot { dir, name: Name(name.into_bytes()) };
+    let at = Dentry { dir, name: Name(name.into_bytes()) };
     let change = Change::Make { id: OTHER.id(number), at, kind, attributes, keep_both: true };
-    Numbered { origin: OTHER, number, change }
+    SequencedChange { origin: OTHER, number, change }
 }
 
 fn all_names(store: &FollowedStore) -> u64 {
@@ -160,7 +160,7 @@ impl Bench {
         batches.flat_map(|batch| self.home.decide(batch).expect("the database works")).collect()
     }
 
-    fn write_all(&mut self, pending: &Arc<Pending>, store: &FollowedStore) {
+    fn write_all(&mut self, pending: &Arc<Outbox>, store: &FollowedStore) {
         let (root, start) = (store.root().expect("it is there"), Instant::now());
         let dirs: Vec<Arc<dyn Dir>> = (0..self.wanted.dirs)
             .map(|index| {
@@ -185,7 +185,7 @@ impl Bench {
     }
 
     /// Hands in a batch and takes the records back, with those of the other site among them, until nothing is left.
-    fn hand_in(&mut self, pending: &Pending) {
+    fn hand_in(&mut self, pending: &Outbox) {
         let (mut sent, mut deciding, mut taking) = (0, 0.0, 0.0);
         let mut others = self.wanted.others;
         loop {
@@ -195,7 +195,7 @@ impl Bench {
             let start = Instant::now();
             let mut records = Vec::new();
             let count = others.min(BATCH as u64);
-            let theirs: Vec<Numbered> = (0..count)
+            let theirs: Vec<SequencedChange> = (0..count)
                 .map(|index| {
                     make(self.made + index + 1, ROOT, format!("other-{}", others - index), NewKind::File)
                 })
@@ -227,7 +227,7 @@ fn main() {
     let (home, journal) = (home.tree([7; 16]).expect("it opens"), folder.join("unkept"));
     let begin = || {
         let tree = here.tree([7; 16]).expect("it opens");
-        Pending::open("bench", tree, &journal, LeaseTable::default()).expect("it opens")
+        Outbox::open("bench", tree, &journal, LeaseTable::default()).expect("it opens")
     };
     let mut bench = Bench { wanted, home, found: Vec::new(), made: 0 };
     let before = status_mb("VmRSS");

@@ -11,7 +11,9 @@
 use renkei::catalogue::{Trees, VolumeTree};
 use renkei::home::Home;
 use renkei_core::entry::FileTime;
-use renkei_core::namespace::{Attributes, Base, Change, Name, NewKind, NodeId, Numbered, Origin, ROOT, Spot};
+use renkei_core::namespace::{
+    Attributes, Base, Change, Dentry, Name, NewKind, NodeId, Origin, ROOT, SequencedChange,
+};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -71,9 +73,9 @@ fn attributes(mode: u32, at: u64) -> Attributes {
 
 impl Bench<'_> {
     /// Where the file of this index is; files and directories have numbers in the order they are made.
-    fn spot(&self, index: u64) -> Spot {
+    fn spot(&self, index: u64) -> Dentry {
         let name = Name(format!("sample-{index:08}.fastq.gz").into_bytes());
-        Spot { dir: self.dir(index), name }
+        Dentry { dir: self.dir(index), name }
     }
 
     fn dir(&self, index: u64) -> NodeId {
@@ -91,9 +93,9 @@ impl Bench<'_> {
         (self.dice >> 11) % sides
     }
 
-    fn numbered(&mut self, change: Change) -> Numbered {
+    fn numbered(&mut self, change: Change) -> SequencedChange {
         self.number += 1;
-        Numbered { origin: HERE, number: self.number, change }
+        SequencedChange { origin: HERE, number: self.number, change }
     }
 
     /// Notes a rate: so many since then.
@@ -101,9 +103,9 @@ impl Bench<'_> {
         self.found.push((what, count as f64 / start.elapsed().as_secs_f64()));
     }
 
-    fn make(&mut self, index: u64, batch: &mut Vec<Numbered>) {
+    fn make(&mut self, index: u64, batch: &mut Vec<SequencedChange>) {
         if !self.wanted.is_wide && index.is_multiple_of(FILES_A_DIR) {
-            let at = Spot { dir: ROOT, name: Name(format!("run-{:06}", index / FILES_A_DIR).into_bytes()) };
+            let at = Dentry { dir: ROOT, name: Name(format!("run-{:06}", index / FILES_A_DIR).into_bytes()) };
             let attributes = attributes(0o755, index);
             let id = self.dir(index);
             batch.push(self.numbered(Change::Make {
@@ -232,7 +234,7 @@ impl Bench<'_> {
         self.change("renames_per_s", |bench, index| {
             let from = bench.spot(index);
             let other = bench.dir((index * 7919) % bench.wanted.entries);
-            let to = Spot { dir: other, name: Name([&from.name.0[..], b".old"].concat()) };
+            let to = Dentry { dir: other, name: Name([&from.name.0[..], b".old"].concat()) };
             Change::Rename { from, to, replace: false, seen: None, time: time(index) }
         });
     }
@@ -241,7 +243,7 @@ impl Bench<'_> {
         let start = Instant::now();
         let made = 200;
         for index in 0..made {
-            let at = Spot { dir: ROOT, name: Name(format!("one-{index}").into_bytes()) };
+            let at = Dentry { dir: ROOT, name: Name(format!("one-{index}").into_bytes()) };
             let (id, attributes) = (HERE.id((1 << 40) + index), attributes(0o600, index));
             let change = Change::Make { id, at, kind: NewKind::File, attributes, keep_both: false };
             let numbered = self.numbered(change);

@@ -13,10 +13,10 @@
 //! Guarantee: nobody believes what is older than an acknowledged change. Bounded: what does not fit the table is told
 //! without a lease. Non-goals: what is written and not published; content of files, which `open` asks for.
 
+pub mod callbacks;
 pub mod holder;
 pub mod locks;
 pub mod site;
-pub mod telling;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,8 @@
 //! The table and its holders on a virtual clock: messages take their time, connections are cut, and nobody ever shows what is
 //! older than an acknowledged change.
 
+use super::callbacks::{Callback, CallbackQueue};
 use super::holder::{Recent, Term};
-use super::telling::{Telling, Told};
 use super::*;
 use crate::sim::chance::Chance;
 use crate::wire::file::Changed;
@@ -46,12 +46,12 @@ fn a_holder_that_is_gone_costs_its_term_once() {
 
 #[test]
 fn who_is_connected_and_was_not_heard_of_for_a_term_is_not_forgotten() {
-    let mut telling = Telling::new(TERM, 10);
+    let mut telling = CallbackQueue::new(TERM, 10);
     let (gone, silent) = (telling.join(ms(0)), telling.join(ms(0)));
     telling.end(gone);
     assert!(!telling.is_forgotten(ms(2000)));
     telling.ask_term(silent, 1, 0);
-    assert!(matches!(telling.next_told(silent, ms(2000)), Some(Told::Term { length: TERM, .. })));
+    assert!(matches!(telling.next_told(silent, ms(2000)), Some(Callback::Term { length: TERM, .. })));
     telling.end(silent);
     assert!(!telling.is_forgotten(ms(2999)) && telling.is_forgotten(ms(3000)));
 }

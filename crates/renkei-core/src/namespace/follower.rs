@@ -8,7 +8,9 @@
 
 use super::overlay::{Layer, Overlay};
 use super::tree::{Clash, Tree, decide, meant_spot};
-use super::{Beside, Change, Effects, Kind, Known, Name, Node, NodeId, Numbered, Origin, Record, Spot};
+use super::{
+    Beside, Change, Delta, Dentry, Kind, Known, Name, Node, NodeId, Origin, Record, SequencedChange,
+};
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +30,7 @@ pub struct Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
     /// What to apply to the copy, together with the record's number.
-    pub effects: Effects,
+    pub effects: Delta,
     /// A change of this site's that was refused.
     pub refused: Option<Refused>,
 }
@@ -36,7 +38,7 @@ pub struct Followed {
 /// A change that waits for its record.
 #[derive(Clone, Debug)]
 struct Made {
-    numbered: Numbered,
+    numbered: SequencedChange,
     /// What it did here, in short; none if it could not be done.
     mark: Option<u64>,
 }
@@ -60,9 +62,9 @@ pub struct Follower {
     /// Of directories in the layer: what the copy has.
     below: BTreeMap<NodeId, Counts>,
     /// Names that pending changes wanted and did not get.
-    missed: BTreeSet<Spot>,
+    missed: BTreeSet<Dentry>,
     /// Whether a pending change could not be done, and might be after whatever others do.
-    is_doomed: bool,
+    needs_rebase: bool,
     /// How many pending changes are about names that were there: what others do may decide those in many ways.
     delicate: usize,
     /// The copy moved on below the layer, and the layer is not right any more.
@@ -72,9 +74,9 @@ pub struct Follower {
 impl Follower {
     /// Goes on with a copy up to record `seq`, and with the changes that were `pending`, the last one made having had
     /// `number`.
-    pub fn resume(origin: Origin, seq: u64, number: u64, pending: VecDeque<Numbered>) -> Self {
+    pub fn resume(origin: Origin, seq: u64, number: u64, pending: VecDeque<SequencedChange>) -> Self {
         let is_stale = !pending.is_empty();
-        let delicate = pending.iter().filter(|made| is_delicate(made)).count();
+        let delicate = pending.iter().filter(|made| is_order_sensitive(made)).count();
         let pending = pending.into_iter().map(|numbered| Made { numbered, mark: None }).collect();
         Follower {
             origin,
@@ -84,7 +86,7 @@ impl Follower {
             layer: Layer::default(),
             below: BTreeMap::new(),
             missed: BTreeSet::new(),
-            is_doomed: false,
+            needs_rebase: false,
             delicate,
             is_stale,
         }
@@ -106,7 +108,7 @@ impl Follower {
     }
 
     /// Changes that the home has not put in order yet, from the `after`-th of them on.
-    pub fn pending(&self, after: u64) -> impl Iterator<Item = &Numbered> {
+    pub fn pending(&self, after: u64) -> impl Iterator<Item = &SequencedChange> {
         self.pending.iter().map(|made| &made.numbered).filter(move |sent| sent.number > after)
     }
 
@@ -127,7 +129,7 @@ impl Follower {
 
     /// The tree as it is seen here.
     pub fn view<'a, T: Tree>(&'a mut self, copy: &'a T) -> Seen<'a, T> {
-        self.lay_anew(copy);
+        self.rebase(copy);
         self.seen(copy)
     }
 
@@ -140,8 +142,8 @@ impl Follower {
     ///
     /// # Errors
     /// As [`decide`], by what is seen here.
-    pub fn submit(&mut self, copy: &impl Tree, change: Change) -> Result<Numbered, Error> {
-        self.lay_anew(copy);
+    pub fn submit(&mut self, copy: &impl Tree, change: Change) -> Result<SequencedChange, Error> {
+        self.rebase(copy);
         let weighed = self.weigh(copy, vec![change])?;
         self.make(weighed);
         Ok(self.pending.back().expect("it was made").numbered.clone())
@@ -157,7 +159,7 @@ impl Follower {
         let mut weighed = Weighed { made: Vec::new(), below: Vec::new(), missed: Vec::new() };
         for (change, number) in changes.into_iter().zip(self.number + 1..) {
             let change = with_seen(&tree, change);
-            let numbered = Numbered { origin: self.origin, number, change };
+            let numbered = SequencedChange { origin: self.origin, number, change };
             let effects = decide(&tree, 0, &numbered, Clash::Refuse)?;
             weighed.below.extend(self.new_below(copy, &effects));
             // A rename onto another name of the same file does nothing, as long as that is one.
@@ -176,7 +178,7 @@ impl Follower {
         for (numbered, effects) in weighed.made {
             self.number = numbered.number;
             let mark = Some(mark(&effects));
-            self.delicate += usize::from(is_delicate(&numbered));
+            self.delicate += usize::from(is_order_sensitive(&numbered));
             self.layer.add(effects, numbered.number);
             self.pending.push_back(Made { numbered, mark });
         }
@@ -222,17 +224,15 @@ impl Follower {
             false => None,
         };
         self.seq = record.seq;
-        self.delicate -= own.iter().filter(|made| is_delicate(&made.numbered)).count();
+        self.delicate -= own.iter().filter(|made| is_order_sensitive(&made.numbered)).count();
         self.is_stale |= !self.moves_on(&record, own.as_ref());
         Ok(Some(match (record.outcome, own) {
             (Ok(effects), _) => Followed { effects, refused: None },
             (Err(error), own) => {
-                let refused = own.map(|Made { numbered: Numbered { number, change, .. }, .. }| Refused {
-                    number,
-                    change,
-                    error,
+                let refused = own.map(|Made { numbered: SequencedChange { number, change, .. }, .. }| {
+                    Refused { number, change, error }
                 });
-                Followed { effects: Effects::default(), refused }
+                Followed { effects: Delta::default(), refused }
             }
         }))
     }
@@ -250,14 +250,14 @@ impl Follower {
     }
 
     /// Whether what others did may decide own changes that do not touch the same.
-    fn may_decide_anew(&self, effects: &Effects) -> bool {
-        self.is_doomed || self.delicate > 0 || self.frees_a_way(effects)
+    fn may_decide_anew(&self, effects: &Delta) -> bool {
+        self.needs_rebase || self.delicate > 0 || self.frees_a_way(effects)
     }
 
     /// Whether records are of others, and neither decide own changes anew nor touch what those touch, but for directories in which both
     /// work.
     pub fn is_apart_from(&self, records: &[Record]) -> bool {
-        let is_apart = |effects: &Effects| {
+        let is_apart = |effects: &Delta| {
             let is_dir = |node: &Option<Node>| node.as_ref().is_some_and(Node::is_dir);
             !self.may_decide_anew(effects)
                 && effects.names.iter().all(|(at, _)| self.layer.own_name(at).is_none())
@@ -270,7 +270,7 @@ impl Follower {
     }
 
     /// The home did what was seen here.
-    fn settle(&mut self, effects: &Effects, record: &Record) -> bool {
+    fn settle(&mut self, effects: &Delta, record: &Record) -> bool {
         self.layer.settle(effects, record.number);
         for (id, node) in &effects.nodes {
             match (self.layer.own_node_mut(*id), node) {
@@ -291,7 +291,7 @@ impl Follower {
 
     /// Whether what others did may decide an own change that does not touch the same: a name that was missed is free now, or a
     /// directory lies elsewhere.
-    fn frees_a_way(&self, effects: &Effects) -> bool {
+    fn frees_a_way(&self, effects: &Delta) -> bool {
         let moved = |id: &NodeId| {
             let node = effects.nodes.iter().find(|(node, _)| node == id);
             node.is_some_and(|(_, node)| node.as_ref().is_some_and(Node::is_dir))
@@ -304,7 +304,7 @@ impl Follower {
     }
 
     /// Others changed something that own changes touch; false if that was more than names in a directory.
-    fn add_up(&mut self, effects: &Effects) -> bool {
+    fn add_up(&mut self, effects: &Delta) -> bool {
         if effects.names.iter().any(|(at, _)| self.layer.own_name(at).is_some()) {
             return false;
         }
@@ -332,7 +332,7 @@ impl Follower {
     }
 
     /// What the copy has of directories that a change is the first to touch.
-    fn new_below(&self, copy: &impl Tree, effects: &Effects) -> Vec<(NodeId, Counts)> {
+    fn new_below(&self, copy: &impl Tree, effects: &Delta) -> Vec<(NodeId, Counts)> {
         let is_new = |id: NodeId| self.layer.own_node(id).is_none() && !self.below.contains_key(&id);
         let dirs = effects.nodes.iter().filter(|(_, node)| node.as_ref().is_some_and(Node::is_dir));
         let new = dirs.filter(|(id, _)| is_new(*id));
@@ -341,19 +341,19 @@ impl Follower {
 
     /// Lays the pending changes over the copy as it is now, if that is needed. One that cannot be done any more is not shown;
     /// the home says what becomes of it.
-    pub fn lay_anew(&mut self, copy: &impl Tree) {
+    pub fn rebase(&mut self, copy: &impl Tree) {
         if !std::mem::take(&mut self.is_stale) {
             return;
         }
         self.layer = Layer::default();
         self.below.clear();
         self.missed.clear();
-        self.is_doomed = false;
+        self.needs_rebase = false;
         let mut pending = std::mem::take(&mut self.pending);
         for made in &mut pending {
             let decided = decide(&self.seen(copy), 0, &made.numbered, Clash::AsWanted);
             made.mark = decided.as_ref().ok().map(mark);
-            self.is_doomed |= decided.is_err();
+            self.needs_rebase |= decided.is_err();
             let missed = missed(&self.seen(copy), &made.numbered.change, decided.as_ref().ok());
             self.missed.extend(missed);
             if let Ok(effects) = decided {
@@ -367,7 +367,7 @@ impl Follower {
 
 /// What goes by a change is what is seen here: if it is something else at the home, or newer, it stays.
 fn with_seen(tree: &impl Tree, change: Change) -> Change {
-    let look = |at: &Spot| {
+    let look = |at: &Dentry| {
         let id = tree.child(&meant_spot(tree, at))?;
         Some((id, tree.node(id)?))
     };
@@ -387,19 +387,19 @@ fn with_seen(tree: &impl Tree, change: Change) -> Change {
     }
 }
 
-fn is_delicate(made: &Numbered) -> bool {
+fn is_order_sensitive(made: &SequencedChange) -> bool {
     !matches!(made.change, Change::Make { .. } | Change::SetAttributes { .. } | Change::SetContent { .. })
 }
 
 /// The name that a change wanted, if it got another one or none.
-fn missed(tree: &impl Tree, change: &Change, effects: Option<&Effects>) -> Option<Spot> {
+fn missed(tree: &impl Tree, change: &Change, effects: Option<&Delta>) -> Option<Dentry> {
     let at = match change {
         Change::Make { at, .. } | Change::Link { at, .. } | Change::Rename { to: at, .. } => at,
         Change::SetContent { beside: Some(Beside { at, .. }), .. } => at,
         _ => return None,
     };
     let is_of =
-        |effects: &Effects, at: &Spot| effects.names.iter().any(|(name, id)| name == at && id.is_some());
+        |effects: &Delta, at: &Dentry| effects.names.iter().any(|(name, id)| name == at && id.is_some());
     if effects.is_some_and(|effects| is_of(effects, at)) {
         return None;
     }
@@ -430,14 +430,14 @@ fn is_but_for_counts(a: &Node, b: &Node) -> bool {
 #[derive(Clone, Debug)]
 pub struct Weighed {
     /// Each with what it does.
-    pub made: Vec<(Numbered, Effects)>,
+    pub made: Vec<(SequencedChange, Delta)>,
     below: Vec<(NodeId, Counts)>,
-    missed: Vec<Spot>,
+    missed: Vec<Dentry>,
 }
 
 /// What a change did, in short: the same for two sites that have the same of what it touched, but for the numbers that
 /// the home gives and the counts of directories.
-fn mark(effects: &Effects) -> u64 {
+fn mark(effects: &Delta) -> u64 {
     let mut plain = effects.clone();
     for node in plain.nodes.iter_mut().filter_map(|(_, node)| node.as_mut()) {
         node.changed = 0;
@@ -462,7 +462,7 @@ impl<T: Tree> Tree for Seen<'_, T> {
         self.layer.node(self.copy, id)
     }
 
-    fn child(&self, at: &Spot) -> Option<NodeId> {
+    fn child(&self, at: &Dentry) -> Option<NodeId> {
         self.layer.child(self.copy, at)
     }
 

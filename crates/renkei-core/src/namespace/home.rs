@@ -1,7 +1,7 @@
 //! The home of a volume: puts changes in one order.
 
 use super::tree::{Clash, Tree, decide};
-use super::{Numbered, Origin, Record};
+use super::{Origin, Record, SequencedChange};
 use crate::error::Error;
 use crate::wire::violation;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ impl Home {
     ///
     /// # Errors
     /// `ProtocolViolation` if changes before it are missing.
-    pub fn handle(&mut self, tree: &impl Tree, sent: &Numbered) -> Result<Option<Record>, Error> {
+    pub fn handle(&mut self, tree: &impl Tree, sent: &SequencedChange) -> Result<Option<Record>, Error> {
         let taken = self.taken(sent.origin);
         if sent.number <= taken {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! A tree in memory.
 
 use super::tree::Tree;
-use super::{Attributes, Effects, Kind, Name, Node, NodeId, ROOT, Spot};
+use super::{Attributes, Delta, Dentry, Kind, Name, Node, NodeId, ROOT};
 use crate::entry::FileTime;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use std::ops::Bound;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryTree {
     nodes: BTreeMap<NodeId, Node>,
-    names: BTreeMap<Spot, NodeId>,
+    names: BTreeMap<Dentry, NodeId>,
 }
 
 /// The top directory of a new volume.
@@ -28,7 +28,7 @@ impl Default for MemoryTree {
 
 impl MemoryTree {
     /// Does what a change did.
-    pub fn apply(&mut self, effects: &Effects) {
+    pub fn apply(&mut self, effects: &Delta) {
         for (id, node) in &effects.nodes {
             match node {
                 Some(node) => drop(self.nodes.insert(*id, node.clone())),
@@ -49,7 +49,7 @@ impl MemoryTree {
     }
 
     /// All names, by directory.
-    pub fn names(&self) -> impl Iterator<Item = (&Spot, NodeId)> {
+    pub fn names(&self) -> impl Iterator<Item = (&Dentry, NodeId)> {
         self.names.iter().map(|(at, id)| (at, *id))
     }
 }
@@ -59,12 +59,12 @@ impl Tree for MemoryTree {
         self.nodes.get(&id).cloned()
     }
 
-    fn child(&self, at: &Spot) -> Option<NodeId> {
+    fn child(&self, at: &Dentry) -> Option<NodeId> {
         self.names.get(at).copied()
     }
 
     fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)> {
-        let first = Spot { dir, name: after.cloned().unwrap_or(Name(Vec::new())) };
+        let first = Dentry { dir, name: after.cloned().unwrap_or(Name(Vec::new())) };
         self.names
             .range((Bound::Excluded(first), Bound::Unbounded))
             .take_while(|(at, _)| at.dir == dir)
@@ -79,7 +79,7 @@ impl<T: Tree> Tree for &T {
         (**self).node(id)
     }
 
-    fn child(&self, at: &Spot) -> Option<NodeId> {
+    fn child(&self, at: &Dentry) -> Option<NodeId> {
         (**self).child(at)
     }
 

@@ -12,16 +12,16 @@
 //! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
 //! wrote the same file both versions are kept, side by side. Non-goals: who may do what, and bringing content.
 
-pub mod allowance;
+pub mod dir_aliases;
 pub mod follower;
 pub mod home;
+pub mod invalidations;
 pub mod memory;
-pub mod merged;
-pub mod news;
 pub mod overlay;
 pub mod page;
 pub mod placement;
 pub mod quota;
+pub mod quota_share;
 pub mod source;
 pub mod tree;
 
@@ -209,7 +209,7 @@ impl From<&str> for Name {
 
 /// A name in a directory of the volume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Spot {
+pub struct Dentry {
     /// The directory.
     pub dir: NodeId,
     /// The name in it.
@@ -242,7 +242,7 @@ pub enum Change {
         /// Its number.
         id: NodeId,
         /// Its name.
-        at: Spot,
+        at: Dentry,
         /// What it shall be.
         kind: NewKind,
         /// What it has; its mtime becomes that of the directory.
@@ -255,14 +255,14 @@ pub enum Change {
         /// The node.
         id: NodeId,
         /// Its new name.
-        at: Spot,
+        at: Dentry,
         /// The time of the change.
         time: FileTime,
     },
     /// A name of a file or symbolic link goes, and the node with the last one.
     Remove {
         /// The name.
-        at: Spot,
+        at: Dentry,
         /// What it was of; something else stays.
         seen: Option<Known>,
         /// The time of the change.
@@ -271,16 +271,16 @@ pub enum Change {
     /// An empty directory goes.
     RemoveDir {
         /// Its name.
-        at: Spot,
+        at: Dentry,
         /// The time of the change.
         time: FileTime,
     },
     /// Another name, in one step.
     Rename {
         /// The name now.
-        from: Spot,
+        from: Dentry,
         /// The name then; what has it goes.
-        to: Spot,
+        to: Dentry,
         /// Whether something may have it.
         replace: bool,
         /// What that was, if it was no directory; something else stays.
@@ -314,7 +314,7 @@ pub enum Change {
 
 impl Change {
     /// The names it is about.
-    pub fn spots(&self) -> Vec<&Spot> {
+    pub fn spots(&self) -> Vec<&Dentry> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
             Change::Remove { at, .. } | Change::RemoveDir { at, .. } => vec![at],
@@ -325,7 +325,7 @@ impl Change {
     }
 
     /// The same, to be changed.
-    fn spots_mut(&mut self) -> Vec<&mut Spot> {
+    fn spots_mut(&mut self) -> Vec<&mut Dentry> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
             Change::Remove { at, .. } | Change::RemoveDir { at, .. } => vec![at],
@@ -342,14 +342,14 @@ pub struct Beside {
     /// Its number; the same for all writes of one file that the log does not have yet.
     pub id: NodeId,
     /// The name by which the file was written; the new one is beside it.
-    pub at: Spot,
+    pub at: Dentry,
     /// What it has.
     pub attributes: Attributes,
 }
 
 /// A change, as its origin numbered it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Numbered {
+pub struct SequencedChange {
     /// Who changes.
     pub origin: Origin,
     /// Ascending from 1, without gaps, for each origin.
@@ -360,11 +360,11 @@ pub struct Numbered {
 
 /// What a change did to the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Effects {
+pub struct Delta {
     /// Nodes as they are then; none if they are gone.
     pub nodes: Vec<(NodeId, Option<Node>)>,
     /// Names and what they are of then; none if they are free.
-    pub names: Vec<(Spot, Option<NodeId>)>,
+    pub names: Vec<(Dentry, Option<NodeId>)>,
 }
 
 /// One line of the home's log.
@@ -377,7 +377,7 @@ pub struct Record {
     /// Its number there.
     pub number: u64,
     /// What it did, or why it was refused.
-    pub outcome: Result<Effects, Error>,
+    pub outcome: Result<Delta, Error>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Changes that lie over a tree and are not in it.
 
 use super::tree::Tree;
-use super::{Effects, Name, Node, NodeId, Spot};
+use super::{Delta, Dentry, Name, Node, NodeId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -9,14 +9,14 @@ use std::ops::Bound;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
     nodes: BTreeMap<NodeId, (Option<Node>, u64)>,
-    names: BTreeMap<Spot, (Option<NodeId>, u64)>,
+    names: BTreeMap<Dentry, (Option<NodeId>, u64)>,
     /// Where directories are that have a name here.
-    dirs: BTreeMap<NodeId, Spot>,
+    dirs: BTreeMap<NodeId, Dentry>,
 }
 
 impl Layer {
     /// Puts what a change did on top.
-    pub fn add(&mut self, effects: Effects, number: u64) {
+    pub fn add(&mut self, effects: Delta, number: u64) {
         for (at, id) in effects.names.iter().filter_map(|(at, id)| Some((at, (*id)?))) {
             if effects.nodes.iter().any(|(of, node)| *of == id && node.as_ref().is_some_and(Node::is_dir)) {
                 self.dirs.insert(id, at.clone());
@@ -37,12 +37,12 @@ impl Layer {
     }
 
     /// What a name is of here, if that differs; `Some(None)` for one that is free.
-    pub fn own_name(&self, at: &Spot) -> Option<Option<NodeId>> {
+    pub fn own_name(&self, at: &Dentry) -> Option<Option<NodeId>> {
         self.names.get(at).map(|(id, _)| *id)
     }
 
     /// Where a directory is, if it has its name here.
-    pub fn own_place(&self, dir: NodeId) -> Option<&Spot> {
+    pub fn own_place(&self, dir: NodeId) -> Option<&Dentry> {
         self.dirs.get(&dir).filter(|at| self.own_name(at) == Some(Some(dir)))
     }
 
@@ -52,13 +52,13 @@ impl Layer {
         dir: NodeId,
         after: Option<&Name>,
     ) -> impl Iterator<Item = (&Name, Option<NodeId>)> {
-        let first = Spot { dir, name: after.cloned().unwrap_or(Name(Vec::new())) };
+        let first = Dentry { dir, name: after.cloned().unwrap_or(Name(Vec::new())) };
         let within = self.names.range((Bound::Excluded(first), Bound::Unbounded));
         within.take_while(move |(at, _)| at.dir == dir).map(|(at, (id, _))| (&at.name, *id))
     }
 
     /// All names that differ.
-    pub fn all_names(&self) -> impl Iterator<Item = &Spot> {
+    pub fn all_names(&self) -> impl Iterator<Item = &Dentry> {
         self.names.keys()
     }
 
@@ -73,7 +73,7 @@ impl Layer {
     }
 
     /// Whether a node or name of `effects` differs here.
-    pub(super) fn meets(&self, effects: &Effects) -> bool {
+    pub(super) fn meets(&self, effects: &Delta) -> bool {
         effects.nodes.iter().any(|(id, _)| self.nodes.contains_key(id))
             || effects.names.iter().any(|(at, _)| self.names.contains_key(at))
     }
@@ -84,7 +84,7 @@ impl Layer {
     }
 
     /// Takes away what no change after `number` put here: the tree below has it.
-    pub(super) fn settle(&mut self, effects: &Effects, number: u64) {
+    pub(super) fn settle(&mut self, effects: &Delta, number: u64) {
         for (id, _) in &effects.nodes {
             if self.nodes.get(id).is_some_and(|(_, last)| *last <= number) {
                 self.nodes.remove(id);
@@ -119,13 +119,13 @@ impl<T: Tree> Overlay<T> {
     }
 
     /// Changes what a name is of; none frees it.
-    pub fn put_name(&mut self, at: Spot, id: Option<NodeId>) {
+    pub fn put_name(&mut self, at: Dentry, id: Option<NodeId>) {
         self.layer.names.insert(at, (id, 0));
     }
 
     /// What differs, for a record.
-    pub fn into_effects(self) -> Effects {
-        Effects {
+    pub fn into_effects(self) -> Delta {
+        Delta {
             nodes: self.layer.nodes.into_iter().map(|(id, (node, _))| (id, node)).collect(),
             names: self.layer.names.into_iter().map(|(at, (id, _))| (at, id)).collect(),
         }
@@ -137,7 +137,7 @@ impl<T: Tree> Tree for Overlay<T> {
         self.layer.node(&self.below, id)
     }
 
-    fn child(&self, at: &Spot) -> Option<NodeId> {
+    fn child(&self, at: &Dentry) -> Option<NodeId> {
         self.layer.child(&self.below, at)
     }
 
@@ -153,7 +153,7 @@ impl Layer {
     }
 
     /// What the name is of.
-    pub fn child(&self, below: &impl Tree, at: &Spot) -> Option<NodeId> {
+    pub fn child(&self, below: &impl Tree, at: &Dentry) -> Option<NodeId> {
         self.own_name(at).unwrap_or_else(|| below.child(at))
     }
 

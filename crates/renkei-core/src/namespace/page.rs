@@ -5,7 +5,7 @@
 //! read is in the log, and records tell states. So a copy that has all pages, and then the records from the first page's on, is
 //! equal to the home from the last page's record on.
 
-use super::{Name, Node, NodeId, Origin, Spot};
+use super::{Dentry, Name, Node, NodeId, Origin};
 use crate::wire::message::at_most;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub enum Reached {
     /// All nodes.
     Nodes,
     /// All nodes, and names up to this one.
-    Name(Spot),
+    Name(Dentry),
 }
 
 /// How far a tree is in its log.
@@ -73,7 +73,7 @@ impl Page {
         }
         if most < self.names.len() {
             self.names.truncate(most);
-            let spot = |(dir, name, _): &(NodeId, Name, NodeId)| Spot { dir: *dir, name: name.clone() };
+            let spot = |(dir, name, _): &(NodeId, Name, NodeId)| Dentry { dir: *dir, name: name.clone() };
             self.next = self.names.last().map(|row| Reached::Name(spot(row)));
         }
     }
@@ -109,7 +109,7 @@ mod tests {
         let names = ["a", "b"].map(|name| (ROOT, Name(name.into()), NodeId(7))).to_vec();
         let mut names = Page { names, ..page() };
         names.cut(0);
-        let at = Spot { dir: ROOT, name: Name("a".into()) };
+        let at = Dentry { dir: ROOT, name: Name("a".into()) };
         assert_eq!((names.rows(), names.next), (1, Some(Reached::Name(at))));
     }
 }

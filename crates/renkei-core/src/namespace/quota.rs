@@ -5,7 +5,7 @@
 //! made is reserved in a [`Ledger`] before it can be seen, so that two who write at the same time do not both get the
 //! last of the room; when the catalogue has it, the reservation is settled. Who makes something smaller is never refused.
 
-use super::allowance::{Allowance, Claim, Handed};
+use super::quota_share::{GrantedShares, QuotaShare, ShareRequest};
 use super::{Kind, Node, NodeId, Origin, ROOT};
 use crate::units::{counted, human};
 use serde::{Deserialize, Serialize};
@@ -184,7 +184,7 @@ pub struct Ledger {
     reserved: BTreeMap<Reservation, Vec<(String, Difference)>>,
     next: Reservation,
     /// What sites that write first may add, which counts as used.
-    handed: Handed,
+    handed: GrantedShares,
 }
 
 impl Ledger {
@@ -205,23 +205,23 @@ impl Ledger {
     }
 
     /// What sites that write first may add.
-    pub fn handed(&self) -> &Handed {
+    pub fn handed(&self) -> &GrantedShares {
         &self.handed
     }
 
     /// Goes on with what was handed out.
-    pub fn resume_handed(&mut self, handed: Handed) {
+    pub fn resume_handed(&mut self, handed: GrantedShares) {
         self.handed = handed;
     }
 
-    /// Hands a site its share; see [`Handed::hand`]. Only `writers` have one.
+    /// Hands a site its share; see [`GrantedShares::hand`]. Only `writers` have one.
     pub fn hand(
         &mut self,
         origin: Origin,
         taken: u64,
-        claim: &Claim,
+        claim: &ShareRequest,
         writers: &[Origin],
-    ) -> (Allowance, bool) {
+    ) -> (QuotaShare, bool) {
         self.handed.keep_only(writers);
         let used = |quota: &Quota| (quota.clone(), self.used_of(quota.owner.as_deref()));
         let limits: Vec<(Quota, Use)> = self.quotas.iter().map(used).collect();

@@ -2,8 +2,8 @@
 
 use super::overlay::Overlay;
 use super::{
-    Attributes, Base, Beside, Change, Content, Effects, Kind, Known, Name, NewKind, Node, NodeId, Numbered,
-    Origin, ROOT, Spot, is_name,
+    Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, Known, Name, NewKind, Node, NodeId,
+    Origin, ROOT, SequencedChange, is_name,
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
@@ -25,7 +25,7 @@ pub trait Tree {
     fn node(&self, id: NodeId) -> Option<Node>;
 
     /// The node a name is of.
-    fn child(&self, at: &Spot) -> Option<NodeId>;
+    fn child(&self, at: &Dentry) -> Option<NodeId>;
 
     /// Up to `most` names of a directory after `after`, in the order of their bytes.
     fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)>;
@@ -44,7 +44,7 @@ pub enum Clash {
 ///
 /// # Errors
 /// Those of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is as it was then.
-pub fn decide(tree: &impl Tree, seq: u64, made: &Numbered, clash: Clash) -> Result<Effects, Error> {
+pub fn decide(tree: &impl Tree, seq: u64, made: &SequencedChange, clash: Clash) -> Result<Delta, Error> {
     let by = (made.origin, made.number);
     let mut draft = Draft { tree: Overlay::over(tree), seq, by, clash };
     if let Change::SetAttributes { id, attributes } = &made.change
@@ -78,8 +78,8 @@ fn merged_into(tree: &impl Tree, dir: NodeId) -> Option<NodeId> {
 }
 
 /// A name in the directory that is meant.
-pub fn meant_spot(tree: &impl Tree, at: &Spot) -> Spot {
-    Spot { dir: merged_into(tree, at.dir).unwrap_or(at.dir), name: at.name.clone() }
+pub fn meant_spot(tree: &impl Tree, at: &Dentry) -> Dentry {
+    Dentry { dir: merged_into(tree, at.dir).unwrap_or(at.dir), name: at.name.clone() }
 }
 
 /// Directories that changes make where there is one, as far as can be told before they are decided: those become part of it.
@@ -88,7 +88,7 @@ pub fn merging<'c>(tree: &impl Tree, changes: impl Iterator<Item = &'c Change>) 
     for change in changes {
         if let Change::Make { id, at, kind: NewKind::Dir, .. } = change {
             let dir = known.get(&at.dir).copied().or_else(|| merged_into(tree, at.dir)).unwrap_or(at.dir);
-            let there = tree.child(&Spot { dir, name: at.name.clone() });
+            let there = tree.child(&Dentry { dir, name: at.name.clone() });
             let into = there.filter(|into| into != id && tree.node(*into).is_some_and(|node| node.is_dir()));
             known.extend(into.map(|into| (*id, into)));
         }
@@ -162,7 +162,7 @@ impl<T: Tree> Draft<'_, T> {
             .ok_or_else(|| refused(Code::PathNotFound, "look up", format_args!("node {}", id.0)))
     }
 
-    fn child(&self, at: &Spot) -> Result<(NodeId, Node), Error> {
+    fn child(&self, at: &Dentry) -> Result<(NodeId, Node), Error> {
         self.dir(at.dir)?;
         let id =
             self.tree.child(at).ok_or_else(|| refused(Code::PathNotFound, "look up", shown(&at.name)))?;
@@ -191,7 +191,7 @@ impl<T: Tree> Draft<'_, T> {
     }
 
     /// Gives a free name to a node.
-    fn enter(&mut self, at: &Spot, id: NodeId, is_dir: bool, time: FileTime) -> Result<(), Error> {
+    fn enter(&mut self, at: &Dentry, id: NodeId, is_dir: bool, time: FileTime) -> Result<(), Error> {
         check_name(&at.name)?;
         self.dir(at.dir)?;
         if self.tree.child(at).is_some() {
@@ -203,7 +203,7 @@ impl<T: Tree> Draft<'_, T> {
     }
 
     /// Takes a name away.
-    fn leave(&mut self, at: &Spot, is_dir: bool, time: FileTime) -> Result<(), Error> {
+    fn leave(&mut self, at: &Dentry, is_dir: bool, time: FileTime) -> Result<(), Error> {
         self.touch_dir(at.dir, -1, -i32::from(is_dir), time)?;
         self.tree.put_name(at.clone(), None);
         Ok(())
@@ -212,7 +212,7 @@ impl<T: Tree> Draft<'_, T> {
     fn make(
         &mut self,
         id: NodeId,
-        at: &Spot,
+        at: &Dentry,
         kind: &NewKind,
         attributes: &Attributes,
         keep_both: bool,
@@ -238,7 +238,7 @@ impl<T: Tree> Draft<'_, T> {
     }
 
     /// A directory is a name for a set: where there is one, what was made in the new one goes there. Whether it is so.
-    fn merges(&mut self, id: NodeId, at: &Spot, attributes: &Attributes) -> bool {
+    fn merges(&mut self, id: NodeId, at: &Dentry, attributes: &Attributes) -> bool {
         let there =
             self.tree.child(at).filter(|there| self.tree.node(*there).is_some_and(|node| node.is_dir()));
         let Some(into) = there else { return false };
@@ -248,14 +248,14 @@ impl<T: Tree> Draft<'_, T> {
     }
 
     /// The name itself if it is free, else one beside it.
-    fn free_beside(&self, at: &Spot) -> Result<Spot, Error> {
+    fn free_beside(&self, at: &Dentry) -> Result<Dentry, Error> {
         if self.tree.child(at).is_none() {
             return Ok(at.clone());
         }
         for count in 0..MAX_BESIDE {
             let (origin, number) = self.by;
             // The same name wherever the change is looked at.
-            let beside = Spot { dir: at.dir, name: beside_name(&at.name, (origin, number), count) };
+            let beside = Dentry { dir: at.dir, name: beside_name(&at.name, (origin, number), count) };
             if self.tree.child(&beside).is_none() {
                 return Ok(beside);
             }
@@ -263,7 +263,7 @@ impl<T: Tree> Draft<'_, T> {
         Err(refused(Code::PathExists, "make", shown(&at.name)))
     }
 
-    fn link(&mut self, id: NodeId, at: &Spot, time: FileTime) -> Result<(), Error> {
+    fn link(&mut self, id: NodeId, at: &Dentry, time: FileTime) -> Result<(), Error> {
         let mut node = self.node(id)?;
         if node.is_dir() || node.merged_into().is_some() {
             return Err(refused(Code::IsADirectory, "link", shown(&at.name)));
@@ -284,7 +284,7 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    fn remove(&mut self, at: &Spot, seen: Option<Known>, time: FileTime) -> Result<(), Error> {
+    fn remove(&mut self, at: &Dentry, seen: Option<Known>, time: FileTime) -> Result<(), Error> {
         let (id, node) = self.child(at)?;
         if node.is_dir() {
             return Err(refused(Code::IsADirectory, "remove", shown(&at.name)));
@@ -303,7 +303,7 @@ impl<T: Tree> Draft<'_, T> {
         id == seen.id && knows_content
     }
 
-    fn remove_dir(&mut self, at: &Spot, time: FileTime) -> Result<(), Error> {
+    fn remove_dir(&mut self, at: &Dentry, time: FileTime) -> Result<(), Error> {
         let (id, node) = self.child(at)?;
         match node.kind {
             Kind::Dir { names: 0, .. } => {}
@@ -317,8 +317,8 @@ impl<T: Tree> Draft<'_, T> {
 
     fn rename(
         &mut self,
-        from: &Spot,
-        to: &Spot,
+        from: &Dentry,
+        to: &Dentry,
         replace: Option<Option<Known>>,
         time: FileTime,
     ) -> Result<(), Error> {
@@ -348,7 +348,7 @@ impl<T: Tree> Draft<'_, T> {
     /// Makes room for what is renamed.
     fn replace(
         &mut self,
-        at: &Spot,
+        at: &Dentry,
         other: NodeId,
         seen: Option<Known>,
         by_dir: bool,
@@ -439,7 +439,7 @@ impl<T: Tree> Draft<'_, T> {
         };
         let is_there = self.tree.node(beside.at.dir).is_some_and(|dir| dir.is_dir());
         let dir = if is_there { beside.at.dir } else { ROOT };
-        let at = Spot { dir, name: beside.at.name.clone() };
+        let at = Dentry { dir, name: beside.at.name.clone() };
         self.make(id, &at, &NewKind::File, &beside.attributes, true)?;
         let made = self.node(id)?;
         self.put(id, Node { kind: Kind::File(content), ..made });

@@ -5,7 +5,7 @@
 //! allow in all, for one user, and over one link. A link over which nothing could be reached rests for a while, so
 //! that a thousand transfers to a site that is down cost one attempt now and then.
 
-use super::course::pause_ms;
+use super::job::pause_ms;
 use crate::path::SiteName;
 use std::collections::HashMap;
 

@@ -3,12 +3,12 @@
 use super::message::{EntryFailure, Space, batch};
 use crate::error::Error;
 use crate::lease::site::{LeaseAsk, LeaseGiven};
-use crate::namespace::allowance::{Allowance, Claim};
 use crate::namespace::page::{Page, Reached};
 use crate::namespace::placement::{Reason, Why};
 use crate::namespace::quota::{Limit, Use};
+use crate::namespace::quota_share::{QuotaShare, ShareRequest};
 use crate::namespace::source::Fellow;
-use crate::namespace::{NodeId, Numbered, Origin, Record};
+use crate::namespace::{NodeId, Origin, Record, SequencedChange};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ pub enum AboutVolume {
         volume: VolumeId,
         /// The changes.
         #[serde(deserialize_with = "batch")]
-        changes: Vec<Numbered>,
+        changes: Vec<SequencedChange>,
     },
     /// The site shall hold replicas of the files at a place and below it. Answer: `Tally`.
     Replicate(Place),
@@ -288,7 +288,7 @@ pub struct Offer {
     #[serde(deserialize_with = "batch")]
     pub held: Vec<Holding>,
     /// What it wants to add under the limits of the volume, if it writes.
-    pub claim: Option<Claim>,
+    pub claim: Option<ShareRequest>,
 }
 
 /// How far a site is with a folder that it shall hold.
@@ -332,7 +332,7 @@ pub struct Duties {
     /// The room at the home, as far as limits leave it.
     pub space: Space,
     /// What the follower may add, if it asked for it.
-    pub allowance: Option<Allowance>,
+    pub allowance: Option<QuotaShare>,
     /// The other sites that follow, which give out what they hold.
     #[serde(deserialize_with = "batch")]
     pub fellows: Vec<Fellow>,

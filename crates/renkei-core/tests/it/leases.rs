@@ -9,16 +9,16 @@
 use crate::mounts::{Answer, Held, Mount, Question};
 use crate::namespace::{Ids, Step, Wrote, change};
 use crate::seeds::variable;
-use renkei_core::lease::telling::{Settling, Telling, Told};
+use renkei_core::lease::callbacks::{Callback, CallbackQueue, Settling};
 use renkei_core::lease::{HolderId, Moment, Noted};
+use renkei_core::namespace::dir_aliases::DirAliases;
 use renkei_core::namespace::follower::Follower;
 use renkei_core::namespace::home::Home;
+use renkei_core::namespace::invalidations::Invalidations;
 use renkei_core::namespace::memory::MemoryTree;
-use renkei_core::namespace::merged::Merged;
-use renkei_core::namespace::news::News;
 use renkei_core::namespace::tree::{Clash, Tree, decide};
 use renkei_core::namespace::{
-    Change, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Change, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT, Record, SequencedChange,
 };
 use renkei_core::sim::chance::Chance;
 use renkei_core::wire::file::Changed;
@@ -72,7 +72,7 @@ impl Attr {
 type Shown = BTreeMap<Key, Value>;
 
 /// All that is shown of a tree.
-fn shown(tree: &impl Tree, merged: &Merged) -> Shown {
+fn shown(tree: &impl Tree, merged: &DirAliases) -> Shown {
     let (mut all, mut todo) = (Shown::new(), vec![ROOT]);
     while let Some(id) = todo.pop() {
         let number = merged.shown(id).0;
@@ -109,7 +109,7 @@ struct Pop {
     /// How its clock goes, in thousandths.
     rate: u32,
     down_until: Option<Moment>,
-    telling: Telling,
+    telling: CallbackQueue,
     /// On its disk: whether terms were given that may last.
     gave_terms: bool,
     sessions: Vec<Serving>,
@@ -118,14 +118,14 @@ struct Pop {
     tree: MemoryTree,
     /// What a site that follows has over its copy.
     follower: Option<Follower>,
-    merged: Merged,
+    merged: DirAliases,
     wrote: Wrote,
     now: Shown,
     /// What each was after which event.
     history: BTreeMap<Key, Vec<(u64, Option<Value>)>>,
     event: u64,
     // To the home and from it.
-    out: VecDeque<Numbered>,
+    out: VecDeque<SequencedChange>,
     sent: u64,
     back: VecDeque<Record>,
     fed: u64,
@@ -138,14 +138,14 @@ impl Pop {
         let mut pop = Pop {
             rate,
             down_until: None,
-            telling: Telling::new(TERM, MOST),
+            telling: CallbackQueue::new(TERM, MOST),
             gave_terms: false,
             sessions: Vec::new(),
             open: Vec::new(),
             origin,
             tree: MemoryTree::default(),
             follower,
-            merged: Merged::default(),
+            merged: DirAliases::default(),
             wrote: Wrote::new(),
             now: Shown::new(),
             history: BTreeMap::new(),
@@ -236,7 +236,7 @@ impl Pop {
         ids: &mut Ids,
         home: &mut Home,
         log: &mut Vec<Record>,
-    ) -> Option<(News, Change)> {
+    ) -> Option<(Invalidations, Change)> {
         match &mut self.follower {
             Some(follower) => {
                 let (id, seen) = (self.origin.id(follower.number() + 1), follower.seen(&self.tree));
@@ -247,17 +247,17 @@ impl Pop {
                 if let Change::SetContent { id, beside: Some(beside), .. } = &made[0].0.change {
                     self.wrote.insert(*id, (made[0].0.number, beside.id));
                 }
-                Some((News::of_made(&made), made[0].0.change.clone()))
+                Some((Invalidations::of_made(&made), made[0].0.change.clone()))
             }
             None => {
                 let (number, ids) = (home.taken(self.origin) + 1, ids.found_in(&self.tree));
                 let change = change(step, &self.tree, &ids, self.origin.id(number), &Wrote::new());
-                let made = Numbered { origin: self.origin, number, change };
+                let made = SequencedChange { origin: self.origin, number, change };
                 // Its own programs work on plain files, which refuse as any do.
                 let effects = decide(&self.tree, home.seq() + 1, &made, Clash::Refuse).ok()?;
                 log.extend(home.handle(&self.tree, &made).unwrap());
                 self.tree.apply(&effects);
-                Some((News::of_made(&[(made.clone(), effects)]), made.change))
+                Some((Invalidations::of_made(&[(made.clone(), effects)]), made.change))
             }
         }
     }
@@ -270,13 +270,13 @@ impl Pop {
         }
         let Some(followed) = follower.handle(record.clone()).unwrap() else { return };
         let (records, merged) = ([record], self.merged.clone());
-        let mut news = News::of_records(&records);
+        let mut news = Invalidations::of_records(&records);
         self.tree.apply(&followed.effects);
         self.merged.settle_records(&records);
         if follower.is_stale() {
             let before = follower.layer().clone();
-            follower.lay_anew(&self.tree);
-            news.merge(News::of_laying(&before, follower.layer()));
+            follower.rebase(&self.tree);
+            news.merge(Invalidations::of_laying(&before, follower.layer()));
             self.merged.lay(follower.layer());
         }
         let all = merged != self.merged;
@@ -298,14 +298,14 @@ impl Pop {
 
     /// What is on its disk stays.
     fn restart(&mut self) {
-        self.telling = Telling::new(TERM, MOST);
+        self.telling = CallbackQueue::new(TERM, MOST);
         if let Some(follower) = &self.follower {
             let pending: VecDeque<_> = follower.pending(0).cloned().collect();
             let dirs: BTreeSet<NodeId> =
                 pending.iter().flat_map(|made| made.change.spots()).map(|at| at.dir).collect();
             let mut anew = Follower::resume(self.origin, follower.seq(), follower.number(), pending);
-            anew.lay_anew(&self.tree);
-            self.merged = Merged::default();
+            anew.rebase(&self.tree);
+            self.merged = DirAliases::default();
             let tree = &self.tree;
             let into = |id: NodeId| Some((id, tree.node(id)?.merged_into()?));
             self.merged.settle(dirs.into_iter().filter_map(into));
@@ -335,7 +335,7 @@ enum Body {
     Ask(Question, u64),
     /// The PoP has noted what is looked into, and will look.
     Work(Question, u64, bool),
-    Told(Told),
+    Told(Callback),
     Answer(Answer, u64),
     /// An end finds out that the connection is lost.
     PopNotices,
@@ -588,7 +588,7 @@ impl World {
         }
     }
 
-    fn hand_in(&mut self, sent: &Numbered) {
+    fn hand_in(&mut self, sent: &SequencedChange) {
         let (now, home) = (self.now, &mut self.pops[0]);
         let Some(record) = self.home.handle(&home.tree, sent).unwrap() else { return };
         if let Ok(effects) = &record.outcome {
@@ -628,11 +628,11 @@ impl World {
     fn at_mount(&mut self, at: usize, session: u64, body: Body) {
         let mount = &mut self.mounts[at];
         match body {
-            Body::Told(Told::Call { number, what }) => {
+            Body::Told(Callback::Call { number, what }) => {
                 mount.on_changed(&what);
                 self.send(at, session, Body::Settled(number));
             }
-            Body::Told(Told::Term { number, round, length, .. }) => {
+            Body::Told(Callback::Term { number, round, length, .. }) => {
                 mount.term.on_given(number, round, length)
             }
             Body::Answer(answer, asked) => {
@@ -762,7 +762,7 @@ impl Pop {
     /// It is there again.
     fn start(&mut self, clock: Moment) {
         if self.gave_terms {
-            self.telling = Telling::after_another(TERM, MOST, clock);
+            self.telling = CallbackQueue::after_another(TERM, MOST, clock);
         }
     }
 
@@ -827,9 +827,9 @@ pub fn name(number: u64) -> Name {
 }
 
 /// The names by which a program would have made a change.
-fn names_of(change: &Change, merged: &Merged, before: &Shown) -> Vec<(u64, Name)> {
+fn names_of(change: &Change, merged: &DirAliases, before: &Shown) -> Vec<(u64, Name)> {
     let number = |id: NodeId| merged.shown(merged.meant(id)).0;
-    let spots = || change.spots().into_iter().map(|Spot { dir, name }| (number(*dir), name.clone()));
+    let spots = || change.spots().into_iter().map(|Dentry { dir, name }| (number(*dir), name.clone()));
     let (id, new) = match change {
         Change::SetAttributes { id, .. } | Change::SetContent { id, .. } => (id, None),
         Change::Link { id, .. } => (id, spots().next()),

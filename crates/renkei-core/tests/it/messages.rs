@@ -6,8 +6,8 @@ use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::{Hold, Span};
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT,
-    Record, Spot,
+    Attributes, Base, Beside, Change, Delta, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT, Record,
+    SequencedChange,
 };
 use renkei_core::sim::chance::Chance;
 use renkei_core::wire::file::{Alteration, Answer, Changed, Item, Op, Start, parse_answer, parse_op};
@@ -60,7 +60,7 @@ fn controls() -> Vec<Control> {
 }
 
 fn changes() -> Vec<Change> {
-    let (id, at) = (Origin(2).id(5), Spot { dir: ROOT, name: Name(vec![0xff, b'a']) });
+    let (id, at) = (Origin(2).id(5), Dentry { dir: ROOT, name: Name(vec![0xff, b'a']) });
     let (time, digest) = (attributes().mtime, Some([3; 32]));
     let beside = Some(Beside { id, at: at.clone(), attributes: attributes() });
     let kind = NewKind::Symlink(b"/x".to_vec());
@@ -75,9 +75,9 @@ fn changes() -> Vec<Change> {
 fn records() -> Vec<Record> {
     let node =
         Node { kind: Kind::Dir { names: 3, parent: ROOT }, attributes: attributes(), links: 2, changed: 8 };
-    let effects = Effects {
+    let effects = Delta {
         nodes: vec![(NodeId(9), Some(node)), (NodeId(10), None)],
-        names: vec![(Spot { dir: ROOT, name: Name::from("n") }, Some(NodeId(9)))],
+        names: vec![(Dentry { dir: ROOT, name: Name::from("n") }, Some(NodeId(9)))],
     };
     let refused = Err(Error::new(Code::NotEmpty, "remove", "d", ""));
     let record = |outcome| Record { seq: 1 << 60, origin: Origin(3), number: 4, outcome };
@@ -116,7 +116,7 @@ fn spoilt_messages_are_refused_or_mean_something() {
     spoil(answers(), parse_answer);
     spoil(controls(), |bytes| decode("control", bytes));
     spoil(records(), |bytes| decode("record", bytes));
-    let number = |change| Numbered { origin: Origin(1), number: 1, change };
+    let number = |change| SequencedChange { origin: Origin(1), number: 1, change };
     let changes = changes().into_iter().map(number).collect();
     spoil(vec![AboutVolume::Submit { volume: Default::default(), changes }], |bytes| decode("volume", bytes));
 }

@@ -8,8 +8,8 @@ use renkei_core::namespace::home::Home;
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::tree::{Clash, Tree, decide};
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT,
-    Record, Spot,
+    Attributes, Base, Beside, Change, Delta, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT, Record,
+    SequencedChange,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,8 +50,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn spot(dir: NodeId, name: u8) -> Spot {
-    Spot { dir, name: Name(vec![b'a' + name]) }
+fn spot(dir: NodeId, name: u8) -> Dentry {
+    Dentry { dir, name: Name(vec![b'a' + name]) }
 }
 
 /// Own changes that wrote a file last, and where what they wrote goes if another site's came before.
@@ -154,7 +154,7 @@ impl Model {
         self.nodes.get(&id).map(|node| node.0)
     }
 
-    fn find(&self, at: &Spot) -> Option<NodeId> {
+    fn find(&self, at: &Dentry) -> Option<NodeId> {
         self.names.iter().find(|(dir, name, _)| *dir == at.dir && *name == at.name).map(|(.., id)| *id)
     }
 
@@ -166,7 +166,7 @@ impl Model {
         }
     }
 
-    fn lookup(&self, at: &Spot) -> Result<NodeId, Code> {
+    fn lookup(&self, at: &Dentry) -> Result<NodeId, Code> {
         self.dir(at.dir)?;
         self.find(at).ok_or(Code::PathNotFound)
     }
@@ -175,7 +175,7 @@ impl Model {
         !self.names.iter().any(|(dir, ..)| *dir == id)
     }
 
-    fn drop_name(&mut self, at: &Spot) {
+    fn drop_name(&mut self, at: &Dentry) {
         let id = self.find(at).unwrap();
         self.names.retain(|(dir, name, _)| !(*dir == at.dir && *name == at.name));
         if !self.names.iter().any(|(.., other)| *other == id) {
@@ -188,7 +188,7 @@ impl Model {
         std::iter::successors(Some(dir), |dir| parent(*dir)).any(|dir| dir == above)
     }
 
-    fn rename(&mut self, from: &Spot, to: &Spot, replace: bool) -> Result<(), Code> {
+    fn rename(&mut self, from: &Dentry, to: &Dentry, replace: bool) -> Result<(), Code> {
         let id = self.lookup(from)?;
         self.dir(to.dir)?;
         let is_dir = self.kind(id) == Some('d');
@@ -310,7 +310,7 @@ proptest! {
         for (count, step) in steps.iter().enumerate() {
             let seq = count as u64 + 1;
             let change = change(step, &tree, &ids, HERE.id(seq), &BTreeMap::new());
-            let made = Numbered { origin: HERE, number: seq, change };
+            let made = SequencedChange { origin: HERE, number: seq, change };
             let decided = decide(&tree, seq, &made, Clash::Refuse);
             let expected = model.run(seq, &made.change);
             prop_assert_eq!(decided.as_ref().map(drop).map_err(|error| error.code), expected, "{:?}", made.change);
@@ -343,7 +343,7 @@ struct Site {
     wrote: Wrote,
     refused: Vec<u64>,
     /// Changes on the way to the home, records on the way here; lost when the link is cut.
-    out: VecDeque<Numbered>,
+    out: VecDeque<SequencedChange>,
     sent: u64,
     back: VecDeque<Record>,
     fed: u64,
@@ -404,7 +404,7 @@ impl Site {
             let pending = self.follower.pending(0).cloned().collect();
             let (seq, number) = (self.follower.seq(), self.follower.number());
             let mut anew = Follower::resume(self.origin, seq, number, pending);
-            anew.lay_anew(&self.copy);
+            anew.rebase(&self.copy);
             let laid = anew.seen(&self.copy);
             let moved = self.follower.seen(&self.copy);
             for at in anew.layer().all_names().chain(self.follower.layer().all_names()) {
@@ -456,10 +456,10 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// No directory is beside a directory: it is that one. Whatever else was made has a name.
-fn check_merged(tree: &MemoryTree, sent: &Numbered, effects: &Effects) {
+fn check_merged(tree: &MemoryTree, sent: &SequencedChange, effects: &Delta) {
     let Change::Make { id, at, kind, .. } = &sent.change else { return };
     let dir = tree.node(at.dir).and_then(|dir| dir.merged_into()).unwrap_or(at.dir);
-    let at = Spot { dir, name: at.name.clone() };
+    let at = Dentry { dir, name: at.name.clone() };
     let there = tree.child(&at).filter(|there| tree.node(*there).is_some_and(|node| node.is_dir()));
     let made = effects.nodes.iter().find(|(made, _)| made == id).and_then(|(_, node)| node.as_ref());
     match there.filter(|_| *kind == NewKind::Dir) {
@@ -476,7 +476,7 @@ fn check_merged(tree: &MemoryTree, sent: &Numbered, effects: &Effects) {
 }
 
 /// Nothing goes that whoever removed it had not seen.
-fn check_seen(tree: &MemoryTree, sent: &Numbered, knew: u64, effects: &Effects) {
+fn check_seen(tree: &MemoryTree, sent: &SequencedChange, knew: u64, effects: &Delta) {
     for (id, _) in effects.nodes.iter().filter(|(_, node)| node.is_none()) {
         if let Kind::File(content) = tree.node(*id).unwrap().kind {
             let is_own = content.by.0 == sent.origin;
@@ -772,11 +772,11 @@ fn content_finds_a_place_although_the_number_for_it_is_taken() {
         mtime: time(3),
         beside: Some(beside.clone()),
     };
-    let made = Numbered { origin: Origin(1), number: 1, change: write(Base::Version(99)) };
+    let made = SequencedChange { origin: Origin(1), number: 1, change: write(Base::Version(99)) };
     let effects = decide(&federation.tree, 2, &made, Clash::AsWanted).unwrap();
     federation.tree.apply(&effects);
     assert_eq!(names(&federation.tree), ["a", "a.conflict-1-1"]);
-    assert_eq!(federation.tree.child(&Spot { dir: ROOT, name: "a".into() }), Some(file));
+    assert_eq!(federation.tree.child(&Dentry { dir: ROOT, name: "a".into() }), Some(file));
     // Whoever writes it now and knows better is told.
     let refused = decide(&federation.tree, 3, &made, Clash::Refuse).unwrap_err();
     assert_eq!(refused.code, Code::ContentConflict);

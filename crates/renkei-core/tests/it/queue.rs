@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
-use renkei_core::queue::{Change, Course, Event, Head, Limits, Link, Load, State, Wish};
+use renkei_core::queue::{Change, Event, Head, Job, Limits, Link, Load, Requested, State};
 use renkei_core::wire::message::{Found, Summary};
 
 const LIMITS: Limits = Limits { all: 4, user: 3, link: 2 };
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A PoP: what its catalogue holds, and what it forgets when it is killed.
 struct Pop {
-    courses: Vec<Course>,
+    courses: Vec<Job>,
     found: Vec<Option<Found>>,
     ended_well: Vec<bool>,
     now_ms: u64,
@@ -62,7 +62,7 @@ fn link(which: usize) -> Link {
 impl Pop {
     fn new() -> Self {
         Pop {
-            courses: vec![Course::submitted(0, DEADLINE_MS); TRANSFERS],
+            courses: vec![Job::submitted(0, DEADLINE_MS); TRANSFERS],
             found: vec![None; TRANSFERS],
             ended_well: vec![false; TRANSFERS],
             now_ms: 0,
@@ -179,7 +179,7 @@ impl Pop {
             self.check();
         }
         for course in &self.courses {
-            let given_up = matches!(course.wish, None | Some(Wish::Cancel)) && course.state.is_end();
+            let given_up = matches!(course.wish, None | Some(Requested::Cancel)) && course.state.is_end();
             assert!(given_up, "lost: {course:?}");
         }
     }

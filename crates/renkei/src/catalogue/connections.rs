@@ -5,7 +5,7 @@
 //! and waits for it, which costs more than what it does there.
 
 use super::tree_rows::Script;
-use super::trees::Base;
+use super::trees::Database;
 use sqlx::any::AnyRow;
 use sqlx::pool::PoolConnection;
 use sqlx::{Any, AnyConnection, AnyPool, Executor as _};
@@ -17,7 +17,7 @@ const BEGIN: &str = "BEGIN";
 
 /// Connections of one kind.
 pub(super) struct Connections {
-    base: Arc<Base>,
+    base: Arc<Database>,
     pool: AnyPool,
     /// One for each connection that is lent.
     lent: Arc<Semaphore>,
@@ -35,7 +35,7 @@ impl Drop for Connections {
 
 impl Connections {
     /// At most so many of a pool.
-    pub(super) fn of(base: &Arc<Base>, pool: AnyPool, most: u32, keeps: bool) -> Arc<Self> {
+    pub(super) fn of(base: &Arc<Database>, pool: AnyPool, most: u32, keeps: bool) -> Arc<Self> {
         let (lent, free) = (Arc::new(Semaphore::new(most as usize)), Mutex::default());
         Arc::new(Connections { base: base.clone(), pool, lent, free, keeps })
     }

@@ -6,35 +6,35 @@
 
 mod connections;
 mod duplicate;
-mod notices;
 mod schema;
 mod transfers;
 mod tree;
-mod tree_anew;
-mod tree_asked;
-mod tree_away;
-mod tree_copy;
-mod tree_home;
-mod tree_late;
+mod tree_apply;
+mod tree_commit;
+mod tree_log_switch;
 mod tree_pages;
 #[cfg(test)]
 mod tree_plans;
+mod tree_reader;
+mod tree_remote;
 mod tree_rows;
+mod tree_shadow;
 mod tree_usage;
 mod trees;
+mod webhooks;
 
 pub use duplicate::duplicate;
-pub use notices::Notice;
 pub use transfers::{
     Lane, Listing, New, Put, Row, Update, Waiting, first_digits, hex_id, no_digits, parse_id,
 };
 pub(crate) use tree::follow_names;
-pub use tree::{Held, Position, VolumeTree, own_version};
-pub use tree_anew::Anew;
-pub use tree_asked::Asked;
-pub use tree_away::{Away, AwayAt, OWN};
-pub use tree_copy::{MARK, record_digest};
+pub use tree::{HeldReplica, Position, VolumeTree, own_version};
+pub use tree_apply::{MARK, record_digest};
+pub use tree_log_switch::LogSwitch;
+pub use tree_reader::TreeReader;
+pub use tree_remote::{Away, AwayAt, OWN};
 pub use trees::{Trees, VolumeId};
+pub use webhooks::Webhook;
 
 use crate::home::{Home, file_error, make_private_dir};
 use renkei_core::error::{Code, Error};
@@ -205,12 +205,13 @@ async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
         Engine::Sqlite(url) => (url, 1),
         Engine::Server(url) => (url, SERVER_CONNECTIONS),
     };
-    let lite = matches!(engine, Engine::Sqlite(_));
+    let is_sqlite = matches!(engine, Engine::Sqlite(_));
     let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_WITHIN);
-    let pool = options.after_connect(move |connection, _| prepare(connection, lite)).connect(url).await?;
+    let pool =
+        options.after_connect(move |connection, _| prepare(connection, is_sqlite)).connect(url).await?;
     let mut connection = pool.acquire().await?;
     let mut work = connection.begin().await?;
-    schema::bring_up_to_date(&mut work, &schema::QUEUE, lite).await?;
+    schema::bring_up_to_date(&mut work, &schema::QUEUE, is_sqlite).await?;
     work.commit().await?;
     drop(connection);
     Ok(pool)
@@ -219,9 +220,9 @@ async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
 type Prepared<'c> = std::pin::Pin<Box<dyn Future<Output = Result<(), sqlx::Error>> + Send + 'c>>;
 
 /// Sets what a connection of SQLite needs: what is committed survives a power cut.
-fn prepare(connection: &mut AnyConnection, lite: bool) -> Prepared<'_> {
+fn prepare(connection: &mut AnyConnection, is_sqlite: bool) -> Prepared<'_> {
     Box::pin(async move {
-        if lite {
+        if is_sqlite {
             connection.execute("PRAGMA journal_mode = WAL").await?;
             connection.execute("PRAGMA synchronous = FULL").await?;
             connection.execute(sqlx::AssertSqlSafe(format!("PRAGMA busy_timeout = {BUSY_MS}"))).await?;

@@ -36,7 +36,7 @@ pub(super) const TREES: Tables = Tables {
 pub(super) async fn bring_up_to_date(
     connection: &mut AnyConnection,
     tables: &Tables,
-    lite: bool,
+    is_sqlite: bool,
 ) -> Result<(), sqlx::Error> {
     let Tables { version: noted, steps } = tables;
     let make = format!("CREATE TABLE IF NOT EXISTS {noted} (version BIGINT NOT NULL)");
@@ -48,7 +48,7 @@ pub(super) async fn bring_up_to_date(
     }
     for (step, version) in steps.iter().zip(0_i64..).skip(done) {
         for statement in statements(step) {
-            connection.execute(AssertSqlSafe(in_dialect(&statement, lite))).await?;
+            connection.execute(AssertSqlSafe(in_dialect(&statement, is_sqlite))).await?;
         }
         let note = AssertSqlSafe(format!("INSERT INTO {noted} (version) VALUES ($1)"));
         sqlx::query(note).bind(version).execute(&mut *connection).await?;
@@ -57,8 +57,8 @@ pub(super) async fn bring_up_to_date(
 }
 
 /// A statement in the words of the engine.
-fn in_dialect(statement: &str, lite: bool) -> String {
-    if lite { statement.replace("BYTEA", "BLOB") } else { statement.replace("WITHOUT ROWID", "") }
+fn in_dialect(statement: &str, is_sqlite: bool) -> String {
+    if is_sqlite { statement.replace("BYTEA", "BLOB") } else { statement.replace("WITHOUT ROWID", "") }
 }
 
 /// The statements of a step, without comments.

@@ -5,7 +5,7 @@
 
 use super::{Catalogue, End};
 use renkei_core::error::Error;
-use renkei_core::queue::{Course, State};
+use renkei_core::queue::{Job, State};
 use renkei_core::units::hex;
 use renkei_core::wire::message::{EntryFailure, Progress, TransferId};
 use renkei_core::wire::queue::{Attempt, Listed};
@@ -84,7 +84,7 @@ pub struct Row {
     /// What was handed in, encoded.
     pub spec: Vec<u8>,
     /// Where it stands.
-    pub course: Course,
+    pub course: Job,
     /// How far its last attempt came.
     pub reached: Option<Progress>,
     revision: i64,
@@ -450,7 +450,7 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
             Some(_) => needs.push(other),
         }
     }
-    let course = Course::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
+    let course = Job::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
     let inserted = insert(work, &id, new, &course).await?;
     if inserted {
         write_credential(work, &id, &new.credential).await?;
@@ -463,7 +463,7 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
     Ok(if inserted { Put::There } else { Put::Conflict })
 }
 
-async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Course) -> Result<bool, sqlx::Error> {
+async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Job) -> Result<bool, sqlx::Error> {
     let sql = "INSERT INTO transfer (id, owner, lane, state, label, priority, submitted, next_at, deadline, ended, \
         runner, revision, digest, spec, course, notify) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12, $13) \

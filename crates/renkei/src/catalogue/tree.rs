@@ -5,16 +5,18 @@
 
 use super::connections::{Connections, Work};
 use super::transfers::{count, moment, pack, unpack};
-use super::tree_home::{FIND_NAMES, FIND_NODES};
+use super::tree_commit::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{
-    Bound, Many, Scope, Script, Value, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at,
-    store,
+    Bound, BulkStatement, Scope, Script, Value, by_name, count_at, id_at, name_at, node_at, number, signed,
+    spot_at, store,
 };
-use super::trees::{Base, VolumeId};
+use super::trees::{Database, VolumeId};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
-use renkei_core::namespace::{Content, Effects, Name, Node, NodeId, Numbered, Origin, ROOT, Record, Spot};
+use renkei_core::namespace::{
+    Content, Delta, Dentry, Name, Node, NodeId, Origin, ROOT, Record, SequencedChange,
+};
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
@@ -33,7 +35,7 @@ const HELD_AT_ONCE: i64 = 10_000;
 
 /// The tree of a volume.
 pub struct VolumeTree {
-    pub(super) base: Arc<Base>,
+    pub(super) base: Arc<Database>,
     pub(super) id: VolumeId,
     pub(super) scope: Scope,
     /// Under which number its nodes and names are.
@@ -69,7 +71,7 @@ impl Tail {
 impl Drop for VolumeTree {
     fn drop(&mut self) {
         // The connections to a server are those of all. Whoever drops it may be on a runtime's thread, which must not wait.
-        if tokio::runtime::Handle::try_current().is_err() && self.scope.lite && !self.is_beside {
+        if tokio::runtime::Handle::try_current().is_err() && self.scope.is_sqlite && !self.is_beside {
             self.close();
         }
     }
@@ -99,7 +101,7 @@ impl Position {
 
 /// What a site knows of a plain file of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldReplica {
     /// The version of the content that it holds.
     pub version: u64,
     /// The state the file had then.
@@ -114,12 +116,12 @@ const OWN_VERSION: u64 = 1 << 63;
 /// Numbers of changes that one origin may make.
 const CHANGES_OF_ONE: u64 = 1 << 47;
 
-/// What [`Held::version`] is of content that a change of this site made, whether it has a record by now or not.
+/// What [`HeldReplica::version`] is of content that a change of this site made, whether it has a record by now or not.
 pub fn own_version((origin, number): (Origin, u64)) -> u64 {
     OWN_VERSION | (u64::from(origin.0) * CHANGES_OF_ONE) | (number % CHANGES_OF_ONE)
 }
 
-impl Held {
+impl HeldReplica {
     /// Whether it is of this content.
     pub fn is_of(&self, content: &Content) -> bool {
         let has_record = content.version > 0 && self.version == content.version;
@@ -146,12 +148,12 @@ impl Held {
     /// Of a plain file that was found wrong: it is not held, and what comes in its place should have this digest.
     pub fn spoiled(version: u64, digest: [u8; 32]) -> Self {
         // No record has such a number, so that nobody takes it for the version.
-        Held { version: !version, stamp: Stamp::default(), digest: Some(digest) }
+        HeldReplica { version: !version, stamp: Stamp::default(), digest: Some(digest) }
     }
 
     /// Of a plain file that was found missing or wrong and of which no digest is known.
     pub fn lost(version: u64) -> Self {
-        Held { version: !version, stamp: Stamp::default(), digest: None }
+        HeldReplica { version: !version, stamp: Stamp::default(), digest: None }
     }
 
     /// Whether the plain file of a version was found missing or wrong, and has not come anew.
@@ -180,7 +182,7 @@ impl VolumeTree {
         let mut script = self.script();
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
-            store(&mut script, self.shown(), Effects { nodes, names: Vec::new() });
+            store(&mut script, self.shown(), Delta { nodes, names: Vec::new() });
         }
         work.commit_with(script).await
     }
@@ -244,7 +246,7 @@ impl VolumeTree {
     }
 
     /// What a name is of.
-    pub fn child(&self, at: &Spot) -> Result<Option<(NodeId, Node)>, Error> {
+    pub fn child(&self, at: &Dentry) -> Result<Option<(NodeId, Node)>, Error> {
         let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
@@ -261,7 +263,7 @@ impl VolumeTree {
     }
 
     /// The same of many names; those that are of nothing are left out.
-    pub fn children(&self, names: &[Spot]) -> Result<HashMap<Spot, (NodeId, Node)>, Error> {
+    pub fn children(&self, names: &[Dentry]) -> Result<HashMap<Dentry, (NodeId, Node)>, Error> {
         let rows = names.iter().map(by_name).collect();
         self.read("read", async |connection| {
             let mut found = HashMap::new();
@@ -314,7 +316,7 @@ impl VolumeTree {
     /// part of it, and reads all of that one instead of looking for keys.
     pub(super) fn count_again(&self, before: u64, after: u64) -> Result<(), Error> {
         let magnitude = |seq: u64| (seq / COUNTED_FROM).checked_ilog(8);
-        if self.scope.lite || magnitude(before) == magnitude(after) {
+        if self.scope.is_sqlite || magnitude(before) == magnitude(after) {
             return Ok(());
         }
         self.write("count", async |connection| {
@@ -391,7 +393,7 @@ impl VolumeTree {
     }
 
     /// Own changes after `after` that the log does not have yet, at most `most`.
-    pub fn pending(&self, after: u64, most: usize) -> Result<Vec<Numbered>, Error> {
+    pub fn pending(&self, after: u64, most: usize) -> Result<Vec<SequencedChange>, Error> {
         let sql =
             "SELECT change FROM tree_pending WHERE volume = $1 AND number > $2 ORDER BY number LIMIT $3";
         self.values_after(sql, after, most)
@@ -423,7 +425,7 @@ impl VolumeTree {
     }
 
     /// What this site knows of its own plain file of a node.
-    pub fn held(&self, id: NodeId) -> Result<Option<Held>, Error> {
+    pub fn held(&self, id: NodeId) -> Result<Option<HeldReplica>, Error> {
         let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
         self.read("read", async |connection| {
             let query = self.ask(sql).bind(signed(id));
@@ -446,7 +448,7 @@ impl VolumeTree {
             let page = self.read("read", async |connection| {
                 let rows = self.ask(sql).bind(after).bind(HELD_AT_ONCE).fetch_all(connection).await?;
                 let held = |row: &AnyRow| {
-                    Ok((row.try_get::<i64, _>(0)?, unpack::<Held>(&row.try_get::<Vec<u8>, _>(1)?)?))
+                    Ok((row.try_get::<i64, _>(0)?, unpack::<HeldReplica>(&row.try_get::<Vec<u8>, _>(1)?)?))
                 };
                 rows.iter().map(held).collect::<Result<Vec<_>, sqlx::Error>>()
             })?;
@@ -461,7 +463,7 @@ impl VolumeTree {
     }
 
     /// What this site knows of the plain files of many nodes; those of which nothing is known are left out.
-    pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Held>, Error> {
+    pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, HeldReplica>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
         self.read("read", async |connection| {
             let found = FIND_HELD.fetch(connection, self.scope, rows).await?;
@@ -470,15 +472,16 @@ impl VolumeTree {
     }
 
     /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
-    pub fn set_held(&self, held: &[(NodeId, Option<Held>)]) -> Result<(), Error> {
+    pub fn set_held(&self, held: &[(NodeId, Option<HeldReplica>)]) -> Result<(), Error> {
         let mut script = self.script();
         self.put_held(&mut script, held);
         self.base.run("write", self.writers.execute(script))
     }
 
     /// The same, as a part of more.
-    pub(super) fn put_held(&self, script: &mut Script, held: &[(NodeId, Option<Held>)]) {
-        let last: BTreeMap<NodeId, &Option<Held>> = held.iter().map(|(id, held)| (*id, held)).collect();
+    pub(super) fn put_held(&self, script: &mut Script, held: &[(NodeId, Option<HeldReplica>)]) {
+        let last: BTreeMap<NodeId, &Option<HeldReplica>> =
+            held.iter().map(|(id, held)| (*id, held)).collect();
         let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, held) in last {
             match held {
@@ -491,7 +494,12 @@ impl VolumeTree {
     }
 
     /// Notes something else of a plain file if what is known of it is still `known`; whether it was.
-    pub fn replace_held(&self, id: NodeId, known: &Held, by: Option<&Held>) -> Result<bool, Error> {
+    pub fn replace_held(
+        &self,
+        id: NodeId,
+        known: &HeldReplica,
+        by: Option<&HeldReplica>,
+    ) -> Result<bool, Error> {
         let changed = "UPDATE tree_held SET held = $4 WHERE volume = $1 AND node = $2 AND held = $3";
         let gone = "DELETE FROM tree_held WHERE volume = $1 AND node = $2 AND held = $3";
         self.write("write", async |connection| {
@@ -528,11 +536,11 @@ impl VolumeTree {
 pub(crate) fn follow_names(
     path: &RelPath,
     root: impl FnOnce() -> Result<Option<Node>, Error>,
-    child: impl Fn(&Spot) -> Result<Option<(NodeId, Node)>, Error>,
+    child: impl Fn(&Dentry) -> Result<Option<(NodeId, Node)>, Error>,
 ) -> Result<Option<(NodeId, Node)>, Error> {
     let (mut dir, mut found) = (ROOT, None);
     for name in path.components() {
-        let Some((id, node)) = child(&Spot { dir, name: Name(name.to_vec()) })? else { return Ok(None) };
+        let Some((id, node)) = child(&Dentry { dir, name: Name(name.to_vec()) })? else { return Ok(None) };
         (dir, found) = (id, Some(node));
     }
     let node = if path.is_root() { root()? } else { found };
@@ -542,14 +550,14 @@ pub(crate) fn follow_names(
 /// Columns of the rows that [`POSITION`] finds.
 pub(super) const POSITION_COLUMNS: usize = 6;
 /// How far a tree is, a row for each site that has changed it, or one without a site.
-const POSITION: Many = Many {
+const POSITION: BulkStatement = BulkStatement {
     before: "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
         LEFT JOIN tree_origins o ON o.volume = v.number WHERE v.number = $1 AND v.id IS NOT NULL",
     row: "",
     between: "",
     after: "",
 };
-const LOCK: Many = Many {
+const LOCK: BulkStatement = BulkStatement {
     before: "UPDATE tree_volumes SET seq = seq WHERE number = $1 AND id IS NOT NULL",
     row: "",
     between: "",
@@ -570,25 +578,25 @@ pub(super) fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
     Ok(position)
 }
 
-const PUT_NOTE: Many = Many {
+const PUT_NOTE: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_notes (volume, key, value) VALUES ",
     row: "($1, ?, ?)",
     between: ", ",
     after: " ON CONFLICT (volume, key) DO UPDATE SET value = excluded.value",
 };
-const FIND_HELD: Many = Many {
+const FIND_HELD: BulkStatement = BulkStatement {
     before: "SELECT node, held FROM tree_held WHERE volume = $1 AND node IN (",
     row: "?",
     between: ", ",
     after: ")",
 };
-const PUT_HELD: Many = Many {
+const PUT_HELD: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_held (volume, node, held) VALUES ",
     row: "($1, ?, ?)",
     between: ", ",
     after: " ON CONFLICT (volume, node) DO UPDATE SET held = excluded.held",
 };
-const DROP_HELD: Many = Many {
+const DROP_HELD: BulkStatement = BulkStatement {
     before: "DELETE FROM tree_held WHERE volume = $1 AND node IN (",
     row: "?",
     between: ", ",

@@ -8,7 +8,7 @@ use super::tree::{Position, VolumeTree};
 use super::tree_rows::{id_at, name_at, node_at, signed, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::page::{Extent, Page, Reached};
-use renkei_core::namespace::{Effects, Name, Node, NodeId, Origin, Spot};
+use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId, Origin};
 use renkei_core::wire::violation;
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyConnection, Row as _};
@@ -58,7 +58,7 @@ impl VolumeTree {
             Begin::Names(dir, name) => {
                 names = self.names_after(dir, name, most)?;
                 let last = names.last().filter(|_| names.len() == most);
-                last.map(|(dir, name, _)| Reached::Name(Spot { dir: *dir, name: name.clone() }))
+                last.map(|(dir, name, _)| Reached::Name(Dentry { dir: *dir, name: name.clone() }))
             }
         };
         // What was read may be of a later moment than the position before it.
@@ -144,10 +144,10 @@ impl VolumeTree {
             }
         }
         let nodes = page.nodes.iter().map(|(id, node)| (*id, Some(node.clone()))).collect();
-        let spot = |dir: &NodeId, name: &Name| Spot { dir: *dir, name: name.clone() };
+        let spot = |dir: &NodeId, name: &Name| Dentry { dir: *dir, name: name.clone() };
         let names = page.names.iter().map(|(dir, name, id)| (spot(dir, name), Some(*id))).collect();
         let mut script = self.script();
-        store(&mut script, self.shown(), Effects { nodes, names });
+        store(&mut script, self.shown(), Delta { nodes, names });
         script.execute(work).await
     }
 

@@ -5,7 +5,7 @@
 
 use super::Trees;
 use super::tree::VolumeTree;
-use super::tree_rows::{Many, Scope};
+use super::tree_rows::{BulkStatement, Scope};
 use crate::home::Home;
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -63,7 +63,7 @@ fn statements(code: &str, scope: Scope) -> Vec<String> {
             found.push(text.replace("{REMOVED_AT_ONCE}", "10"));
         }
         if let [before, row, between, after] = parts[..] {
-            let many = Many { before, row, between, after };
+            let many = BulkStatement { before, row, between, after };
             found.extend([1, 256].map(|rows| many.sql(rows, scope)));
             parts.clear();
         }
@@ -128,6 +128,6 @@ fn a_statement_without_an_index_is_found() {
     }
     let code = "// \"SELECT 0\"\nlet sql = \"SELECT a \\\n    FROM b\";\nconst M: Many = Many {\n before: \"DELETE \
         FROM c WHERE volume = $1 AND d IN (\",\n row: \"?\",\n between: \", \",\n after: \")\",\n};";
-    let found = statements(code, Scope { volume: 7, lite: true });
+    let found = statements(code, Scope { volume: 7, is_sqlite: true });
     assert_eq!(found[..2], ["SELECT a FROM b", "DELETE FROM c WHERE volume = 7 AND d IN (?)"]);
 }

@@ -4,7 +4,7 @@
 //! them prepared.
 
 use super::transfers::{pack, unpack};
-use renkei_core::namespace::{Effects, Name, Node, NodeId, Spot};
+use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId};
 use sqlx::any::{Any, AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
@@ -39,7 +39,7 @@ fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
 }
 
 /// A statement for many rows of one volume, whose number is `$1`.
-pub(super) struct Many {
+pub(super) struct BulkStatement {
     /// What stands before the rows.
     pub(super) before: &'static str,
     /// A row; each `?` stands for a value.
@@ -57,10 +57,10 @@ pub(super) struct Scope {
     pub(super) volume: i64,
     /// Whether it is in SQLite, which looks for a value with a name in a list, one after the other: there values have no
     /// names, and the number stands in the text.
-    pub(super) lite: bool,
+    pub(super) is_sqlite: bool,
 }
 
-impl Many {
+impl BulkStatement {
     /// The statement for so many rows.
     pub(super) fn sql(&self, rows: usize, scope: Scope) -> String {
         let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
@@ -69,7 +69,7 @@ impl Many {
         for row in 0..rows {
             sql += if row == 0 { "" } else { self.between };
             for (index, text) in self.row.split('?').enumerate() {
-                if index > 0 && scope.lite {
+                if index > 0 && scope.is_sqlite {
                     sql.push('?');
                 } else if index > 0 {
                     number += 1;
@@ -79,7 +79,7 @@ impl Many {
             }
         }
         sql += self.after;
-        if scope.lite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
+        if scope.is_sqlite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
     }
 
     /// Fetches what it finds for all rows.
@@ -101,14 +101,14 @@ impl Many {
 /// A server takes one at a time if it is to keep them prepared.
 #[derive(Default)]
 pub(super) struct Script {
-    lite: bool,
+    is_sqlite: bool,
     steps: Vec<(String, Vec<Value>)>,
 }
 
 impl Script {
     /// An empty one for the database that has this volume.
     pub(super) fn new(scope: Scope) -> Self {
-        Script { lite: scope.lite, steps: Vec::new() }
+        Script { is_sqlite: scope.is_sqlite, steps: Vec::new() }
     }
 
     /// Whether it does nothing.
@@ -117,10 +117,10 @@ impl Script {
     }
 
     /// Adds a statement for all rows.
-    pub(super) fn add<const N: usize>(&mut self, many: &Many, scope: Scope, rows: Vec<[Value; N]>) {
+    pub(super) fn add<const N: usize>(&mut self, many: &BulkStatement, scope: Scope, rows: Vec<[Value; N]>) {
         for part in parts(rows) {
             let sql = many.sql(part.len(), scope);
-            let volume = (!scope.lite).then_some(Value::Number(scope.volume));
+            let volume = (!scope.is_sqlite).then_some(Value::Number(scope.volume));
             self.steps.push((sql, volume.into_iter().chain(part.into_iter().flatten()).collect()));
         }
     }
@@ -139,7 +139,7 @@ impl Script {
 
     fn queries(mut self) -> impl Iterator<Item = Bound<'static>> {
         let values: usize = self.steps.iter().map(|(_, values)| values.len()).sum();
-        if self.lite && values <= MOST_TOGETHER {
+        if self.is_sqlite && values <= MOST_TOGETHER {
             let together = |mut all: (String, Vec<Value>), (sql, values): (String, Vec<Value>)| {
                 all.0 += "; ";
                 all.0 += &sql;
@@ -184,26 +184,26 @@ fn parts<T>(rows: Vec<T>) -> Vec<Vec<T>> {
     parts
 }
 
-const PUT_NODES: Many = Many {
+const PUT_NODES: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_nodes (volume, id, node) VALUES ",
     row: "($1, ?, ?)",
     between: ", ",
     after: " ON CONFLICT (volume, id) DO UPDATE SET node = excluded.node",
 };
-const DROP_NODES: Many = Many {
+const DROP_NODES: BulkStatement = BulkStatement {
     before: "DELETE FROM tree_nodes WHERE volume = $1 AND id IN (",
     row: "?",
     between: ", ",
     after: ")",
 };
-const PUT_NAMES: Many = Many {
+const PUT_NAMES: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_names (volume, dir, name, node) VALUES ",
     row: "($1, ?, ?, ?)",
     between: ", ",
     after: " ON CONFLICT (volume, dir, name) DO UPDATE SET node = excluded.node",
 };
 /// With the volume beside the list, or with a list of pairs, SQLite would read all names of the volume.
-const DROP_NAMES: Many = Many {
+const DROP_NAMES: BulkStatement = BulkStatement {
     before: "DELETE FROM tree_names WHERE ",
     row: "(volume = $1 AND dir = ? AND name = ?)",
     between: " OR ",
@@ -211,7 +211,7 @@ const DROP_NAMES: Many = Many {
 };
 
 /// Stores what changes did; each node and name at most once.
-pub(super) fn store(script: &mut Script, scope: Scope, effects: Effects) {
+pub(super) fn store(script: &mut Script, scope: Scope, effects: Delta) {
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (id, node) in effects.nodes {
         match node {
@@ -254,13 +254,13 @@ pub(super) fn name_at(row: &AnyRow, column: usize) -> Result<Name, sqlx::Error> 
 }
 
 /// A name in a directory, to be bound.
-pub(super) fn by_name(at: &Spot) -> [Value; 2] {
+pub(super) fn by_name(at: &Dentry) -> [Value; 2] {
     [number(at.dir), Value::Bytes(at.name.0.clone())]
 }
 
 /// The same in a row.
-pub(super) fn spot_at(row: &AnyRow, column: usize) -> Result<Spot, sqlx::Error> {
-    Ok(Spot { dir: id_at(row, column)?, name: name_at(row, column + 1)? })
+pub(super) fn spot_at(row: &AnyRow, column: usize) -> Result<Dentry, sqlx::Error> {
+    Ok(Dentry { dir: id_at(row, column)?, name: name_at(row, column + 1)? })
 }
 
 /// A node in a row, where there is one.

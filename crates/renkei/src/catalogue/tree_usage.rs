@@ -4,7 +4,7 @@
 
 use super::transfers::count;
 use super::tree::VolumeTree;
-use super::tree_rows::{Many, Script, Value, count_at, id_at, node_at, signed};
+use super::tree_rows::{BulkStatement, Script, Value, count_at, id_at, node_at, signed};
 use renkei_core::error::Error;
 use renkei_core::namespace::quota::{ByOwner, Difference, Use, weight};
 use sqlx::any::AnyRow;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 const PAGE: usize = 10_000;
 
 /// What is more than a number holds stays at the most: a site may say of its files that they are larger than anything.
-const ADD_USAGE: Many = Many {
+const ADD_USAGE: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_usage (volume, owner, files, bytes) VALUES ",
     row: "($1, ?, ?, ?)",
     between: ", ",

@@ -37,7 +37,7 @@ const DRAWS: u32 = 100;
 /// The databases of a PoP's volumes.
 pub struct Trees {
     place: Place,
-    base: Arc<Base>,
+    base: Arc<Database>,
     open: Mutex<BTreeMap<VolumeId, Arc<VolumeTree>>>,
 }
 
@@ -47,13 +47,13 @@ enum Place {
 }
 
 /// What all trees of a PoP work with.
-pub(super) struct Base {
+pub(super) struct Database {
     /// Which database, without a password.
     shown: String,
     runtime: Option<Runtime>,
 }
 
-impl Drop for Base {
+impl Drop for Database {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             // Whoever drops it may be on a runtime's thread, which must not wait.
@@ -62,7 +62,7 @@ impl Drop for Base {
     }
 }
 
-impl Base {
+impl Database {
     pub(super) fn runtime(&self) -> &Runtime {
         self.runtime.as_ref().expect("it is there until the base is dropped")
     }
@@ -100,7 +100,7 @@ impl Trees {
     pub fn open(named: &str, home: &Home) -> Result<Self, Error> {
         install_default_drivers();
         let engine = Engine::choose(named, home)?;
-        let base = Arc::new(Base { shown: engine.shown(), runtime: Some(start_runtime("trees")?) });
+        let base = Arc::new(Database { shown: engine.shown(), runtime: Some(start_runtime("trees")?) });
         let place = match &engine {
             Engine::Sqlite(_) => Place::Folder(home.state_dir().join("volumes")),
             Engine::Server(url) => {
@@ -157,7 +157,7 @@ impl Trees {
             }
         };
         let (number, shown) = self.base.run("open", number(&writers, volume))?;
-        let scope = Scope { volume: number, lite: matches!(self.place, Place::Folder(_)) };
+        let scope = Scope { volume: number, is_sqlite: matches!(self.place, Place::Folder(_)) };
         let (base, tail, shown) = (self.base.clone(), Tail::default(), AtomicI64::new(shown));
         let is_beside = false;
         VolumeTree { base, id: volume, scope, shown, is_beside, writers, readers, tail }.with_root()
@@ -232,10 +232,10 @@ fn prepare_server(connection: &mut AnyConnection) -> Prepared<'_> {
     })
 }
 
-async fn up_to_date(pool: &AnyPool, lite: bool) -> Result<(), sqlx::Error> {
+async fn up_to_date(pool: &AnyPool, is_sqlite: bool) -> Result<(), sqlx::Error> {
     let mut connection = pool.acquire().await?;
     let mut work = connection.begin().await?;
-    bring_up_to_date(&mut work, &TREES, lite).await?;
+    bring_up_to_date(&mut work, &TREES, is_sqlite).await?;
     work.commit().await
 }
 

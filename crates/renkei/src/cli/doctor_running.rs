@@ -9,8 +9,8 @@ use crate::identity::socket;
 use crate::identity::trust::Trust;
 use crate::mover::reach::unreachable;
 use crate::site::conditions::Condition;
-use crate::site::diagnosis::certificate_ends;
-use crate::volume::facts;
+use crate::site::health_checks::certificate_ends;
+use crate::volume::volume_config;
 use renkei_core::error::Error;
 use renkei_core::wire::message::{AgentStatus, LineStatus};
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ impl Running {
 
     /// The volumes, other than those it told of.
     pub(super) fn check_volumes(&self, home: &Home, checks: &mut Checks) {
-        let volumes = match facts::load(home) {
+        let volumes = match volume_config::load(home) {
             Ok(volumes) => volumes,
             Err(error) => return checks.error("volumes", &error),
         };

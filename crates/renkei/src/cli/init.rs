@@ -8,7 +8,7 @@ use crate::identity::authority::{Authority, renew_host};
 use crate::identity::invitation::Invitation;
 use crate::identity::map;
 use crate::identity::trust::Trust;
-use crate::site::introduction;
+use crate::site::enrolment;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if let Some(invitation) = invitation
         && !Config::load(&home)?.reverse.contains(&invitation.site)
     {
-        introduction::join(&home, &invitation, true, context.now()).map_err(|error| half(error, &site))?;
+        enrolment::join(&home, &invitation, true, context.now()).map_err(|error| half(error, &site))?;
     }
     let config = Config::load(&home)?;
     let trust = Trust::load(&home)?;

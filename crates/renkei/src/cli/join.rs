@@ -4,7 +4,7 @@ use super::Context;
 use super::output::Report;
 use super::trust;
 use crate::identity::invitation::Invitation;
-use crate::site::introduction;
+use crate::site::enrolment;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;
@@ -37,7 +37,7 @@ struct Joined {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let invitation: Invitation = line(&args.line)?.parse()?;
-    let joined = introduction::join(&context.home()?, &invitation, args.reverse, context.now());
+    let joined = enrolment::join(&context.home()?, &invitation, args.reverse, context.now());
     let (card, added) = joined.map_err(|error| error.at("client"))?;
     context.output.answer(&Joined {
         fingerprint: card.fingerprint(),

@@ -9,7 +9,7 @@ use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::handover::LONGEST_OVERLAP;
 use crate::identity::rotation::{self, Outcome};
 use crate::identity::trust::Trust;
-use crate::site::partners;
+use crate::site::partner_updates;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;
@@ -91,7 +91,7 @@ fn standing(home: &Home) -> Result<(SiteCard, Vec<SiteName>), Error> {
     let none = || Error::new(Code::NotInitialised, "rotate authority", home.config_dir().display(), "");
     let card = trust.own_card().ok_or_else(none)?.clone();
     // Where the PoP has not looked yet, nobody has it.
-    let untold = partners::untold(home, &card);
+    let untold = partner_updates::untold(home, &card);
     let all = || trust.list().map(|one| one.site.clone()).filter(|site| *site != card.site).collect();
     let not_taken_over = untold.map_or_else(all, |sites| sites.into_iter().collect());
     Ok((card, not_taken_over))

@@ -10,7 +10,7 @@ use crate::identity::account::Account;
 use crate::identity::socket;
 use crate::site::storage_identity;
 use crate::store::local::{Access, LocalStore};
-use crate::volume::facts;
+use crate::volume::volume_config;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::is_label;
@@ -134,9 +134,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 /// What speaks against removing a storage: the volumes that are in it.
 fn volumes_in(home: &Home, storage: &str) -> Result<Vec<String>, Error> {
-    let volumes = facts::load(home)?;
+    let volumes = volume_config::load(home)?;
     let inside = volumes.iter().filter(|(_, facts)| facts.storage == storage);
-    let told = |(name, _): (&String, &facts::Facts)| {
+    let told = |(name, _): (&String, &volume_config::VolumeConfig)| {
         format!(
             "the volume {name} is in it, and cannot be used until a storage of this name is back; its files stay"
         )
@@ -155,7 +155,7 @@ fn await_release(home: &Home, path: &Path) -> u64 {
 
 /// A storage and a volume never have the same name.
 fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
-    match facts::load(home)?.contains_key(name) {
+    match volume_config::load(home)?.contains_key(name) {
         true => Err(Error::new(Code::PathExists, "add storage", name, "there is a volume of that name")),
         false => Ok(()),
     }

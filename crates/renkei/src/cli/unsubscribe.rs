@@ -6,8 +6,8 @@ use super::{Context, volume};
 use crate::config::Config;
 use crate::home::Home;
 use crate::volume::Volumes;
-use crate::volume::facts::{self, Facts};
-use crate::volume::only_here::OnlyHere;
+use crate::volume::follower::unreplicated::Unreplicated;
+use crate::volume::volume_config::{self, VolumeConfig};
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
 use serde_json::json;
@@ -29,14 +29,14 @@ pub struct Args {
 struct Left {
     action: &'static str,
     name: String,
-    abandoned: OnlyHere,
+    abandoned: Unreplicated,
     #[serde(skip)]
     files: bool,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, name) = (context.home()?, &args.name);
-    let (facts, config) = (facts::find(&home, name)?, Config::load(&home)?);
+    let (facts, config) = (volume_config::find(&home, name)?, Config::load(&home)?);
     if facts.home == *config.site(&home)? {
         let cause = "its home is here; `renkei volume delete` ends it";
         return Err(Error::new(Code::UsageInvalid, "unsubscribe", name, cause));
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// The same, where no PoP runs: the home cannot be asked what it has.
-fn leave(args: &Args, facts: &Facts, home: &Home, config: &Config) -> Result<OnlyHere, Error> {
+fn leave(args: &Args, facts: &VolumeConfig, home: &Home, config: &Config) -> Result<Unreplicated, Error> {
     let volumes = Volumes::new(home, &config.catalogue);
     let pending = volumes.pending(&args.name, facts.id)?;
     let only = pending.only_here(|path| format!("{}:/{}/{path}", facts.storage, facts.path))?;
@@ -76,7 +76,7 @@ fn leave(args: &Args, facts: &Facts, home: &Home, config: &Config) -> Result<Onl
             return Err(Error::new(Code::ChangesWait, "unsubscribe", &args.name, cause));
         }
     }
-    facts::remove(home, &args.name)?;
+    volume_config::remove(home, &args.name)?;
     volume::release(facts, config, home)?;
     drop(pending);
     volumes.forget(facts.id)?;

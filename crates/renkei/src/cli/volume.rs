@@ -14,12 +14,12 @@ use crate::mover::fresh_id;
 use crate::store::Store;
 use crate::store::local::{Access, LocalStore};
 use crate::store::tree::remove_tree;
-use crate::volume::change::{add_grant, pair, set, take_back};
-use crate::volume::claim::{self, DirectoryClaim};
+use crate::volume::config_change::{add_grant, pair, set, take_back};
 use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, resolved, text};
-use crate::volume::facts::{self, Facts, SCAN_EVERY_S, id_text};
+use crate::volume::dir_claim::{self, DirectoryClaim};
 use crate::volume::grant::{Grant, Grantee};
-use crate::volume::shown::Shown;
+use crate::volume::volume_config::{self, SCAN_EVERY_S, VolumeConfig, id_text};
+use crate::volume::volume_status::VolumeStatus;
 use crate::volume::{Scanned, Volumes};
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
@@ -170,7 +170,7 @@ struct Create {
 
 #[derive(Serialize)]
 struct Listing {
-    volumes: Vec<Shown>,
+    volumes: Vec<VolumeStatus>,
 }
 
 #[derive(Serialize)]
@@ -194,7 +194,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Create(new) => create(new, args.first_at(), &home, context),
         Action::List => {
-            let volumes = facts::load(&home)?.into_iter().map(|(name, facts)| shown(&name, &facts, &home).0);
+            let volumes =
+                volume_config::load(&home)?.into_iter().map(|(name, facts)| shown(&name, &facts, &home).0);
             context.output.answer(&Listing { volumes: volumes.collect() })?;
             Ok(0)
         }
@@ -209,7 +210,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         Action::Grant { name, who, level, on } => {
             let grant = Grant::parse(who, level, on)?;
-            if let Ok(account) = facts::find(&home, name).and_then(|facts| Account::lookup(&facts.account)) {
+            if let Ok(account) =
+                volume_config::find(&home, name).and_then(|facts| Account::lookup(&facts.account))
+            {
                 warn_of_root(name, &account);
             }
             change(name, "granted", &home, context, |facts| add_grant(facts, grant))
@@ -221,12 +224,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Subscribe(args) => subscribe::run(args, context),
         Action::Unsubscribe(args) => unsubscribe::run(args, context),
         Action::Check { name, accept: true, yes } => {
-            facts::find(&home, name)?;
+            volume_config::find(&home, name)?;
             let request = json!({"op": "volume", "act": "accept", "name": name, "incomplete": yes});
             report("accepted", name, Some(ask(&home, request)?), "", context)
         }
         Action::Check { name, .. } => {
-            facts::find(&home, name)?;
+            volume_config::find(&home, name)?;
             let found: Scanned = ask(&home, json!({"op": "volume", "act": "check", "name": name}))?;
             report("checked", name, Some(found), "", context)
         }
@@ -273,7 +276,7 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
             Ok(0)
         }
         Action::Show { .. } => {
-            context.output.answer(&far.ask::<Shown>(Manage::Show)?)?;
+            context.output.answer(&far.ask::<VolumeStatus>(Manage::Show)?)?;
             Ok(0)
         }
         Action::Create(new) => {
@@ -379,10 +382,10 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
     let account = chosen("create volume", &args.name, named, Some(storage), Some(&folder), &config)?;
     make_it(storage, &path, is_new, &account)?;
     let facts =
-        Facts::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
-    let mut facts = Facts { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
+        VolumeConfig::new(fresh_id()?, config.site(home)?.clone(), &args.storage, text(&path)?, account.name);
+    let mut facts = VolumeConfig { in_place: !is_new, scan_every_s: args.scan_every_s, ..facts };
     args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
-    claim::mark(&storage.path, &path, &DirectoryClaim::new(&facts.id, &facts.home));
+    dir_claim::mark(&storage.path, &path, &DirectoryClaim::new(&facts.id, &facts.home));
     facts.store(home, &args.name)?;
     // The PoP, if it runs, has looked at all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {
@@ -418,16 +421,16 @@ fn change(
     action: &'static str,
     home: &Home,
     context: &Context,
-    edit: impl FnOnce(&mut Facts) -> Result<(), Error>,
+    edit: impl FnOnce(&mut VolumeConfig) -> Result<(), Error>,
 ) -> Result<u8, Error> {
-    let mut facts = facts::find(home, name)?;
+    let mut facts = volume_config::find(home, name)?;
     edit(&mut facts)?;
     facts.store(home, name)?;
     report(action, name, None, "", context)
 }
 
 /// What the administrator may set.
-fn set_locally(name: &str, facts: &mut Facts, value: &str) -> Result<(), Error> {
+fn set_locally(name: &str, facts: &mut VolumeConfig, value: &str) -> Result<(), Error> {
     let (key, text) = pair(value)?;
     match key.as_str() {
         "account" => {
@@ -443,12 +446,12 @@ fn set_locally(name: &str, facts: &mut Facts, value: &str) -> Result<(), Error> 
 // ---- delete ----------------------------------------------------------------------------------------------------------
 
 fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8, Error> {
-    let facts = facts::find(home, name)?;
+    let facts = volume_config::find(home, name)?;
     let config = Config::load(home)?;
     if files {
         refuse_whole_storage(name, &facts)?;
     }
-    facts::remove(home, name)?;
+    volume_config::remove(home, name)?;
     release(&facts, &config, home)?;
     let request = json!({"op": "volume", "act": "forget", "id": id_text(&facts.id)});
     match socket::request(&login::socket(home, None), &request) {
@@ -465,16 +468,16 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
 }
 
 /// Takes the marker of a volume that is not kept any more out of its directory.
-pub(super) fn release(facts: &Facts, config: &Config, home: &Home) -> Result<(), Error> {
+pub(super) fn release(facts: &VolumeConfig, config: &Config, home: &Home) -> Result<(), Error> {
     if let Some(storage) = config.storage.get(&facts.storage) {
         let own = DirectoryClaim::new(&facts.id, config.site(home)?);
-        claim::release(&folder(storage, &facts.place()?), &own);
+        dir_claim::release(&folder(storage, &facts.place()?), &own);
     }
     Ok(())
 }
 
 /// The files of a volume that is a whole storage are not removed.
-pub(super) fn refuse_whole_storage(name: &str, facts: &Facts) -> Result<(), Error> {
+pub(super) fn refuse_whole_storage(name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     if facts.place()?.is_root() {
         let cause = "it is a whole storage, which is never removed; leave out --files";
         return Err(invalid("delete volume", name, cause));
@@ -482,7 +485,7 @@ pub(super) fn refuse_whole_storage(name: &str, facts: &Facts) -> Result<(), Erro
     Ok(())
 }
 
-pub(super) fn remove_files(facts: &Facts, config: &Config) -> Result<(), Error> {
+pub(super) fn remove_files(facts: &VolumeConfig, config: &Config) -> Result<(), Error> {
     let (Some(storage), place) = (config.storage.get(&facts.storage), facts.place()?) else { return Ok(()) };
     let Some((parent, name)) = place.split() else { return Ok(()) };
     let dir =

@@ -2,7 +2,7 @@
 
 use super::quantity::{bit_rate, counted, human, span};
 use super::time::local;
-use crate::volume::care::Care;
+use crate::volume::settings::VolumeSettings;
 use crate::volume::{Holds, Verified};
 use renkei_core::entry::FileTime;
 use renkei_core::namespace::placement::{Reason, Why};
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 /// What was set.
-pub(super) fn write_care(care: &Care, is_followed: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write_care(care: &VolumeSettings, is_followed: bool, out: &mut dyn Write) -> io::Result<()> {
     for policy in &care.policy {
         let at: Vec<&str> = policy.at.iter().map(|site| site.as_str()).collect();
         let at = if at.is_empty() { String::new() } else { format!(", first at {}", at.join(",")) };

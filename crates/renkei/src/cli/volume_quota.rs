@@ -8,10 +8,10 @@ use super::volume_show::ask;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::map;
-use crate::volume::care::UseRow;
-use crate::volume::facts::{self, Facts};
-use crate::volume::shown::Shown;
-use crate::volume::{Standing, change};
+use crate::volume::settings::UseRow;
+use crate::volume::volume_config::{self, VolumeConfig};
+use crate::volume::volume_status::VolumeStatus;
+use crate::volume::{Standing, config_change};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::namespace::quota::Limit;
@@ -55,7 +55,7 @@ struct Quotas {
 
 /// In the directory of the PoP.
 pub(super) fn run(args: &Args, home: &Home, context: &Context) -> Result<u8, Error> {
-    let mut facts = facts::find(home, &args.name)?;
+    let mut facts = volume_config::find(home, &args.name)?;
     if args.bytes.is_some() || args.files.is_some() {
         set(args, &mut facts, home)?;
     }
@@ -70,21 +70,23 @@ pub(super) fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8
     if !settings.is_empty() {
         far.done(Manage::Set(settings))?;
     }
-    let shown: Shown = far.ask(Manage::Show)?;
+    let shown: VolumeStatus = far.ask(Manage::Show)?;
     let used = shown.standing.map(|standing| standing.used).unwrap_or_default();
     context.output.answer(&Quotas { volume: shown.name, used })?;
     Ok(0)
 }
 
 /// What is not named stays as it is.
-fn set(args: &Args, facts: &mut Facts, home: &Home) -> Result<(), Error> {
+fn set(args: &Args, facts: &mut VolumeConfig, home: &Home) -> Result<(), Error> {
     let config = Config::load(home)?;
     if facts.home != *config.site(home)? {
         let cause = format!("its home is {}; limits are set there", facts.home);
         return Err(Error::new(Code::UsageInvalid, "set quota", &args.name, cause));
     }
     let owner = args.user.as_deref().map(|user| owner(user, home, &config)).transpose()?;
-    settings(args, owner.as_deref()).iter().try_for_each(|(key, text)| change::set(facts, key, text))?;
+    settings(args, owner.as_deref())
+        .iter()
+        .try_for_each(|(key, text)| config_change::set(facts, key, text))?;
     facts.store(home, &args.name)
 }
 

@@ -7,11 +7,11 @@ use super::volume_kept::{write_care, write_holds, write_kept, write_verified};
 use super::{Context, login};
 use crate::home::Home;
 use crate::identity::socket;
-use crate::volume::facts::{self, Facts};
+use crate::volume::follower::outbox::Refusal;
+use crate::volume::follower::restored_home::RestoreReport;
 use crate::volume::grant::{Grant, Level};
-use crate::volume::pending::Refusal;
-use crate::volume::reconcile::Reconciled;
-use crate::volume::shown::Shown;
+use crate::volume::volume_config::{self, VolumeConfig};
+use crate::volume::volume_status::VolumeStatus;
 use crate::volume::{Followed, Scanned, Standing};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
@@ -32,7 +32,7 @@ pub(super) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T,
 }
 
 pub(super) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Error> {
-    let (shown, trouble) = shown(name, &facts::find(home, name)?, home);
+    let (shown, trouble) = shown(name, &volume_config::find(home, name)?, home);
     context.output.answer(&shown)?;
     if let Some(error) = trouble.filter(|_| !context.output.is_json()) {
         eprintln!("catalogue  not known: {error}");
@@ -41,14 +41,14 @@ pub(super) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Err
 }
 
 /// A volume with what the PoP tells of it, or why it does not.
-pub(super) fn shown(name: &str, facts: &Facts, home: &Home) -> (Shown, Option<Error>) {
+pub(super) fn shown(name: &str, facts: &VolumeConfig, home: &Home) -> (VolumeStatus, Option<Error>) {
     match ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name})) {
-        Ok(standing) => (Shown::new(name, facts, Some(standing)), None),
-        Err(error) => (Shown::new(name, facts, None), Some(error)),
+        Ok(standing) => (VolumeStatus::new(name, facts, Some(standing)), None),
+        Err(error) => (VolumeStatus::new(name, facts, None), Some(error)),
     }
 }
 
-impl Report for Shown {
+impl Report for VolumeStatus {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "name       {}", self.name)?;
         writeln!(out, "id         {}", self.id)?;
@@ -170,8 +170,8 @@ fn write_scan(scan: &Scanned, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// What was done when the home turned out to be restored from a backup.
-fn write_restored(restored: &Reconciled, home: &str, out: &mut dyn Write) -> io::Result<()> {
-    let Reconciled { at_unix, records_before, records_now, .. } = restored;
+fn write_restored(restored: &RestoreReport, home: &str, out: &mut dyn Write) -> io::Result<()> {
+    let RestoreReport { at_unix, records_before, records_now, .. } = restored;
     writeln!(
         out,
         "restored   {home}, noticed {}: its log ended at {records_now} and {records_before} had been followed",

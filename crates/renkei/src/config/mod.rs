@@ -22,7 +22,7 @@ pub use web::Web;
 use crate::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
-use renkei_core::queue::notice::Address;
+use renkei_core::queue::webhook::Address;
 use renkei_core::route::{self, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -16,7 +16,7 @@ use crate::net::tls::TlsStream;
 use crate::store::leases::Lessee;
 use crate::store::locks::Locker;
 use renkei_core::error::{Code, Error};
-use renkei_core::lease::telling::Told;
+use renkei_core::lease::callbacks::Callback;
 use renkei_core::link::controller::{is_far, is_long};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
@@ -194,10 +194,10 @@ fn no_term(number: u64, locker: &dyn Locker) -> Control {
 }
 
 /// Puts what a holder is told into a message.
-fn said(told: Told) -> Control {
+fn said(told: Callback) -> Control {
     match told {
-        Told::Call { number, what } => Control::Changed { number, what },
-        Told::Term { number, round, length, locks } => {
+        Callback::Call { number, what } => Control::Changed { number, what },
+        Callback::Term { number, round, length, locks } => {
             let term_ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
             Control::Renewed { number, round, term_ms, locks }
         }

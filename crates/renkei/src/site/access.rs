@@ -1,8 +1,8 @@
 //! What one principal may do: the account it maps to, and the storages as that account sees them.
 
-use super::kept::Parked;
-use super::root::Root;
+use super::connection_pool::PooledPeer;
 use super::snapshot::Snapshot;
+use super::storage_root::Root;
 use super::volumes::{entered, granted};
 use crate::config::nearest;
 use crate::identity::account::Account;
@@ -41,7 +41,7 @@ pub struct Proof {
 pub struct Peer {
     /// Who it is.
     pub proof: Proof,
-    pub(super) parked: Option<Arc<Parked>>,
+    pub(super) parked: Option<Arc<PooledPeer>>,
 }
 
 /// A principal with its account, and the configuration it was judged by.

@@ -11,7 +11,7 @@
 //! A file counts with its length, holes too. No lock is held while files are counted or removed. One process has a
 //! buffer at a time.
 
-use super::digests::{DIGESTS, sync};
+use super::buffer_digests::{DIGESTS, sync};
 use crate::home::{file_error, make_private_dir, write_file};
 use crate::identity::account::Account;
 use crate::mover::hex;

@@ -8,7 +8,7 @@
 //! site ([`crate::mover::targets`]). Non-goal: looking into what passes.
 
 use super::access::Proof;
-use super::pacing::Paced;
+use super::relay_pace::Paced;
 use super::snapshot::Snapshot;
 use super::tickets::one_share;
 use super::{Counters, Site};

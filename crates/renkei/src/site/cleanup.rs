@@ -6,8 +6,8 @@
 
 use super::Site;
 use super::buffer::FILES;
-use super::desks::spawn_draft_sweep;
-use super::watch::spawn_every;
+use super::file_sessions::spawn_draft_sweep;
+use super::periodic_checks::spawn_every;
 use crate::home::{Home, open_regular};
 use crate::identity::account::Account;
 use crate::mover::hex;

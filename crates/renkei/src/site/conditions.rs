@@ -1,11 +1,11 @@
 //! What is not as it should be at this PoP: one list, from which `/healthz`, `/metrics`, `status`, `doctor` and the console are told.
 //!
-//! [`super::diagnosis`] finds; here is noted since when. A thread looks every two seconds, so that whoever asks waits for
+//! [`super::health_checks`] finds; here is noted since when. A thread looks every two seconds, so that whoever asks waits for
 //! no disk. Since when a condition holds is kept in the PoP's directory, and outlives a restart. Non-goal: what concerns
 //! one transfer or one user alone.
 
 use super::Site;
-use super::diagnosis::SOURCES;
+use super::health_checks::SOURCES;
 use crate::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::remedy;

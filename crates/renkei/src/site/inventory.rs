@@ -6,8 +6,8 @@
 use super::Site;
 use super::conditions::Condition;
 use super::console::Visitor;
-use super::managing::manages;
-use super::rules::{RuleState, label};
+use super::drop_folders::{RuleState, label};
+use super::volume_admin::manages;
 use super::workers::Worker;
 use crate::config::Rule;
 use crate::identity::account::Account;
@@ -16,8 +16,8 @@ use crate::identity::certificate::{Facts as Certificate, hosts};
 use crate::identity::issued;
 use crate::identity::map::{account_of, resolve};
 use crate::identity::mounting;
-use crate::volume::facts::unknown;
-use crate::volume::followers::followers;
+use crate::volume::home::follower_registry::followers;
+use crate::volume::volume_config::unknown;
 use renkei_core::error::Error;
 use renkei_core::identity::{Principal, Rule as MapRule, Verdict};
 use renkei_core::path::SiteName;
@@ -27,9 +27,9 @@ use std::time::{Duration, Instant, SystemTime};
 // What is shown of these is what they say of themselves.
 pub use crate::identity::card_history::CardChange;
 pub use crate::identity::issued::Inventory;
+pub use crate::volume::follower::restored_home::RestoreReport;
 pub use crate::volume::grant::Level;
-pub use crate::volume::reconcile::Reconciled;
-pub use crate::volume::shown::Shown;
+pub use crate::volume::volume_status::VolumeStatus;
 pub use crate::volume::{Followed, Standing};
 
 /// Changes of cards that are shown.
@@ -145,7 +145,7 @@ impl Site {
     ///
     /// # Errors
     /// `VolumeUnknown`, and what keeps it from being looked at.
-    pub fn volume_seen(&self, visitor: &Visitor, name: &str) -> Result<Shown, Error> {
+    pub fn volume_seen(&self, visitor: &Visitor, name: &str) -> Result<VolumeStatus, Error> {
         let snapshot = self.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         if !self.volumes_seen(visitor).iter().any(|seen| seen == name) {
@@ -156,7 +156,7 @@ impl Site {
             return Err(error);
         }
         match visitor.access() {
-            None => Ok(Shown::new(name, facts, Some(self.volume_standing(name)?))),
+            None => Ok(VolumeStatus::new(name, facts, Some(self.volume_standing(name)?))),
             Some(access) => self.show_volume(access, name),
         }
     }

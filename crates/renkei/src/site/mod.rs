@@ -5,69 +5,69 @@
 //! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
+mod active_transfers;
+pub mod agent_client;
 pub mod agents;
+mod backfill;
+mod bootstrap;
 pub mod buffer;
-pub mod buffered;
+pub mod buffer_api;
+mod buffer_digests;
+pub mod cancel_cleanup;
 pub mod circuits;
 pub mod cleanup;
-mod collecting;
 pub mod conditions;
+pub mod connection_pool;
 pub mod console;
-pub mod desks;
-pub mod diagnosis;
-mod digests;
-mod evicting;
-pub mod export;
-mod far_locks;
-mod fetching;
+mod dirty_set;
+pub mod drop_folders;
+pub mod enrolment;
+mod eviction;
+pub mod file_sessions;
 pub mod files;
-pub mod following;
-pub mod giving_up;
-mod handing;
+pub mod free_space;
+pub mod health_checks;
 pub mod history;
-pub(crate) mod holding;
-pub mod introduction;
 pub mod inventory;
-pub mod kept;
-mod late;
-mod leaving;
-pub mod lines;
-mod managing;
-mod mending;
-pub mod notices;
-mod pacing;
-pub mod partners;
-mod placing;
-pub mod probing;
-mod pulling;
+pub mod log_shipping;
+mod log_truncation;
+mod outbox_push;
+pub mod partner_probes;
+pub mod partner_updates;
+pub mod periodic_checks;
+mod placement;
 pub mod push;
 pub mod queue;
-mod reconcile;
+mod read_through;
+mod relay_pace;
+mod remote_locks;
 pub mod renewal;
+mod repair;
+mod replica_locations;
+mod replica_pull;
+pub(crate) mod replica_reconcile;
 pub mod replicas;
+mod restored_home;
+pub mod reverse_connections;
 pub mod revocation;
-pub mod rooms;
-pub mod root;
-pub mod rules;
-pub mod runner;
-mod running;
+pub mod scheduler;
 pub mod scope;
+pub mod scrub;
 mod site_leases;
 pub mod snapshot;
-mod sourcing;
+mod source_selection;
 mod spill;
 pub mod storage_identity;
+pub mod storage_root;
 pub mod tickets;
-mod touched;
 pub mod transfer;
 pub mod transfer_list;
-mod trimming;
 pub mod unfinished;
-pub mod verifying;
+mod unsubscribe;
 pub mod view;
+mod volume_admin;
 pub mod volumes;
-pub mod watch;
-mod whereabouts;
+pub mod webhooks;
 pub mod workers;
 
 use crate::config::Config;
@@ -79,13 +79,13 @@ use crate::net::control::ControlSender;
 use crate::net::switchboard::Switchboard;
 use crate::store::locks::LockTable;
 use access::{Access, Peer, Proof};
-use kept::{KeptSessions, Parking};
+use active_transfers::Transfers;
+use connection_pool::{InboundPool, OutboundPool};
 use renkei_core::error::{Code, Error};
 use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
-use running::Transfers;
 use rustls::pki_types::CertificateDer;
 use site_leases::forget_writers;
 use snapshot::{Mark, Snapshot};
@@ -172,35 +172,35 @@ pub struct Site {
     pub(crate) grants: Grants,
     pub(crate) dialled: push::Dialled,
     pub(crate) transfers: Transfers,
-    pub(crate) kept_sessions: KeptSessions,
-    pub(crate) parking: Parking,
-    pub(crate) arrivals: rules::Arrivals,
-    pub(crate) rule_states: rules::RuleStates,
+    pub(crate) kept_sessions: OutboundPool,
+    pub(crate) parking: InboundPool,
+    pub(crate) arrivals: drop_folders::Arrivals,
+    pub(crate) rule_states: drop_folders::RuleStates,
     pub(crate) conditions: conditions::Conditions,
     pub(crate) workers: workers::Workers,
-    probing: probing::Probing,
-    untold: Mutex<partners::Untold>,
+    probing: partner_probes::PartnerProbes,
+    untold: Mutex<partner_updates::Untold>,
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) circuits: circuits::Circuits,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) switchboard: Arc<Switchboard>,
     pub(crate) memory: Memory,
-    pub(crate) held: lines::Held,
-    pub(crate) own_lines: lines::OwnLines,
+    pub(crate) held: reverse_connections::ReverseConnections,
+    pub(crate) own_lines: reverse_connections::OwnLines,
     console: console::Console,
-    rooms: rooms::Rooms,
-    pub(crate) following: following::Following,
-    pub(crate) collecting: collecting::Collecting,
-    pub(crate) holding: holding::Holding,
-    placing: placing::Placing,
-    verifying: verifying::Verifying,
-    confirmed: trimming::Confirmed,
-    strays: reconcile::Strays,
+    rooms: free_space::FreeSpace,
+    pub(crate) following: log_shipping::Following,
+    pub(crate) collecting: backfill::Backfill,
+    pub(crate) holding: replica_reconcile::ReplicaReconciler,
+    placing: placement::PlacementState,
+    verifying: scrub::Scrubber,
+    confirmed: log_truncation::Confirmed,
+    strays: restored_home::Strays,
     /// Held while what is known of a volume changes.
     managing: Mutex<()>,
-    pub(crate) lending: desks::Lending,
-    pub(crate) left_drafts: desks::LeftDrafts,
-    giving_up: giving_up::GivingUp,
+    pub(crate) lending: file_sessions::FdPassing,
+    pub(crate) left_drafts: file_sessions::LeftDrafts,
+    giving_up: cancel_cleanup::CancelCleanup,
 }
 
 impl Site {
@@ -223,34 +223,34 @@ impl Site {
             grants: Grants::default(),
             dialled: push::Dialled::default(),
             transfers: Transfers::default(),
-            kept_sessions: KeptSessions::default(),
-            parking: Parking::default(),
-            arrivals: rules::Arrivals::default(),
-            rule_states: rules::RuleStates::default(),
+            kept_sessions: OutboundPool::default(),
+            parking: InboundPool::default(),
+            arrivals: drop_folders::Arrivals::default(),
+            rule_states: drop_folders::RuleStates::default(),
             conditions: conditions::Conditions::default(),
             workers: workers::Workers::default(),
-            probing: probing::Probing::default(),
+            probing: partner_probes::PartnerProbes::default(),
             untold: Mutex::default(),
             queue: Arc::default(),
             circuits: circuits::Circuits::default(),
             locks: Arc::default(),
             switchboard: Arc::default(),
             memory: Memory::default(),
-            held: lines::Held::default(),
-            own_lines: lines::OwnLines::default(),
+            held: reverse_connections::ReverseConnections::default(),
+            own_lines: reverse_connections::OwnLines::default(),
             console: console::Console::default(),
-            rooms: rooms::Rooms::default(),
-            following: following::Following::default(),
-            collecting: collecting::Collecting::default(),
-            holding: holding::Holding::default(),
-            placing: placing::Placing::default(),
-            verifying: verifying::Verifying::default(),
-            confirmed: trimming::Confirmed::default(),
-            strays: reconcile::Strays::default(),
+            rooms: free_space::FreeSpace::default(),
+            following: log_shipping::Following::default(),
+            collecting: backfill::Backfill::default(),
+            holding: replica_reconcile::ReplicaReconciler::default(),
+            placing: placement::PlacementState::default(),
+            verifying: scrub::Scrubber::default(),
+            confirmed: log_truncation::Confirmed::default(),
+            strays: restored_home::Strays::default(),
             managing: Mutex::default(),
-            lending: desks::Lending::default(),
-            left_drafts: desks::LeftDrafts::default(),
-            giving_up: giving_up::GivingUp::default(),
+            lending: file_sessions::FdPassing::default(),
+            left_drafts: file_sessions::LeftDrafts::default(),
+            giving_up: cancel_cleanup::CancelCleanup::default(),
         });
         fetching.belongs_to(&site);
         Ok(site)

@@ -2,13 +2,13 @@
 //!
 //! The other site must know for whom. Either it gave a grant to the user, which this site shows; or the user is one of
 //! this site's own, for whom this site, which vouches for them anyway, asks itself. A connection that an earlier push
-//! left is used again (see [`super::kept`]).
+//! left is used again (see [`super::connection_pool`]).
 
 use super::Site;
 use super::access::{Access, Peer};
+use super::active_transfers::Listed;
+use super::connection_pool::PooledSession;
 use super::history::Trace;
-use super::kept::KeptSession;
-use super::running::Listed;
 use super::snapshot::Snapshot;
 use super::transfer::{Stop, Watch, places, running, send_job, storages};
 use crate::mover::dial::{Ahead, Dialler};
@@ -103,7 +103,7 @@ struct Opening<'a> {
 
 impl Opening<'_> {
     /// Asks in a session; the outer error is the session's, the inner one the other site's answer.
-    fn ask(&mut self, kept: &mut KeptSession) -> Result<Result<Opened, Error>, Error> {
+    fn ask(&mut self, kept: &mut PooledSession) -> Result<Result<Opened, Error>, Error> {
         let (open, on_found, roots) = (self.open, self.on_found, &mut self.job.roots);
         kept.session.ask_to_open(self.request.clone(), &mut |found| {
             let choice = open.and_then(|open| open.choice(found));
@@ -229,7 +229,7 @@ impl Site {
         snapshot: &Snapshot,
         opening: &mut Opening<'_>,
         access: &Access,
-    ) -> Result<Option<(KeptSession, Opened)>, Error> {
+    ) -> Result<Option<(PooledSession, Opened)>, Error> {
         let Some(mut kept) = self.kept_sessions.take(to, snapshot) else { return Ok(None) };
         match opening.ask(&mut kept) {
             Ok(Ok(opened)) => {
@@ -255,14 +255,14 @@ impl Site {
         opening: &mut Opening<'_>,
         max_streams: u16,
         access: &Access,
-    ) -> Result<(KeptSession, Opened), Error> {
+    ) -> Result<(PooledSession, Opened), Error> {
         let dialled = self.dialled.take(&access.principal, max_streams);
         let request = Some(opening.request.clone());
         let session = dialler.connect_ahead(to, &Ahead { streams: dialled.count, sends: true, request })?;
         let now = Instant::now();
         let endpoints = snapshot.trust.endpoints(to)?.to_vec();
         let (streams, controller) = (Vec::new(), None);
-        let mut kept = KeptSession { session, streams, controller, endpoints, since: now, rested: now };
+        let mut kept = PooledSession { session, streams, controller, endpoints, since: now, rested: now };
         let opened = opening.ask(&mut kept)??;
         Ok((kept, opened))
     }

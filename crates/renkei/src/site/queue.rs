@@ -1,4 +1,4 @@
-//! Queued transfers: handing in, listing, telling and changing. What runs them is [`super::runner`].
+//! Queued transfers: handing in, listing, telling and changing. What runs them is [`super::scheduler`].
 //!
 //! A user sees and changes his own; the PoP's administrator all. Only users of the site itself may queue: the PoP
 //! speaks for them at other sites.
@@ -16,7 +16,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_core::mover::filter::Filter;
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::queue::{Change, Event, Link, Load, Wish};
+use renkei_core::queue::{Change, Event, Link, Load, Requested};
 use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, TransferId};
 use renkei_core::wire::queue::{
     Listed, MAX_AFTER, MAX_LABEL_BYTES, MAX_ORIGIN_BYTES, Queued, Story, Submission, Terms,
@@ -440,9 +440,9 @@ impl Site {
     /// Stops the attempt of a transfer that shall not go on.
     pub(super) fn stop_as_wished(&self, row: &Row) {
         let cause = match row.course.wish {
-            Some(Wish::Pause) => "paused",
-            Some(Wish::Cancel) => "cancelled",
-            Some(Wish::GiveUp) => "its deadline passed",
+            Some(Requested::Pause) => "paused",
+            Some(Requested::Cancel) => "cancelled",
+            Some(Requested::GiveUp) => "its deadline passed",
             None => return,
         };
         let active = self.queue.active().get(&row.id).cloned();

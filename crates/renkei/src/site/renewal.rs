@@ -6,8 +6,8 @@
 //! what to do by its conditions.
 
 use super::Site;
+use super::periodic_checks::spawn_every;
 use super::snapshot::Snapshot;
-use super::watch::spawn_every;
 use crate::config::Config;
 use crate::home::{Home, read_text};
 use crate::identity::authority::{Authority, Issued, host_names, renew_host};

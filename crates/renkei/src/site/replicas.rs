@@ -1,25 +1,25 @@
 //! Replicas: the plain files of followed volumes that this site holds.
 //!
-//! They come by transfers from the home or from another site that holds them (`pulling`). Then they are compared with the
+//! They come by transfers from the home or from another site that holds them (`replica_pull`). Then they are compared with the
 //! catalogue, and those count as held that are what it names. Guarantee: a replica that is not held is never given
-//! out, and one that was found to be wrong is not held. Giving them up is in `evicting`.
+//! out, and one that was found to be wrong is not held. Giving them up is in `eviction`.
 
 use super::Site;
 use super::access::Access;
-use super::fetching::Contents;
 use super::files::checksum;
-use super::pulling::{Came, How, Lacking};
+use super::read_through::Contents;
+use super::replica_pull::{Came, How, Lacking};
 use super::snapshot::Snapshot;
 use super::transfer::Watch;
-use crate::catalogue::{Held, VolumeTree};
+use crate::catalogue::{HeldReplica, VolumeTree};
 use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::store::local::LocalStore;
 use crate::store::tree::make_dirs_as;
 pub(super) use crate::store::tree::{dir_of, make_dirs};
 use crate::store::{Detail, Dir, ReadFile, Store};
-use crate::volume::Facts;
-use crate::volume::pending::Pending;
+use crate::volume::VolumeConfig;
+use crate::volume::follower::outbox::Outbox;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, Kind, Node, NodeId};
@@ -45,7 +45,7 @@ const MAX_LISTED: usize = 100;
 /// A followed volume, opened for its replicas.
 pub(super) struct Copy {
     pub(super) name: String,
-    pub(super) facts: Facts,
+    pub(super) facts: VolumeConfig,
     pub(super) contents: Contents,
     pub(super) account: Account,
 }
@@ -76,7 +76,7 @@ impl Site {
     pub(super) fn hold_in_background(
         &self,
         name: &str,
-        facts: &Facts,
+        facts: &VolumeConfig,
         path: &RelPath,
         begin: &dyn Fn(Holding, &Watch),
         stop: &Stop,
@@ -92,7 +92,7 @@ impl Site {
     pub(super) fn hold_some(
         &self,
         name: &str,
-        facts: &Facts,
+        facts: &VolumeConfig,
         folder: &RelPath,
         ids: &BTreeSet<NodeId>,
         begin: &dyn Fn(Holding, &Watch),
@@ -109,7 +109,7 @@ impl Site {
     }
 
     /// A followed volume, opened by the PoP itself.
-    pub(super) fn own_copy(&self, name: &str, facts: &Facts) -> Result<(Access, Copy), Error> {
+    pub(super) fn own_copy(&self, name: &str, facts: &VolumeConfig) -> Result<(Access, Copy), Error> {
         let (snapshot, account) = (self.snapshot(), Account::lookup_to_lend(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
         let contents = snapshot.contents(name, facts)?;
@@ -219,7 +219,7 @@ impl Site {
     pub(super) fn repair_in_background(
         &self,
         name: &str,
-        facts: &Facts,
+        facts: &VolumeConfig,
         wrong: &[Wrong],
     ) -> Result<(), Error> {
         let (access, copy) = self.own_copy(name, facts)?;
@@ -299,7 +299,7 @@ impl Site {
 }
 
 /// The plain files of a volume whose home is here.
-pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &Facts) -> Result<Arc<dyn Store>, Error> {
+pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &VolumeConfig) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(snapshot.storage(&facts.storage)?.local()?.below(&facts.place()?)?))
 }
 
@@ -345,7 +345,7 @@ impl Copy {
 
 /// Those of some files that lie in a folder and are not held, with the digests that they should have if a wrong one was here.
 fn lacking_of(
-    pending: &Pending,
+    pending: &Outbox,
     folder: &RelPath,
     ids: &BTreeSet<NodeId>,
 ) -> Result<(Holding, Vec<Wrong>), Error> {
@@ -374,7 +374,7 @@ fn named(wrong: &[Wrong]) -> Lacking {
 }
 
 /// What is missing at a path and below it: the files, unless they are too many to name each.
-fn missing(tree: &VolumeTree, pending: &Pending, path: &RelPath) -> Result<(Holding, Lacking), Error> {
+fn missing(tree: &VolumeTree, pending: &Outbox, path: &RelPath) -> Result<(Holding, Lacking), Error> {
     let (mut paths, mut found) = (Vec::new(), Holding::nothing(path.clone()));
     each_held(tree, path, &mut |file, is_held| {
         found.files += 1;
@@ -492,10 +492,10 @@ fn drop_if_wrong(plain: &LocalStore, path: &RelPath, error: &Error) {
 fn with_digest(
     plain: &LocalStore,
     found: &Found,
-    held: Held,
+    held: HeldReplica,
     digest: Option<[u8; 32]>,
     stop: &Stop,
-) -> Result<Held, Error> {
+) -> Result<HeldReplica, Error> {
     let path = &found.path;
     let wanted = digest.or(found.content.digest.filter(|_| held.digest.is_none()));
     let Some(digest) = wanted else { return Ok(held) };
@@ -506,7 +506,7 @@ fn with_digest(
     if has != digest {
         return Err(not_as_known(path, was_received));
     }
-    Ok(Held { digest: Some(digest), ..held })
+    Ok(HeldReplica { digest: Some(digest), ..held })
 }
 
 /// A plain file with other bytes than it should have; of what was received just now the digest is known.
@@ -676,7 +676,12 @@ pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
 }
 
 /// What is known of a plain file that is the version which the catalogue names.
-fn adopt(plain: &LocalStore, found: &Found, before: Option<&Held>, came: &Came) -> Result<Held, Error> {
+fn adopt(
+    plain: &LocalStore,
+    found: &Found,
+    before: Option<&HeldReplica>,
+    came: &Came,
+) -> Result<HeldReplica, Error> {
     let (dir, name) = dir_of(plain, &found.path)?;
     let (entry, _) = dir.entry(name, Detail::Basic)?;
     match entry.kind {
@@ -685,7 +690,7 @@ fn adopt(plain: &LocalStore, found: &Found, before: Option<&Held>, came: &Came) 
                 && !before.is_some_and(|held| held.is_other(&found.content, &stamp)) =>
         {
             let digest = came.check(&found.path, &found.content)?;
-            Ok(Held { version: found.content.version, stamp, digest })
+            Ok(HeldReplica { version: found.content.version, stamp, digest })
         }
         _ => {
             let cause = "it has changed at its home; replicate it again";
@@ -749,7 +754,7 @@ pub(super) fn verify_one(
     let known = held.digest.or(found.content.digest);
     let error = match check(&Checked { path: &found.path, held: &held, stop }) {
         Ok((digest, stamp)) if known.is_none_or(|known| known == digest) => {
-            let now = Held { digest: Some(digest), stamp, ..held.clone() };
+            let now = HeldReplica { digest: Some(digest), stamp, ..held.clone() };
             if now != held {
                 // Not if it was written anew meanwhile.
                 tree.replace_held(found.id, &held, Some(&now))?;
@@ -785,7 +790,8 @@ pub(super) fn give_up(
     known: Option<[u8; 32]>,
 ) -> Result<(), Error> {
     let version = found.content.version;
-    let lost = known.map_or_else(|| Held::lost(version), |digest| Held::spoiled(version, digest));
+    let lost =
+        known.map_or_else(|| HeldReplica::lost(version), |digest| HeldReplica::spoiled(version, digest));
     tree.set_held(&[(found.id, Some(lost))])?;
     let _ = dir_of(plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
     Ok(())
@@ -797,7 +803,7 @@ pub(super) type Read = ([u8; 32], Stamp);
 /// A file that is to be read.
 pub(super) struct Checked<'a> {
     pub(super) path: &'a RelPath,
-    pub(super) held: &'a Held,
+    pub(super) held: &'a HeldReplica,
     pub(super) stop: &'a Stop,
 }
 

@@ -6,9 +6,9 @@
 
 use super::Site;
 use super::access::Proof;
-use super::introduction::without_list;
+use super::active_transfers::stop_soon;
+use super::enrolment::without_list;
 use super::queue::{Active, Shown};
-use super::running::stop_soon;
 use super::snapshot::Snapshot;
 use crate::identity::trust::Trust;
 use crate::identity::verify::verify_holder;

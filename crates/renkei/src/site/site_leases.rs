@@ -2,19 +2,19 @@
 //!
 //! A follower has three threads for each volume: one renews its leases and does what the home asks for (believe the copy no more,
 //! hand in what was changed), and one each asks for a copy that is far enough and for a write lease when somebody waits for that
-//! ([`crate::volume::own_lease`]). Where nobody uses the volume nothing is asked. Rules: [`renkei_core::lease::site`].
+//! ([`crate::volume::follower::site_lease`]). Where nobody uses the volume nothing is asked. Rules: [`renkei_core::lease::site`].
 
 use super::Site;
 use super::access::Proof;
-use super::following::{ask, is_followed, may, spawn};
+use super::log_shipping::{ask, is_followed, may, spawn};
 use super::snapshot::Snapshot;
 use crate::catalogue::VolumeId;
 use crate::mover::Stop;
 use crate::mover::dial::Session;
-use crate::volume::followers::{follower_number, followers, names_of};
-use crate::volume::own_lease::Wanted;
-use crate::volume::pending::Pending;
-use crate::volume::{Facts, Volume};
+use crate::volume::follower::outbox::Outbox;
+use crate::volume::follower::site_lease::Wanted;
+use crate::volume::home::follower_registry::{follower_number, followers, names_of};
+use crate::volume::{Volume, VolumeConfig};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::lease::site::LeaseAsk;
@@ -108,8 +108,8 @@ impl Site {
 struct Asker {
     site: Weak<Site>,
     name: String,
-    facts: Facts,
-    pending: Arc<Pending>,
+    facts: VolumeConfig,
+    pending: Arc<Outbox>,
     flushing: Cell<Option<Flushing>>,
 }
 
@@ -126,8 +126,8 @@ struct Flushing {
 pub(super) fn spawn_lease_keepers(
     site: &Arc<Site>,
     name: &str,
-    facts: &Facts,
-    pending: &Arc<Pending>,
+    facts: &VolumeConfig,
+    pending: &Arc<Outbox>,
 ) -> Result<(), Error> {
     let asker = || Asker {
         site: Arc::downgrade(site),

@@ -1,13 +1,13 @@
 //! The configuration, mapping, trust and open storages of one moment.
 //!
-//! A storage is opened once (`root`) and shared by all snapshots that have it unchanged, so that a change of the map never
+//! A storage is opened once (`storage_root`) and shared by all snapshots that have it unchanged, so that a change of the map never
 //! waits for a file system. One that is missing is looked for by the PoP's watch alone.
 
+use super::backfill::{AsAccount, Distant};
 use super::buffer::Buffer;
-use super::collecting::{AsAccount, Distant};
-use super::fetching::{Contents, Fetching, HeldOnly};
-use super::root::Root;
+use super::read_through::{Contents, HeldOnly, ReadThrough};
 use super::storage_identity;
+use super::storage_root::Root;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::Config;
 use crate::home::{Home, read_text};
@@ -18,12 +18,12 @@ use crate::identity::trust::Trust;
 use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
 use crate::store::local::Access as Mode;
-use crate::volume::accepting::Taken;
-use crate::volume::accepting_copy::CopyTaken;
-use crate::volume::claim::DirectoryClaim;
-use crate::volume::followed::{FollowedStore, Writer};
-use crate::volume::pending::Pending;
-use crate::volume::{Facts, Hands as _, Site as At, Volume, VolumeStore, Volumes, facts};
+use crate::volume::dir_claim::DirectoryClaim;
+use crate::volume::follower::accept_dir::CopyTaken;
+use crate::volume::follower::outbox::Outbox;
+use crate::volume::follower::view::{FollowedStore, Writer};
+use crate::volume::home::accept_dir::Taken;
+use crate::volume::{Hands as _, Volume, VolumeConfig, VolumeLocation, VolumeStore, Volumes, volume_config};
 use renkei_core::buffer::{Limits, STORAGE as BUFFER};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Mapping, Principal};
@@ -49,7 +49,7 @@ struct Slot {
 struct Shared {
     buffer: Arc<Slot>,
     open_volumes: Arc<Volumes>,
-    fetching: Arc<Fetching>,
+    fetching: Arc<ReadThrough>,
     web: Arc<WebCertificate>,
 }
 
@@ -111,11 +111,11 @@ pub struct Snapshot {
     /// The storages by name.
     pub storages: BTreeMap<String, Arc<Root>>,
     /// The volumes by name.
-    pub volumes: BTreeMap<String, Facts>,
+    pub volumes: BTreeMap<String, VolumeConfig>,
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
     open_volumes: Arc<Volumes>,
-    pub(super) fetching: Arc<Fetching>,
+    pub(super) fetching: Arc<ReadThrough>,
     buffer: Arc<Slot>,
     /// What agents are told, by the account that they serve; made when the first one asks.
     pub(super) texts: Mutex<BTreeMap<String, Arc<super::agents::Texts>>>,
@@ -156,7 +156,7 @@ impl Snapshot {
         let credential = Credential::host(home, SystemTime::now())?;
         let principal = credential.principal()?;
         let former = former_host(home);
-        let mut volumes = facts::load(home)?;
+        let mut volumes = volume_config::load(home)?;
         // Whoever made both by hand is served the storage, as before.
         volumes.retain(|name, _| !config.storage.contains_key(name));
         let Shared { buffer, open_volumes, fetching, web } = shared;
@@ -285,7 +285,7 @@ impl Snapshot {
     }
 
     /// Whether the home of a volume is another site.
-    pub fn follows(&self, facts: &Facts) -> bool {
+    pub fn follows(&self, facts: &VolumeConfig) -> bool {
         facts.home != self.site
     }
 
@@ -317,20 +317,20 @@ impl Snapshot {
         self.volume(named?.0)
     }
 
-    fn open_volume(&self, name: &str, facts: &Facts) -> Result<Arc<Volume>, Error> {
+    fn open_volume(&self, name: &str, facts: &VolumeConfig) -> Result<Arc<Volume>, Error> {
         self.open_volumes.open(name, facts, &self.site_of(facts)?, Arc::new(AsAccount(facts.account.clone())))
     }
 
     /// Where the plain files of a volume are.
-    fn site_of(&self, facts: &Facts) -> Result<At, Error> {
+    fn site_of(&self, facts: &VolumeConfig) -> Result<VolumeLocation, Error> {
         let root = self.storage(&facts.storage)?;
         let (storage, identity) = (&root.storage, Some(root.identity()?));
         let access = if storage.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-        Ok(At { root: storage.path.clone(), path: facts.place()?, access, identity })
+        Ok(VolumeLocation { root: storage.path.clone(), path: facts.place()?, access, identity })
     }
 
     /// Why the directory of a volume that is only read here is not the one that it was.
-    pub(super) fn replaced(&self, facts: &Facts) -> Option<Error> {
+    pub(super) fn replaced(&self, facts: &VolumeConfig) -> Option<Error> {
         self.open_volumes.replaced(&facts.id)
     }
 
@@ -341,7 +341,7 @@ impl Snapshot {
     pub(super) fn accept_copy(
         &self,
         name: &str,
-        facts: &Facts,
+        facts: &VolumeConfig,
         incomplete: bool,
     ) -> Result<CopyTaken, Error> {
         let plain = Arc::new(self.storage(&facts.storage)?.local()?.below(&facts.place()?)?);
@@ -355,7 +355,7 @@ impl Snapshot {
     /// # Errors
     /// `VolumeUnknown`, and those of [`Volumes::accept`](crate::volume::Volumes::accept).
     pub(super) fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Taken, Error> {
-        let facts = self.volumes.get(name).ok_or_else(|| facts::unknown(name))?;
+        let facts = self.volumes.get(name).ok_or_else(|| volume_config::unknown(name))?;
         let (at, hands) = (self.site_of(facts)?, AsAccount(facts.account.clone()));
         self.open_volumes.accept(name, facts, &at, &hands, incomplete)
     }
@@ -381,7 +381,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::volume`].
-    pub(super) fn volume_in_place(&self, name: &str, facts: &Facts) -> Option<Result<Arc<Volume>, Error>> {
+    pub(super) fn volume_in_place(
+        &self,
+        name: &str,
+        facts: &VolumeConfig,
+    ) -> Option<Result<Arc<Volume>, Error>> {
         match self.volume(name)? {
             Ok(volume) if !volume.is_in_place() => {
                 drop(volume);
@@ -393,7 +397,7 @@ impl Snapshot {
     }
 
     /// Closes a volume of this site in whose place is another directory now.
-    fn close_if_moved(&self, facts: &Facts) {
+    fn close_if_moved(&self, facts: &VolumeConfig) {
         self.open_volumes
             .close_if_moved(facts.id, || self.storage(&facts.storage)?.local()?.below(&facts.place()?));
     }
@@ -429,7 +433,7 @@ impl Snapshot {
     pub(super) fn followed(
         &self,
         name: &str,
-        facts: &Facts,
+        facts: &VolumeConfig,
         writer: Option<Writer>,
     ) -> Result<FollowedStore, Error> {
         let contents = Arc::new(self.contents(name, facts)?);
@@ -441,19 +445,19 @@ impl Snapshot {
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub(super) fn pending(&self, name: &str, facts: &Facts) -> Result<Arc<Pending>, Error> {
+    pub(super) fn pending(&self, name: &str, facts: &VolumeConfig) -> Result<Arc<Outbox>, Error> {
         self.open_volumes.pending(name, facts.id)
     }
 
     /// The same, of which only what is held here can be read.
-    pub(super) fn followed_here(&self, name: &str, facts: &Facts) -> Result<FollowedStore, Error> {
+    pub(super) fn followed_here(&self, name: &str, facts: &VolumeConfig) -> Result<FollowedStore, Error> {
         let contents = self.contents(name, facts)?;
         let (pending, home) = (contents.pending.clone(), format!("{}:/{name}", facts.home));
         Ok(FollowedStore::new(pending, &facts.id, Arc::new(HeldOnly(contents)), home, None))
     }
 
     /// The content of a volume that is followed.
-    pub(super) fn contents(&self, name: &str, facts: &Facts) -> Result<Contents, Error> {
+    pub(super) fn contents(&self, name: &str, facts: &VolumeConfig) -> Result<Contents, Error> {
         let pending = self.pending(name, facts)?;
         let plain = match facts.storage.as_str() {
             "" => None,

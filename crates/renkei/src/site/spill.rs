@@ -11,7 +11,7 @@ use super::Site;
 use super::access::account_name;
 use super::buffer::Reservation;
 use super::queue::now_ms;
-use super::runner::Run;
+use super::scheduler::Run;
 use crate::mover::dial::{Dialler, Session};
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};

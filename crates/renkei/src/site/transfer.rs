@@ -1,8 +1,8 @@
 //! Transfers a PoP takes part in: receiving from and sending to whoever has a session. To other sites: [`super::push`].
 
 use super::access::{Access, Peer};
+use super::active_transfers::{Judged, Running};
 use super::history::Trace;
-use super::running::{Judged, Running};
 use super::snapshot::Snapshot;
 use super::tickets::Waiting;
 use super::{Counters, Site};

@@ -14,17 +14,17 @@ use crate::mover::Stop;
 use crate::store::Store;
 use crate::store::names::group_name;
 use crate::store::narrowed::Narrowed;
-use crate::volume::care::UseRow;
-use crate::volume::facts::unknown;
-use crate::volume::followed::Writer;
+use crate::volume::follower::outbox::Outbox;
+use crate::volume::follower::view::Writer;
 use crate::volume::grant::folders;
-use crate::volume::pending::Pending;
-use crate::volume::{Facts, Followed, Scanned, Standing};
+use crate::volume::settings::UseRow;
+use crate::volume::volume_config::unknown;
+use crate::volume::{Followed, Scanned, Standing, VolumeConfig};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Right};
 use renkei_core::namespace::Kind;
-use renkei_core::namespace::allowance::Room;
 use renkei_core::namespace::quota::{Limit, Use};
+use renkei_core::namespace::quota_share::Room;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::volume::{Duties, VolumeStatus};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Access {
         volumes.filter_map(|(name, facts)| self.use_of_volume(name, facts)).collect()
     }
 
-    fn use_of_volume(&self, name: &str, facts: &Facts) -> Option<(String, bool)> {
+    fn use_of_volume(&self, name: &str, facts: &VolumeConfig) -> Option<(String, bool)> {
         let (site, scope) = (&self.snapshot.site, &self.proof.scope);
         let may = |need, right| {
             let is_open = !self.is_guest || !folders(&facts.grant, &self.principal, need).is_empty();
@@ -53,8 +53,8 @@ impl Access {
 
 /// The account of a volume that a grant opens to a principal, or that it manages, and the volume's name.
 pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(String, String)> {
-    let manages = |facts: &Facts| facts.managers.iter().any(|named| named.names(principal));
-    let opens = |name: &str, facts: &Facts| {
+    let manages = |facts: &VolumeConfig| facts.managers.iter().any(|named| named.names(principal));
+    let opens = |name: &str, facts: &VolumeConfig| {
         is_sister(principal, snapshot, name, facts)
             || manages(facts)
             || !folders(&facts.grant, principal, Need::Look).is_empty()
@@ -64,7 +64,12 @@ pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(Str
 }
 
 /// Whether it is the PoP of a followed volume's home or of another site that follows it, which may read what is held here.
-pub(super) fn is_sister(principal: &Principal, snapshot: &Snapshot, name: &str, facts: &Facts) -> bool {
+pub(super) fn is_sister(
+    principal: &Principal,
+    snapshot: &Snapshot,
+    name: &str,
+    facts: &VolumeConfig,
+) -> bool {
     let Principal::Host(site) = principal else { return false };
     let is_fellow = || {
         let pending = snapshot.pending(name, facts);
@@ -74,7 +79,12 @@ pub(super) fn is_sister(principal: &Principal, snapshot: &Snapshot, name: &str, 
 }
 
 /// Opens a volume for what is needed.
-pub(super) fn entered(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+pub(super) fn entered(
+    access: &Access,
+    facts: &VolumeConfig,
+    place: &Place,
+    need: Need,
+) -> Result<Opened, Error> {
     let snapshot = &access.snapshot;
     if need != Need::Write && is_sister(&access.principal, snapshot, &place.storage, facts) {
         return entered_by_sister(access, facts, place, need);
@@ -119,7 +129,7 @@ fn catch_up(access: &Access, work: impl FnOnce() -> Result<bool, Error>) {
 }
 
 /// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
-fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+fn entered_copy(access: &Access, facts: &VolumeConfig, place: &Place, need: Need) -> Result<Opened, Error> {
     let pending = access.snapshot.pending(&place.storage, facts)?;
     let may_write = pending.enlisted().is_some_and(|enlisted| enlisted.writes) && !facts.storage.is_empty();
     // Who may read it hears why it cannot be changed here.
@@ -148,7 +158,7 @@ fn entered_copy(access: &Access, facts: &Facts, place: &Place, need: Need) -> Re
 }
 
 /// With what a followed volume is changed here.
-fn writer(access: &Access, facts: &Facts, place: &Place, pending: &Pending) -> Result<Writer, Error> {
+fn writer(access: &Access, facts: &VolumeConfig, place: &Place, pending: &Outbox) -> Result<Writer, Error> {
     let name = &place.storage;
     let refused = |cause: String| Error::new(Code::ReadOnlyStorage, "open", place, cause);
     let at_home = format!("change it at its home, {}:/{name}", facts.home);
@@ -169,7 +179,12 @@ fn writer(access: &Access, facts: &Facts, place: &Place, pending: &Pending) -> R
 }
 
 /// Opens for another site that has the volume what this one holds of it: nobody is asked for what others ask.
-fn entered_by_sister(access: &Access, facts: &Facts, place: &Place, need: Need) -> Result<Opened, Error> {
+fn entered_by_sister(
+    access: &Access,
+    facts: &VolumeConfig,
+    place: &Place,
+    need: Need,
+) -> Result<Opened, Error> {
     let store: Arc<dyn Store> = Arc::new(access.snapshot.followed_here(&place.storage, facts)?);
     let account = Account::lookup_to_lend(&facts.account)?;
     account.check_servable()?;

@@ -8,8 +8,8 @@ use super::local::{Access, LocalStore};
 use super::marker::is_marker;
 use super::{Detail, Dir, Raw, Store, TypeHint, WriteFile, names};
 use crate::home::Home;
-use crate::volume::facts::tests;
-use crate::volume::{Site as At, VolumeStore, Volumes};
+use crate::volume::volume_config::tests;
+use crate::volume::{VolumeLocation, VolumeStore, Volumes};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -34,7 +34,8 @@ const KINDS: [StoreKind; 3] = [StoreKind::Local, StoreKind::Fault, StoreKind::Vo
 /// The directory as a volume with a catalogue of its own, which is kept beside it.
 fn volume(path: &Path, access: Access) -> Arc<dyn Store> {
     let home = Home::at(&path.with_file_name("home"));
-    let at = At { root: path.parent().unwrap().into(), path: rel("store"), access, identity: None };
+    let at =
+        VolumeLocation { root: path.parent().unwrap().into(), path: rel("store"), access, identity: None };
     let volume = Volumes::new(&home, "").open("genome", &tests::facts(), &at, Arc::new(tests::Here)).unwrap();
     Arc::new(VolumeStore::new(volume))
 }

@@ -6,7 +6,7 @@
 //! terms are over ([`LeaseTable::settle`]). Calls of one holder that wait to be sent become one.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::lease::telling::{Telling, Told};
+use renkei_core::lease::callbacks::{Callback, CallbackQueue};
 use renkei_core::lease::{HolderId, Moment, Noted};
 use renkei_core::wire::file::Changed;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub const MOST: usize = 100_000;
 
 /// The leases on one place.
 pub struct LeaseTable {
-    telling: Mutex<Telling>,
+    telling: Mutex<CallbackQueue>,
     changed: Condvar,
     begun: Instant,
     /// Whether anybody holds something: looked at before each change.
@@ -59,7 +59,7 @@ impl LeaseTable {
     /// A table for terms of this length, of at most so many directories.
     pub fn new(term: Duration, most: usize) -> Self {
         let (changed, begun, is_held) = (Condvar::new(), Instant::now(), AtomicBool::new(false));
-        let (telling, is_quiet) = (Mutex::new(Telling::new(term, most)), AtomicBool::new(false));
+        let (telling, is_quiet) = (Mutex::new(CallbackQueue::new(term, most)), AtomicBool::new(false));
         let is_suspended = AtomicBool::new(false);
         LeaseTable { telling, changed, begun, is_held, is_quiet, is_suspended, note: None }
     }
@@ -69,14 +69,14 @@ impl LeaseTable {
     pub fn noted_in(path: PathBuf, term: Duration, most: usize) -> Self {
         let (table, is_there) = (LeaseTable::new(term, most), path.exists());
         let telling = match is_there {
-            true => Telling::after_another(term, most, table.now()),
-            false => Telling::new(term, most),
+            true => CallbackQueue::after_another(term, most, table.now()),
+            false => CallbackQueue::new(term, most),
         };
         let note = Some(Note { path, is_there: AtomicBool::new(is_there) });
         LeaseTable { telling: Mutex::new(telling), is_quiet: AtomicBool::new(is_there), note, ..table }
     }
 
-    fn telling(&self) -> MutexGuard<'_, Telling> {
+    fn telling(&self) -> MutexGuard<'_, CallbackQueue> {
         self.telling.lock().expect("no thread panics while it holds the lock")
     }
 
@@ -101,7 +101,7 @@ impl LeaseTable {
     }
 
     /// If nobody believes anything any more, the table after this one need not wait.
-    fn tidy_note(&self, telling: &Telling) {
+    fn tidy_note(&self, telling: &CallbackQueue) {
         let Some(note) = &self.note else { return };
         if note.is_there.load(Ordering::SeqCst) && telling.is_forgotten(self.now()) {
             // One that stays costs a wait.
@@ -154,7 +154,7 @@ impl LeaseTable {
         self.tell(|telling, now| telling.changed_anywhere(by, what, now));
     }
 
-    fn tell(&self, call: impl FnOnce(&mut Telling, Moment) -> bool) {
+    fn tell(&self, call: impl FnOnce(&mut CallbackQueue, Moment) -> bool) {
         if !self.is_held() {
             return;
         }
@@ -240,7 +240,7 @@ impl Lessee {
     }
 
     /// Waits for what the holder is to be told next; none when the session has ended.
-    pub fn next_told(&self) -> Option<Told> {
+    pub fn next_told(&self) -> Option<Callback> {
         let mut telling = self.table.telling();
         loop {
             if self.is_over.load(Ordering::SeqCst) {
@@ -288,7 +288,7 @@ mod tests {
                 table.settle(None);
                 begun.elapsed()
             });
-            let Some(Told::Call { number, what }) = holder.next_told() else { panic!() };
+            let Some(Callback::Call { number, what }) = holder.next_told() else { panic!() };
             assert_eq!((number, what.names.len()), (2, 2), "both in one");
             thread::sleep(Duration::from_millis(20));
             assert!(!waiting.is_finished());

@@ -2,9 +2,9 @@
 //!
 //! Whose work it is, the administrator's or a user's, is the caller's matter.
 
-use super::Facts;
-use super::claim;
-use super::facts;
+use super::VolumeConfig;
+use super::dir_claim;
+use super::volume_config;
 use crate::config::{Config, Storage};
 use crate::home::Home;
 use crate::store::marker::is_marker;
@@ -38,7 +38,7 @@ pub fn check_name<'c>(
     if config.storage.contains_key(name) {
         return Err(taken("storage"));
     }
-    if facts::load(home)?.contains_key(name) {
+    if volume_config::load(home)?.contains_key(name) {
         return Err(taken("volume"));
     }
     let unknown = || Error::new(Code::StorageUnknown, "create volume", storage, "not in config.toml");
@@ -117,7 +117,7 @@ pub fn folder(storage: &Storage, path: &RelPath) -> PathBuf {
 /// # Errors
 /// `UsageInvalid`.
 pub fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(), Error> {
-    for (name, Facts { storage, path, .. }) in facts::load(home)? {
+    for (name, VolumeConfig { storage, path, .. }) in volume_config::load(home)? {
         let Some(storage) = config.storage.get(&storage) else { continue };
         let other = storage.path.join(&path);
         if folder.starts_with(&other) || other.starts_with(folder) {
@@ -133,9 +133,10 @@ pub fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(),
 /// # Errors
 /// `DirectoryTaken`.
 pub fn refuse_taken(folder: &Path, config: &Config, home: &Home) -> Result<(), Error> {
-    let kept: Vec<String> = facts::load(home)?.values().map(|facts| facts::id_text(&facts.id)).collect();
+    let kept: Vec<String> =
+        volume_config::load(home)?.values().map(|facts| volume_config::id_text(&facts.id)).collect();
     let site = config.site(home)?;
-    claim::refuse_taken(folder, site, |id| kept.iter().any(|kept| kept == id))
+    dir_claim::refuse_taken(folder, site, |id| kept.iter().any(|kept| kept == id))
 }
 
 /// Makes the directories on the way to a new volume that are missing, and makes sure that its own is empty; `on_made` is

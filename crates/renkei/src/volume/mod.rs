@@ -1,72 +1,33 @@
-//! Volumes at their home: a directory of plain files, and a catalogue that follows it.
+//! Volumes: a directory of plain files and a catalogue of it, at the home of the volume and at the sites that follow
+//! it.
 //!
-//! A volume is opened as a [`Store`] (`view`): whatever reads and writes places reads and writes
-//! volumes. Work on files goes to the plain directory as the account that does it; what changed is noted (`notes`) and
-//! one thread for each volume, the `keeper`, brings the catalogue up to date (`compare`): within 100 ms, before
-//! anything is acknowledged as durable, and in scans that also find what others changed. Guarantee: what was flushed is in
-//! the catalogue and its log. At a site that follows the same trait is served from the copy of the catalogue (`followed`), with
-//! what this site changes itself over it (`pending`, `writing`). Non-goal: replicas.
+//! Both roles open a volume as a [`Store`], so readers and writers of places are readers and writers of volumes. The
+//! home (`home`) reconciles the catalogue with its plain files within 100 ms and appends each change to the log. A
+//! follower (`follower`) tails that log into its copy of the catalogue and keeps its own changes in an outbox over the
+//! copy. `diff` compares a plain tree with a catalogue. The files here are shared: configuration, grants, ownership of
+//! directories, lineage of the log. Guarantee: what was flushed is in the catalogue and its log. Non-goal: transfers of
+//! replicas, which are the site's.
 
-pub mod accepting;
-pub mod accepting_copy;
-mod aside;
-mod away;
-#[cfg(test)]
-mod away_tests;
-mod becomes;
-mod beside;
-pub mod care;
-pub mod change;
-pub mod claim;
-mod compare;
+pub mod config_change;
 pub mod creation;
-mod digests;
-mod effects;
-pub mod facts;
-mod fellows;
-pub mod followed;
-pub mod followers;
+pub mod diff;
+pub mod dir_claim;
+pub mod follower;
 pub mod grant;
-pub mod guarded;
-pub mod home_leases;
-mod keeper;
-mod known;
+pub mod home;
 pub mod lineage;
-mod names;
-mod notes;
-pub mod only_here;
-pub mod own_lease;
-mod paths;
-pub mod pending;
-mod plain;
-mod quota;
-pub mod reconcile;
-pub mod recovery;
-pub mod rescue;
-mod room;
-pub mod shown;
-mod spoiled;
-mod steps;
-mod submitted;
-mod tally;
-#[cfg(test)]
-mod tests;
-mod top;
-pub mod trailing;
-#[cfg(test)]
-mod trailing_tests;
-mod turn;
-mod unkept;
-mod view;
-mod view_away;
-mod view_replace;
-mod watch;
-mod writing;
+mod plain_entry;
+mod root_identity;
+pub mod settings;
+pub mod volume_config;
+pub mod volume_status;
 
-pub use away::{Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer};
-pub use facts::Facts;
-pub use spoiled::Judged;
-pub use view::VolumeStore;
+pub use home::corrupt::FileVerdict;
+pub use home::remote_content::{
+    Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer,
+};
+pub use home::view::VolumeStore;
+pub use volume_config::VolumeConfig;
 
 use crate::catalogue::{OWN, Trees, VolumeId, VolumeTree};
 use crate::home::{Home, make_private_dir};
@@ -74,20 +35,21 @@ use crate::store::Store;
 use crate::store::leases::{self, LeaseTable};
 use crate::store::local::{Access, LocalStore};
 use crate::store::marker::{Identity, identity_at};
-use care::UseRow;
-use claim::DirectoryClaim;
-use home_leases::HomeLeases;
-use keeper::{Keeper, Shared};
+use dir_claim::DirectoryClaim;
+use follower::outbox::{Outbox, Refusal};
+use follower::restored_home::RestoreReport;
+use home::reconciler::{Reconciler, Shared};
+use home::site_leases::HomeLeases;
+use home::watch::Watch;
 use lineage::{Lineage, fresh_incarnation};
-use pending::{Pending, Refusal};
-use reconcile::Reconciled;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
-use renkei_core::namespace::allowance::{Allowance, Claim};
 use renkei_core::namespace::quota::Use;
+use renkei_core::namespace::quota_share::{QuotaShare, ShareRequest};
 use renkei_core::path::RelPath;
 use renkei_core::wire::volume::Kept;
 use serde::{Deserialize, Serialize};
+use settings::UseRow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -95,7 +57,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use watch::Watch;
 
 /// The volumes that a PoP has open.
 pub struct Volumes {
@@ -114,14 +75,14 @@ struct Open {
     trees: Option<Arc<Trees>>,
     volumes: HashMap<VolumeId, Arc<Volume>>,
     /// Own changes of those that are followed.
-    pending: HashMap<VolumeId, Arc<Pending>>,
+    pending: HashMap<VolumeId, Arc<Outbox>>,
     /// Those that were deleted, so that nobody who has not heard of it makes them anew.
     forgotten: HashSet<VolumeId>,
 }
 
 /// Where a volume's plain files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct VolumeLocation {
     /// The root of the storage.
     pub root: PathBuf,
     /// The directory in it.
@@ -134,7 +95,7 @@ pub struct Site {
 
 /// A volume that is open.
 pub struct Volume {
-    at: Site,
+    at: VolumeLocation,
     store: Arc<LocalStore>,
     tree: Arc<VolumeTree>,
     shared: Arc<Shared>,
@@ -251,7 +212,7 @@ pub struct Followed {
     pub fellows: Vec<String>,
     /// What was done when the home was found to be restored from a backup, the last time.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub restored: Option<Reconciled>,
+    pub restored: Option<RestoreReport>,
 }
 
 /// What a scan found.
@@ -312,21 +273,21 @@ impl Volumes {
     ///
     /// # Errors
     /// `CatalogueFailed`, and those of the file system.
-    pub fn pending(&self, name: &str, id: VolumeId) -> Result<Arc<Pending>, Error> {
+    pub fn pending(&self, name: &str, id: VolumeId) -> Result<Arc<Outbox>, Error> {
         let mut open = self.open_ones();
         if let Some(pending) = open.pending.get(&id) {
             return Ok(pending.clone());
         }
         let tree = self.trees(&mut open)?.tree(id)?;
         make_private_dir(&self.home.state_dir().join("volumes"))?;
-        let pending = Pending::open(name, tree, &self.journal(id), self.lease_table(id))?;
+        let pending = Outbox::open(name, tree, &self.journal(id), self.lease_table(id))?;
         open.pending.insert(id, pending.clone());
         Ok(pending)
     }
 
     /// Where it is noted what was done to plain files of a followed volume.
     fn journal(&self, id: VolumeId) -> PathBuf {
-        self.home.state_dir().join("volumes").join(format!("{}.unkept", facts::id_text(&id)))
+        self.home.state_dir().join("volumes").join(format!("{}.unkept", volume_config::id_text(&id)))
     }
 
     /// The leases on a volume; a file tells the next PoP whether anybody holds some.
@@ -335,7 +296,7 @@ impl Volumes {
     }
 
     fn lease_note(&self, id: VolumeId) -> PathBuf {
-        self.home.state_dir().join("volumes").join(format!("{}.leased", facts::id_text(&id)))
+        self.home.state_dir().join("volumes").join(format!("{}.leased", volume_config::id_text(&id)))
     }
 
     fn trees(&self, open: &mut Open) -> Result<Arc<Trees>, Error> {
@@ -352,13 +313,13 @@ impl Volumes {
     pub fn open(
         &self,
         name: &str,
-        facts: &Facts,
-        at: &Site,
+        facts: &VolumeConfig,
+        at: &VolumeLocation,
         hands: Arc<dyn Hands>,
     ) -> Result<Arc<Volume>, Error> {
         let mut open = self.open_ones();
         if open.forgotten.contains(&facts.id) {
-            return Err(facts::unknown(name));
+            return Err(volume_config::unknown(name));
         }
         if let Some(volume) = open.volumes.get(&facts.id).filter(|volume| volume.at == *at) {
             volume.shared.scan_every_s.store(facts.scan_every_s, Ordering::Relaxed);
@@ -402,7 +363,7 @@ impl Volumes {
     /// `DirectoryTaken`, `StorageMissing`, `VolumeChanged`, `CatalogueFailed`.
     pub fn claim(
         &self,
-        pending: &Pending,
+        pending: &Outbox,
         id: VolumeId,
         own: &DirectoryClaim,
         (plain, access): (&Arc<LocalStore>, Access),
@@ -413,15 +374,15 @@ impl Volumes {
         if identity.is_some() && claimed().get(&id).copied() == identity {
             return Ok(());
         }
-        let checked = top::check(&pending.name, pending.tree(), plain);
+        let checked = root_identity::check(&pending.name, pending.tree(), plain);
         if pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
             checked.clone()?;
         }
-        claim::take(plain, own, access, hands)?;
+        dir_claim::take(plain, own, access, hands)?;
         match checked {
             Ok(()) => {
                 self.replaced_ones().remove(&id);
-                top::note(pending.tree(), plain)?;
+                root_identity::note(pending.tree(), plain)?;
             }
             Err(error) => drop(self.replaced_ones().insert(id, error)),
         }
@@ -467,7 +428,7 @@ impl Volumes {
     }
 }
 
-impl Site {
+impl VolumeLocation {
     /// Opens the root of the storage.
     fn open_root(&self) -> Result<LocalStore, Error> {
         let root = LocalStore::open(&self.root, self.access)?;
@@ -495,17 +456,17 @@ impl Volume {
     /// Opens the plain files and starts the keeper.
     pub fn open(
         name: &str,
-        facts: &Facts,
-        at: &Site,
+        facts: &VolumeConfig,
+        at: &VolumeLocation,
         tree: Arc<VolumeTree>,
         hands: Arc<dyn Hands>,
         leases: LeaseTable,
     ) -> Result<Self, Error> {
         let store = at.open_plain()?;
         let own = DirectoryClaim::new(&facts.id, &facts.home);
-        top::check(name, &tree, &store)?;
-        claim::take(&store, &own, at.access, &*hands)?;
-        top::note(&tree, &store)?;
+        root_identity::check(name, &tree, &store)?;
+        dir_claim::take(&store, &own, at.access, &*hands)?;
+        root_identity::note(&tree, &store)?;
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         // Once, before anybody asks: two who asked at a time would hear of two logs.
@@ -527,7 +488,7 @@ impl Volume {
             let thread = std::thread::Builder::new().name(name.into()).spawn(work);
             thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
         };
-        let keeper = Keeper::new(self.shared.clone(), self.tree.clone(), self.store.root()?);
+        let keeper = Reconciler::new(self.shared.clone(), self.tree.clone(), self.store.root()?);
         spawn("volume", Box::new(|| keeper.run()))?;
         let shared = self.shared.clone();
         spawn(
@@ -590,7 +551,12 @@ impl Volume {
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub fn hand(&self, origin: Origin, claim: &Claim, writers: &[Origin]) -> Result<Allowance, Error> {
+    pub fn hand(
+        &self,
+        origin: Origin,
+        claim: &ShareRequest,
+        writers: &[Origin],
+    ) -> Result<QuotaShare, Error> {
         self.shared.quotas.hand(&self.tree, origin, claim, writers)
     }
 
@@ -647,9 +613,9 @@ impl Drop for Volume {
     }
 }
 
-impl From<keeper::Scan> for Scanned {
-    fn from(scan: keeper::Scan) -> Self {
-        let tally::Tally { new, gone, changed, attributes, failed, examples } = scan.tally;
+impl From<home::reconciler::Scan> for Scanned {
+    fn from(scan: home::reconciler::Scan) -> Self {
+        let diff::scan_counts::ScanCounts { new, gone, changed, attributes, failed, examples } = scan.tally;
         let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Scanned {
             ended_unix: scan.ended.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -673,6 +639,6 @@ fn least_number() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() << 12
 }
 
-fn folder(at: &Site) -> PathBuf {
+fn folder(at: &VolumeLocation) -> PathBuf {
     at.root.join(Path::new(std::ffi::OsStr::from_bytes(at.path.as_bytes())))
 }

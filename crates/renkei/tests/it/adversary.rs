@@ -17,8 +17,8 @@ use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::page::{Extent, Page, Reached};
 use renkei_core::namespace::{
-    Attributes, Change, Content, Effects, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record,
-    Spot,
+    Attributes, Change, Content, Delta, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT, Record,
+    SequencedChange,
 };
 use renkei_core::path::SiteName;
 use renkei_core::wire::frame::FrameKind;
@@ -58,13 +58,13 @@ fn file(size: u64) -> Option<Node> {
     node(Kind::File(Content { version: 1, by: (Origin(0), 1), size, digest: Some([7; 32]) }))
 }
 
-fn named(dir: u64, name: &str, id: u64) -> (Spot, Option<NodeId>) {
-    (Spot { dir: NodeId(dir), name: name.into() }, Some(NodeId(id)))
+fn named(dir: u64, name: &str, id: u64) -> (Dentry, Option<NodeId>) {
+    (Dentry { dir: NodeId(dir), name: name.into() }, Some(NodeId(id)))
 }
 
-fn record(seq: u64, nodes: Vec<(u64, Option<Node>)>, names: Vec<(Spot, Option<NodeId>)>) -> Record {
+fn record(seq: u64, nodes: Vec<(u64, Option<Node>)>, names: Vec<(Dentry, Option<NodeId>)>) -> Record {
     let nodes = nodes.into_iter().map(|(id, node)| (NodeId(id), node)).collect();
-    Record { seq, origin: Origin(0), number: seq, outcome: Ok(Effects { nodes, names }) }
+    Record { seq, origin: Origin(0), number: seq, outcome: Ok(Delta { nodes, names }) }
 }
 
 /// The log of a volume, and the number that its end is said to have.
@@ -272,7 +272,7 @@ fn a_home_that_lies_harms_its_own_volumes_alone() {
 // ---- a follower ------------------------------------------------------------------------------------------------------
 
 fn make(id: NodeId, dir: NodeId, name: &str, kind: NewKind, mode: u32) -> Change {
-    let at = Spot { dir, name: Name(name.as_bytes().to_vec()) };
+    let at = Dentry { dir, name: Name(name.as_bytes().to_vec()) };
     Change::Make { id, at, kind, attributes: attributes(mode), keep_both: false }
 }
 
@@ -298,7 +298,7 @@ fn a_follower_with_a_write_grant_changes_the_volume_alone() {
     };
     assert!(writes);
     let submit = |number: u64, origin: Origin, change: Change| {
-        ask(AboutVolume::Submit { volume, changes: vec![Numbered { origin, number, change }] })
+        ask(AboutVolume::Submit { volume, changes: vec![SequencedChange { origin, number, change }] })
     };
     let mut number = 0;
     let mut next = || {
@@ -332,7 +332,7 @@ fn a_follower_with_a_write_grant_changes_the_volume_alone() {
     submit(a, origin, make(first_dir, ROOT, "d1", NewKind::Dir, 0o755)).unwrap();
     submit(b, origin, make(second_dir, first_dir, "d2", NewKind::Dir, 0o755)).unwrap();
     let (number, _) = next();
-    let spot = |dir, name: &str| Spot { dir, name: name.into() };
+    let spot = |dir, name: &str| Dentry { dir, name: name.into() };
     let (from, to) = (spot(ROOT, "d1"), spot(second_dir, "d1"));
     let rename = Change::Rename { from, to, replace: true, seen: None, time: FileTime::default() };
     submit(number, origin, rename).unwrap();

@@ -387,7 +387,7 @@ fn anyhow_outside_cli(source: &Source) -> Vec<String> {
 
 fn too_deep(source: &Source) -> Vec<String> {
     let Some(parts) = source.below_src() else { return Vec::new() };
-    let most = if parts[0] == "doors" { 3 } else { 2 };
+    let most = if matches!(parts[0], "doors" | "volume") { 3 } else { 2 };
     if parts.len() > most {
         vec![format!("{}: {} levels below src", source.path, parts.len())]
     } else {

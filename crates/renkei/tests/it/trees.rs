@@ -2,7 +2,7 @@
 //! fails.
 
 use crate::postgres::Postgres;
-use renkei::catalogue::{Held, Trees, VolumeId, VolumeTree};
+use renkei::catalogue::{HeldReplica, Trees, VolumeId, VolumeTree};
 use renkei::home::Home;
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Code;
@@ -12,7 +12,8 @@ use renkei_core::namespace::page::{Page, Reached};
 use renkei_core::namespace::quota::{ByOwner, weight};
 use renkei_core::namespace::tree::Tree;
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Kind, Name, NewKind, Node, NodeId, Numbered, Origin, ROOT, Record, Spot,
+    Attributes, Base, Beside, Change, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT, Record,
+    SequencedChange,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -141,16 +142,16 @@ impl Script {
         self.ids[of]
     }
 
-    fn spot(&mut self) -> Spot {
+    fn spot(&mut self) -> Dentry {
         let name = match self.dice.roll(8) {
             0 => vec![0xff, 0xfe],
             1 => vec![b'x'; 255],
             few => vec![b'a' + few as u8],
         };
-        Spot { dir: self.node(), name: Name(name) }
+        Dentry { dir: self.node(), name: Name(name) }
     }
 
-    fn next(&mut self, tree: &impl Tree) -> Numbered {
+    fn next(&mut self, tree: &impl Tree) -> SequencedChange {
         self.number += 1;
         let id = self.origin.id(self.number);
         let change = match self.dice.roll(16) {
@@ -166,7 +167,7 @@ impl Script {
             _ => self.write(tree, id),
         };
         self.ids.push(id);
-        Numbered { origin: self.origin, number: self.number, change }
+        SequencedChange { origin: self.origin, number: self.number, change }
     }
 
     fn make(&mut self, id: NodeId) -> Change {
@@ -199,7 +200,7 @@ struct Model {
 }
 
 impl Model {
-    fn decide(&mut self, changes: &[Numbered]) -> Vec<Record> {
+    fn decide(&mut self, changes: &[SequencedChange]) -> Vec<Record> {
         let mut records = Vec::new();
         for change in changes {
             let Some(record) = self.order.handle(&self.tree, change).unwrap() else { continue };
@@ -213,13 +214,13 @@ impl Model {
 }
 
 /// All that hangs below the top.
-fn whole(tree: &VolumeTree) -> (BTreeMap<NodeId, Node>, BTreeMap<Spot, NodeId>) {
+fn whole(tree: &VolumeTree) -> (BTreeMap<NodeId, Node>, BTreeMap<Dentry, NodeId>) {
     let mut nodes = BTreeMap::from([(ROOT, tree.node(ROOT).unwrap().unwrap())]);
     let mut names = BTreeMap::new();
     let mut dirs = vec![ROOT];
     while let Some(dir) = dirs.pop() {
         for (name, id, node) in pages(tree, dir, 3) {
-            let at = Spot { dir, name };
+            let at = Dentry { dir, name };
             assert_eq!(tree.child(&at).unwrap(), Some((id, node.clone())));
             if node.is_dir() {
                 dirs.push(id);
@@ -256,7 +257,7 @@ fn check_equal(tree: &VolumeTree, model: &MemoryTree) {
 fn a_tree_does_what_the_rules_say(place: &Place) {
     let mut model = Model::default();
     let mut scripts = [Script::new(HERE, 11), Script::new(THERE, 12)];
-    let mut batch: Vec<Numbered> = Vec::new();
+    let mut batch: Vec<SequencedChange> = Vec::new();
     for round in 0..25 {
         let trees = place.open();
         let tree = trees.tree(VOLUME).unwrap();
@@ -308,7 +309,7 @@ fn a_copy_that_follows_is_equal(place: &Place) {
     let mut model = Model::default();
     let mut script = Script::new(HERE, 5);
     for _ in 0..12 {
-        let batch: Vec<Numbered> = (0..20).map(|_| script.next(&model.tree)).collect();
+        let batch: Vec<SequencedChange> = (0..20).map(|_| script.next(&model.tree)).collect();
         assert_eq!(home.decide(&batch).unwrap(), model.decide(&batch));
     }
     drop(home);
@@ -340,7 +341,7 @@ fn a_copy_that_follows_is_equal(place: &Place) {
 fn pages_and_the_log_make_a_copy(place: &Place) {
     let (mut model, mut script) = (Model::default(), Script::new(HERE, 21));
     let mut go_on = |home: &VolumeTree, count: usize| {
-        let batch: Vec<Numbered> = (0..count).map(|_| script.next(&model.tree)).collect();
+        let batch: Vec<SequencedChange> = (0..count).map(|_| script.next(&model.tree)).collect();
         assert_eq!(home.decide(&batch).unwrap(), model.decide(&batch));
     };
     let trees = place.open();
@@ -391,7 +392,7 @@ fn pages_and_the_log_make_a_copy(place: &Place) {
 fn a_late_copy_takes_the_place_of_the_old_one(place: &Place) {
     let (mut model, mut script) = (Model::default(), Script::new(HERE, 31));
     let mut go_on = |home: &VolumeTree, count: usize| {
-        let batch: Vec<Numbered> = (0..count).map(|_| script.next(&model.tree)).collect();
+        let batch: Vec<SequencedChange> = (0..count).map(|_| script.next(&model.tree)).collect();
         assert_eq!(home.decide(&batch).unwrap(), model.decide(&batch));
         model.tree.clone()
     };
@@ -451,7 +452,7 @@ fn own_changes_are_kept(place: &Place) {
     let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
     let model = Model::default();
     let mut script = Script::new(THERE, 9);
-    let made: Vec<Numbered> = (0..30).map(|_| script.next(&model.tree)).collect();
+    let made: Vec<SequencedChange> = (0..30).map(|_| script.next(&model.tree)).collect();
     copy.keep(&made[..10]).unwrap();
     copy.keep(&made[5..]).unwrap();
     assert_eq!(copy.position().unwrap().number, 30);
@@ -476,11 +477,11 @@ fn own_changes_are_kept(place: &Place) {
     assert_eq!(copy.draw(THERE, 1).unwrap(), last + 1..last + 2);
 }
 
-fn file(number: u64, dir: NodeId, name: &[u8]) -> Numbered {
-    let at = Spot { dir, name: Name(name.to_vec()) };
+fn file(number: u64, dir: NodeId, name: &[u8]) -> SequencedChange {
+    let at = Dentry { dir, name: Name(name.to_vec()) };
     let attributes = attributes(0o644);
     let change = Change::Make { id: HERE.id(number), at, kind: NewKind::File, attributes, keep_both: false };
-    Numbered { origin: HERE, number, change }
+    SequencedChange { origin: HERE, number, change }
 }
 
 fn lists_go_by_bytes(place: &Place) {
@@ -497,7 +498,7 @@ fn lists_go_by_bytes(place: &Place) {
         vec![0xff; 255],
     ]);
     names.sort();
-    let mut made: Vec<Numbered> =
+    let mut made: Vec<SequencedChange> =
         names.iter().zip(1..).map(|(name, number)| file(number, ROOT, name)).collect();
     // The order in which they are made is another one.
     made.rotate_left(100);
@@ -553,9 +554,9 @@ fn numbers_are_given_once(place: &Place) {
     assert_eq!(tree.position().unwrap().given[&HERE], 414);
 }
 
-fn held(version: u64) -> Held {
+fn held(version: u64) -> HeldReplica {
     let stamp = Stamp { size: 5, mtime: time(1), ctime: time(2), ino: u64::MAX };
-    Held { version, stamp, digest: Some([version as u8; 32]) }
+    HeldReplica { version, stamp, digest: Some([version as u8; 32]) }
 }
 
 fn files_and_notes_are_kept(place: &Place) {
@@ -624,9 +625,9 @@ fn what_cannot_be_read_is_not_missing(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     tree.decide(&[file(1, ROOT, b"a")]).unwrap();
-    let at = Spot { dir: ROOT, name: Name(b"a".to_vec()) };
+    let at = Dentry { dir: ROOT, name: Name(b"a".to_vec()) };
     let remove = Change::Remove { at: at.clone(), seen: None, time: time(1) };
-    let remove = Numbered { origin: HERE, number: 2, change: remove };
+    let remove = SequencedChange { origin: HERE, number: 2, change: remove };
     let damages: [&'static str; 2] =
         ["UPDATE tree_nodes SET node = $$ WHERE id <> 1", "DELETE FROM tree_nodes WHERE id <> 1"];
     for damage in damages {
@@ -661,10 +662,10 @@ fn victim() {
         for _ in 0..50 {
             let name = format!("made-{number}").into_bytes();
             batch.push(file(number + 1, ROOT, &name));
-            let from = Spot { dir: ROOT, name: Name(name) };
-            let to = Spot { dir: ROOT, name: Name(format!("kept-{}", number % 64).into_bytes()) };
+            let from = Dentry { dir: ROOT, name: Name(name) };
+            let to = Dentry { dir: ROOT, name: Name(format!("kept-{}", number % 64).into_bytes()) };
             let change = Change::Rename { from, to, replace: true, seen: None, time: time(9) };
-            batch.push(Numbered { origin: HERE, number: number + 2, change });
+            batch.push(SequencedChange { origin: HERE, number: number + 2, change });
             number += 2;
         }
         let records = tree.decide(&batch).unwrap();

@@ -4,7 +4,7 @@ use super::html::{Html, Table};
 use super::page::{Page, Tab};
 use crate::site::Site;
 use crate::site::console::Visitor;
-use crate::site::rooms::Room;
+use crate::site::free_space::StorageSpace;
 use renkei_core::units::hex;
 use renkei_core::units::human;
 use renkei_core::wire::buffer::{BufferStatus, Stage};
@@ -91,7 +91,7 @@ pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
     table.finish("Room as your account has it", "There is no storage.")
 }
 
-fn name(room: &Room) -> Html {
+fn name(room: &StorageSpace) -> Html {
     let mut name = Html::of("<bdi>{}</bdi>", &[&room.name]);
     if room.read_only {
         name.put(" <small>read-only</small>", &[]);

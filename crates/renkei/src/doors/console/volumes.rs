@@ -5,7 +5,7 @@ use super::html::{Facts, Html, Table, counted, size as amount, text};
 use super::page::{Page, Tab};
 use crate::site::Site;
 use crate::site::console::Visitor;
-use crate::site::inventory::{Followed, Follower, Level, Reconciled, Shown, Standing};
+use crate::site::inventory::{Followed, Follower, Level, RestoreReport, Standing, VolumeStatus};
 use crate::site::view::moment;
 use renkei_core::error::Error;
 use renkei_core::namespace::placement::Why;
@@ -50,7 +50,7 @@ fn trouble(error: &Error, visitor: &Visitor) -> Html {
     }
 }
 
-fn row(site: &Site, shown: &Shown, followers: &[Follower]) -> Vec<Html> {
+fn row(site: &Site, shown: &VolumeStatus, followers: &[Follower]) -> Vec<Html> {
     let home = match shown.home == site.name().as_str() {
         true => Html::of("here", &[]),
         false => Html::of("{} <small>followed here</small>", &[&shown.home]),
@@ -147,7 +147,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Pag
     Some(page.part("grants", "Grants", grants(&shown)))
 }
 
-fn facts(shown: &Shown, standing: &Standing, visitor: &Visitor) -> Html {
+fn facts(shown: &VolumeStatus, standing: &Standing, visitor: &Visitor) -> Html {
     let mut facts = Facts::new();
     facts.text("Home", &shown.home).text("Id", &shown.id).add("Size", size(standing));
     if visitor.access().is_none() {
@@ -247,7 +247,7 @@ fn refused(followed: &Followed) -> Html {
 }
 
 /// What was done when the home turned out to be restored from a backup.
-fn reconciled(done: &Reconciled, home: &str) -> Html {
+fn reconciled(done: &RestoreReport, home: &str) -> Html {
     let at = moment(UNIX_EPOCH + Duration::from_secs(done.at_unix));
     let mut html = Html::of(
         "<p>{} was restored from a backup, which was noticed here on {}: its log ended at record {}, and {} had been \
@@ -284,7 +284,7 @@ fn wrong(standing: &Standing) -> Html {
     table.finish("Files whose content is not what it should be", "None.")
 }
 
-fn grants(shown: &Shown) -> Html {
+fn grants(shown: &VolumeStatus) -> Html {
     let mut table = Table::new(&["To", "Level", "Folder"]);
     for grant in &shown.grants {
         let level = if grant.level == Level::Read { "read" } else { "write" };

@@ -6,7 +6,7 @@ use crate::net::control::{ControlReceiver, split};
 use crate::net::tls::TlsStream;
 use crate::net::{SOFTWARE, unix_ms};
 use crate::site::access::{Peer, Proof};
-use crate::site::probing::MAX_SKEW;
+use crate::site::partner_probes::MAX_SKEW;
 use crate::site::tickets::{one_share, site_share};
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};

@@ -1,0 +1,599 @@
+//! The state machine of a queued transfer (job): its state, and the effect of each event.
+//!
+//! ```text
+//!   queued ---- begun ----> running ---- ended well ----> done, partial
+//!     ^  ^                   |   |  \--- for good ------> failed
+//!     |  +-- due, released --+   +------ on request ----> paused, cancelled
+//!     +------- waiting <-- for now
+//! ```
+//! Guarantees: a transfer runs only after it was queued, so a caller that keeps the job in one place starts it once; it
+//! is done only when an attempt ended well; what was found at the destination is never decided anew; a restart loses
+//! nothing of an attempt but the attempt.
+
+use crate::error::{Code, Error, Retry};
+use crate::wire::message::{Found, Summary};
+use serde::{Deserialize, Serialize};
+
+/// First pause after a failure that may pass; doubles with each one in a row.
+const FIRST_PAUSE_MS: u64 = 1000;
+/// Longest pause.
+const MAX_PAUSE_MS: u64 = 5 * 60 * 1000;
+
+/// Where a transfer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Ready; runs as soon as there is room.
+    Queued,
+    /// Not ready; the reason says for what it waits.
+    Waiting,
+    /// An attempt is under way.
+    Running,
+    /// Held back on request.
+    Paused,
+    /// Everything is at the destination, durable and verified.
+    Done,
+    /// Given up; the reason says why.
+    Failed,
+    /// Given up on request.
+    Cancelled,
+    /// Some files failed; all others are at the destination, durable and verified.
+    Partial,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 8] = [
+        State::Queued,
+        State::Waiting,
+        State::Running,
+        State::Paused,
+        State::Done,
+        State::Failed,
+        State::Cancelled,
+        State::Partial,
+    ];
+
+    /// Whether nothing happens any more unless somebody asks for it.
+    pub fn is_end(self) -> bool {
+        matches!(self, State::Done | State::Failed | State::Cancelled | State::Partial)
+    }
+
+    /// The state's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Queued => "queued",
+            State::Waiting => "waiting",
+            State::Running => "running",
+            State::Paused => "paused",
+            State::Done => "done",
+            State::Failed => "failed",
+            State::Cancelled => "cancelled",
+            State::Partial => "partial",
+        }
+    }
+
+    /// The state of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        State::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// What shall become of a transfer whose attempt is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Requested {
+    /// Hold it back.
+    Pause,
+    /// Give it up.
+    Cancel,
+    /// Give it up: its deadline passed.
+    GiveUp,
+}
+
+/// What a user may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Give it up.
+    Cancel,
+    /// Hold it back.
+    Pause,
+    /// Let one that was held back go on.
+    Resume,
+    /// Try again now, also one that was given up.
+    Retry,
+}
+
+/// What happens to a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An attempt begins.
+    Begun,
+    /// This is what the destination is.
+    Found(Found),
+    /// The attempt ended; `further` if it got beyond those before it.
+    Ended {
+        /// How.
+        outcome: Result<Summary, Error>,
+        /// Whether it finished a file or sent a block.
+        further: bool,
+    },
+    /// The attempt's credential has expired, and no other will do until somebody renews it.
+    NoCredential(Error),
+    /// The PoP stopped or was killed in the middle of the attempt.
+    Interrupted,
+    /// It cannot run now, though it is ready: it is looked at again then.
+    Held {
+        /// Why.
+        reason: Error,
+        /// When.
+        next_ms: u64,
+    },
+    /// The time it waited for has come.
+    Due,
+    /// A transfer it waits for is done.
+    Released,
+    /// A transfer it waits for was given up.
+    Abandoned(Error),
+    /// What it was to send is gone for good.
+    Lost(Error),
+    /// Its deadline has passed.
+    Overdue,
+    /// It has a fresh credential.
+    Renewed,
+    /// Somebody asks.
+    Asked {
+        /// For what.
+        change: Change,
+        /// The deadline of a new beginning.
+        deadline_ms: u64,
+    },
+}
+
+/// Where one transfer stands. Times are milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The state.
+    pub state: State,
+    /// Why it waits, or why it failed; of a queued one the last failure.
+    pub reason: Option<Error>,
+    /// When it is looked at again; `None` if not by time.
+    pub next_ms: Option<u64>,
+    /// Attempts begun.
+    pub attempts: u32,
+    /// Attempts in a row that failed and got no further.
+    pub in_vain: u32,
+    /// When it is given up.
+    pub deadline_ms: u64,
+    /// What the destination was found to be, before anything ran.
+    pub found: Option<Found>,
+    /// What was asked for while an attempt runs.
+    pub wish: Option<Requested>,
+    /// Transfers it still waits for.
+    pub needs: u32,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+    /// What was done at the destination, without the list of failures.
+    pub summary: Option<Summary>,
+}
+
+impl Job {
+    /// A transfer just handed in, that waits for `needs` others.
+    pub fn submitted(needs: u32, deadline_ms: u64) -> Self {
+        Job {
+            state: if needs == 0 { State::Queued } else { State::Waiting },
+            reason: None,
+            next_ms: None,
+            attempts: 0,
+            in_vain: 0,
+            deadline_ms,
+            found: None,
+            wish: None,
+            needs,
+            ended_ms: None,
+            summary: None,
+        }
+    }
+
+    /// Takes an event.
+    ///
+    /// # Errors
+    /// `ChangeRefused` if it does not fit the state; nothing changed then.
+    pub fn handle(&mut self, event: Event, now_ms: u64) -> Result<(), Error> {
+        match event {
+            Event::Begun => self.begin(),
+            Event::Found(found) => self.find(found),
+            Event::Ended { outcome, further } => self.end_attempt(outcome, further, now_ms),
+            Event::NoCredential(error) => self.end_running(now_ms, |course| course.wait(error, None)),
+            Event::Interrupted => self.end_running(now_ms, Job::queue),
+            Event::Held { reason, next_ms } => self.only_if(self.state == State::Queued, "hold", |course| {
+                course.wait(reason, Some(next_ms));
+            }),
+            Event::Due => self.only_if(self.state == State::Waiting && self.needs == 0, "wake", Job::queue),
+            Event::Released => self.release(),
+            Event::Abandoned(error) => self.abandon(error, now_ms),
+            Event::Lost(error) => self.lose(error, now_ms),
+            Event::Overdue => self.give_up(now_ms),
+            Event::Renewed => self.renew(),
+            Event::Asked { change, deadline_ms } => self.ask(change, deadline_ms, now_ms),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        self.only_if(self.state == State::Queued, "begin", |course| {
+            course.state = State::Running;
+            course.attempts += 1;
+            course.next_ms = None;
+        })
+    }
+
+    /// The first answer stays: a directory that an attempt made must not be taken for one that was there.
+    fn find(&mut self, found: Found) -> Result<(), Error> {
+        self.only_if(self.state == State::Running, "note the destination", |course| {
+            course.found.get_or_insert(found);
+        })
+    }
+
+    fn end_attempt(
+        &mut self,
+        outcome: Result<Summary, Error>,
+        further: bool,
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        if further {
+            self.in_vain = 0;
+        }
+        match outcome {
+            // Done is done, whatever was asked for meanwhile.
+            Ok(summary) => self.only_if(self.state == State::Running, "end", |course| {
+                let state = state_after(&summary);
+                let reason = partial_failure(&summary);
+                course.summary = Some(Summary { failures: Vec::new(), ..summary });
+                course.end(state, reason, now_ms);
+            }),
+            Err(error) => self.end_running(now_ms, |course| course.fail(error, now_ms)),
+        }
+    }
+
+    /// Ends the attempt as was asked for meanwhile, else as `otherwise` says.
+    fn end_running(&mut self, now_ms: u64, otherwise: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        self.only_if(self.state == State::Running, "end", |course| match course.wish.take() {
+            Some(Requested::Pause) => course.state = State::Paused,
+            Some(Requested::Cancel) => course.end(State::Cancelled, None, now_ms),
+            Some(Requested::GiveUp) => course.end_overdue(now_ms),
+            None => otherwise(course),
+        })
+    }
+
+    fn fail(&mut self, error: Error, now_ms: u64) {
+        if !may_pass(&error) {
+            return self.end(State::Failed, Some(error), now_ms);
+        }
+        let pause = pause_ms(self.in_vain);
+        self.in_vain += 1;
+        self.wait(error, Some(now_ms + pause));
+    }
+
+    fn wait(&mut self, reason: Error, next_ms: Option<u64>) {
+        self.state = State::Waiting;
+        self.reason = Some(reason);
+        self.next_ms = next_ms;
+    }
+
+    fn queue(&mut self) {
+        self.state = State::Queued;
+        self.next_ms = None;
+    }
+
+    fn end(&mut self, state: State, reason: Option<Error>, now_ms: u64) {
+        self.state = state;
+        self.reason = reason;
+        self.next_ms = None;
+        self.wish = None;
+        self.ended_ms = Some(now_ms);
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        self.only_if(self.needs > 0, "release", |course| {
+            course.needs -= 1;
+            if course.needs == 0 && course.state == State::Waiting {
+                course.queue();
+            }
+        })
+    }
+
+    fn abandon(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
+        self.only_if(self.needs > 0 && !self.state.is_end(), "abandon", |course| {
+            course.end(State::Failed, Some(error), now_ms);
+        })
+    }
+
+    /// An attempt that runs finds out by itself.
+    fn lose(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
+        let may = !self.state.is_end() && self.state != State::Running;
+        self.only_if(may, "give up", |course| course.end(State::Failed, Some(error), now_ms))
+    }
+
+    fn give_up(&mut self, now_ms: u64) -> Result<(), Error> {
+        self.only_if(!self.state.is_end() && now_ms >= self.deadline_ms, "give up", |course| {
+            match course.state {
+                State::Running => course.wish = Some(course.wish.unwrap_or(Requested::GiveUp)),
+                _ => course.end_overdue(now_ms),
+            }
+        })
+    }
+
+    fn end_overdue(&mut self, now_ms: u64) {
+        let last = self.reason.take().map_or_else(|| "it never ran".into(), |error| error.to_string());
+        let error = Error::new(Code::DeadlinePassed, "wait", "transfer", last);
+        self.end(State::Failed, Some(error), now_ms);
+    }
+
+    /// What waits for a credential goes on.
+    fn renew(&mut self) -> Result<(), Error> {
+        self.only_if(!self.state.is_end(), "renew", |course| {
+            if course.state == State::Waiting && course.needs == 0 && course.next_ms.is_none() {
+                course.queue();
+            }
+        })
+    }
+
+    fn ask(&mut self, change: Change, deadline_ms: u64, now_ms: u64) -> Result<(), Error> {
+        match change {
+            Change::Cancel => self.cancel(now_ms),
+            Change::Pause => self.pause(),
+            Change::Resume => self.resume(),
+            Change::Retry => self.retry(deadline_ms),
+        }
+    }
+
+    fn cancel(&mut self, now_ms: u64) -> Result<(), Error> {
+        let may = !self.state.is_end() || self.state == State::Cancelled;
+        self.only_if(may, "cancel", |course| match course.state {
+            State::Running => course.wish = Some(Requested::Cancel),
+            State::Cancelled => {}
+            _ => course.end(State::Cancelled, None, now_ms),
+        })
+    }
+
+    fn pause(&mut self) -> Result<(), Error> {
+        let may = !self.state.is_end() && !matches!(self.wish, Some(Requested::Cancel | Requested::GiveUp));
+        self.only_if(may, "pause", |course| match course.state {
+            State::Running => course.wish = Some(Requested::Pause),
+            _ => {
+                course.state = State::Paused;
+                course.next_ms = None;
+            }
+        })
+    }
+
+    fn resume(&mut self) -> Result<(), Error> {
+        let pausing = self.state == State::Running && self.wish == Some(Requested::Pause);
+        self.only_if(self.state == State::Paused || pausing, "resume", |course| match course.needs {
+            // The attempt is stopped already; it is queued again when it has ended.
+            _ if pausing => course.wish = None,
+            0 => course.queue(),
+            _ => course.state = State::Waiting,
+        })
+    }
+
+    fn retry(&mut self, deadline_ms: u64) -> Result<(), Error> {
+        let may = matches!(self.state, State::Waiting | State::Failed | State::Cancelled | State::Partial);
+        self.only_if(may, "retry", |course| {
+            course.deadline_ms = course.deadline_ms.max(deadline_ms);
+            (course.in_vain, course.needs, course.ended_ms, course.summary) = (0, 0, None, None);
+            course.queue();
+        })
+    }
+
+    fn only_if(&mut self, may: bool, op: &str, then: impl FnOnce(&mut Self)) -> Result<(), Error> {
+        if may {
+            then(self);
+            return Ok(());
+        }
+        let cause = format!("it is {}", self.state.name());
+        Err(Error::new(Code::ChangeRefused, op, "transfer", cause))
+    }
+}
+
+/// What a transfer is that went to its end.
+fn state_after(summary: &Summary) -> State {
+    match summary.failed {
+        0 => State::Done,
+        _ if summary.files + summary.dirs + summary.links == 0 => State::Failed,
+        _ => State::Partial,
+    }
+}
+
+/// Why a transfer that went to its end is not done, if files failed.
+fn partial_failure(summary: &Summary) -> Option<Error> {
+    let whole = summary.files + summary.dirs + summary.links == 0 && summary.failed == 1;
+    match summary.failures.first() {
+        _ if summary.failed == 0 => None,
+        // The one thing that was to be copied: its own failure says it best.
+        Some(only) if whole => Some(only.error.clone()),
+        _ => {
+            let cause = format!("{} failed", summary.failed);
+            Some(Error::new(Code::PartialFailure, "transfer", "files", cause))
+        }
+    }
+}
+
+/// Whether the same attempt may work later by itself. Who copies by hand is told at once that the target is full; a
+/// transfer has until its deadline for somebody to make room, or for a machine that has just booted to learn the time.
+fn may_pass(error: &Error) -> bool {
+    error.retry() == Retry::Later
+        || matches!(error.code, Code::NoSpace | Code::QuotaExceeded | Code::ClockSkew)
+}
+
+/// The pause after so many attempts in vain.
+pub(super) fn pause_ms(in_vain: u32) -> u64 {
+    FIRST_PAUSE_MS.saturating_mul(1 << in_vain.min(20)).min(MAX_PAUSE_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: u64 = 1_000_000;
+
+    fn lost() -> Error {
+        Error::new(Code::ConnectionLost, "read", "peer", "gone")
+    }
+
+    fn denied() -> Error {
+        Error::new(Code::NotMapped, "map", "alice@kek", "")
+    }
+
+    fn ended(outcome: Result<Summary, Error>) -> Event {
+        Event::Ended { outcome, further: false }
+    }
+
+    fn asked(change: Change) -> Event {
+        Event::Asked { change, deadline_ms: 2 * END }
+    }
+
+    /// The state after events, one a millisecond; those that do not fit are refused.
+    fn after(events: impl IntoIterator<Item = Event>) -> Job {
+        let mut course = Job::submitted(0, END);
+        for (event, now) in events.into_iter().zip(1..) {
+            course.handle(event, now).unwrap();
+        }
+        course
+    }
+
+    #[test]
+    fn it_runs_and_is_done_when_the_attempt_says_so() {
+        let course = after([Event::Begun, Event::Found(Found::Dir), ended(Ok(Summary::default()))]);
+        assert_eq!((course.state, course.attempts, course.ended_ms), (State::Done, 1, Some(3)));
+        assert!(course.reason.is_none() && course.found == Some(Found::Dir));
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again_later_and_later() {
+        let mut course = Job::submitted(0, END);
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            course.handle(Event::Begun, 0).unwrap();
+            course.handle(ended(Err(lost())), 0).unwrap();
+            pauses.push(course.next_ms.unwrap());
+            course.handle(Event::Due, 0).unwrap();
+        }
+        assert_eq!(pauses[..4], [1000, 2000, 4000, 8000]);
+        assert_eq!(pauses[11], MAX_PAUSE_MS);
+        course.handle(Event::Begun, 0).unwrap();
+        course.handle(Event::Ended { outcome: Err(lost()), further: true }, 0).unwrap();
+        assert_eq!(course.next_ms, Some(1000), "it got further");
+        assert_eq!(course.reason.unwrap().code, Code::ConnectionLost);
+    }
+
+    #[test]
+    fn what_cannot_pass_fails_at_once_and_can_be_tried_again() {
+        let mut course = after([Event::Begun, ended(Err(denied()))]);
+        assert_eq!((course.state, course.reason.as_ref().unwrap().code), (State::Failed, Code::NotMapped));
+        course.handle(asked(Change::Retry), 5).unwrap();
+        assert_eq!((course.state, course.deadline_ms, course.ended_ms), (State::Queued, 2 * END, None));
+    }
+
+    #[test]
+    fn what_is_gone_for_good_ends_it_unless_it_runs_or_has_ended() {
+        let gone = || Event::Lost(Error::new(Code::BufferGone, "keep", "transfer", ""));
+        for before in [vec![], vec![asked(Change::Pause)], vec![Event::Begun, ended(Err(lost()))]] {
+            let course = after(before.into_iter().chain([gone()]));
+            assert_eq!((course.state, course.reason.unwrap().code), (State::Failed, Code::BufferGone));
+        }
+        assert!(after([Event::Begun]).handle(gone(), 9).is_err());
+        assert!(after([asked(Change::Cancel)]).handle(gone(), 9).is_err());
+    }
+
+    #[test]
+    fn files_that_failed_make_it_partial() {
+        let summary = Summary { files: 2, failed: 3, ..Summary::default() };
+        let course = after([Event::Begun, ended(Ok(summary))]);
+        assert_eq!(course.state, State::Partial);
+        assert_eq!(course.reason.clone().unwrap().code, Code::PartialFailure);
+        assert_eq!(course.summary.clone().unwrap().files, 2);
+        let mut again = course;
+        again.handle(asked(Change::Retry), 5).unwrap();
+        assert_eq!(again.state, State::Queued);
+        let nothing = Summary { failed: 3, ..Summary::default() };
+        assert_eq!(after([Event::Begun, ended(Ok(nothing))]).state, State::Failed);
+    }
+
+    #[test]
+    fn a_full_target_is_waited_for() {
+        for code in [Code::NoSpace, Code::QuotaExceeded, Code::ClockSkew] {
+            let course = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
+            assert_eq!((course.state, course.next_ms), (State::Waiting, Some(1002)));
+        }
+    }
+
+    #[test]
+    fn what_was_found_is_not_decided_anew() {
+        let course =
+            after([Event::Begun, Event::Found(Found::Nothing), Event::Found(Found::Dir), Event::Interrupted]);
+        assert_eq!((course.state, course.found), (State::Queued, Some(Found::Nothing)));
+    }
+
+    #[test]
+    fn an_attempt_that_runs_ends_as_was_asked_for() {
+        for (change, state) in [(Change::Pause, State::Paused), (Change::Cancel, State::Cancelled)] {
+            for end in [ended(Err(lost())), ended(Err(denied())), Event::Interrupted] {
+                let course = after([Event::Begun, asked(change), end]);
+                assert_eq!(course.state, state);
+            }
+            let course = after([Event::Begun, asked(change), ended(Ok(Summary::default()))]);
+            assert_eq!(course.state, State::Done, "done is done");
+        }
+        let course = after([Event::Begun, asked(Change::Pause), asked(Change::Resume), Event::Interrupted]);
+        assert_eq!(course.state, State::Queued);
+    }
+
+    #[test]
+    fn it_waits_for_others() {
+        let mut course = Job::submitted(2, END);
+        assert!(course.handle(Event::Begun, 0).is_err() && course.handle(Event::Due, 0).is_err());
+        course.handle(Event::Released, 0).unwrap();
+        course.handle(asked(Change::Pause), 0).unwrap();
+        course.handle(asked(Change::Resume), 0).unwrap();
+        assert_eq!(course.state, State::Waiting);
+        course.handle(Event::Released, 0).unwrap();
+        assert_eq!(course.state, State::Queued);
+        let mut course = Job::submitted(1, END);
+        let error = Error::new(Code::DependencyFailed, "wait", "x", "");
+        course.handle(Event::Abandoned(error), 0).unwrap();
+        assert_eq!(course.state, State::Failed);
+    }
+
+    #[test]
+    fn a_deadline_ends_it_in_every_state() {
+        let overdue = |mut course: Job| {
+            assert!(course.handle(Event::Overdue, END - 1).is_err());
+            course.handle(Event::Overdue, END).unwrap();
+            course
+        };
+        let waiting = overdue(after([Event::Begun, ended(Err(lost()))]));
+        let reason = waiting.reason.unwrap();
+        assert_eq!(reason.code, Code::DeadlinePassed);
+        assert!(reason.cause.contains("RK-NET-3"), "{reason}");
+        assert_eq!(overdue(after([])).state, State::Failed);
+        let mut running = overdue(after([Event::Begun]));
+        assert_eq!(running.state, State::Running);
+        running.handle(ended(Err(lost())), END).unwrap();
+        assert_eq!(running.reason.unwrap().code, Code::DeadlinePassed);
+    }
+
+    #[test]
+    fn an_expired_credential_waits_for_a_new_one() {
+        let expired = Error::new(Code::CertificateExpired, "show", "alice@kek", "");
+        let mut course = after([Event::Begun, Event::NoCredential(expired)]);
+        assert_eq!((course.state, course.next_ms), (State::Waiting, None));
+        course.handle(Event::Renewed, 0).unwrap();
+        assert_eq!(course.state, State::Queued);
+    }
+
+    #[test]
+    fn states_have_names() {
+        assert!(State::ALL.into_iter().all(|state| State::parse(state.name()) == Some(state)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Records of the home's log are applied to the tree of a follower, and own changes are stored until the log has them.
+
+use super::transfers::pack;
+use super::tree::{HeldReplica, Position, VolumeTree};
+use super::tree_commit::stored;
+use super::tree_rows::{BulkStatement, Script, Value, store};
+use renkei_core::error::Error;
+use renkei_core::namespace::{Delta, NodeId, Origin, Record, SequencedChange};
+use renkei_core::wire::{encode, violation};
+use std::collections::BTreeMap;
+
+/// Under which key a copy has the number of its last record, and the digest of that.
+pub const MARK: &str = "mark";
+
+/// The digest of a record, the same at all sites.
+pub fn record_digest(record: &Record) -> [u8; 32] {
+    *blake3::hash(&encode(record)).as_bytes()
+}
+
+impl VolumeTree {
+    /// Stores what records did, and forgets changes of `origin`, this site, that they settle. Those that the tree holds
+    /// already are passed over.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` for records that do not follow one another.
+    pub fn follow(&self, origin: Origin, records: &[Record]) -> Result<(), Error> {
+        self.follow_with(origin, records, &[])
+    }
+
+    /// The same, together with what becomes of the plain files of this site.
+    ///
+    /// # Errors
+    /// As [`VolumeTree::follow`].
+    pub fn follow_with(
+        &self,
+        origin: Origin,
+        records: &[Record],
+        held: &[(NodeId, Option<HeldReplica>)],
+    ) -> Result<(), Error> {
+        let (work, mut position) = self.base.run("follow", self.begin())?;
+        if position.is_coming() {
+            return Err(violation("volume", "a record before the last page"));
+        }
+        let (new, before) = (news(&position, records)?, position.seq);
+        let effects = all_effects(new);
+        position.note(new);
+        let own = position.taken.get(&origin).copied().unwrap_or(0);
+        // A site that begins anew numbers on after what the log has of it.
+        position.number = position.number.max(own);
+        let mut script = self.script();
+        store(&mut script, self.shown(), effects);
+        self.forget_pending(&mut script, own);
+        self.put_held(&mut script, held);
+        if let Some(last) = new.last() {
+            self.put_note(&mut script, MARK, encode(&(last.seq, record_digest(last))));
+        }
+        self.store_position(&mut script, &position);
+        self.base.run("follow", work.commit_with(script))?;
+        self.count_again(before, position.seq)
+    }
+
+    /// Forgets own changes up to `number`: the log has them.
+    pub(super) fn forget_pending(&self, script: &mut Script, number: u64) {
+        script.add(&FORGET_PENDING, self.scope, vec![[stored(number)]]);
+    }
+
+    /// Keeps own changes until the log has them; those that are kept already stay as they are.
+    pub fn keep(&self, changes: &[SequencedChange]) -> Result<(), Error> {
+        self.keep_with(changes, &[])
+    }
+
+    /// The same, together with what is known of the plain files that they made.
+    pub fn keep_with(
+        &self,
+        changes: &[SequencedChange],
+        held: &[(NodeId, Option<HeldReplica>)],
+    ) -> Result<(), Error> {
+        let last = changes.iter().map(|made| made.number).max().unwrap_or(0);
+        let rows = changes.iter().map(|made| [stored(made.number), Value::Bytes(pack(made))]).collect();
+        self.base.run("keep", async {
+            let (work, mut position) = self.begin().await?;
+            position.number = position.number.max(last);
+            let mut script = self.script();
+            script.add(&KEEP, self.scope, rows);
+            self.put_held(&mut script, held);
+            self.store_position(&mut script, &position);
+            work.commit_with(script).await
+        })
+    }
+}
+
+const FORGET_PENDING: BulkStatement = BulkStatement {
+    before: "DELETE FROM tree_pending WHERE ",
+    row: "(volume = $1 AND number <= ?)",
+    between: " OR ",
+    after: "",
+};
+pub(super) const KEEP: BulkStatement = BulkStatement {
+    before: "INSERT INTO tree_pending (volume, number, change) VALUES ",
+    row: "($1, ?, ?)",
+    between: ", ",
+    after: " ON CONFLICT (volume, number) DO NOTHING",
+};
+
+/// The records after those that the tree holds.
+fn news<'r>(position: &Position, records: &'r [Record]) -> Result<&'r [Record], Error> {
+    let begin = records.iter().position(|record| record.seq > position.seq).unwrap_or(records.len());
+    let new = &records[begin..];
+    for (record, seq) in new.iter().zip(position.seq + 1..) {
+        if record.seq != seq {
+            return Err(violation("volume", format_args!("record {} in place of {seq}", record.seq)));
+        }
+    }
+    Ok(new)
+}
+
+/// What records did, one after the other.
+fn all_effects(records: &[Record]) -> Delta {
+    let (mut nodes, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
+        nodes.extend(effects.nodes.iter().cloned());
+        names.extend(effects.names.iter().cloned());
+    }
+    Delta { nodes: nodes.into_iter().collect(), names: names.into_iter().collect() }
+}

@@ -1,0 +1,93 @@
+//! The switch of a copy to the tree of another log, after the home was restored from a backup.
+
+use super::transfers::{moment, pack};
+use super::tree::{HeldReplica, Position, VolumeTree, position_at};
+use super::tree_apply::KEEP;
+use super::tree_commit::stored;
+use super::tree_rows::Value;
+use renkei_core::error::Error;
+use renkei_core::namespace::{NodeId, Origin, SequencedChange};
+use renkei_core::wire::violation;
+use std::sync::atomic::Ordering;
+
+/// What a copy has from now on, in place of all that it had.
+#[derive(Default)]
+pub struct LogSwitch {
+    /// Own changes for the home.
+    pub changes: Vec<SequencedChange>,
+    /// What is known of plain files.
+    pub held: Vec<(NodeId, HeldReplica)>,
+    /// The last of this site's node numbers that was given.
+    pub given: u64,
+    /// What is noted, by key.
+    pub notes: Vec<(String, Vec<u8>)>,
+}
+
+impl VolumeTree {
+    /// Shows the copy that was made beside this one, of another log, and forgets everything that was known of the old one: in
+    /// one transaction.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
+    pub fn begin_again(&self, origin: Origin, late: &VolumeTree, anew: &LogSwitch) -> Result<(), Error> {
+        let begun = self.base.run("show", async {
+            let (mut work, _) = self.begin().await?;
+            let new = position_at(&late.lock().fetch(&mut work).await?)?;
+            Ok((work, new))
+        });
+        let (mut work, new) = begun?;
+        if !new.is_whole() {
+            return Err(violation("volume", "a copy that is not whole"));
+        }
+        let (position, shown) = (after(new, origin, anew), late.shown().volume);
+        self.base.run("show", async {
+            let sql = "UPDATE tree_volumes SET shown = $2, whole = $3, coming = NULL WHERE number = $1";
+            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut *work).await?;
+            for sql in [
+                "DELETE FROM tree_pending WHERE volume = $1",
+                "DELETE FROM tree_held WHERE volume = $1",
+                "DELETE FROM tree_origins WHERE volume = $1",
+            ] {
+                self.ask(sql).execute(&mut *work).await?;
+            }
+            let mut script = self.script();
+            let row = |made: &SequencedChange| [stored(made.number), Value::Bytes(pack(made))];
+            script.add(&KEEP, self.scope, anew.changes.iter().map(row).collect());
+            let held: Vec<_> = anew.held.iter().map(|(id, held)| (*id, Some(held.clone()))).collect();
+            self.put_held(&mut script, &held);
+            anew.notes.iter().for_each(|(key, value)| self.put_note(&mut script, key, value.clone()));
+            self.store_position(&mut script, &position);
+            script.execute(&mut work).await?;
+            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut *work).await?;
+            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut *work).await?;
+            work.commit().await
+        })?;
+        self.shown.store(shown, Ordering::Release);
+        self.count_again(0, position.seq)
+    }
+
+    /// No number of a node that this site gives from now on, as `origin`, is below `least`: whoever has nodes of a log that was
+    /// lost in mind does not take others for them.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn give_from(&self, origin: Origin, least: u64) -> Result<(), Error> {
+        let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
+            ON CONFLICT (volume, origin) DO UPDATE SET given = excluded.given \
+            WHERE tree_origins.given < excluded.given";
+        self.write("write", async |connection| {
+            let query = self.ask(sql).bind(i64::from(origin.0)).bind(moment(least));
+            query.execute(connection).await.map(drop)
+        })
+    }
+}
+
+/// How far the copy is then.
+fn after(new: Position, origin: Origin, anew: &LogSwitch) -> Position {
+    let taken = new.taken.get(&origin).copied().unwrap_or(0);
+    let number = anew.changes.last().map_or(taken, |last| last.number);
+    let mut given = new.given;
+    let own = given.entry(origin).or_default();
+    *own = anew.given.max(*own);
+    Position { given, number, ..new }
+}

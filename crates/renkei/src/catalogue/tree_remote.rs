@@ -1,0 +1,198 @@
+//! Remote nodes of a tree at its home: content that lies at the site that wrote it, and directories and links that
+//! could not be made in the plain tree.
+//!
+//! The list is kept in the transactions that store records, so it is complete at any moment. Non-goal: fetching.
+
+use super::tree::{HeldReplica, VolumeTree};
+use super::tree_commit::stored;
+use super::tree_rows::{BulkStatement, Script, Value, count_at, id_at, name_at, number};
+use renkei_core::error::Error;
+use renkei_core::namespace::{Delta, Dentry, Kind, Node, NodeId, Origin, Record};
+use sqlx::Row as _;
+use std::collections::{BTreeMap, HashMap};
+
+/// The home's own changes: what they tell of is in the plain tree.
+pub const OWN: Origin = Origin(0);
+
+/// A node that the plain tree does not have, or not in this version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// Which.
+    pub id: NodeId,
+    /// The record that made it so.
+    pub version: u64,
+    /// The site that wrote it.
+    pub origin: Origin,
+    /// Bytes of its content.
+    pub size: u64,
+}
+
+/// What one site has alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwayAt {
+    /// The site.
+    pub origin: Origin,
+    /// Files, and directories and links that could not be made.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Which nodes are away after some records, and which are not any more.
+fn changed(records: &[Record]) -> BTreeMap<NodeId, Option<Away>> {
+    let mut changed = BTreeMap::new();
+    for record in records {
+        let Ok(effects) = &record.outcome else { continue };
+        for (id, node) in &effects.nodes {
+            match node {
+                None => drop(changed.insert(*id, None)),
+                Some(node) if is_new(record.seq, *id, node, effects) => {
+                    let size = if let Kind::File(content) = &node.kind { content.size } else { 0 };
+                    let away = Away { id: *id, version: record.seq, origin: record.origin, size };
+                    changed.insert(*id, (record.origin != OWN).then_some(away));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    changed
+}
+
+/// Whether a record made a node, or gave a file other content.
+fn is_new(seq: u64, id: NodeId, node: &Node, effects: &Delta) -> bool {
+    let frees = effects.names.iter().any(|(_, id)| id.is_none());
+    let is_named = effects.names.iter().any(|(_, named)| *named == Some(id));
+    match &node.kind {
+        Kind::File(content) => content.version == seq,
+        Kind::Dir { .. } => is_named && !frees,
+        Kind::Symlink { .. } => is_named && !frees && node.links == 1,
+        Kind::Merged { .. } => false,
+    }
+}
+
+impl VolumeTree {
+    /// Notes what records did to the list.
+    pub(super) fn note_away(&self, script: &mut Script, records: &[Record]) {
+        let (mut put, mut gone) = (Vec::new(), Vec::new());
+        for (id, away) in changed(records) {
+            match away {
+                Some(away) => put.push(row(&away)),
+                None => gone.push([number(id)]),
+            }
+        }
+        script.add(&PUT_AWAY, self.scope, put);
+        script.add(&DROP_AWAY, self.scope, gone);
+    }
+
+    /// Those after a version, in the order in which they were written, at most `most`.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, as those of all other calls.
+    pub fn away(&self, after: u64, most: usize) -> Result<Vec<Away>, Error> {
+        let sql = "SELECT node, version, origin, size FROM tree_away \
+            WHERE volume = $1 AND version > $2 ORDER BY version LIMIT $3";
+        self.read("read", async |connection| {
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let query = self.ask(sql).bind(after.cast_signed()).bind(most);
+            query.fetch_all(connection).await?.iter().map(away_at).collect()
+        })
+    }
+
+    /// Whether a node's content of this version is away.
+    pub fn is_away(&self, id: NodeId) -> Result<bool, Error> {
+        let sql = "SELECT node FROM tree_away WHERE volume = $1 AND node = $2";
+        self.read("read", async |connection| {
+            Ok(self.ask(sql).bind(id.0.cast_signed()).fetch_optional(connection).await?.is_some())
+        })
+    }
+
+    /// What each site has alone.
+    pub fn away_by_site(&self) -> Result<Vec<AwayAt>, Error> {
+        // A site may say of its files that they are larger than anything: a whole number may not hold the sum.
+        let sql = "SELECT origin, COUNT(*), SUM(CAST(size AS DOUBLE PRECISION)) FROM tree_away \
+            WHERE volume = $1 GROUP BY origin ORDER BY origin";
+        self.read("read", async |connection| {
+            let rows = self.ask(sql).fetch_all(connection).await?;
+            let told = |row| {
+                let origin = Origin(u16::try_from(count_at(row, 0)?).unwrap_or(u16::MAX));
+                Ok(AwayAt { origin, count: count_at(row, 1)?, bytes: row.try_get::<f64, _>(2)? as u64 })
+            };
+            rows.iter().map(told).collect()
+        })
+    }
+
+    /// Adds directories to the list that the plain tree lost while something in them was away.
+    pub fn set_away(&self, away: &[Away]) -> Result<(), Error> {
+        let mut script = self.script();
+        script.add(&PUT_AWAY, self.scope, away.iter().map(row).collect());
+        self.base.run("write", self.writers.execute(script))
+    }
+
+    /// The plain tree has these now; of files is told what it has.
+    pub fn set_here(&self, here: &[(NodeId, Option<HeldReplica>)]) -> Result<(), Error> {
+        let held: Vec<_> = here.iter().filter(|(_, held)| held.is_some()).cloned().collect();
+        let upto =
+            |held: &Option<HeldReplica>| stored(held.as_ref().map_or(i64::MAX as u64, |held| held.version));
+        let rows = here.iter().map(|(id, held)| [number(*id), upto(held)]).collect();
+        let mut script = self.script();
+        self.put_held(&mut script, &held);
+        script.add(&DROP_OLDER, self.scope, rows);
+        self.base.run("write", self.writers.execute(script))
+    }
+
+    /// All names of some nodes.
+    pub fn names_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Vec<Dentry>>, Error> {
+        let rows = ids.iter().map(|id| [number(*id)]).collect();
+        self.read("read", async |connection| {
+            let mut found: HashMap<NodeId, Vec<Dentry>> = HashMap::new();
+            for row in FIND_NAMES_OF.fetch(connection, self.shown(), rows).await? {
+                let spot = Dentry { dir: id_at(&row, 1)?, name: name_at(&row, 2)? };
+                found.entry(id_at(&row, 0)?).or_default().push(spot);
+            }
+            Ok(found)
+        })
+    }
+}
+
+fn row(away: &Away) -> [Value; 4] {
+    let origin = Value::Number(away.origin.0.into());
+    [number(away.id), stored(away.version), origin, stored(away.size)]
+}
+
+fn away_at(row: &sqlx::any::AnyRow) -> Result<Away, sqlx::Error> {
+    let origin =
+        u16::try_from(row.try_get::<i64, _>(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Away {
+        id: id_at(row, 0)?,
+        version: count_at(row, 1)?,
+        origin: Origin(origin),
+        size: count_at(row, 3)?,
+    })
+}
+
+const PUT_AWAY: BulkStatement = BulkStatement {
+    before: "INSERT INTO tree_away (volume, node, version, origin, size) VALUES ",
+    row: "($1, ?, ?, ?, ?)",
+    between: ", ",
+    after: " ON CONFLICT (volume, node) DO UPDATE SET version = excluded.version, \
+        origin = excluded.origin, size = excluded.size",
+};
+const DROP_AWAY: BulkStatement = BulkStatement {
+    before: "DELETE FROM tree_away WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
+};
+/// A newer version is away still.
+const DROP_OLDER: BulkStatement = BulkStatement {
+    before: "DELETE FROM tree_away WHERE ",
+    row: "(volume = $1 AND node = ? AND version <= ?)",
+    between: " OR ",
+    after: "",
+};
+const FIND_NAMES_OF: BulkStatement = BulkStatement {
+    before: "SELECT node, dir, name FROM tree_names WHERE volume = $1 AND node IN (",
+    row: "?",
+    between: ", ",
+    after: ")",
+};

@@ -1,0 +1,138 @@
+//! The shadow tree of a follower that is bootstrapped: a copy beside the visible one.
+//!
+//! Nodes and names of the shadow are under a number of their own in the same tables, so that pages and records are
+//! stored there while the old copy is read. When it is whole, one small transaction makes it the visible one. What this
+//! site keeps beside the tree, as what it holds, stays where it is: nodes have the same numbers in both.
+
+use super::transfers::moment;
+use super::tree::{Position, Tail, VolumeTree, position_at};
+use super::tree_rows::Scope;
+use super::trees::{beside, number};
+use renkei_core::error::Error;
+use renkei_core::namespace::Origin;
+use renkei_core::wire::violation;
+use sqlx::{AssertSqlSafe, Row as _};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Rows that are removed in one transaction.
+const REMOVED_AT_ONCE: i64 = 10_000;
+
+impl VolumeTree {
+    /// The copy beside this one, begun if there is none.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn late_copy(&self) -> Result<VolumeTree, Error> {
+        let id = beside(self.id);
+        let (volume, shown) = self.base.run("open", number(&self.writers, id))?;
+        let late = VolumeTree {
+            base: self.base.clone(),
+            id,
+            scope: Scope { volume, ..self.scope },
+            shown: AtomicI64::new(shown),
+            is_beside: true,
+            writers: self.writers.clone(),
+            readers: self.readers.clone(),
+            tail: Tail::default(),
+        };
+        late.with_root()
+    }
+
+    /// Whether a copy was begun beside this one and is not shown yet.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn has_late_copy(&self) -> Result<bool, Error> {
+        let sql = "SELECT number FROM tree_volumes WHERE id = $1";
+        self.read("read", async |connection| {
+            let query = sqlx::query(sql).bind(beside(self.id).to_vec());
+            Ok(query.fetch_optional(connection).await?.is_some())
+        })
+    }
+
+    /// Shows the copy that was made beside this one from now on, and goes on from its records.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
+    pub fn show_late(&self, origin: Origin, late: &VolumeTree) -> Result<(), Error> {
+        let begun = self.base.run("show", async {
+            let (mut work, before) = self.begin().await?;
+            let new = position_at(&late.lock().fetch(&mut work).await?)?;
+            Ok((work, before, new))
+        });
+        let (mut work, before, new) = begun?;
+        if !new.is_whole() {
+            return Err(violation("volume", "a copy that is not whole"));
+        }
+        let (position, shown) = (joined(before, new), late.shown().volume);
+        self.base.run("show", async {
+            let sql = "UPDATE tree_volumes SET shown = $2, whole = $3, coming = NULL WHERE number = $1";
+            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut *work).await?;
+            let mut script = self.script();
+            self.forget_pending(&mut script, position.taken.get(&origin).copied().unwrap_or(0));
+            self.store_position(&mut script, &position);
+            script.execute(&mut work).await?;
+            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut *work).await?;
+            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut *work).await?;
+            work.commit().await
+        })?;
+        self.shown.store(shown, Ordering::Release);
+        self.count_again(0, position.seq)
+    }
+
+    /// Removes what copies left that were shown before.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn remove_old_copies(&self) -> Result<(), Error> {
+        for number in self.old_copies()? {
+            for (table, key) in [("names", "dir, name"), ("nodes", "id")] {
+                while self.remove_some(number, table, key)? > 0 {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers under which nodes may be that nobody shows.
+    fn old_copies(&self) -> Result<Vec<i64>, Error> {
+        let sql = "SELECT number FROM tree_volumes \
+            WHERE (id IS NULL OR (shown IS NOT NULL AND shown <> number)) \
+            AND number NOT IN (SELECT COALESCE(shown, number) FROM tree_volumes WHERE id IS NOT NULL)";
+        self.read("read", async |connection| {
+            let rows = sqlx::query(sql).fetch_all(connection).await?;
+            rows.iter().map(|row| row.try_get(0)).collect()
+        })
+    }
+
+    /// Removes the first rows of a table under a number; says how many.
+    fn remove_some(&self, number: i64, table: &str, key: &str) -> Result<u64, Error> {
+        // Up to the last of the first so many; all, if there are fewer.
+        let some = format!(
+            "DELETE FROM tree_{table} WHERE volume = $1 AND ({key}) <= \
+             (SELECT {key} FROM tree_{table} WHERE volume = $1 ORDER BY {key} LIMIT 1 OFFSET {REMOVED_AT_ONCE})"
+        );
+        let rest = format!("DELETE FROM tree_{table} WHERE volume = $1");
+        self.write("remove", async |connection| {
+            let some = sqlx::query(AssertSqlSafe(some))
+                .bind(number)
+                .execute(&mut *connection)
+                .await?
+                .rows_affected();
+            if some > 0 {
+                return Ok(some);
+            }
+            sqlx::query(AssertSqlSafe(rest)).bind(number).execute(connection).await?;
+            Ok(0)
+        })
+    }
+}
+
+/// How far a tree is that goes on as another copy of it: what this site has given and made stays.
+fn joined(before: Position, new: Position) -> Position {
+    let mut given = new.given;
+    for (origin, count) in before.given {
+        let known = given.entry(origin).or_default();
+        *known = count.max(*known);
+    }
+    Position { given, number: before.number.max(new.number), ..new }
+}

@@ -1,0 +1,127 @@
+//! The pace of relayed traffic: the circuits of one session share a path on each side of this PoP.
+//!
+//! The sender sees the first hop alone. Left to themselves, the connections of the second one each seek their own
+//! share, overflow its queue together, and send a tenth of it again; so they are paced as a sender paces its own.
+
+use crate::mover::pacer::Pacer;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Circuits that have a path to share: one is that of the control connection.
+const FEW: usize = 2;
+/// How often circuits that carry nothing are looked at.
+const IDLE_LOOK: Duration = Duration::from_millis(100);
+
+/// The open circuits of one session.
+#[derive(Default)]
+pub(super) struct Paced {
+    state: Mutex<State>,
+    /// What they carried.
+    pub(super) bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connections of each, on the asker's side and on the other.
+    circuits: Vec<[Arc<TcpStream>; 2]>,
+    changes: u64,
+    is_watched: bool,
+}
+
+/// Keeps a circuit among those that share a path.
+pub(super) struct Shared<'a>(&'a Paced, Arc<TcpStream>);
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.circuits.retain(|[near, _]| !Arc::ptr_eq(near, &self.1));
+        state.changes += 1;
+    }
+}
+
+impl Paced {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Adds an open circuit, until what is returned is dropped.
+    pub(super) fn share<'a>(self: &'a Arc<Self>, near: &Arc<TcpStream>, far: &Arc<TcpStream>) -> Shared<'a> {
+        let mut state = self.lock();
+        state.circuits.push([near.clone(), far.clone()]);
+        state.changes += 1;
+        if state.circuits.len() > FEW && !state.is_watched {
+            let paced = self.clone();
+            let thread = std::thread::Builder::new().name("pace".into());
+            // Without it each connection finds its own pace.
+            state.is_watched = thread.spawn(move || paced.keep_pace()).is_ok();
+        }
+        Shared(self, near.clone())
+    }
+
+    /// Paces both sides as long as there are circuits that share them.
+    fn keep_pace(&self) {
+        let (mut seen, mut carried) = (0, 0);
+        let mut pacers = Vec::new();
+        loop {
+            {
+                let mut state = self.lock();
+                if state.circuits.len() <= FEW {
+                    state.is_watched = false;
+                    return;
+                }
+                if state.changes != seen {
+                    seen = state.changes;
+                    pacers = sides(&state.circuits);
+                }
+            }
+            let now = self.bytes.load(Ordering::Relaxed);
+            let moves = std::mem::replace(&mut carried, now) != now;
+            if moves {
+                pacers.iter_mut().for_each(Pacer::tick);
+            }
+            let interval = pacers.iter().map(Pacer::interval).min().filter(|_| moves);
+            std::thread::sleep(interval.unwrap_or(IDLE_LOOK));
+        }
+    }
+}
+
+fn sides(circuits: &[[Arc<TcpStream>; 2]]) -> Vec<Pacer> {
+    let side = |side: usize| circuits.iter().map(|circuit| circuit[side].clone()).collect();
+    [0, 1].map(|one| Pacer::new(side(one), None, None)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    fn pair() -> [Arc<TcpStream>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [Arc::new(dialled), Arc::new(listener.accept().unwrap().0)]
+    }
+
+    #[test]
+    fn circuits_are_looked_at_as_long_as_several_share_a_path() {
+        let paced = Arc::new(Paced::default());
+        let pairs = [pair(), pair(), pair()];
+        let mut shared: Vec<_> = pairs.iter().take(FEW).map(|[near, far]| paced.share(near, far)).collect();
+        assert!(!paced.lock().is_watched);
+        shared.push(paced.share(&pairs[2][0], &pairs[2][1]));
+        assert!(paced.lock().is_watched);
+        paced.bytes.fetch_add(1, Ordering::Relaxed);
+        shared.remove(0);
+        let since = Instant::now();
+        while paced.lock().is_watched {
+            assert!(since.elapsed() < Duration::from_secs(10), "it is looked at for ever");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(paced.lock().circuits.len(), FEW);
+        // The next one begins anew.
+        shared.push(paced.share(&pairs[0][0], &pairs[0][1]));
+        assert!(paced.lock().is_watched);
+    }
+}

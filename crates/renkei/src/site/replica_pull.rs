@@ -1,0 +1,330 @@
+//! Pulls of replicas: transfers of a volume's files to this site from its home, from the site that wrote them, or from
+//! another one that holds them.
+//!
+//! They are transfers like any other: verified, durable, resumed where they stopped. The caller compares the result
+//! with the catalogue, and missing files are pulled from the next site (`source_selection`).
+
+use super::Site;
+use super::access::Access;
+use super::active_transfers::Running;
+use super::history::Trace;
+use super::log_shipping::ask;
+use super::replicas::{Copy, each_file, locate};
+use super::snapshot::Snapshot;
+use super::source_selection::Tried;
+use super::transfer::{Watch, running};
+use crate::catalogue::VolumeId;
+use crate::identity::account::Account;
+use crate::mover::custody::Witness;
+use crate::mover::receive::{ReceiveJob, receive, unlimited};
+use crate::mover::{Stop, fresh_id, hex};
+use crate::store::Dir;
+use crate::volume::follower::replica_guard::ReplicaGuard;
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::journal::path_key;
+use renkei_core::namespace::{Content, Kind, Node};
+use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::message::{
+    BATCH_ENTRIES, Class, Existing, OpenReceive, OpenSend, ReceiveOptions, Request, Source,
+};
+use renkei_core::wire::violation;
+use renkei_core::wire::volume::{AboutVolume, VolumeReply};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Files of one transfer of which the digest is compared with the catalogue's.
+const MOST_CAME: usize = 1 << 20;
+/// Data streams at most; the sender decides.
+const MAX_STREAMS: u16 = 64;
+
+/// The digests of files that came from a site, by the hash of their paths; of more than [`MOST_CAME`] nothing is known.
+pub(super) struct Came {
+    from: SiteName,
+    digests: Mutex<HashMap<[u8; 16], [u8; 32]>>,
+    /// Those that it noted before, of files of which the catalogue has none.
+    noted: Mutex<HashMap<[u8; 16], [u8; 32]>>,
+}
+
+impl Came {
+    /// Nothing came yet.
+    pub(super) fn of(from: &SiteName) -> Arc<Self> {
+        Arc::new(Came { from: from.clone(), digests: Mutex::default(), noted: Mutex::default() })
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<[u8; 16], [u8; 32]>> {
+        self.digests.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Whether nothing came.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// Who hears of them.
+    fn witness(self: &Arc<Self>) -> Witness {
+        let came = self.clone();
+        Arc::new(move |path, digest| {
+            let mut all = came.all();
+            if all.len() < MOST_CAME {
+                all.insert(path_key(path), *digest);
+            }
+        })
+    }
+
+    /// What came as a path, if it is what the catalogue names.
+    ///
+    /// # Errors
+    /// `DigestMismatch`.
+    pub(super) fn check(&self, path: &RelPath, content: &Content) -> Result<Option<[u8; 32]>, Error> {
+        let came = self.all().get(&path_key(path)).copied();
+        let noted = self.noted.lock().expect("no thread panics while it holds the lock");
+        let noted = noted.get(&path_key(path)).copied();
+        match (came, content.digest.or(noted)) {
+            (Some(came), Some(known)) if came != known => {
+                let cause = format!(
+                    "the data from {} differs from the data written: a disk returns other bytes",
+                    self.from
+                );
+                Err(Error::new(Code::DigestMismatch, "replicate", path, cause))
+            }
+            _ => Ok(came),
+        }
+    }
+}
+
+/// A transfer of a volume's files to this site.
+pub(super) struct Pull<'a> {
+    /// The site that sends.
+    pub(super) from: &'a SiteName,
+    /// The volume.
+    pub(super) name: &'a str,
+    /// Its number.
+    pub(super) id: VolumeId,
+    /// The key by which it is resumed.
+    pub(super) job: u64,
+    /// Where it goes.
+    pub(super) to: Place,
+    /// What is shown of it while it runs.
+    pub(super) shown: String,
+    /// Whether it descends.
+    pub(super) recursive: bool,
+}
+
+/// What is wanted of a followed volume.
+pub(super) enum Lacking {
+    /// Each of these files.
+    Files(Vec<RelPath>),
+    /// What is missing of a folder.
+    Below(RelPath),
+}
+
+/// How a transfer is watched and stopped.
+pub(super) type How<'h> = (&'h Watch, &'h Stop);
+
+impl Site {
+    /// Has sites send what is missing of a followed volume, one after the other until nothing is. `adopt` takes what came and
+    /// tells what is missing then.
+    ///
+    /// # Errors
+    /// `Cancelled`, those of `adopt`, and why sites could not be asked if something is missing in the end and the home was
+    /// not heard.
+    pub(super) fn pull_from_any(
+        &self,
+        access: &Access,
+        copy: &Copy,
+        path: &RelPath,
+        lacking: Lacking,
+        how: How<'_>,
+        mut adopt: impl FnMut(&Arc<Came>) -> Result<Option<Lacking>, Error>,
+    ) -> Result<(), Error> {
+        let (mut tried, mut lacking, mut is_told) = (Tried::default(), lacking, false);
+        let fellows = copy.contents.pending.fellows();
+        for from in self.sources(Some(&copy.facts.home), &fellows, path) {
+            let known = from == copy.facts.home
+                || matches!(lacking, Lacking::Files(_))
+                || fellows.iter().any(|fellow| fellow.site == from && fellow.has(path));
+            // A folder's files would be refused one by one.
+            if !known && !self.holds_any(copy, &from, path, &mut tried) {
+                continue;
+            }
+            let came = Came::of(&from);
+            let pulled = self.pull(access, copy, &from, &lacking, &came, how);
+            how.1.check()?;
+            self.note_asked(&from, pulled.as_ref().err());
+            match pulled {
+                Err(error) => {
+                    tried.note(&from, error);
+                    if came.is_empty() {
+                        continue;
+                    }
+                }
+                Ok(()) => is_told |= from == copy.facts.home,
+            }
+            if let Err(error) = self.ask_digests(copy, &from, &lacking, &came) {
+                tracing::info!(%from, %error, "digests that a site noted are not known");
+            }
+            match adopt(&came)? {
+                None => return Ok(()),
+                Some(left) => lacking = left,
+            }
+        }
+        // What the home does not give though it was asked is told file by file.
+        if is_told { Ok(()) } else { Err(tried.into_error(&format!("/{}/{path}", copy.name))) }
+    }
+
+    /// Asks a site which digests it noted of files that came from it: its disk may give other bytes than it took, and the
+    /// catalogue does not have all digests.
+    fn ask_digests(&self, copy: &Copy, from: &SiteName, lacking: &Lacking, came: &Came) -> Result<(), Error> {
+        let (mut paths, mut versions) = (Vec::new(), Vec::new());
+        let mut add = |path: &RelPath, id, content: &Content| {
+            let key = path_key(path);
+            if content.digest.is_none() && came.all().contains_key(&key) {
+                paths.push(key);
+                versions.push((id, content.version));
+            }
+        };
+        match lacking {
+            Lacking::Files(paths) => {
+                for path in paths {
+                    if let Ok((id, Node { kind: Kind::File(content), .. })) =
+                        locate(&copy.contents.tree, path)
+                    {
+                        add(path, id, &content);
+                    }
+                }
+            }
+            Lacking::Below(path) => each_file(&copy.contents.tree, path, &mut |found| {
+                add(&found.path, found.id, &found.content);
+                Ok(())
+            })?,
+        }
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let mut session = self.dialler(&self.snapshot())?.connect(from)?;
+        for (paths, versions) in paths.chunks(BATCH_ENTRIES).zip(versions.chunks(BATCH_ENTRIES)) {
+            let about = AboutVolume::Digests { volume: copy.facts.id, versions: versions.to_vec() };
+            let noted = match ask(&mut session, about)? {
+                VolumeReply::Digests(noted) if noted.len() == versions.len() => noted,
+                other => return Err(violation("digests", format_args!("{other:?}"))),
+            };
+            let noted = paths.iter().zip(noted).filter_map(|(path, digest)| Some((*path, digest?)));
+            came.noted.lock().expect("no thread panics while it holds the lock").extend(noted);
+        }
+        Ok(())
+    }
+
+    /// Whether another site that follows holds something at a path and below it.
+    fn holds_any(&self, copy: &Copy, from: &SiteName, path: &RelPath, tried: &mut Tried) -> bool {
+        let held = || {
+            let mut session = self.dialler(&self.snapshot())?.connect(from)?;
+            let about = AboutVolume::Held { volume: copy.facts.id, path: path.clone() };
+            match ask(&mut session, about)? {
+                VolumeReply::Tally(tally) => Ok(tally.files > 0),
+                other => Err(violation("held", format_args!("{other:?}"))),
+            }
+        };
+        held().unwrap_or_else(|error: Error| {
+            self.note_asked(from, Some(&error));
+            tried.note(from, error);
+            false
+        })
+    }
+
+    /// Has a site send what it has and is not here.
+    fn pull(
+        &self,
+        access: &Access,
+        copy: &Copy,
+        from: &SiteName,
+        lacking: &Lacking,
+        came: &Arc<Came>,
+        how: How<'_>,
+    ) -> Result<(), Error> {
+        let (paths, recursive) = match lacking {
+            Lacking::Files(paths) => (paths.as_slice(), false),
+            Lacking::Below(path) => (std::slice::from_ref(path), true),
+        };
+        let to = Place { storage: copy.facts.storage.clone(), path: copy.facts.place()? };
+        // One at a time, and the next goes on where one stopped.
+        let job = u64::from_le_bytes(*copy.facts.id.first_chunk().expect("16 bytes are more than 8"));
+        let (name, shown) = (copy.name.as_str(), format!("replicas of /{}", copy.name));
+        let pull = Pull { from, name, id: copy.facts.id, job, to, shown, recursive };
+        let base = ReplicaGuard::over(copy.make_base(paths)?, copy.contents.pending.clone());
+        let from = |path: &RelPath| Place { storage: copy.name.clone(), path: path.clone() };
+        let sources = paths.iter().map(|path| Source { from: from(path), to: path.clone(), alone: false });
+        let witness = Some(came.witness());
+        self.pull_into(access, &copy.account, &pull, (base, witness), sources.collect(), how)
+    }
+    /// Has a site send what it has of a volume and is not in a directory yet.
+    pub(super) fn pull_into(
+        &self,
+        access: &Access,
+        account: &Account,
+        pull: &Pull<'_>,
+        (base, witness): (Arc<dyn Dir>, Option<Witness>),
+        sources: Vec<Source>,
+        (watch, stop): (&Watch, &Stop),
+    ) -> Result<(), Error> {
+        let options = ReceiveOptions::plain(Existing::SameStamp);
+        let job = pull.job;
+        let open = OpenReceive {
+            transfer: fresh_id()?,
+            job,
+            to: pull.to.clone(),
+            options: options.clone(),
+            class: Class::Normal,
+            max_streams: MAX_STREAMS,
+            rules: Vec::new(),
+        };
+        let _turn = self.holding.take_turn(&pull.id, stop)?;
+        let entry = self.listed_pull(access, pull, &open, watch, stop);
+        let listed = self.transfers.enter(job, entry)?;
+        let journal = self.open_journal(access, account, &open, job, &*unlimited())?;
+        let plain = OpenSend::plain(open.transfer, sources);
+        let send = OpenSend { recursive: pull.recursive, offers: true, max_streams: MAX_STREAMS, ..plain };
+        let dialler = self.dialler(&self.snapshot())?;
+        let mut session = dialler.connect(pull.from)?;
+        let opened = session.ask_open(Request::OpenSend(send))?;
+        let streams = dialler.join(&mut session, &opened)?;
+        listed.tell(format!("data streams open: {}", streams.len()), session.control.round_trip());
+        let job = ReceiveJob {
+            base,
+            job,
+            options,
+            journal,
+            account: account.clone(),
+            max_deferred: access.snapshot.config.limits.max_entries as usize,
+            memory: unlimited(),
+            side: access.site().into(),
+            root: format!("/{}", pull.name),
+            keep: None,
+            within: vec![RelPath::root()],
+            custodian: None,
+            witness,
+        };
+        let ended = receive(job, &mut session.control, streams, watch, stop);
+        self.note_end(&hex(&open.transfer), "receive", &ended);
+        ended.map(drop)
+    }
+
+    /// What is shown of a pull while it runs; it ends when the volume is followed no more.
+    fn listed_pull(
+        &self,
+        access: &Access,
+        pull: &Pull<'_>,
+        open: &OpenReceive,
+        watch: &Watch,
+        stop: &Stop,
+    ) -> Running {
+        let into = (pull.shown.clone(), vec![pull.name.to_owned()]);
+        let entry = running(access, open.transfer, "receive", into, open.class, (watch, stop));
+        let (name, id, from) = (pull.name.to_owned(), pull.id, pull.from.clone());
+        let trace = Trace::begin(Some(from.clone()));
+        let judge = move |now: &Arc<Snapshot>| match now.volumes.get(&name) {
+            Some(facts) if facts.id == id => now.trust.endpoints(&from).map(drop),
+            _ => Err(Error::new(Code::VolumeUnknown, "replicate", &name, "it no longer exists here")),
+        };
+        Running { judge: Arc::new(judge), trace, ..entry }
+    }
+}

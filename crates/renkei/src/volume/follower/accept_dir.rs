@@ -1,0 +1,259 @@
+//! Acceptance of another directory as that of a followed volume's replicas, after its files were copied to another disk
+//! or the PoP was restored onto one.
+//!
+//! Replicas that the catalogue lists are looked up by size and modification time, as `home::accept_dir` does at the
+//! home; the bytes are compared by `renkei verify`. Missing and different files are not held any more, and are pulled
+//! again as any replica. Where this site writes, plain files that the catalogue does not know get a further name first
+//! (`restore_rescue`). Guarantee: nothing in the directory is removed, and nothing that is missing counts as held.
+
+use super::apply::{RunAs, run_one};
+use super::outbox::{Listed, Outbox};
+use super::restore_rescue::{Rescued, keep_unknown};
+use crate::catalogue::{HeldReplica, VolumeId};
+use crate::store::local::LocalStore;
+use crate::store::{Dir, Store};
+use crate::volume::plain_entry::{Plain, look};
+use crate::volume::{Scanned, Volumes, root_identity};
+use renkei_core::entry::Stamp;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Content, Kind, NodeId, ROOT};
+use renkei_core::path::RelPath;
+use renkei_core::units::counted;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Names read from the database, and rows stored, at once.
+const PAGE: usize = 1000;
+
+/// What a directory has of the files that are held.
+#[derive(Debug, Default)]
+pub struct CopyTaken {
+    /// Files that are as they were.
+    pub same: u64,
+    /// Files that are not there.
+    pub missing: u64,
+    /// Files with another size or time.
+    pub other: u64,
+    /// Files among those that are missing or others that were written here.
+    own: u64,
+    /// What only this site has.
+    pub rescued: Rescued,
+    rows: HashMap<NodeId, Option<HeldReplica>>,
+}
+
+impl From<CopyTaken> for Scanned {
+    fn from(taken: CopyTaken) -> Self {
+        let CopyTaken { missing, other, rescued: Rescued { count, failed, folder }, .. } = taken;
+        let mut examples = Vec::new();
+        if missing + other > 0 {
+            examples.push(format!(
+                "{}, {other} are other files: they are not held any more",
+                counted(missing, "replica is missing", "replicas are missing")
+            ));
+        }
+        if count > 0 {
+            examples.push(format!(
+                "{} in the folder {folder}",
+                counted(
+                    count,
+                    "file that the catalogue does not know is kept",
+                    "files that the catalogue does not know are kept"
+                )
+            ));
+        }
+        Scanned { new: count, gone: missing, changed: other, failed, examples, ..Scanned::default() }
+    }
+}
+
+impl Volumes {
+    /// Takes the directory that is there for that of a followed volume's replicas; with `incomplete` also where content may be
+    /// missing that no other site has: of own changes that wait, or of files that were written here.
+    ///
+    /// # Errors
+    /// `VolumeChanged`, `CatalogueFailed`, those of the file system.
+    pub fn accept_copy(
+        &self,
+        id: VolumeId,
+        pending: &Arc<Outbox>,
+        plain: &Arc<LocalStore>,
+        run_as: &RunAs<'_>,
+        incomplete: bool,
+    ) -> Result<CopyTaken, Error> {
+        let name = &*pending.name;
+        let is_other = root_identity::check(name, pending.tree(), plain).is_err();
+        let turn = pending.quiet_turn()?;
+        let (copy, store) = (pending.clone(), plain.clone());
+        let mut taken = run_one(run_as, move || compare(&copy, &*store))??;
+        if is_other && !incomplete {
+            refuse_incomplete(name, pending.count(), taken.own)?;
+        }
+        let rows: Vec<_> = taken.rows.drain().collect();
+        rows.chunks(PAGE).try_for_each(|rows| pending.tree().set_held(rows))?;
+        if is_other && pending.enlisted().is_some_and(|enlisted| enlisted.writes) {
+            let (copy, store) = (pending.clone(), plain.clone());
+            taken.rescued = run_one(run_as, move || keep_unknown(&copy, &store))??;
+        }
+        if taken.rescued.failed > 0 && !incomplete {
+            return Err(not_kept(name, &taken.rescued));
+        }
+        root_identity::note(pending.tree(), plain)?;
+        self.replaced_ones().remove(&id);
+        drop(turn);
+        let CopyTaken { same, missing, other, rescued: Rescued { count, failed, folder }, .. } = &taken;
+        tracing::info!(target: "audit", volume = name, same, missing, other, kept = count, failed, folder,
+            "another directory is taken for that of the volume's replicas");
+        Ok(taken)
+    }
+}
+
+fn refuse_incomplete(name: &str, waiting: u64, own: u64) -> Result<(), Error> {
+    let what = match (waiting, own) {
+        (0, 0) => return Ok(()),
+        (0, own) => counted(
+            own,
+            "file that was written here is missing in it or another one",
+            "files that were written here are missing in it or others",
+        ),
+        (waiting, _) => counted(
+            waiting,
+            "change of this site waits for the home",
+            "changes of this site wait for the home",
+        ),
+    };
+    let cause = format!(
+        "{what}, and their content may be in the directory that was here before; move that one back, or give it up with --accept --yes"
+    );
+    Err(Error::new(Code::VolumeChanged, "accept volume", name, cause))
+}
+
+fn not_kept(name: &str, rescued: &Rescued) -> Error {
+    let cause = format!(
+        "{} files or directories that the catalogue does not know could not be looked at or kept in the folder {} (the log names them): what \
+         is fetched later would replace them; move them away, or give them up with --accept --yes",
+        rescued.failed, rescued.folder
+    );
+    Error::new(Code::VolumeChanged, "accept volume", name, cause)
+}
+
+/// Looks for all that is held.
+fn compare(pending: &Outbox, plain: &dyn Store) -> Result<CopyTaken, Error> {
+    let (top, mut taken) = (plain.root()?, CopyTaken::default());
+    // What a home says of directories may be a circle.
+    let (mut todo, mut seen) = (vec![(RelPath::root(), ROOT)], HashSet::from([ROOT]));
+    let mut passed_over = 0_u64;
+    while let Some((path, id)) = todo.pop() {
+        let dir = if path.is_root() { Some(top.clone()) } else { top.descend(&path).ok() };
+        let mut after = None;
+        loop {
+            let Listed { names, next } = pending.list(id, after.as_ref(), PAGE)?;
+            for (name, id, node) in names {
+                match &node.kind {
+                    // What is longer than a path is nowhere.
+                    Kind::Dir { .. } if seen.insert(id) => match path.child(&name.0) {
+                        Ok(path) => todo.push((path, id)),
+                        Err(_) => passed_over += 1,
+                    },
+                    Kind::File(content) => {
+                        taken.look_at(pending, dir.as_deref(), &name.0, (id, content))?;
+                    }
+                    _ => {}
+                }
+            }
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    if passed_over > 0 {
+        tracing::warn!(
+            volume = &*pending.name,
+            passed_over,
+            "directories that are longer than a path holds have nothing here"
+        );
+    }
+    Ok(taken)
+}
+
+impl CopyTaken {
+    fn look_at(
+        &mut self,
+        pending: &Outbox,
+        dir: Option<&dyn Dir>,
+        name: &[u8],
+        (id, content): (NodeId, &Content),
+    ) -> Result<(), Error> {
+        let Some(held) = pending.held(id)?.filter(|held| held.is_of(content)) else { return Ok(()) };
+        let found = dir.map_or(Ok(None), |dir| look(dir, name))?;
+        let is_same = |stamp: &Stamp| (stamp.size, stamp.mtime) == (held.stamp.size, held.stamp.mtime);
+        match found.as_ref().map(Plain::stamp).filter(is_same) {
+            Some(stamp) => {
+                self.same += 1;
+                self.rows.insert(id, Some(HeldReplica { stamp, ..held }));
+            }
+            None => {
+                self.own += u64::from(held.is_own());
+                match found {
+                    Some(_) => self.other += 1,
+                    None => self.missing += 1,
+                }
+                // Another of its names may be there.
+                self.rows.entry(id).or_insert(None);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use crate::store::leases::LeaseTable;
+    use crate::store::local::Access;
+    use renkei_core::entry::FileTime;
+    use renkei_core::namespace::{Attributes, Change, Dentry, Name, NewKind, Origin, SequencedChange};
+
+    const HOME: Origin = Origin(0);
+    /// Names of 255 bytes in the longest path.
+    const DEEPEST: u64 = 128;
+    const FILE: NewKind = NewKind::Content { size: 0, digest: None };
+
+    /// Directories one in the other, two more than a path holds, and behind them a file at the top.
+    fn deep() -> Vec<SequencedChange> {
+        let attributes = Attributes {
+            mode: 0o755,
+            owner: String::new(),
+            group: String::new(),
+            mtime: FileTime::default(),
+        };
+        let make = |number: u64, dir, name: Vec<u8>, kind| {
+            let (id, at) = (HOME.id(number), Dentry { dir, name: Name(name) });
+            let change = Change::Make { id, at, kind, attributes: attributes.clone(), keep_both: false };
+            SequencedChange { origin: HOME, number, change }
+        };
+        let above = |number: u64| if number == 1 { ROOT } else { HOME.id(number - 1) };
+        let dirs = (1..=DEEPEST + 2).map(|number| make(number, above(number), vec![b'x'; 255], NewKind::Dir));
+        let file = make(DEEPEST + 3, ROOT, b"z".to_vec(), FILE);
+        dirs.chain([file]).collect()
+    }
+
+    #[test]
+    fn directories_deeper_than_a_path_keep_no_directory_from_being_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(folder.path())).unwrap();
+        let (tree, journal) = (trees.tree([7; 16]).unwrap(), folder.path().join("journal"));
+        tree.decide(&deep()).unwrap();
+        let pending = Outbox::load("v", tree.clone(), &journal, LeaseTable::default()).unwrap();
+        let plain = LocalStore::open(folder.path(), Access::ReadWrite).unwrap();
+        let taken = compare(&pending, &plain).unwrap();
+        assert_eq!((taken.same, taken.missing), (0, 0), "nothing was held");
+        // What comes behind them is looked at.
+        let (id, node) = tree.at(&RelPath::parse(b"z").unwrap()).unwrap().unwrap();
+        let Kind::File(content) = node.kind else { panic!("{node:?}") };
+        let held = HeldReplica { version: content.version, stamp: Stamp::default(), digest: None };
+        tree.set_held(&[(id, Some(held))]).unwrap();
+        assert_eq!(compare(&pending, &plain).unwrap().missing, 1);
+    }
+}

@@ -1,0 +1,238 @@
+//! Application of the home's log to the plain files of a followed volume: files are removed and renamed as the records
+//! tell, and own content that lost its place is moved to where the home put it.
+//!
+//! Plain files follow the view of this site: the copy with own changes over it. So records of changes that are seen
+//! already move nothing. For others the names that they may change are looked up before and after, and the difference
+//! is done (`move_plan`). The intent is logged, then the catalogue is written, then plain files are moved; recovery
+//! sees a kill in between by the log.
+
+use super::limbo::{Back, Fates};
+use super::move_plan::{Found, Item, MovePlan, Moved, Of, find, look};
+use super::outbox::{Outbox, WriteTxn};
+use super::write_ops::{if_there, of_plain_dir};
+use crate::catalogue::{HeldReplica, own_version};
+use crate::store::Store;
+use crate::store::local::LocalStore;
+use crate::volume::home::materialise::meta;
+use renkei_core::entry::{Meta, Stamp};
+use renkei_core::error::Error;
+use renkei_core::namespace::invalidations::Invalidations;
+use renkei_core::namespace::{Delta, Node, NodeId, Origin, Record};
+use renkei_core::path::RelPath;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Runs something to its end as the account whose plain files these are.
+pub type RunAs<'a> = dyn Fn(Box<dyn FnOnce() + Send>) -> Result<(), Error> + 'a;
+
+pub(in crate::volume) fn run_one<T: Send + 'static>(
+    run_as: &RunAs<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let (done, result) = std::sync::mpsc::channel();
+    run_as(Box::new(move || drop(done.send(work()))))?;
+    Ok(result.recv().expect("it ran to its end"))
+}
+
+/// Stores what records did, follows it with the plain files, and tells those who hold leases.
+///
+/// # Errors
+/// `CatalogueFailed`, `ProtocolViolation`; what happens to plain files is logged.
+pub fn apply(
+    pending: &Outbox,
+    origin: Origin,
+    records: &[Record],
+    plain: Option<(&Arc<LocalStore>, &RunAs<'_>)>,
+) -> Result<(), Error> {
+    let (stored, leases) = (store(pending, origin, records, plain), pending.leases());
+    if leases.is_held() {
+        leases.changed_anywhere(None, &pending.told(&Invalidations::of_records(records)));
+    }
+    stored
+}
+
+fn store(
+    pending: &Outbox,
+    origin: Origin,
+    records: &[Record],
+    plain: Option<(&Arc<LocalStore>, &RunAs<'_>)>,
+) -> Result<(), Error> {
+    let mut turn = pending.turn();
+    let Some((plain, run_as)) = plain else { return turn.follow(records, &[]) };
+    let modes = changed_modes(pending, records)?;
+    if !modes.is_empty() {
+        let plain = plain.clone();
+        run_one(run_as, move || modes.iter().for_each(|(dir, meta)| set_mode(&plain, dir, meta)))?;
+    }
+    for run in runs(origin, records) {
+        let todo = follow(&mut turn, origin, run, |items| {
+            let plain = plain.clone();
+            run_one(run_as, move || find(&plain, items))
+        })?;
+        if !todo.is_empty() {
+            let plain = plain.clone();
+            let (moved, back) = run_one(run_as, move || todo.take(&plain, origin))?;
+            note_moved(pending, &moved)?;
+            turn.hold_again(back)?;
+            turn.note_followed()?;
+        }
+    }
+    Ok(())
+}
+
+/// Directories that records give another mode than is seen here: before the records are stored, so that a kill in between
+/// leaves it to be done again.
+fn changed_modes(pending: &Outbox, records: &[Record]) -> Result<Vec<(RelPath, Meta)>, Error> {
+    let effects = records.iter().filter_map(|record| record.outcome.as_ref().ok());
+    let nodes = effects.filter(|effects| effects.names.is_empty()).flat_map(|effects| &effects.nodes);
+    let mut modes = Vec::new();
+    for (id, node) in nodes {
+        let Some(node) = node.as_ref().filter(|node| node.is_dir()) else { continue };
+        if pending.node(*id)?.is_none_or(|seen| seen.attributes.mode == node.attributes.mode) {
+            continue;
+        }
+        if let Some(path) = pending.path_of_dir(*id)? {
+            modes.push((path, of_plain_dir(&meta(&node.attributes))));
+        }
+    }
+    Ok(modes)
+}
+
+fn set_mode(plain: &LocalStore, dir: &RelPath, meta: &Meta) {
+    let set = plain.root().and_then(|root| root.descend(dir)).and_then(|dir| dir.set_own_meta(meta));
+    if let Err(error) = if_there(set.map(drop)) {
+        tracing::warn!(dir = %dir, code = %error.code, error = %error, "a directory of replicas keeps its former mode");
+    }
+}
+
+/// Notes how replicas are after they were renamed; those that were not as they were noted stay doubtful.
+pub(in crate::volume) fn note_moved(pending: &Outbox, moved: &[Moved]) -> Result<(), Error> {
+    for Moved { id, before, after } in moved {
+        let held = pending.tree().held(*id)?;
+        if let Some(held) = held.filter(|held| held.stamp == *before) {
+            pending.tree().replace_held(*id, &held, Some(&HeldReplica { stamp: *after, ..held.clone() }))?;
+        }
+    }
+    Ok(())
+}
+
+/// Cuts records so that own ones are together, and a rename of others stands alone: the paths of all others can be told from
+/// the tree before their run.
+pub(in crate::volume) fn runs(origin: Origin, records: &[Record]) -> impl Iterator<Item = &[Record]> {
+    records.chunk_by(move |a, b| match (a.origin == origin, b.origin == origin) {
+        (false, false) => !renames(a) && !renames(b),
+        (a, b) => a && b,
+    })
+}
+
+fn renames(record: &Record) -> bool {
+    record.outcome.as_ref().is_ok_and(|effects| {
+        let frees = effects.names.iter().any(|(_, id)| id.is_none());
+        frees && effects.names.iter().any(|(_, id)| id.is_some())
+    })
+}
+
+/// Whether a file to which a record gave a name has others.
+fn is_linked(pending: &Outbox, effects: &Delta, id: NodeId) -> Result<bool, Error> {
+    let is_linked = |node: &Node| !node.is_dir() && node.links > 1;
+    match effects.nodes.iter().find(|(of, _)| *of == id) {
+        Some((_, node)) => Ok(node.as_ref().is_some_and(is_linked)),
+        // As the copy has it: own changes that are refused may hide some of them.
+        None => Ok(pending.tree().node(id)?.as_ref().is_some_and(is_linked)),
+    }
+}
+
+/// What a run of records means for plain files.
+#[derive(Default)]
+pub(in crate::volume) struct Todo {
+    pub(in crate::volume) steps: MovePlan,
+    pub(in crate::volume) fates: Fates,
+}
+
+impl Todo {
+    pub(in crate::volume) fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.fates.is_empty()
+    }
+
+    /// Does it.
+    fn take(self, plain: &LocalStore, origin: Origin) -> (Vec<Moved>, Vec<Back>) {
+        (self.steps.take(plain), self.fates.take(plain, origin))
+    }
+}
+
+/// Stores a run; gives what it means for plain files, which `find` finds.
+pub(in crate::volume) fn follow(
+    turn: &mut WriteTxn<'_>,
+    origin: Origin,
+    run: &[Record],
+    find: impl FnOnce(Vec<Item>) -> Result<Vec<Found>, Error>,
+) -> Result<Todo, Error> {
+    if turn.expects(run) {
+        turn.follow(run, &[])?;
+        return Ok(Todo { steps: MovePlan::default(), fates: turn.fates(run, false)? });
+    }
+    let pending = turn.pending;
+    let effects = || run.iter().filter_map(|record| record.outcome.as_ref().ok());
+    let is_apart = turn.is_apart_from(run);
+    let frees = effects().any(|effects| effects.names.iter().any(|(_, id)| id.is_none()));
+    let mut spots = BTreeSet::new();
+    if frees || !is_apart {
+        spots.extend(effects().flat_map(|effects| effects.names.iter().map(|(at, _)| at.clone())));
+    }
+    if !is_apart {
+        spots.extend(turn.own_spots()?);
+    }
+    // One more name is one of the same plain file.
+    for effects in effects() {
+        for (at, id) in effects.names.iter().filter_map(|(at, id)| Some((at, (*id)?))) {
+            if is_linked(pending, effects, id)? {
+                spots.insert(at.clone());
+                spots.extend(pending.spots_of(id)?);
+            }
+        }
+    }
+    let gone = effects().flat_map(|effects| effects.nodes.iter().filter(|(_, node)| node.is_none()));
+    let held: Vec<(NodeId, Option<HeldReplica>)> = gone.map(|(id, _)| (*id, None)).collect();
+    let found = match spots.is_empty() {
+        true => Vec::new(),
+        false => find(look(pending, origin, &spots)?)?,
+    };
+    turn.note_found(&found)?;
+    turn.follow(run, &held)?;
+    if !is_apart {
+        spots.extend(turn.own_spots()?);
+    }
+    let after = if found.is_empty() { Vec::new() } else { look(pending, origin, &spots)? };
+    let steps = turn.steps(&found, &after)?;
+    Ok(Todo { steps, fates: turn.fates(run, true)? })
+}
+
+impl WriteTxn<'_> {
+    /// How plain files get where they belong; what is held as which file is noted. Own content that has no place is put aside as long
+    /// as something waits.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(in crate::volume) fn steps(&mut self, found: &[Found], after: &[Item]) -> Result<MovePlan, Error> {
+        self.hold_found(found, after)?;
+        let parted = |id, number| self.parted(id, number);
+        let waits = self.pending.count() > 0;
+        let steps = MovePlan::between(found, after, if waits { Some(&parted) } else { None });
+        self.note_asides(steps.parted());
+        Ok(steps)
+    }
+
+    /// Content that was written here may be another file's now.
+    fn hold_found(&mut self, found: &[Found], after: &[Item]) -> Result<(), Error> {
+        let (origin, mut held) = (self.origin()?, Vec::new());
+        let stamps: HashMap<Of, Stamp> = found.iter().map(|found| (found.item.of, found.stamp)).collect();
+        for Item { of, id, .. } in after {
+            let (Of::Own(number), Some(stamp)) = (*of, stamps.get(of)) else { continue };
+            let version = own_version((origin, number));
+            if self.pending.held(*id)?.is_none_or(|held| held.version != version) {
+                held.push((*id, Some(HeldReplica { version, stamp: *stamp, digest: None })));
+            }
+        }
+        if held.is_empty() { Ok(()) } else { self.hold(held, Vec::new()) }
+    }
+}

@@ -1,0 +1,22 @@
+//! A volume at a site that follows it: the view as a store, the outbox with its write-ahead log, and the plain files
+//! that are moved as the log of the home tells.
+
+pub mod accept_dir;
+pub mod apply;
+#[cfg(test)]
+pub(super) mod apply_tests;
+pub(super) mod limbo;
+pub(super) mod move_plan;
+pub mod outbox;
+pub(super) mod peer_followers;
+pub(super) mod quota_share;
+pub mod recovery;
+pub mod replica_guard;
+pub mod restore_rescue;
+pub mod restored_home;
+pub mod site_lease;
+pub mod unreplicated;
+pub mod view;
+pub(super) mod wal;
+pub(super) mod write_ops;
+pub(super) mod write_txn;

@@ -1,0 +1,46 @@
+//! The peers: other sites that follow a volume, as its home told last. They serve the replicas that they hold, and may
+//! ask for those held here. The list is kept beside the copy, so that it is known while the home is not reachable.
+
+use super::outbox::Outbox;
+use crate::catalogue::VolumeTree;
+use renkei_core::error::Error;
+use renkei_core::namespace::source::Fellow;
+use renkei_core::wire::{decode, encode};
+use std::sync::{Arc, RwLock};
+
+/// Under which key the tree has them.
+const FELLOWS: &str = "fellows";
+
+/// What the home told last.
+pub(in crate::volume) struct PeerFollowers(RwLock<Arc<Vec<Fellow>>>);
+
+impl PeerFollowers {
+    /// As the tree has them.
+    pub(in crate::volume) fn load(tree: &VolumeTree) -> Result<Self, Error> {
+        let known: Vec<Fellow> = match tree.note(FELLOWS)? {
+            Some(bytes) => decode("fellows", &bytes)?,
+            None => Vec::new(),
+        };
+        Ok(PeerFollowers(RwLock::new(Arc::new(known))))
+    }
+}
+
+impl Outbox {
+    /// The other sites that follow.
+    pub fn fellows(&self) -> Arc<Vec<Fellow>> {
+        self.fellows.0.read().expect("no thread panics while it holds the lock").clone()
+    }
+
+    /// Notes what the home told of them.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn set_fellows(&self, told: &[Fellow]) -> Result<(), Error> {
+        if *self.fellows() != told {
+            self.tree().set_note(FELLOWS, &encode(&told.to_vec()))?;
+            *self.fellows.0.write().expect("no thread panics while it holds the lock") =
+                Arc::new(told.to_vec());
+        }
+        Ok(())
+    }
+}

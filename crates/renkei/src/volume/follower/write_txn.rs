@@ -1,0 +1,272 @@
+//! The write transaction of a followed volume: a single writer at a time makes changes, or takes in records of the
+//! home.
+
+use super::move_plan::Found;
+use super::outbox::{Item, Outbox, State, lock};
+use super::wal::{Sign, WalRecord};
+use super::write_ops::HeldNow;
+use crate::catalogue::{HeldReplica, TreeReader, own_version};
+use crate::store::Dir;
+use renkei_core::error::{Code, Error};
+use renkei_core::lease::HolderId;
+use renkei_core::namespace::follower::Follower;
+use renkei_core::namespace::invalidations::Invalidations;
+use renkei_core::namespace::overlay::Layer;
+use renkei_core::namespace::{Change, Dentry, NodeId, Origin, Record, SequencedChange};
+use renkei_core::wire::file::Changed;
+use std::sync::{Arc, MutexGuard};
+
+/// Node numbers drawn at once.
+const DRAW: u64 = 1024;
+
+/// What is to be done beside changing the tree.
+#[derive(Default)]
+pub(in crate::volume) struct Work {
+    /// How one sees that it was done to plain files.
+    pub(in crate::volume) sign: Option<Sign>,
+    /// What is known of plain files then.
+    pub(in crate::volume) held: HeldNow,
+    /// The directories in which it happens.
+    pub(in crate::volume) dirs: Vec<Arc<dyn Dir>>,
+}
+
+/// The turn to change something.
+pub struct WriteTxn<'p> {
+    pub(in crate::volume) pending: &'p Outbox,
+    pub(in crate::volume) state: MutexGuard<'p, State>,
+    /// Who changes something, if he holds leases.
+    pub(in crate::volume) by: Option<HolderId>,
+}
+
+impl WriteTxn<'_> {
+    /// The number that the next change will have.
+    pub(in crate::volume) fn next_number(&self) -> Result<u64, Error> {
+        let seen = self.pending.seen();
+        seen.follower.as_ref().map(|follower| follower.number() + 1).ok_or_else(unknown)
+    }
+
+    /// Whose changes these are.
+    pub(in crate::volume) fn origin(&self) -> Result<Origin, Error> {
+        self.pending.seen().follower.as_ref().map(Follower::origin).ok_or_else(unknown)
+    }
+
+    /// A new node's number.
+    pub(in crate::volume) fn draw(&mut self) -> Result<NodeId, Error> {
+        let origin = self.origin()?;
+        if self.state.ids.is_empty() {
+            self.state.ids = self.pending.tree.draw(origin, DRAW)?;
+        }
+        Ok(origin.id(self.state.ids.next().unwrap_or_default()))
+    }
+
+    /// Where content of a file goes if it loses its place.
+    pub(in crate::volume) fn beside(&mut self, id: NodeId) -> Result<NodeId, Error> {
+        if let Some(beside) = self.state.beside.get(&id) {
+            return Ok(*beside);
+        }
+        let beside = self.draw()?;
+        self.state.beside.insert(id, beside);
+        Ok(beside)
+    }
+
+    /// Makes changes, in this order, one right after the other: decides them, does with plain files what `plain` does, which may
+    /// know better what is held then, and shows them. They are stored soon.
+    ///
+    /// # Errors
+    /// Why they cannot be made, or those of `plain`; nothing was changed then.
+    pub(in crate::volume) fn make(
+        &mut self,
+        changes: Vec<Change>,
+        work: Work,
+        plain: impl FnOnce(&mut HeldNow) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let weighed = {
+            let seen = self.pending.seen();
+            let asked = TreeReader::of(&self.pending.tree);
+            let weighed = seen.follower.as_ref().ok_or_else(unknown)?.weigh(&asked, changes);
+            asked.check()?;
+            weighed?
+        };
+        let changes: Vec<SequencedChange> = weighed.made.iter().map(|(made, _)| made.clone()).collect();
+        let first = changes.first().map_or(0, |made| made.number);
+        self.pending.take_room(first, changes.iter().map(|made| &made.change))?;
+        let Work { sign, mut held, dirs } = work;
+        let noted = self.state.unkept.note(&WalRecord::Made(changes.clone(), held.clone(), sign.clone()));
+        if let Err(error) = noted.and_then(|()| plain(&mut held)) {
+            self.pending.give_back_room(first);
+            self.state.unkept.note(&WalRecord::Undone(first))?;
+            return Err(error);
+        }
+        let last = changes.last().map_or(0, |made| made.number);
+        let news = Invalidations::of_made(&weighed.made);
+        self.pending.show(|seen| {
+            if let Some(follower) = &mut seen.follower {
+                follower.make(weighed);
+            }
+            seen.held.extend(held.iter().map(|(id, held)| (*id, (held.clone(), last))));
+            seen.note_time(last);
+        });
+        // Looked at after it is shown: whoever holds something from now on sees it.
+        if self.pending.leases.is_held() {
+            let (told, leases) = (self.pending.told(&news), &self.pending.leases);
+            match news.is_anywhere {
+                true => leases.changed_anywhere(self.by, &told),
+                false => leases.changed(self.by, &told),
+            }
+        }
+        let mut progress = lock(&self.pending.progress);
+        progress.made = last;
+        progress.queue.push_back(Item { changes, held, sign, dirs });
+        self.pending.moved.notify_all();
+        Ok(())
+    }
+
+    /// Notes what is held, without a change, once the names in some directories of plain files are on the disk.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(in crate::volume) fn hold(&mut self, held: HeldNow, dirs: Vec<Arc<dyn Dir>>) -> Result<(), Error> {
+        let item = Item { changes: Vec::new(), held, sign: None, dirs };
+        self.state.unkept.note(&item.did())?;
+        self.store_soon(vec![item]);
+        Ok(())
+    }
+
+    /// Shows what is held since something was done, and has all of it stored.
+    pub(in crate::volume) fn store_soon(&self, items: Vec<Item>) {
+        let mut progress = lock(&self.pending.progress);
+        let made = progress.made;
+        self.pending.show(|seen| {
+            let held = items.iter().flat_map(|item| &item.held);
+            seen.held.extend(held.map(|(id, held)| (*id, (held.clone(), made))));
+        });
+        progress.queue.extend(items);
+        self.pending.moved.notify_all();
+    }
+
+    /// What is held of a version that a change of this site made.
+    pub(in crate::volume) fn own(&self, number: u64) -> Result<u64, Error> {
+        Ok(own_version((self.origin()?, number)))
+    }
+
+    /// Has a temporary name stand for a file that is there.
+    pub(in crate::volume) fn set_alias(&mut self, temp: &[u8], id: NodeId) {
+        self.state.aliases.insert(temp.to_vec(), id);
+    }
+
+    /// The file for which a temporary name stood.
+    pub(in crate::volume) fn take_alias(&mut self, temp: &[u8]) -> Option<NodeId> {
+        self.state.aliases.remove(temp)
+    }
+
+    /// Notes what may get another place by records that are about to be stored.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(in crate::volume) fn note_found(&mut self, found: &[Found]) -> Result<(), Error> {
+        if found.is_empty() { Ok(()) } else { self.state.unkept.note(&WalRecord::Follows(found.to_vec())) }
+    }
+
+    /// It has it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(in crate::volume) fn note_followed(&mut self) -> Result<(), Error> {
+        self.state.unkept.note(&WalRecord::Followed)?;
+        let progress = lock(&self.pending.progress);
+        match !progress.is_storing && progress.queue.is_empty() {
+            true => self.state.unkept.keep_only(std::iter::empty()),
+            false => Ok(()),
+        }
+    }
+
+    // ---- records -----------------------------------------------------------------------------------------------------
+
+    /// Whether records do here what is seen already.
+    pub(in crate::volume) fn expects(&self, records: &[Record]) -> bool {
+        self.pending.seen().follower.as_ref().is_some_and(|follower| follower.expects(records))
+    }
+
+    /// Whether records of others leave own changes and what they do as they are.
+    pub(in crate::volume) fn is_apart_from(&self, records: &[Record]) -> bool {
+        self.pending.seen().follower.as_ref().is_none_or(|follower| follower.is_apart_from(records))
+    }
+
+    /// The names that own changes touch, want or were written by, and all those of files that they write or link, or of which they
+    /// take a name.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub(in crate::volume) fn own_spots(&self) -> Result<Vec<Dentry>, Error> {
+        let (mut spots, mut ids) = {
+            let seen = self.pending.seen();
+            let Some(follower) = &seen.follower else { return Ok(Vec::new()) };
+            let wanted = follower.pending(0).flat_map(|made| made.change.spots());
+            let spots: Vec<Dentry> = follower.layer().all_names().chain(wanted).cloned().collect();
+            let written = follower.pending(0).filter_map(|made| match made.change {
+                Change::SetContent { id, .. } | Change::Link { id, .. } => Some(id),
+                _ => None,
+            });
+            (spots, written.collect::<Vec<_>>())
+        };
+        let there = self.pending.tree.children(&spots)?.into_values();
+        ids.extend(there.filter(|(_, node)| !node.is_dir() && node.links > 1).map(|(id, _)| id));
+        spots.extend(self.pending.tree.names_of(&ids)?.into_values().flatten());
+        Ok(spots)
+    }
+
+    /// Stores what records did, together with what becomes of plain files, and lays what is pending over it.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`, `ProtocolViolation`.
+    pub fn follow(
+        &mut self,
+        records: &[Record],
+        held: &[(NodeId, Option<HeldReplica>)],
+    ) -> Result<(), Error> {
+        let (pending, origin) = (self.pending, self.origin()?);
+        let own = records.iter().filter(|record| record.origin == origin).map(|record| record.number);
+        own.max().map_or(Ok(()), |last| pending.settle_room(last))?;
+        pending.tree.follow_with(origin, records, held)?;
+        let (mut refused, merged) = (Vec::new(), pending.merged());
+        let stale = pending.show(|seen| {
+            let Some(follower) = &mut seen.follower else { return Ok(None) };
+            for record in records {
+                let followed = follower.handle(record.clone())?;
+                refused.extend(followed.and_then(|followed| followed.refused));
+            }
+            let stale = follower.is_stale().then(|| follower.clone());
+            seen.merged.settle_records(records);
+            seen.forget_times();
+            Ok::<_, Error>(stale)
+        })?;
+        if let Some(mut follower) = stale {
+            pending.rebase(&mut follower)?;
+            let news = pending.show(|seen| {
+                let before = seen.follower.replace(follower).map(|before| before.layer().clone());
+                let after = seen.follower.as_ref().map(Follower::layer);
+                seen.merged.lay(after.unwrap_or(&Layer::default()));
+                Invalidations::of_laying(&before.unwrap_or_default(), after.unwrap_or(&Layer::default()))
+            });
+            if !news.is_empty() {
+                pending.leases.changed_anywhere(None, &pending.told(&news));
+            }
+        }
+        if merged != pending.merged() {
+            // What was shown in one directory is in another one.
+            pending.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
+        }
+        if pending.count() == 0 {
+            self.state.beside.clear();
+        }
+        if !refused.is_empty() {
+            let told: Vec<String> = refused.iter().map(|one| pending.describe(&one.change)).collect();
+            pending.note_refusals(&refused.into_iter().zip(told).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+}
+
+fn unknown() -> Error {
+    Error::new(Code::VolumeUnknown, "change", "volume", "its home has not sent this site its number yet")
+}

@@ -1,0 +1,64 @@
+//! A bounded cache of digests of files that arrived and are not in the catalogue yet.
+//!
+//! The mover computes the digest of a file while it arrives, and stores it here before the file gets its name. The
+//! reconciler takes it when it finds a file of that name that is unchanged since. Old entries are dropped when there
+//! are many, which costs a digest and nothing else.
+
+use crate::volume::plain_entry::is_same_content;
+use renkei_core::entry::Stamp;
+use renkei_core::path::RelPath;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+/// Digests that are kept at most.
+const MOST: usize = 1 << 16;
+
+/// The digests of one volume.
+#[derive(Default)]
+pub(in crate::volume) struct ArrivedDigests(Mutex<HashMap<RelPath, (Stamp, [u8; 32])>>);
+
+impl ArrivedDigests {
+    fn all(&self) -> MutexGuard<'_, HashMap<RelPath, (Stamp, [u8; 32])>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// A content that will have this name.
+    pub(in crate::volume) fn add(&self, path: RelPath, stamp: Stamp, digest: [u8; 32]) {
+        let mut all = self.all();
+        if all.len() >= MOST {
+            all.clear();
+        }
+        all.insert(path, (stamp, digest));
+    }
+
+    /// The digest of a file that is as `stamp` says.
+    pub(in crate::volume) fn take(&self, path: &RelPath, stamp: &Stamp) -> Option<[u8; 32]> {
+        let mut all = self.all();
+        let (known, digest) = *all.get(path)?;
+        // Another one may be what was there before.
+        is_same_content(&known, stamp).then(|| {
+            all.remove(path);
+            digest
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_of_one_state_of_a_file() {
+        let (digests, path) = (ArrivedDigests::default(), RelPath::parse(b"a/b").unwrap());
+        let stamp = Stamp { size: 5, ino: 7, ..Stamp::default() };
+        digests.add(path.clone(), stamp, [1; 32]);
+        assert_eq!(digests.take(&path, &Stamp { ino: 8, ..stamp }), None);
+        let renamed = Stamp { ctime: renkei_core::entry::FileTime { secs: 9, nanos: 0 }, ..stamp };
+        assert_eq!(digests.take(&path, &renamed), Some([1; 32]));
+        assert_eq!(digests.take(&path, &renamed), None);
+        for number in 0..=MOST {
+            digests.add(RelPath::parse(number.to_string().as_bytes()).unwrap(), stamp, [1; 32]);
+        }
+        assert!(digests.all().len() <= MOST);
+    }
+}

@@ -1,0 +1,139 @@
+//! The lock between the reconciler and writers at the home, which both change names in the plain tree, and the notes of
+//! names that are being replaced.
+
+use crate::catalogue::VolumeTree;
+use renkei_core::error::Error;
+use renkei_core::namespace::NodeId;
+use renkei_core::path::RelPath;
+use renkei_core::wire::{decode, encode};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Who may change names now: many of those who work on the volume, or the keeper alone, which so has a name as it looked at it.
+/// Whoever has them waits for nothing.
+#[derive(Clone, Default)]
+pub(in crate::volume) struct NameLock(Arc<RwLock<()>>);
+
+impl NameLock {
+    /// For those who work on the volume.
+    pub(in crate::volume) fn share(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read().expect("no thread panics while it holds the lock")
+    }
+
+    /// For the keeper.
+    pub(in crate::volume) fn own(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().expect("no thread panics while it holds the lock")
+    }
+}
+
+/// The note of plain files that take the place of versions that are away.
+const REPLACING: &str = "replacing";
+
+/// How many of them are noted: many more than can be replaced before the keeper looks.
+const MAX_NOTED: usize = 256;
+
+/// A plain file that takes the place of a version that is away: of which node and version, and its inode number.
+pub(in crate::volume) type Successor = (NodeId, u64, u64);
+
+/// Names that somebody replaces who knows of the version that is away, from before the change until the catalogue has it: the
+/// keeper may come to such a name at any moment between.
+#[derive(Default)]
+pub(in crate::volume) struct Replacing {
+    names: Mutex<HashMap<RelPath, Replaced>>,
+    /// The files that took such places last, which the catalogue has before they do: a kill may come between.
+    noted: Mutex<VecDeque<Successor>>,
+}
+
+struct Replaced {
+    version: u64,
+    /// How many are at it.
+    writers: usize,
+    /// Whether the plain file is the new one.
+    done: bool,
+}
+
+impl Replacing {
+    fn all(&self) -> MutexGuard<'_, HashMap<RelPath, Replaced>> {
+        self.names.lock().expect("no thread panics while it holds the lock")
+    }
+
+    fn noted(&self) -> MutexGuard<'_, VecDeque<Successor>> {
+        self.noted.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// Stores that a file is about to take such a place.
+    pub(in crate::volume) fn note(&self, tree: &VolumeTree, successor: Successor) -> Result<(), Error> {
+        let mut noted = self.noted();
+        if noted.len() == MAX_NOTED {
+            noted.pop_front();
+        }
+        noted.push_back(successor);
+        tree.set_note(REPLACING, &encode(&Vec::from(noted.clone())))
+    }
+
+    /// Reads what was stored before the PoP was started.
+    pub(in crate::volume) fn recall(&self, tree: &VolumeTree) -> Result<(), Error> {
+        if let Some(note) = tree.note(REPLACING)?.filter(|note| !note.is_empty()) {
+            *self.noted() = decode::<Vec<Successor>>("replacing", &note)?.into();
+        }
+        Ok(())
+    }
+
+    /// Whether a file took the place of a version, as far as it has come to the plain tree.
+    pub(in crate::volume) fn is_noted(&self, successor: &Successor) -> bool {
+        self.noted().contains(successor)
+    }
+
+    /// Somebody begins to replace a version.
+    pub(in crate::volume) fn begin(&self, path: RelPath, version: u64) {
+        let mut all = self.all();
+        let replaced = all.entry(path).or_insert(Replaced { version, writers: 0, done: false });
+        let done = replaced.done && replaced.version == version;
+        *replaced = Replaced { version, writers: replaced.writers + 1, done };
+    }
+
+    /// The plain file is replaced, if it is `done`, and noted.
+    pub(in crate::volume) fn end(&self, path: &RelPath, done: bool) {
+        if let Some(replaced) = self.all().get_mut(path) {
+            replaced.writers = replaced.writers.saturating_sub(1);
+            replaced.done |= done;
+        }
+    }
+
+    /// The catalogue has what was noted of a name.
+    pub(in crate::volume) fn settle(&self, path: &RelPath) {
+        let mut all = self.all();
+        if all.get(path).is_some_and(|replaced| replaced.writers == 0) {
+            all.remove(path);
+        }
+    }
+
+    /// The version that the plain file of a name has replaced, and the catalogue does not know it yet.
+    pub(in crate::volume) fn replaced(&self, path: &RelPath) -> Option<u64> {
+        self.all().get(path).filter(|replaced| replaced.done).map(|replaced| replaced.version)
+    }
+
+    /// The version that somebody replaces under a name.
+    pub(in crate::volume) fn version(&self, path: &RelPath) -> Option<u64> {
+        self.all().get(path).map(|replaced| replaced.version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_replaced_is_known_until_the_catalogue_has_it() {
+        let (replacing, path) = (Replacing::default(), RelPath::parse(b"a").unwrap());
+        replacing.begin(path.clone(), 7);
+        // The keeper came to the name before it was changed.
+        replacing.settle(&path);
+        assert_eq!(replacing.version(&path), Some(7));
+        assert_eq!(replacing.replaced(&path), None);
+        replacing.end(&path, true);
+        assert_eq!((replacing.version(&path), replacing.replaced(&path)), (Some(7), Some(7)));
+        replacing.settle(&path);
+        assert_eq!(replacing.version(&path), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! One entry of a plain tree, as the file system has it.
+
+use crate::store::temp::is_temp_name;
+use crate::store::{Detail, Dir, Raw, names};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::{Attributes, Kind, NewKind, Node};
+
+/// What the plain tree has under a name.
+pub(super) struct Plain {
+    pub(super) entry: Entry,
+    pub(super) raw: Raw,
+}
+
+impl Plain {
+    /// What a node has beside its kind.
+    pub(super) fn attributes(&self) -> Attributes {
+        let Raw { uid, gid, .. } = self.raw;
+        Attributes {
+            mode: self.entry.meta.mode,
+            owner: names::user_name(uid).unwrap_or_else(|| uid.to_string()),
+            group: names::group_name(gid).unwrap_or_else(|| gid.to_string()),
+            mtime: self.entry.meta.mtime,
+        }
+    }
+
+    /// What it would be as a new node; none for what is not in catalogues.
+    pub(super) fn kind(&self) -> Option<NewKind> {
+        match &self.entry.kind {
+            EntryKind::File { .. } => Some(NewKind::File),
+            EntryKind::Dir => Some(NewKind::Dir),
+            EntryKind::Symlink { target } => Some(NewKind::Symlink(target.clone())),
+            EntryKind::HardLink { .. } | EntryKind::Special => None,
+        }
+    }
+
+    /// The state of a file's content.
+    pub(super) fn stamp(&self) -> Stamp {
+        match self.entry.kind {
+            EntryKind::File { stamp, .. } => stamp,
+            _ => Stamp::default(),
+        }
+    }
+
+    /// Whether a node of the catalogue may become this without being another one.
+    pub(super) fn is_kind_of(&self, node: &Node) -> bool {
+        match (&self.entry.kind, &node.kind) {
+            (EntryKind::File { .. }, Kind::File(_)) | (EntryKind::Dir, Kind::Dir { .. }) => true,
+            (EntryKind::Symlink { target }, Kind::Symlink { target: known }) => target == known,
+            _ => false,
+        }
+    }
+}
+
+/// What tells one state of a name from the next: kind of clock, number, size.
+pub(super) type Seen = (FileTime, u64, u64);
+
+/// The state of a name.
+pub(super) fn seen(plain: &Option<Plain>) -> Option<Seen> {
+    plain.as_ref().map(|plain| (plain.raw.ctime, plain.raw.ino, plain.entry.size()))
+}
+
+/// Whether a file has the content that it had, by all that can be seen without reading it.
+pub(super) fn is_same_content(a: &Stamp, b: &Stamp) -> bool {
+    (a.size, a.mtime, a.ino) == (b.size, b.mtime, b.ino)
+}
+
+/// What the plain tree has under a name; nothing for what does not belong into the catalogue.
+pub(super) fn look(dir: &dyn Dir, name: &[u8]) -> Result<Option<Plain>, Error> {
+    if is_temp_name(name) {
+        return Ok(None);
+    }
+    match dir.entry(name, Detail::Basic) {
+        Ok((entry, raw)) => Ok(Some(Plain { entry, raw }).filter(|plain| plain.kind().is_some())),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &Error) -> bool {
+    matches!(error.code, Code::PathNotFound | Code::NotADirectory)
+}
