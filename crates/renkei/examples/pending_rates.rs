@@ -9,7 +9,7 @@
 use renkei::catalogue::{Trees, VolumeTree};
 use renkei::home::Home;
 use renkei::store::leases::LeaseTable;
-use renkei::store::local::{Access, LocalStore};
+use renkei::store::local::{AccessMode, LocalStore};
 use renkei::store::temp::temp_name;
 use renkei::store::{Dir, ReadFile, Space, Store};
 use renkei::volume::follower::outbox::Outbox;
@@ -83,7 +83,7 @@ fn file_name(index: u64) -> String {
 }
 
 fn store(pending: &Arc<Outbox>, plain: &Path) -> FollowedStore {
-    let plain = Arc::new(LocalStore::open(plain, Access::ReadWrite).expect("a folder"));
+    let plain = Arc::new(LocalStore::open(plain, AccessMode::ReadWrite).expect("a folder"));
     let writer = Writer { plain, owner: "alice".into(), group: "genomics".into() };
     FollowedStore::new(pending.clone(), &[7; 16], Arc::new(Nobody), "home".into(), Some(writer))
 }

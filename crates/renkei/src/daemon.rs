@@ -9,7 +9,7 @@ use crate::identity::former_names;
 use crate::identity::login::grant;
 use crate::identity::mounting;
 use crate::identity::socket::{Handler, Peer, bind_socket, serve_socket};
-use crate::mover::descriptors::raise_limit;
+use crate::mover::fd_limit::raise_limit;
 use crate::mover::hex;
 use crate::site::Site;
 use crate::site::agent_client::Export;

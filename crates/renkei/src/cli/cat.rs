@@ -5,7 +5,7 @@ use super::connect::{dialler, place};
 use super::namespace::Namespace;
 use super::output::{is_reader_gone, print_part};
 use crate::home::file_error;
-use crate::mover::far::{Config, Far, FarFiles};
+use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
@@ -83,12 +83,16 @@ fn print_parts(mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>) -> 
 }
 
 /// Opens a file, links to others in its storage followed.
-fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(FarFiles, Handle), Error> {
+fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteFiles, Handle), Error> {
     for _ in 0..MAX_LINKS {
         let (dir, name) = split(&place)?;
-        let far =
-            Far { dialler: dialler(context, &[site])?, site: site.clone(), place: dir.clone(), write: false };
-        let files = FarFiles::open(far, Config::default())?;
+        let far = RemoteDir {
+            dialler: dialler(context, &[site])?,
+            site: site.clone(),
+            place: dir.clone(),
+            write: false,
+        };
+        let files = RemoteFiles::open(far, Config::default())?;
         match files.operate(Op::Open(name.clone()), b"") {
             Ok(Answer::Opened { handle, .. }) => return Ok((files, handle)),
             Ok(other) => return Err(renkei_core::wire::violation("answer", format_args!("{other:?}"))),
@@ -107,7 +111,7 @@ pub(super) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
 }
 
 /// Where a link leads, if it is one and leads to somewhere in its storage.
-fn follow(files: &FarFiles, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
+fn follow(files: &RemoteFiles, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
     let Ok(Answer::Item(item)) = files.operate(Op::Look(name.clone()), b"") else { return Ok(None) };
     let EntryKind::Symlink { target } = item.entry.kind else { return Ok(None) };
     if target.starts_with(b"/") {

@@ -5,7 +5,7 @@ use super::done::done;
 use super::glob;
 use super::many::Many;
 use super::single::{self, FileSessions};
-use crate::mover::far::FarFiles;
+use crate::mover::remote_files::RemoteFiles;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -142,7 +142,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// Changes one entry; gives what is in it, if that is to be changed too.
-fn change(args: &Args, files: &FarFiles, name: &RelPath, item: &Item) -> Result<Vec<(RelPath, Item)>, Error> {
+fn change(
+    args: &Args,
+    files: &RemoteFiles,
+    name: &RelPath,
+    item: &Item,
+) -> Result<Vec<(RelPath, Item)>, Error> {
     let is_dir = match &item.entry.kind {
         EntryKind::Dir => true,
         EntryKind::Symlink { .. } if args.recursive => return Ok(Vec::new()),

@@ -9,7 +9,7 @@ use crate::identity::credential::Credential;
 use crate::identity::former_names;
 use crate::identity::trust::{Trust, home_of_user};
 use crate::mover::dial::{Dialler, Session};
-use crate::mover::patience::Tell;
+use crate::mover::slow_connect::Tell;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
 use renkei_core::wire::message::{Reply, Request};

@@ -10,7 +10,7 @@ use crate::identity::socket;
 use crate::identity::trust::Trust;
 use crate::identity::web::{SeenCertificate, hosts_in_file, see_as_browser};
 use crate::mover::dial::Session;
-use crate::mover::reach::{Reach, resolve};
+use crate::mover::transport::{Transport, resolve};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
@@ -122,7 +122,7 @@ fn of_user(site: &SiteName, context: &Context) -> Result<Link, Error> {
 fn endpoint(session: &Session, context: &Context) -> Result<(String, SocketAddr), Error> {
     let home = context.home()?;
     let trust = Trust::load(&user_home(&home).unwrap_or(home))?;
-    let Reach::Direct(address, _) = session.reach else {
+    let Transport::Direct(address, _) = session.reach else {
         let cause =
             "a browser cannot reach its PoP, which takes no connections; use one on the PoP's machine";
         return Err(Error::new(Code::NoRoute, "make link", session.site(), cause));

@@ -16,8 +16,8 @@ use crate::site::free_space::Served;
 use crate::site::health_checks::{certificate_ends, renewal_of_host, room_low};
 use crate::site::storage_identity;
 use crate::store::Store;
-use crate::store::local::{Access, LocalStore};
-use crate::store::way::refuse_exposed;
+use crate::store::local::{AccessMode, LocalStore};
+use crate::store::strict_modes::refuse_exposed;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
@@ -198,7 +198,7 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
         return checks.error(what, &error);
     }
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder.as_path());
-    let room = LocalStore::open(there, Access::ReadOnly).and_then(|store| store.space(&RelPath::root()));
+    let room = LocalStore::open(there, AccessMode::ReadOnly).and_then(|store| store.space(&RelPath::root()));
     let room = match room {
         Ok(room) => room,
         Err(error) => return checks.error(what, &error),

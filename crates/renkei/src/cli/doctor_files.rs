@@ -3,8 +3,8 @@
 
 use super::check::Checks;
 use crate::home::Home;
-use crate::store::names::user_name;
-use crate::store::way::{Exposed, How, exposed};
+use crate::store::passwd::user_name;
+use crate::store::strict_modes::{Exposed, ExposedBy, exposed};
 use renkei_core::path::quoted;
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub(super) fn check(home: &Home, checks: &mut Checks) {
     // Whoever asks may be another account than the PoP's.
     let pop = home.state_dir().metadata().map_or_else(|_| geteuid().as_raw(), |state| state.uid());
     let found = read_by_pop(home).into_iter().filter_map(|path| exposed(&path, &[pop]));
-    let found: BTreeMap<PathBuf, How> = found.map(|Exposed { path, how }| (path, how)).collect();
+    let found: BTreeMap<PathBuf, ExposedBy> = found.map(|Exposed { path, how }| (path, how)).collect();
     let name = user_name(pop).unwrap_or_else(|| pop.to_string());
     if found.is_empty() {
         checks.ok(what, format!("only {} may write them", writers(&name)));
@@ -41,7 +41,7 @@ fn writers(pop: &str) -> String {
     if pop == "root" { pop.into() } else { format!("root and {pop}") }
 }
 
-fn remedy(home: &Home, path: &Path, how: How, pop: &str) -> String {
+fn remedy(home: &Home, path: &Path, how: ExposedBy, pop: &str) -> String {
     let shown = quoted(&path.to_string_lossy());
     let look = "look through what the PoP reads there, then";
     match how {
@@ -52,9 +52,9 @@ fn remedy(home: &Home, path: &Path, how: How, pop: &str) -> String {
                 writers(pop)
             )
         }
-        How::Owner(_) => format!("{look} `chown {pop} {shown}`"),
-        How::Mode(_) => format!("{look} `chmod go-w {shown}`"),
-        How::Link => format!("put a file or directory in its place: `ls -l {shown}`"),
+        ExposedBy::Owner(_) => format!("{look} `chown {pop} {shown}`"),
+        ExposedBy::Mode(_) => format!("{look} `chmod go-w {shown}`"),
+        ExposedBy::Link => format!("put a file or directory in its place: `ls -l {shown}`"),
     }
 }
 

@@ -10,9 +10,9 @@ use crate::config::Config;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
-use crate::mover::dial::{Ahead, Dialler, Session};
-use crate::mover::patience::Patience;
-use crate::mover::reach::{resolve, unreachable};
+use crate::mover::dial::{DialHints, Dialler, Session};
+use crate::mover::slow_connect::SlowConnectReporter;
+use crate::mover::transport::{resolve, unreachable};
 use crate::net::socket::rtt;
 use crate::net::{CONNECT_TIMEOUT, unix_ms};
 use crate::site::health_checks::certificate_ends;
@@ -108,7 +108,7 @@ fn check_endpoint(
     let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     checks.ok(&format!("{endpoint} name"), format!("resolves to {}", shown.join(", ")));
     let mut session = None;
-    let patience = Patience::new(&tell());
+    let patience = SlowConnectReporter::new(&tell());
     for address in addresses {
         patience.trying(format!(
             "{address} does not answer yet; waiting {} s at most",
@@ -153,7 +153,7 @@ fn check_address(
         None => {}
     }
     let asked = SystemTime::now();
-    let session = match dialler.open(site, address, &Ahead::default()) {
+    let session = match dialler.open(site, address, &DialHints::default()) {
         Ok(session) => session,
         Err(error) => {
             checks.error(&what("greeting"), &error);

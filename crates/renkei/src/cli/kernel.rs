@@ -173,8 +173,8 @@ fn check_open_files(checks: &mut Checks) {
 }
 
 fn check_openat2(checks: &mut Checks) {
-    use crate::store::local::{Access, LocalStore};
-    match LocalStore::open(std::path::Path::new("/"), Access::ReadOnly) {
+    use crate::store::local::{AccessMode, LocalStore};
+    match LocalStore::open(std::path::Path::new("/"), AccessMode::ReadOnly) {
         Ok(_) => checks.ok("storage jail", "the kernel has openat2"),
         Err(error) => checks.error("storage jail", &error),
     }

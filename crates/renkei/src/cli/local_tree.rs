@@ -3,7 +3,7 @@
 use crate::home::file_error;
 use crate::mover::Stop;
 use crate::site::files::checksum as digest;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::{Detail, Dir, Store};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
@@ -19,7 +19,7 @@ pub(super) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<u8>, Err
     let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
         return Err(Error::new(Code::IsADirectory, "open", path.display(), ""));
     };
-    let dir = LocalStore::open(parent, Access::ReadOnly)?.root()?;
+    let dir = LocalStore::open(parent, AccessMode::ReadOnly)?.root()?;
     let file = dir
         .open_read(name.as_bytes())
         .map_err(|error| Error { subject: path.display().to_string(), ..error })?;
@@ -40,7 +40,7 @@ pub(super) fn checksums(
     if !path.metadata().map_err(|error| file_error("open", path, &error))?.is_dir() {
         return on_file(&RelPath::root(), checksum(path, algorithm));
     }
-    let root = LocalStore::open(path, Access::ReadOnly)?.root()?;
+    let root = LocalStore::open(path, AccessMode::ReadOnly)?.root()?;
     let mut todo = visit(&root, &RelPath::root(), algorithm, &mut on_file)?;
     while let Some(path) = todo.pop() {
         let below = root.descend(&path).and_then(|dir| visit(&dir, &path, algorithm, &mut on_file));

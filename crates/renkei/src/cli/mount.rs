@@ -8,10 +8,10 @@ use super::output::Report;
 use crate::home::{file_error, make_dir};
 use crate::identity::credential::Credential;
 use crate::mount::Options;
-use crate::mount::point::{self, Stop};
-use crate::mount::refusal;
-use crate::mount::whole::Whole;
-use crate::mover::far::{self, Config, Far, FarFiles, FreshDialler, until_it_passes};
+use crate::mount::mountpoint::{self, Stop};
+use crate::mount::preflight;
+use crate::mount::union_files::UnionFiles;
+use crate::mover::remote_files::{self, Config, FreshDialler, RemoteDir, RemoteFiles, until_it_passes};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use renkei_core::error::{Code, Error};
@@ -149,7 +149,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if !args.tell && !args.non_empty {
-        refusal::check(args.point())?;
+        preflight::check(args.point())?;
     }
     if !args.foreground {
         let started = in_background(args, context)?;
@@ -205,7 +205,7 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
     end_on_signal(&stop)?;
     let started =
         Started { source, mount_point: options.point.clone(), process: std::process::id(), log: None };
-    point::run(files, &options, &stop, || match args.tell {
+    mountpoint::run(files, &options, &stop, || match args.tell {
         true => tell(&started),
         false => context.output.done(&started),
     })
@@ -225,8 +225,8 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         consistency: args.consistency.consistency(),
         lender: socket(&context.home()?, None),
         when_lost: match args.when_lost {
-            WhenLost::Wait => far::WhenLost::Wait,
-            WhenLost::Fail => far::WhenLost::Fail(FAIL_AFTER),
+            WhenLost::Wait => remote_files::WhenLost::Wait,
+            WhenLost::Fail => remote_files::WhenLost::Fail(FAIL_AFTER),
         },
     };
     let Some(place) = &path.place else {
@@ -240,7 +240,7 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
             let place = Place { storage: name.into(), path: RelPath::root() };
             until_it_passes(opening.when_lost, || opening.open(place.clone())).map(|(files, _)| files)
         };
-        let whole = Whole::new(Box::new(names), Box::new(open));
+        let whole = UnionFiles::new(Box::new(names), Box::new(open));
         return Ok((Arc::new(whole), path.to_string(), args.read_only));
     };
     let (files, is_read_only) = opening.open(place.clone())?;
@@ -262,7 +262,7 @@ struct Opening {
     fresh: FreshDialler,
     site: SiteName,
     write: bool,
-    when_lost: far::WhenLost,
+    when_lost: remote_files::WhenLost,
     attr_ttl: Duration,
     consistency: Consistency,
     /// The socket of this machine's PoP.
@@ -274,14 +274,14 @@ impl Opening {
     fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
         let open = |write: bool| -> Result<Arc<dyn Files>, Error> {
             let (dialler, site) = ((self.fresh)()?, self.site.clone());
-            let far = Far { dialler, site, place: place.clone(), write };
+            let far = RemoteDir { dialler, site, place: place.clone(), write };
             let lender = self.lender.clone();
             // The kernel believes it for some time after that; what is leased is never old.
             let look_ttl = self.attr_ttl / 2;
             let Opening { when_lost, consistency, .. } = *self;
             let config = Config { when_lost, look_ttl, leases: true, consistency, ..Config::default() };
             let files =
-                FarFiles::open(far, config)?.with_lender(lender).with_fresh_dialler(self.fresh.clone());
+                RemoteFiles::open(far, config)?.with_lender(lender).with_fresh_dialler(self.fresh.clone());
             Ok(Arc::new(files))
         };
         match open(self.write) {

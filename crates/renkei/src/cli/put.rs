@@ -5,7 +5,7 @@ use super::cat::split;
 use super::connect::{dialler, place, remote};
 use super::done::done;
 use super::many::Many;
-use crate::mover::far::{Config, Far, FarFiles};
+use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::{Answer, Files, Op, Start};
 use renkei_core::wire::violation;
@@ -38,8 +38,9 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let path = remote(&args.path, context)?;
     let shown = path.to_string();
     let (dir, name) = split(&place(&path)?)?;
-    let far = Far { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
-    let files = FarFiles::open(far, Config::default())?;
+    let far =
+        RemoteDir { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
+    let files = RemoteFiles::open(far, Config::default())?;
     let begun = files.operate(Op::Draft { path: name, start: Start::Empty, mode: args.mode }, b"")?;
     let Answer::Opened { handle, .. } = begun else {
         return Err(violation("answer", format_args!("{begun:?}")));

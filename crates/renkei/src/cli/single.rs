@@ -3,7 +3,7 @@
 use super::Context;
 use super::cat::split;
 use super::connect::{dialler, place};
-use crate::mover::far::{Config, Far, FarFiles};
+use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::file::{Answer, Files, Item, Op};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 /// The file sessions of one command.
 pub(super) struct FileSessions<'c> {
     context: &'c Context,
-    open: HashMap<(SiteName, Place), FarFiles>,
+    open: HashMap<(SiteName, Place), RemoteFiles>,
 }
 
 impl<'c> FileSessions<'c> {
@@ -23,20 +23,20 @@ impl<'c> FileSessions<'c> {
     }
 
     /// The session of the directory that `path` lies in, and the name there; a storage itself has none.
-    pub(super) fn parent_of(&mut self, path: &EndpointPath) -> Result<(&FarFiles, RelPath), Error> {
+    pub(super) fn parent_of(&mut self, path: &EndpointPath) -> Result<(&RemoteFiles, RelPath), Error> {
         let (dir, name) = split(&place(path)?)?;
         let key = (path.site.clone(), dir.clone());
         if !self.open.contains_key(&key) {
             let dialler = dialler(self.context, &[&path.site])?;
-            let far = Far { dialler, site: path.site.clone(), place: dir, write: true };
-            self.open.insert(key.clone(), FarFiles::open(far, Config::default())?);
+            let far = RemoteDir { dialler, site: path.site.clone(), place: dir, write: true };
+            self.open.insert(key.clone(), RemoteFiles::open(far, Config::default())?);
         }
         Ok((&self.open[&key], name))
     }
 }
 
 /// Asks for what is answered with an item.
-pub(super) fn item(files: &FarFiles, op: Op) -> Result<Item, Error> {
+pub(super) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
     match files.operate(op, b"")? {
         Answer::Item(item) => Ok(item),
         other => Err(violation("answer", format_args!("{other:?}"))),
@@ -44,7 +44,7 @@ pub(super) fn item(files: &FarFiles, op: Op) -> Result<Item, Error> {
 }
 
 /// Asks for what is only done.
-pub(super) fn done(files: &FarFiles, op: Op) -> Result<(), Error> {
+pub(super) fn done(files: &RemoteFiles, op: Op) -> Result<(), Error> {
     match files.operate(op, b"")? {
         Answer::Done => Ok(()),
         other => Err(violation("answer", format_args!("{other:?}"))),
@@ -52,7 +52,7 @@ pub(super) fn done(files: &FarFiles, op: Op) -> Result<(), Error> {
 }
 
 /// The entries of a directory.
-pub(super) fn list(files: &FarFiles, dir: &RelPath) -> Result<Vec<Item>, Error> {
+pub(super) fn list(files: &RemoteFiles, dir: &RelPath) -> Result<Vec<Item>, Error> {
     let Answer::Opened { handle, .. } = files.operate(Op::OpenDir(dir.clone()), b"")? else {
         return Err(Error::new(Code::NotADirectory, "list", dir, ""));
     };

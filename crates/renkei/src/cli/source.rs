@@ -2,7 +2,7 @@
 
 use super::copy_plan::split_local;
 use crate::mover::walk::Root;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -46,7 +46,7 @@ impl Sources {
         if let Some(dir) = self.opened.get(path) {
             return Ok(dir.clone());
         }
-        let dir = LocalStore::open(path, Access::ReadOnly).and_then(|store| store.root());
+        let dir = LocalStore::open(path, AccessMode::ReadOnly).and_then(|store| store.root());
         let dir = dir.map_err(not_found)?;
         self.opened.insert(path.to_path_buf(), dir.clone());
         Ok(dir)

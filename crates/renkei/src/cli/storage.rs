@@ -9,7 +9,7 @@ use crate::home::{Home, file_error};
 use crate::identity::account::Account;
 use crate::identity::socket;
 use crate::site::storage_identity;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::volume::volume_config;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
@@ -175,7 +175,7 @@ pub(super) fn named(argument: &str) -> Result<(String, Storage), Error> {
 }
 
 fn is_mount_point(path: &Path) -> bool {
-    LocalStore::open(path, Access::ReadOnly).is_ok_and(|store| store.is_mount_point())
+    LocalStore::open(path, AccessMode::ReadOnly).is_ok_and(|store| store.is_mount_point())
 }
 
 /// Adds a storage, and records which directory it is: what is found under its path later has to be the same.

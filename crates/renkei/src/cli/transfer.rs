@@ -17,19 +17,19 @@ use super::upload::Upload;
 use super::{Context, report};
 use crate::identity::account::Account;
 use crate::mover::BACKGROUND_STREAMS;
-use crate::mover::descriptors::raise_limit;
-use crate::mover::dial::{Ahead, Dialler, Session};
+use crate::mover::dial::{DialHints, Dialler, Session};
+use crate::mover::fd_limit::raise_limit;
 use crate::mover::journal::{Journal, boot_id};
-use crate::mover::onto;
-use crate::mover::patience::Patience;
 use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
+use crate::mover::self_copy;
 use crate::mover::send::{SendJob, send};
+use crate::mover::slow_connect::SlowConnectReporter;
 use crate::mover::walk::Root;
 use crate::mover::{Stop, fresh_id};
 use crate::site::cleanup;
 use crate::store::Store;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use renkei_core::buffer::{place, source, split};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
@@ -402,7 +402,7 @@ impl<'a> Run<'a> {
     }
 
     fn attempt(&self, connected: &mut bool) -> Result<Summary, Error> {
-        let open = |site: &SiteName, ahead: Ahead, connected: &mut bool| {
+        let open = |site: &SiteName, ahead: DialHints, connected: &mut bool| {
             let session = self.dialler.connect_ahead(site, &ahead)?;
             connect::keep_revocations(&self.context.home()?, &session);
             *connected = true;
@@ -410,7 +410,7 @@ impl<'a> Run<'a> {
         };
         let streams = self.job.common.max_streams();
         if let Some(upload) = &self.upload {
-            let ahead = Ahead { streams, sends: true, request: None };
+            let ahead = DialHints { streams, sends: true, request: None };
             return self.up_to_buffer(open(&upload.home, ahead, connected)?);
         }
         match &self.direction {
@@ -421,12 +421,12 @@ impl<'a> Run<'a> {
                     Ok(_) => Request::OpenFound(self.open_found(&plans, false)?),
                     Err(_) => self.first_question()?,
                 };
-                let ahead = Ahead { streams, sends: true, request: Some(open_found.clone()) };
+                let ahead = DialHints { streams, sends: true, request: Some(open_found.clone()) };
                 self.up(open(site, ahead, connected)?, open_found, &plans)
             }
             Direction::Down(site) => {
                 let request = self.likely_open_send();
-                let ahead = Ahead { streams, sends: false, request: request.clone() };
+                let ahead = DialHints { streams, sends: false, request: request.clone() };
                 self.down(open(site, ahead, connected)?, request)
             }
             Direction::Between(from, to) => {
@@ -435,10 +435,10 @@ impl<'a> Run<'a> {
                 }
                 // Only both of them are a connection that can be lost.
                 let request = Some(self.first_question()?);
-                let mut target = open(to, Ahead { streams: 0, sends: false, request }, &mut false)?;
+                let mut target = open(to, DialHints { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
                 let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
-                let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+                let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
                 self.between(open(from, ahead, connected)?, push, |_| Ok(None))
             }
         }
@@ -556,7 +556,7 @@ impl<'a> Run<'a> {
         };
         let (base, layout) = self.lay_out_local(path)?;
         let store =
-            LocalStore::open(&base, Access::ReadWrite).map_err(|error| not_found(error).at("client"))?;
+            LocalStore::open(&base, AccessMode::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let options = self.options(&layout);
@@ -583,8 +583,8 @@ impl<'a> Run<'a> {
             root: base.display().to_string(),
             keep: None,
             within: vec![RelPath::root()],
-            custodian: None,
-            witness: None,
+            receive_hooks: None,
+            on_digest: None,
         };
         receive(job, &mut session.control, streams, &self.watch, &self.stop)
             .map_err(|error| session.reach.blame(error).at("client"))
@@ -614,11 +614,11 @@ impl<'a> Run<'a> {
         let plans = self.plans()?;
         let send = self.open_send(false, self.unnamed())?;
         let push = Request::PushFound { send, to: to.clone(), open: self.open_found(&plans, true)? };
-        let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+        let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
         let session = self.dialler.connect_ahead(from, &ahead)?;
         connect::keep_revocations(&self.context.home()?, &session);
         let mut found = None;
-        let patience = Patience::new(&connect::tell());
+        let patience = SlowConnectReporter::new(&connect::tell());
         patience
             .trying(format!("{to} does not answer {from} yet; `renkei route {from} {to}` tests the ways"));
         let mut patience = Some(patience);
@@ -887,8 +887,8 @@ impl<'a> Run<'a> {
 /// What a site that sends is told of where it goes to; the same before and after that is made.
 fn onto(base: &Path, layout: &Layout, options: &ReceiveOptions) -> Option<Onto> {
     let there = if layout.make { split_local(base).0 } else { base.to_path_buf() };
-    let there = LocalStore::open(&there, Access::ReadOnly).and_then(|store| store.root()).ok()?;
-    if layout.make { onto::tell_within(&*there) } else { onto::tell(&*there, options.delete) }
+    let there = LocalStore::open(&there, AccessMode::ReadOnly).and_then(|store| store.root()).ok()?;
+    if layout.make { self_copy::tell_within(&*there) } else { self_copy::tell(&*there, options.delete) }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {

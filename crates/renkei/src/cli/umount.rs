@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::output::Report;
-use crate::mount::point::{How, unmount};
+use crate::mount::mountpoint::{UnmountMode, unmount};
 use renkei_core::error::Error;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ struct Unmounted {
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
-    let how = if args.lazy { How::Lazy } else { How::Orderly };
+    let how = if args.lazy { UnmountMode::Lazy } else { UnmountMode::Orderly };
     args.points.iter().try_for_each(|point| unmount(point, how))?;
     context.output.done(&Unmounted { unmounted: args.points.clone() })?;
     Ok(0)

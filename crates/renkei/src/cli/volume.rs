@@ -12,7 +12,7 @@ use crate::identity::account::Account;
 use crate::identity::socket;
 use crate::mover::fresh_id;
 use crate::store::Store;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::tree::remove_tree;
 use crate::volume::config_change::{add_grant, pair, set, take_back};
 use crate::volume::creation::{check_name, folder, make_folder, refuse_overlap, relative, resolved, text};
@@ -399,7 +399,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
 
 /// Makes the directory of a new volume, or makes sure that the one that is to be it is there.
 fn make_it(storage: &Storage, path: &RelPath, is_new: bool, account: &Account) -> Result<(), Error> {
-    let store = LocalStore::open(&storage.path, Access::ReadWrite)?;
+    let store = LocalStore::open(&storage.path, AccessMode::ReadWrite)?;
     if !is_new {
         let root = storage.path.display().to_string();
         return store.below(path).map(drop).map_err(|error| error.under(&root));
@@ -489,7 +489,7 @@ pub(super) fn remove_files(facts: &VolumeConfig, config: &Config) -> Result<(), 
     let (Some(storage), place) = (config.storage.get(&facts.storage), facts.place()?) else { return Ok(()) };
     let Some((parent, name)) = place.split() else { return Ok(()) };
     let dir =
-        LocalStore::open(&storage.path, Access::ReadWrite)?.root()?.descend(&RelPath::parse(parent)?)?;
+        LocalStore::open(&storage.path, AccessMode::ReadWrite)?.root()?.descend(&RelPath::parse(parent)?)?;
     remove_tree(&*dir, name).map(drop)
 }
 

@@ -4,7 +4,7 @@
 
 use crate::config::{Config, Storage};
 use crate::identity::account::Account;
-use crate::store::names::user_name;
+use crate::store::passwd::user_name;
 use renkei_core::error::{Code, Error};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -7,7 +7,7 @@
 
 use super::strangers::{Seat, Strangers};
 use super::{http, renkei};
-use crate::net::greeting;
+use crate::net::handshake;
 use crate::net::tls::changed_through;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -249,7 +249,7 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
     let Caller { sock, peer, through } = caller;
     let snapshot = site.last_snapshot();
     if hello.renkei {
-        let greeted = greeting::greet(sock, snapshot.renkei_tls.clone(), hello.bytes);
+        let greeted = handshake::greet(sock, snapshot.renkei_tls.clone(), hello.bytes);
         match tokio::time::timeout(GREETED_WITHIN, greeted).await {
             Ok(Ok(greeted)) => {
                 let seat = seat.be_judged().await;

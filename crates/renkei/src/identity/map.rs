@@ -3,7 +3,7 @@
 use super::account::Account;
 use crate::config::Config;
 use crate::home::{Home, read_text, write_file};
-use crate::store::names::user_id;
+use crate::store::passwd::user_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Rule, Verdict, Why};
 

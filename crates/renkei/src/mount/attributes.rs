@@ -1,6 +1,6 @@
 //! What programs are told about a file: an [`Item`] of the other side in the terms of this machine.
 
-use crate::store::names;
+use crate::store::passwd;
 use fuser::{FileAttr, FileType, INodeNo};
 use renkei_core::entry::{EntryKind, FileTime, Stamp};
 use renkei_core::wire::file::Item;
@@ -11,9 +11,9 @@ const BLOCK_BYTES: u64 = 512;
 /// What programs are told is a good size to read at once.
 const GOOD_READ_BYTES: u32 = 128 << 10;
 
-/// What is known of a file, as it was at some moment.
+/// The attributes of a file, as they were at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct InodeAttr {
     /// The number it has at the other side: another number is another file.
     pub(super) ino: u64,
     pub(super) kind: FileType,
@@ -27,24 +27,24 @@ pub(super) struct Known {
     pub(super) ctime: FileTime,
 }
 
-impl Known {
+impl InodeAttr {
     /// Whether two looks at a file found one content.
-    pub(super) fn same_content(&self, other: &Known) -> bool {
-        let key = |known: &Known| (known.ino, known.size, known.mtime, known.ctime);
+    pub(super) fn same_content(&self, other: &InodeAttr) -> bool {
+        let key = |known: &InodeAttr| (known.ino, known.size, known.mtime, known.ctime);
         key(self) == key(other)
     }
 
     /// Whether this is the file that `found` is: of one that somebody has open other versions are other files, so that what is
     /// read of it, and its size, stay those of the version that was opened.
-    pub(super) fn is_file(&self, found: &Known, is_open: bool) -> bool {
-        let key = |known: &Known| (known.ino, known.kind);
-        let version = |known: &Known| known.stamp().version().map(|version| (known.size, version));
+    pub(super) fn is_file(&self, found: &InodeAttr, is_open: bool) -> bool {
+        let key = |known: &InodeAttr| (known.ino, known.kind);
+        let version = |known: &InodeAttr| known.stamp().version().map(|version| (known.size, version));
         let is_other = is_open && version(self).zip(version(found)).is_some_and(|(own, other)| own != other);
         key(self) == key(found) && !is_other
     }
 
     fn stamp(&self) -> Stamp {
-        let Known { ino, size, mtime, ctime, .. } = *self;
+        let InodeAttr { ino, size, mtime, ctime, .. } = *self;
         Stamp { size, mtime, ctime, ino }
     }
 
@@ -95,15 +95,15 @@ impl Owners {
     }
 
     fn uid(&self, name: &str) -> u32 {
-        names::user_id(name).filter(|_| self.by_name).unwrap_or(self.uid)
+        passwd::user_id(name).filter(|_| self.by_name).unwrap_or(self.uid)
     }
 
     fn gid(&self, name: &str) -> u32 {
-        names::group_id(name).filter(|_| self.by_name).unwrap_or(self.gid)
+        passwd::group_id(name).filter(|_| self.by_name).unwrap_or(self.gid)
     }
 
     /// What an item says.
-    pub(super) fn known(&self, item: &Item) -> Known {
+    pub(super) fn attr(&self, item: &Item) -> InodeAttr {
         let meta = &item.entry.meta;
         let (kind, size) = match &item.entry.kind {
             EntryKind::File { stamp, .. } => (FileType::RegularFile, stamp.size),
@@ -112,7 +112,7 @@ impl Owners {
             // To open a socket is refused at once, whatever it is there.
             EntryKind::Special | EntryKind::HardLink { .. } => (FileType::Socket, 0),
         };
-        Known {
+        InodeAttr {
             ino: item.ino,
             kind,
             size,
@@ -173,7 +173,7 @@ mod tests {
         let kind = EntryKind::File { stamp: Stamp { size: 7, ..Stamp::default() }, sparse: false };
         let entry = Entry { path: RelPath::root(), meta, kind };
         let item = Item { entry, ino: 9, links: 1, blocks: 8, ctime: FileTime::default() };
-        let known = |by_name| Owners { uid: 1000, gid: 100, by_name }.known(&item);
+        let known = |by_name| Owners { uid: 1000, gid: 100, by_name }.attr(&item);
         assert_eq!((known(true).uid, known(true).gid), (0, 100));
         assert_eq!((known(false).uid, known(false).gid), (1000, 100));
         assert_eq!((known(false).size, known(false).kind), (7, FileType::RegularFile));

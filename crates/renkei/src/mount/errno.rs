@@ -1,25 +1,25 @@
-//! The one table that turns renkei's codes into the numbers programs know, and a refusal that carries both.
+//! The one table that maps renkei's codes to errno, and an error type that carries both.
 
 use libc::c_int;
 use renkei_core::error::{Code, Error, Kind};
 
-/// Why a call of a program is refused: the number it gets, and the error behind it.
+/// The error of a FUSE request: the errno that the program gets, and the error behind it.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct FuseError {
     pub(super) number: c_int,
     pub(super) error: Option<Box<Error>>,
 }
 
-impl Refusal {
-    /// A refusal of the mount itself, which needs no words.
+impl FuseError {
+    /// An errno of the mount itself, without an error behind it.
     pub(super) fn plain(number: c_int) -> Self {
-        Refusal { number, error: None }
+        FuseError { number, error: None }
     }
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for FuseError {
     fn from(error: Error) -> Self {
-        Refusal { number: number(&error), error: Some(Box::new(error)) }
+        FuseError { number: number(&error), error: Some(Box::new(error)) }
     }
 }
 

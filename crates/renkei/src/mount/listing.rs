@@ -1,7 +1,7 @@
 //! Open directories, read on as programs ask.
 
-use super::attributes::Known;
-use super::errno::Refusal;
+use super::attributes::InodeAttr;
+use super::errno::FuseError;
 use super::{Mark, Mounted};
 use renkei_core::error::Error;
 use renkei_core::wire::file::{Answer, Handle, Item, Op};
@@ -16,12 +16,12 @@ pub(super) struct Listing {
     source: Source,
 }
 
-/// Where its lines come from.
+/// Where its entries come from.
 enum Source {
     /// The other side.
-    Asked(Mutex<Part>),
+    Remote(Mutex<Part>),
     /// What is known here: all names when it was opened.
-    Known(Vec<(Vec<u8>, u64)>),
+    Cached(Vec<(Vec<u8>, u64)>),
 }
 
 /// The entries that came last. Going back before them begins anew.
@@ -42,20 +42,20 @@ struct Part {
     left: Option<u64>,
 }
 
-/// One line of a listing.
-pub(super) struct Line {
+/// One entry of a listing, as readdirplus returns it.
+pub(super) struct Dirent {
     pub(super) id: u64,
     pub(super) name: Vec<u8>,
-    pub(super) known: Known,
+    pub(super) known: InodeAttr,
     /// Whether the kernel is told of a file: not for the directory itself and the one above.
     pub(super) counts: bool,
 }
 
 impl Mounted {
-    pub(super) fn open_dir(&self, id: u64) -> Result<u64, Refusal> {
-        let source = match self.is_known_whole(id) {
-            true => Source::Known(self.table().names(id)),
-            false => Source::Asked(Mutex::new(self.begin(id)?)),
+    pub(super) fn open_dir(&self, id: u64) -> Result<u64, FuseError> {
+        let source = match self.is_listing_cached(id) {
+            true => Source::Cached(self.table().names(id)),
+            false => Source::Remote(Mutex::new(self.begin(id)?)),
         };
         let fh = self.next();
         let listing = Arc::new(Listing { dir: id, source });
@@ -73,7 +73,7 @@ impl Mounted {
 
     pub(super) fn close_dir(&self, fh: u64) {
         let listing = self.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh);
-        if let Some(Source::Asked(part)) = listing.as_deref().map(|listing| &listing.source) {
+        if let Some(Source::Remote(part)) = listing.as_deref().map(|listing| &listing.source) {
             let part = part.lock().unwrap_or_else(PoisonError::into_inner);
             self.close(part.handle);
             if let Some(left) = part.left {
@@ -87,13 +87,13 @@ impl Mounted {
         &self,
         fh: u64,
         offset: u64,
-        add: impl FnMut(u64, &Line) -> bool,
-    ) -> Result<(), Refusal> {
+        add: impl FnMut(u64, &Dirent) -> bool,
+    ) -> Result<(), FuseError> {
         let listing = self.listings.lock().unwrap_or_else(PoisonError::into_inner).get(&fh).cloned();
-        let listing = listing.ok_or(Refusal::plain(libc::EBADF))?;
+        let listing = listing.ok_or(FuseError::plain(libc::EBADF))?;
         match &listing.source {
-            Source::Known(names) => self.list_known(listing.dir, names, offset, add),
-            Source::Asked(part) => {
+            Source::Cached(names) => self.list_known(listing.dir, names, offset, add),
+            Source::Remote(part) => {
                 let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
                 self.list_asked(&listing, &mut part, offset, add)
             }
@@ -105,8 +105,8 @@ impl Mounted {
         dir: u64,
         names: &[(Vec<u8>, u64)],
         offset: u64,
-        mut add: impl FnMut(u64, &Line) -> bool,
-    ) -> Result<(), Refusal> {
+        mut add: impl FnMut(u64, &Dirent) -> bool,
+    ) -> Result<(), FuseError> {
         for at in offset..DOTS + names.len() as u64 {
             if at < DOTS {
                 if add(at + 1, &self.dots(dir, at)?) {
@@ -121,7 +121,7 @@ impl Mounted {
                 continue;
             }
             let known = self.shown(*id)?;
-            if add(at + 1, &Line { id: *id, name: name.clone(), known, counts: true }) {
+            if add(at + 1, &Dirent { id: *id, name: name.clone(), known, counts: true }) {
                 self.table().forget(*id, 1);
                 break;
             }
@@ -134,8 +134,8 @@ impl Mounted {
         listing: &Listing,
         part: &mut Part,
         offset: u64,
-        mut add: impl FnMut(u64, &Line) -> bool,
-    ) -> Result<(), Refusal> {
+        mut add: impl FnMut(u64, &Dirent) -> bool,
+    ) -> Result<(), FuseError> {
         for at in offset.. {
             let Some(line) = self.line(listing, part, at)? else {
                 self.believe_listed(listing.dir, part);
@@ -157,15 +157,15 @@ impl Mounted {
     fn believe_listed(&self, dir: u64, part: &Part) {
         let mut table = self.table();
         if table.node(dir).is_ok_and(|node| node.losses == part.losses) {
-            self.believe_whole(&mut table, dir, part.begun);
-            if table.node(dir).is_ok_and(|node| node.whole.is_some()) {
+            self.cache_listing(&mut table, dir, part.begun);
+            if table.node(dir).is_ok_and(|node| node.listing_epoch.is_some()) {
                 // Others removed what was not among them.
                 table.keep_listed(dir, part.number);
             }
         }
     }
 
-    fn line(&self, listing: &Listing, part: &mut Part, at: u64) -> Result<Option<Line>, Error> {
+    fn line(&self, listing: &Listing, part: &mut Part, at: u64) -> Result<Option<Dirent>, Error> {
         if at < DOTS {
             return self.dots(listing.dir, at).map(Some);
         }
@@ -175,7 +175,7 @@ impl Mounted {
         }
         let Some(item) = self.item_at(listing.dir, part, at - DOTS)? else { return Ok(None) };
         let name = item.entry.path.as_bytes().to_vec();
-        let known = self.owners.known(item);
+        let known = self.owners.attr(item);
         let (asked, number) = (part.asked, part.number);
         let id = {
             let mut table = self.table();
@@ -183,16 +183,16 @@ impl Mounted {
             if let Ok(node) = table.node(id) {
                 node.listed = number;
             }
-            self.believe(&mut table, id, listing.dir, asked);
+            self.cache_attr(&mut table, id, listing.dir, asked);
             id
         };
-        Ok(Some(Line { id, name, known: self.shown(id)?, counts: true }))
+        Ok(Some(Dirent { id, name, known: self.shown(id)?, counts: true }))
     }
 
-    fn dots(&self, dir: u64, at: u64) -> Result<Line, Error> {
+    fn dots(&self, dir: u64, at: u64) -> Result<Dirent, Error> {
         let (id, name) =
             if at == 0 { (dir, b".".to_vec()) } else { (self.table().parent(dir), b"..".to_vec()) };
-        Ok(Line { id, name, known: self.shown(id)?, counts: false })
+        Ok(Dirent { id, name, known: self.shown(id)?, counts: false })
     }
 
     fn restart(&self, dir: u64, part: &mut Part) -> Result<(), Error> {

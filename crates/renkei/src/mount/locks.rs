@@ -4,7 +4,7 @@
 //! was told to stop waiting: the kernel's word about that does not come through, so its signals are looked at.
 
 use super::Mounted;
-use super::errno::Refusal;
+use super::errno::FuseError;
 use fuser::ReplyEmpty;
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::{Hold, Span};
@@ -34,9 +34,9 @@ pub(super) struct Locked {
     path: RelPath,
 }
 
-/// What a program asked for.
+/// The lock request of a program.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct LockRequest {
     pub(super) id: u64,
     pub(super) owner: u64,
     pub(super) span: Span,
@@ -73,7 +73,7 @@ impl Mounted {
     }
 
     /// Locks, or gives up a lock.
-    pub(super) fn lock(&self, asked: &Asked) -> Result<(), Refusal> {
+    pub(super) fn lock(&self, asked: &LockRequest) -> Result<(), FuseError> {
         self.check_locks(asked.id)?;
         let path = self.lock_path(asked.id)?;
         let (owner, span) = (asked.owner, asked.span);
@@ -97,7 +97,7 @@ impl Mounted {
     }
 
     /// Who stands in the way of a lock.
-    pub(super) fn find_lock(&self, asked: &Asked) -> Result<Option<Span>, Refusal> {
+    pub(super) fn find_lock(&self, asked: &LockRequest) -> Result<Option<Span>, FuseError> {
         let (path, owner, span) = (self.lock_path(asked.id)?, asked.owner, asked.span);
         match self.ask(Op::FindLock { path, owner, span })? {
             Answer::Locked(found) => Ok(found),
@@ -111,8 +111,8 @@ impl Mounted {
             return;
         }
         let span = Span { start: 0, end: u64::MAX, hold: Hold::Nothing, pid: 0 };
-        let asked = Asked { id, owner, span, thread: 0 };
-        if let Err(Refusal { error: Some(error), .. }) = self.lock(&asked) {
+        let asked = LockRequest { id, owner, span, thread: 0 };
+        if let Err(FuseError { error: Some(error), .. }) = self.lock(&asked) {
             tracing::debug!(%error, "unlock");
             self.locked().remove(&id);
         }
@@ -131,10 +131,10 @@ impl Mounted {
         Err(Error::new(Code::LockLost, "use", self.lock_path(id)?, cause))
     }
 
-    /// The number for a refusal; what is unexpected is remembered.
-    pub(super) fn number(&self, refusal: &Refusal) -> fuser::Errno {
+    /// The errno for an error; unexpected ones go to the error log.
+    pub(super) fn number(&self, refusal: &FuseError) -> fuser::Errno {
         if let Some(error) = refusal.error.as_ref().filter(|error| error.code != Code::LockHeld) {
-            self.troubles.note(error);
+            self.error_log.note(error);
         }
         fuser::Errno::from_i32(refusal.number)
     }
@@ -142,7 +142,7 @@ impl Mounted {
     /// The round of the locks, as soon as the site has told it.
     fn lock_round(&self, id: u64) -> u64 {
         let begun = Instant::now();
-        let round = || self.beliefs.lock_round(self.table().top(id));
+        let round = || self.attr_cache.lock_round(self.table().top(id));
         while round() == 0 && begun.elapsed() < PATIENCE {
             thread::sleep(PAUSES.0);
         }
@@ -150,7 +150,7 @@ impl Mounted {
     }
 
     /// Locks when that can be done, and answers then.
-    pub(super) fn lock_in_time(self: &Arc<Self>, asked: Asked, reply: ReplyEmpty) {
+    pub(super) fn lock_in_time(self: &Arc<Self>, asked: LockRequest, reply: ReplyEmpty) {
         static WAITING: AtomicUsize = AtomicUsize::new(0);
         match self.lock(&asked) {
             Err(refusal) if is_held(&refusal) => {}
@@ -172,13 +172,13 @@ impl Mounted {
         });
     }
 
-    fn wait_for_lock(&self, asked: &Asked) -> Result<(), Refusal> {
+    fn wait_for_lock(&self, asked: &LockRequest) -> Result<(), FuseError> {
         let mut pause = PAUSES.0;
         loop {
             thread::sleep(pause);
             pause = (pause * 2).min(PAUSES.1);
             if is_interrupted(asked.thread) {
-                return Err(Refusal::plain(libc::EINTR));
+                return Err(FuseError::plain(libc::EINTR));
             }
             match self.lock(asked) {
                 Err(refusal) if is_held(&refusal) => {}
@@ -188,7 +188,7 @@ impl Mounted {
     }
 }
 
-fn is_held(refusal: &Refusal) -> bool {
+fn is_held(refusal: &FuseError) -> bool {
     refusal.error.as_ref().is_some_and(|error| error.code == Code::LockHeld)
 }
 

@@ -1,53 +1,53 @@
 //! The mount: sites' files as a file system of this machine, through FUSE.
 //!
-//! What the kernel asks comes to [`kernel`](self), which turns it into calls of `Mounted`; that keeps the table of the
-//! files the kernel knows and asks whoever does the operations, a [`Files`]: a store of this machine or a file session
-//! with a site. It knows nothing of sites, so what holds for one holds for all.
+//! Requests of the kernel come to [`fuse`](self), which turns them into calls of `Mounted`; that keeps the inode table and
+//! hands the operations to a [`Files`]: a store of this machine or a file session with a site. It knows nothing of sites,
+//! so one behaviour holds for all.
 //!
 //! Reading asks for what the kernel has not cached. Writing goes to one draft a file, shared by all who have it open here;
 //! `close` and `fsync` publish it and give the error if that fails. Whatever a program does to a file that is written here
 //! is seen at once by all programs here; other sites see it when it is published.
 //!
 //! Guarantees: close-to-open (an `open` looks anew); who has a version open goes on reading it; nothing that `close` or
-//! `fsync` acknowledged is lost. Non-goals: locks across sites, extended attributes, `O_DIRECT` as a promise.
+//! `fsync` acknowledged is lost. Non-goals: extended attributes, `O_DIRECT` as a promise.
 
-mod again;
+mod attr_cache;
 mod attributes;
-mod beliefs;
-mod content;
 mod errno;
-mod kernel;
-mod kernel_cache;
+mod error_log;
+mod fuse;
+mod inodes;
+mod invalidate;
 mod listing;
 mod locks;
-mod names;
-mod passing;
-pub mod point;
-pub mod refusal;
-mod second_try;
-mod table;
-mod trouble;
-pub mod whole;
+pub mod mountpoint;
+mod name_ops;
+mod open_files;
+mod passthrough;
+pub mod preflight;
+mod replay;
+mod stale_retry;
+pub mod union_files;
 
-use attributes::{Known, Owners};
-use beliefs::{Beliefs, Mark};
-use content::Open;
-use errno::Refusal;
-use kernel_cache::KernelCache;
+use attr_cache::{AttrCache, Mark};
+use attributes::{InodeAttr, Owners};
+use errno::FuseError;
+use error_log::ErrorLog;
+use inodes::{InodeTable, ROOT};
+use invalidate::KernelCache;
 use listing::Listing;
-use names::Absent;
+use name_ops::NegativeCache;
+use open_files::OpenHandle;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files, Handle, Item, Op};
 use renkei_core::wire::message::Space;
-use second_try::SecondTries;
+use stale_retry::StaleRetries;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
-use table::{ROOT, Table};
-use trouble::Troubles;
 
 /// What to mount, and how.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub struct Options {
     pub is_read_only: bool,
     /// Whether other users than the one who mounts may use it.
     pub allow_other: bool,
-    /// How long the kernel believes what it was told of a file, where there are no leases.
+    /// How long the kernel caches attributes of a file, where there are no leases.
     pub attr_ttl: Duration,
     /// Whether `close` returns before what was written is published.
     pub closes_early: bool,
@@ -73,18 +73,18 @@ pub struct Options {
 /// A mounted tree: what the kernel knows of it and what is open.
 struct Mounted {
     files: Arc<dyn Files>,
-    table: Mutex<Table>,
-    opens: Mutex<HashMap<u64, Arc<Open>>>,
+    table: Mutex<InodeTable>,
+    opens: Mutex<HashMap<u64, Arc<OpenHandle>>>,
     listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
     /// Shared by renames while they are done, so that whoever finds a path gone can wait for them.
     moving: RwLock<()>,
     owners: Owners,
-    beliefs: Beliefs,
+    attr_cache: AttrCache,
     closes_early: bool,
-    absent: Mutex<Absent>,
-    second_tries: Mutex<SecondTries>,
-    troubles: Troubles,
+    negative_cache: Mutex<NegativeCache>,
+    stale_retries: Mutex<StaleRetries>,
+    error_log: ErrorLog,
     cache: OnceLock<KernelCache>,
     /// Whether the kernel may be given plain files to read by itself.
     passes: AtomicBool,
@@ -96,28 +96,28 @@ impl Mounted {
     /// Looks at the root, so that what cannot be mounted is told before it is.
     fn new(files: Arc<dyn Files>, ttl: Duration) -> Result<Self, Error> {
         let owners = Owners::of_process();
-        let root = owners.known(&item(files.operate(Op::Look(RelPath::root()), &[])?.parted().0)?);
-        let beliefs = Beliefs::new(files.clone(), ttl);
+        let root = owners.attr(&item(files.operate(Op::Look(RelPath::root()), &[])?.parted().0)?);
+        let attr_cache = AttrCache::new(files.clone(), ttl);
         Ok(Mounted {
             files,
-            table: Mutex::new(Table::new(root)),
+            table: Mutex::new(InodeTable::new(root)),
             opens: Mutex::default(),
             listings: Mutex::default(),
             next: AtomicU64::new(1),
             moving: RwLock::new(()),
             owners,
-            beliefs,
+            attr_cache,
             closes_early: false,
-            absent: Mutex::default(),
-            second_tries: Mutex::default(),
-            troubles: Troubles::default(),
+            negative_cache: Mutex::default(),
+            stale_retries: Mutex::default(),
+            error_log: ErrorLog::default(),
             cache: OnceLock::new(),
             passes: AtomicBool::new(false),
             locks: Mutex::default(),
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, InodeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +155,7 @@ impl Mounted {
     /// with the path that it has by then.
     fn at<P: PartialEq, T>(
         &self,
-        path: impl Fn(&Table) -> Result<P, Error>,
+        path: impl Fn(&InodeTable) -> Result<P, Error>,
         mut act: impl FnMut(&P) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let now = || {
@@ -186,18 +186,18 @@ impl Mounted {
     // ---- attributes --------------------------------------------------------------------------------------------------
 
     /// What is told of a file: what was known last, and over it what is written here.
-    fn shown(&self, id: u64) -> Result<Known, Error> {
+    fn shown(&self, id: u64) -> Result<InodeAttr, Error> {
         let known = || self.table().node(id).map(|node| node.known);
         let content = self.table().node(id)?.content.clone();
         content.map_or_else(known, |content| content.over(known))
     }
 
     /// What a file is now.
-    fn look_at(&self, id: u64) -> Result<Known, Refusal> {
+    fn look_at(&self, id: u64) -> Result<InodeAttr, FuseError> {
         if self.is_settled_here(id)? {
             return Ok(self.shown(id)?);
         }
-        if self.is_believed(id)? {
+        if self.is_attr_cached(id)? {
             return Ok(self.shown(id)?);
         }
         // The root is shown whatever is waited for, because it has the reasons.
@@ -210,17 +210,17 @@ impl Mounted {
             let node = table.node(id)?;
             (node.content.is_some(), node.is_looked_up)
         };
-        match found.map(|item| self.owners.known(&item)) {
-            Ok(known) if self.is_still(id, &known, 0)? => Ok(self.learn(id, known, mark)?),
+        match found.map(|item| self.owners.attr(&item)) {
+            Ok(known) if self.is_still(id, &known, 0)? => Ok(self.update_attr(id, known, mark)?),
             // Another file has the name by now, or none: who has this one open keeps it.
             Ok(_) if is_open => Ok(self.shown(id)?),
             // It was replaced since this very call found its name: that is what the call shows.
             Ok(_) if is_looked_up => Ok(self.shown(id)?),
-            Ok(_) => Err(Refusal::plain(libc::ESTALE)),
+            Ok(_) => Err(FuseError::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
             // So it is whatever the site says of it.
             Err(error) if id == ROOT && error.kind() != Kind::NotFound => {
-                self.troubles.note(&error);
+                self.error_log.note(&error);
                 Ok(self.shown(id)?)
             }
             Err(error) => Err(error.into()),
@@ -229,7 +229,7 @@ impl Mounted {
 
     /// Whether the site can be asked now; what is waited for is noted.
     fn is_reached(&self) -> bool {
-        self.files.reach().inspect_err(|error| self.troubles.note(error)).is_ok()
+        self.files.reach().inspect_err(|error| self.error_log.note(error)).is_ok()
     }
 
     /// Whether a file is what this machine knows it to be: it is ahead here, or has no name any more.
@@ -241,31 +241,31 @@ impl Mounted {
     }
 
     /// Whether what was found under the name of a file is that file, which so many may have open.
-    fn is_still(&self, id: u64, found: &Known, users: usize) -> Result<bool, Error> {
+    fn is_still(&self, id: u64, found: &InodeAttr, users: usize) -> Result<bool, Error> {
         let mut table = self.table();
         let node = table.node(id)?;
         Ok(node.known.is_file(found, node.users() > users))
     }
 
-    fn learn(&self, id: u64, known: Known, mark: Mark) -> Result<Known, Error> {
+    fn update_attr(&self, id: u64, known: InodeAttr, mark: Mark) -> Result<InodeAttr, Error> {
         {
             let mut table = self.table();
             let parent = table.parent(id);
             table.node(id)?.known = known;
-            self.believe(&mut table, id, parent, mark);
+            self.cache_attr(&mut table, id, parent, mark);
         }
         self.shown(id)
     }
 
-    /// Has the kernel forget the attributes of a file, of which it learnt otherwise.
-    fn forget_attributes(&self, id: u64) {
-        self.forget_attributes_of(&[id]);
+    /// Invalidates the kernel's attributes of a file that changed by other means than its own request.
+    fn invalidate_attrs(&self, id: u64) {
+        self.invalidate_attrs_of(&[id]);
     }
 
-    fn forget_attributes_of(&self, ids: &[u64]) {
+    fn invalidate_attrs_of(&self, ids: &[u64]) {
         if let Some(cache) = self.cache.get() {
             for id in ids {
-                cache.forget(*id);
+                cache.invalidate(*id);
             }
         }
     }

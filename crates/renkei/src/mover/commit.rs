@@ -1,6 +1,6 @@
 //! Carries out what the receiver's state machine orders: sync, rename, sync, acknowledge, and the end.
 
-use super::place::Places;
+use super::dest_dirs::DestDirs;
 use super::receive::Session;
 use crate::store::Dir;
 use crate::store::temp::{is_temp_name, temp_job};
@@ -44,7 +44,7 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
 
 fn commit(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     mut written: Vec<Done>,
     renamed: Vec<Done>,
 ) -> Result<(), Error> {
@@ -80,7 +80,7 @@ fn sync_found(session: &Session) -> Result<(), Error> {
     }
 }
 
-fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
+fn sync(session: &Session, places: &mut DestDirs, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
     if session.dry_run() {
         return Ok(());
     }
@@ -102,7 +102,7 @@ fn sync(session: &Session, places: &mut Places, written: &[Done], renamed: &[Don
 }
 
 /// Makes a final name durable: the directory it is in, and for a directory also itself.
-fn sync_name(session: &Session, places: &mut Places, done: &Done) -> Result<(), Error> {
+fn sync_name(session: &Session, places: &mut DestDirs, done: &Done) -> Result<(), Error> {
     if done.copy_of.is_none()
         && let Ok(dir) = session.base().descend(&done.path)
     {
@@ -126,7 +126,7 @@ fn sync_above(session: &Session, renamed: &[Done]) -> Result<(), Error> {
 /// One directory of each file system that was written to.
 fn file_systems<'d>(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     all: impl Iterator<Item = &'d Done>,
 ) -> Result<HashMap<u64, Arc<dyn Dir>>, Error> {
     let mut found = HashMap::from([(session.base().device(), session.base().clone())]);
@@ -142,14 +142,14 @@ fn file_systems<'d>(
     Ok(found)
 }
 
-fn rename(places: &mut Places, path: &RelPath) -> Result<(), Error> {
+fn rename(places: &mut DestDirs, path: &RelPath) -> Result<(), Error> {
     let temp = places.temp(path);
     let place = places.find(path)?;
     let renamed = place.dir.rename(&temp, &*place.dir, place.name);
     renamed.inspect_err(|_| drop(place.dir.remove_file(&temp)))
 }
 
-fn make_link(session: &Session, places: &mut Places, link: &PendingLink) -> Result<(), Error> {
+fn make_link(session: &Session, places: &mut DestDirs, link: &PendingLink) -> Result<(), Error> {
     let done = Done { id: link.id, path: link.path.clone(), copy_of: None };
     let linked = match session.receiver(|receiver| receiver.has_failed(&link.to)) {
         true => Err(Error::new(Code::HardLinkTarget, "link", &link.to, "it failed")),
@@ -162,7 +162,7 @@ fn make_link(session: &Session, places: &mut Places, link: &PendingLink) -> Resu
     Ok(())
 }
 
-fn try_link(places: &mut Places, link: &PendingLink) -> Result<(), Error> {
+fn try_link(places: &mut DestDirs, link: &PendingLink) -> Result<(), Error> {
     let temp = places.temp(&link.path);
     let missing = |error: Error| match error.code {
         Code::PathNotFound => Error { code: Code::HardLinkTarget, ..error },

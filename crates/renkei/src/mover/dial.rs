@@ -2,14 +2,14 @@
 //!
 //! On a far path each round trip is time the link stands empty. So the data streams are dialled while the session
 //! is still being agreed on, all at once, and the first request travels with the greeting. How a connection to the
-//! site is got, [`super::reach`] says; [`super::routes`] tries the ways one after the other.
+//! site is got, [`super::transport`] says; [`super::routes`] tries the ways one after the other.
 //!
 //! A storage may be served by an agent. Its PoP then answers that it is elsewhere, and the session goes there by itself:
 //! whoever asks sees one session with the site.
 
-use super::patience::Tell;
-use super::reach::Reach;
-use super::routes::Ways;
+use super::routes::RouteContext;
+use super::slow_connect::Tell;
+use super::transport::Transport;
 use crate::identity::credential::Credential;
 use crate::identity::tls::{client_config, server_name_of};
 use crate::identity::trust::Trust;
@@ -47,7 +47,7 @@ pub struct Dialler {
     config: Arc<ClientConfig>,
     trust: Arc<Trust>,
     silence: Duration,
-    pub(super) ways: Ways,
+    pub(super) ways: RouteContext,
     /// Who asks other PoPs to pass circuits on, if it is somebody else.
     asker: Option<Arc<ClientConfig>>,
 }
@@ -59,7 +59,7 @@ pub struct Session {
     /// How the site greeted.
     pub welcome: Welcome,
     /// How it was reached.
-    pub reach: Reach,
+    pub reach: Transport,
     /// Who is at the other end: the site's PoP, or the agent of one of its storages.
     peer: Principal,
     /// Opens the session that goes on where this one leads to.
@@ -101,9 +101,9 @@ enum Begun {
     Shaken(Box<TlsStream>),
 }
 
-/// What to do beside the greeting.
+/// Hints for a dialler: what to do beside the greeting.
 #[derive(Clone, Debug, Default)]
-pub struct Ahead {
+pub struct DialHints {
     /// Data streams that will be wanted at most.
     pub streams: u16,
     /// Whether this side will send on them.
@@ -128,12 +128,12 @@ pub(super) const PADDING_BYTES: usize = 30 * 1440;
 impl Dialler {
     /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
-        let ways = Ways::of(&credential.holder()?);
+        let ways = RouteContext::of(&credential.holder()?);
         Ok(Dialler { config: client_config(credential)?, trust, silence, ways, asker: None })
     }
 
     /// The same with what else is known of the ways to sites.
-    pub fn with_ways(self, ways: Ways) -> Self {
+    pub fn with_ways(self, ways: RouteContext) -> Self {
         Dialler { ways, ..self }
     }
 
@@ -175,16 +175,21 @@ impl Dialler {
     /// # Errors
     /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave; `NoRoute`.
     pub fn connect(&self, site: &SiteName) -> Result<Session, Error> {
-        self.connect_ahead(site, &Ahead::default())
+        self.connect_ahead(site, &DialHints::default())
     }
 
     /// Opens a session at one address.
-    pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &Ahead) -> Result<Session, Error> {
-        self.open_by(site, &Reach::Direct(address, CONNECT_TIMEOUT), ahead)
+    pub fn open(&self, site: &SiteName, address: SocketAddr, ahead: &DialHints) -> Result<Session, Error> {
+        self.open_by(site, &Transport::Direct(address, CONNECT_TIMEOUT), ahead)
     }
 
     /// Opens a session with the PoP of a site that is reached so.
-    pub(super) fn open_by(&self, site: &SiteName, reach: &Reach, ahead: &Ahead) -> Result<Session, Error> {
+    pub(super) fn open_by(
+        &self,
+        site: &SiteName,
+        reach: &Transport,
+        ahead: &DialHints,
+    ) -> Result<Session, Error> {
         self.open_noting(&Principal::Host(site.clone()), reach, ahead, &mut false)
     }
 
@@ -192,8 +197,8 @@ impl Dialler {
     pub(super) fn open_noting(
         &self,
         peer: &Principal,
-        reach: &Reach,
-        ahead: &Ahead,
+        reach: &Transport,
+        ahead: &DialHints,
         used: &mut bool,
     ) -> Result<Session, Error> {
         let site = peer.site();
@@ -239,7 +244,7 @@ impl Dialler {
 
     /// Connects and shakes hands; the peer is the site it should be.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
-        let reach = Reach::Direct(address, CONNECT_TIMEOUT);
+        let reach = Transport::Direct(address, CONNECT_TIMEOUT);
         self.secure_on(site, address, reach.connect(site)?)
     }
 
@@ -250,10 +255,10 @@ impl Dialler {
         address: SocketAddr,
         sock: TcpStream,
     ) -> Result<TlsStream, Error> {
-        self.shake(&Principal::Host(site.clone()), &Reach::Direct(address, CONNECT_TIMEOUT), sock)
+        self.shake(&Principal::Host(site.clone()), &Transport::Direct(address, CONNECT_TIMEOUT), sock)
     }
 
-    fn shake(&self, peer: &Principal, reach: &Reach, sock: TcpStream) -> Result<TlsStream, Error> {
+    fn shake(&self, peer: &Principal, reach: &Transport, sock: TcpStream) -> Result<TlsStream, Error> {
         let name = server_name_of(peer);
         let stream = TlsStream::connect(sock, self.config.clone(), name, reach.within());
         let stream = stream.map_err(|error| named(silent(error, reach), peer.site(), reach))?;
@@ -267,8 +272,8 @@ impl Dialler {
     fn shake_ahead(
         &self,
         peer: &Principal,
-        reach: &Reach,
-        ahead: &Ahead,
+        reach: &Transport,
+        ahead: &DialHints,
     ) -> Result<(TlsStream, Dialling), Error> {
         let mut dialling = Dialling::new();
         if ahead.streams == 0 {
@@ -305,9 +310,9 @@ impl Dialler {
 
     /// Connects and shakes hands. How long the path is shows when the connection is there; of one that others pass on,
     /// only when the site has answered.
-    fn begin(&self, peer: &Principal, reach: &Reach, tell: &mpsc::Sender<Result<Begun, Error>>) {
+    fn begin(&self, peer: &Principal, reach: &Transport, tell: &mpsc::Sender<Result<Begun, Error>>) {
         let shaken = reach.connect(peer.site()).and_then(|sock| {
-            if let Reach::Direct(..) = reach {
+            if let Transport::Direct(..) = reach {
                 // Nobody waits any more where this cannot be told.
                 let _ = tell.send(Ok(Begun::Connected(socket::rtt(&sock))));
             }
@@ -321,8 +326,8 @@ impl Dialler {
         &self,
         dialling: &mut Dialling,
         peer: &Principal,
-        reach: &Reach,
-        ahead: &Ahead,
+        reach: &Transport,
+        ahead: &DialHints,
         rtt: Duration,
     ) {
         let count =
@@ -340,7 +345,7 @@ impl Dialler {
         &self,
         dialling: &mut Dialling,
         peer: &Principal,
-        reach: &Reach,
+        reach: &Transport,
         opens: bool,
     ) -> Result<(), Error> {
         let (dialler, peer, reach) = (self.clone(), peer.clone(), reach.clone());
@@ -351,7 +356,7 @@ impl Dialler {
         Ok(())
     }
 
-    fn dial(&self, peer: &Principal, reach: &Reach, opens: bool) -> Result<TlsStream, Error> {
+    fn dial(&self, peer: &Principal, reach: &Transport, opens: bool) -> Result<TlsStream, Error> {
         let mut stream = self.shake(peer, reach, reach.connect(peer.site())?)?;
         if opens && is_long(stream.round_trip()) {
             let mut bytes = Vec::new();
@@ -446,9 +451,9 @@ impl Session {
         error.code == Code::WithAgent && matches!(self.peer, Principal::Host(_))
     }
 
-    fn ahead_with(&self, request: &Request) -> Ahead {
+    fn ahead_with(&self, request: &Request) -> DialHints {
         let (streams, sends) = self.wanted;
-        Ahead { streams, sends, request: Some(request.clone()) }
+        DialHints { streams, sends, request: Some(request.clone()) }
     }
 
     fn turn_back(&mut self, request: &Request) -> Result<(), Error> {
@@ -604,10 +609,10 @@ impl Session {
     /// Where the site was reached: an address, or by whom.
     pub fn place(&self) -> String {
         match &self.reach {
-            Reach::Direct(address, _) => address.to_string(),
-            Reach::Line(_) => "its line".into(),
-            Reach::Through(passage) if passage.agent().is_some() => "by its agent".into(),
-            Reach::Through(passage) => format!("through {}", passage.relay()),
+            Transport::Direct(address, _) => address.to_string(),
+            Transport::Line(_) => "its line".into(),
+            Transport::Through(relay_client) if relay_client.agent().is_some() => "by its agent".into(),
+            Transport::Through(relay_client) => format!("through {}", relay_client.relay()),
         }
     }
 
@@ -642,7 +647,7 @@ fn hello() -> Hello {
 }
 
 /// Names the peer in an error of the network that does not know it.
-pub(super) fn named(error: Error, site: &SiteName, reach: &Reach) -> Error {
+pub(super) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
     if error.subject == "peer" {
         return Error { subject: reach.place(site), ..error }.at("client");
     }
@@ -650,7 +655,7 @@ pub(super) fn named(error: Error, site: &SiteName, reach: &Reach) -> Error {
 }
 
 /// What it means that nobody shook hands on a connection.
-fn silent(error: Error, reach: &Reach) -> Error {
+fn silent(error: Error, reach: &Transport) -> Error {
     if error.code != Code::Stalled {
         return error;
     }

@@ -1,8 +1,8 @@
 //! One receiving data stream: takes frames off the wire and writes files under temporary names.
 
-use super::block::Block;
-use super::place::Places;
+use super::dest_dirs::DestDirs;
 use super::receive::{OpenFile, Session};
+use super::write_block::WriteBlock;
 use crate::net::tls::TlsStream;
 use crate::store::WriteFile;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
@@ -20,11 +20,11 @@ const HOLE_BYTES: usize = 4096;
 pub(super) struct Incoming<'a> {
     stream: TlsStream,
     session: &'a Session,
-    places: Places,
+    places: DestDirs,
     /// Grows only: what a smaller frame leaves is overwritten by the next.
     payload: Vec<u8>,
     payload_bytes: usize,
-    block: Block,
+    block: WriteBlock,
     extent: Option<Extent>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Incoming<'a> {
             places: session.places(),
             payload: Vec::with_capacity(MAX_PAYLOAD_BYTES + 1),
             payload_bytes: 0,
-            block: Block::new(),
+            block: WriteBlock::new(),
             extent: None,
         })
     }
@@ -205,7 +205,7 @@ impl<'a> Incoming<'a> {
 }
 
 /// Puts a whole entry in its place, or as near as it may get before the end.
-fn place(session: &Session, places: &mut Places, head: &EntryHead, content: &[u8]) -> Result<(), Error> {
+fn place(session: &Session, places: &mut DestDirs, head: &EntryHead, content: &[u8]) -> Result<(), Error> {
     let (EntryHead { id, entry, digest }, path) = (head, head.entry.path.clone());
     let id = *id;
     match &entry.kind {
@@ -232,7 +232,7 @@ fn place(session: &Session, places: &mut Places, head: &EntryHead, content: &[u8
 
 fn write_small(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     id: u64,
     entry: &Entry,
     content: &[u8],
@@ -278,7 +278,7 @@ pub(super) fn finish_file(
 
 fn place_symlink(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     id: u64,
     entry: &Entry,
     target: &[u8],

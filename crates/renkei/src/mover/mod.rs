@@ -3,41 +3,41 @@
 //! [`dial`] opens sessions, [`walk`] reads the source, [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
 //! buffers, running as the mapped account; they share one lock, taken once per unit of work.
 
-mod ahead;
 mod background;
-mod behind;
-mod block;
-pub mod clerk;
-mod coming;
 mod commit;
-pub mod custody;
-pub mod descriptors;
+mod dest_dirs;
 pub mod dial;
 mod failure;
-pub mod far;
+pub mod fd_limit;
+pub mod file_server;
+pub mod hooks;
 mod incoming;
 pub mod journal;
-pub mod keep;
-mod lane;
-mod lease;
+mod lease_client;
 mod offers;
-pub mod onto;
 pub mod outgoing;
 pub mod pacer;
-mod passage;
-pub mod patience;
-mod place;
+mod prefetch;
 pub mod progress;
-pub mod reach;
+mod read_ahead;
 pub mod receive;
-mod room;
+mod relay_client;
+pub mod remote_files;
+pub mod reuse;
 pub mod routes;
+mod rpc;
+pub mod self_copy;
 pub mod send;
+pub mod slow_connect;
+mod space_reservation;
 pub mod targets;
 #[cfg(test)]
 pub(crate) mod tests;
 mod throttle;
+pub mod transport;
 pub mod walk;
+mod write_behind;
+mod write_block;
 
 pub use background::BACKGROUND_STREAMS;
 pub use failure::{Registered, Stop};

@@ -1,8 +1,8 @@
 //! Decides about offered files: what is here already need not come again.
 
+use super::dest_dirs::DestDirs;
 use super::incoming::finish_file;
 use super::outgoing::digest_file;
-use super::place::Places;
 use super::receive::{OpenFile, Session, ends_session};
 use crate::store::{Detail, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
@@ -19,7 +19,7 @@ const CHECK_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// What would meet every further file too: a full disk keeps what was written of this one for the next try.
-pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result<Verdict, Error> {
+pub(super) fn judge(session: &Session, places: &mut DestDirs, item: &OfferItem) -> Result<Verdict, Error> {
     let verdict = match try_judge(session, places, item) {
         Ok(verdict) => verdict,
         Err(error) if error.code == Code::PathNotFound => Verdict::Want,
@@ -35,7 +35,7 @@ pub(super) fn judge(session: &Session, places: &mut Places, item: &OfferItem) ->
     Ok(verdict)
 }
 
-fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result<Verdict, Error> {
+fn try_judge(session: &Session, places: &mut DestDirs, item: &OfferItem) -> Result<Verdict, Error> {
     let EntryKind::File { stamp, .. } = item.entry.kind else {
         return Err(renkei_core::wire::violation("offer", "only files are offered"));
     };
@@ -64,7 +64,7 @@ fn try_judge(session: &Session, places: &mut Places, item: &OfferItem) -> Result
 }
 
 /// Whether the final name holds a file of this size and time, and this inode if one is given.
-fn is_copy(places: &mut Places, entry: &Entry, source: Stamp, ino: Option<u64>) -> Result<bool, Error> {
+fn is_copy(places: &mut DestDirs, entry: &Entry, source: Stamp, ino: Option<u64>) -> Result<bool, Error> {
     let place = places.find(&entry.path)?;
     let (found, raw) = place.dir.entry(place.name, Detail::Basic)?;
     let same = match found.kind {
@@ -74,7 +74,7 @@ fn is_copy(places: &mut Places, entry: &Entry, source: Stamp, ino: Option<u64>) 
     Ok(same && ino.is_none_or(|ino| ino == raw.ino))
 }
 
-fn has_content(places: &mut Places, item: &OfferItem) -> Result<bool, Error> {
+fn has_content(places: &mut DestDirs, item: &OfferItem) -> Result<bool, Error> {
     let Some(digest) = item.digest else { return Ok(false) };
     let place = places.find(&item.entry.path)?;
     let (found, _) = place.dir.entry(place.name, Detail::Basic)?;
@@ -85,7 +85,7 @@ fn has_content(places: &mut Places, item: &OfferItem) -> Result<bool, Error> {
     Ok(digest_file(&*file)? == digest)
 }
 
-fn refresh_meta(session: &Session, places: &mut Places, item: &OfferItem) -> Result<(), Error> {
+fn refresh_meta(session: &Session, places: &mut DestDirs, item: &OfferItem) -> Result<(), Error> {
     let place = places.find(&item.entry.path)?;
     let (found, _) = place.dir.entry(place.name, Detail::Full)?;
     if found.meta == item.entry.meta {
@@ -98,7 +98,7 @@ fn refresh_meta(session: &Session, places: &mut Places, item: &OfferItem) -> Res
 /// Takes up a partly written file, if its temporary file is still the one the journal speaks of.
 fn resume(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     item: &OfferItem,
     temp_ino: u64,
     mut slots: BTreeMap<u32, [u8; 32]>,
@@ -150,7 +150,7 @@ fn resume(
 /// Takes up a file that got its final name, but was not acknowledged, before the earlier run ended.
 fn renamed(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     item: &OfferItem,
     ino: u64,
     slots: BTreeMap<u32, [u8; 32]>,

@@ -1,8 +1,8 @@
 //! One sending data stream: takes units and puts them on the wire.
 
-use super::block::BLOCK_BYTES;
 use super::send::{Next, SHOW_LIFE_EVERY, Session};
 use super::walk::Root;
+use super::write_block::BLOCK_BYTES;
 use crate::net::tls::{TlsStream, WRITE_BYTES};
 use crate::store::{Dir, ReadFile};
 use renkei_core::entry::{EntryKind, Stamp};

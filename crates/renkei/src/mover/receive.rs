@@ -4,19 +4,19 @@
 //! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
 //! once per entry or extent.
 
-use super::custody::{Custodian, Witness};
-use super::descriptors::open_files;
+use super::dest_dirs::{DestDirs, DestName};
 use super::failure::{Failure, Stop};
+use super::fd_limit::open_files;
+use super::hooks::{OnDigest, ReceiveHooks};
 use super::incoming::{Incoming, finish_file};
 use super::journal::{BEHIND, Journal, boot_id};
-use super::keep::Keep;
-use super::place::{Place, Places};
 use super::progress::Watch;
-use super::room::{Reservation, Room};
+use super::reuse::ReusableSession;
+use super::space_reservation::{ReservedSpace, SpaceReservation};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::tls::TlsStream;
-use crate::store::denied::closed_above;
+use crate::store::permission_denied::closed_above;
 use crate::store::temp::is_temp_name;
 use crate::store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
@@ -77,13 +77,13 @@ pub struct ReceiveJob {
     /// What paths of the store are relative to, in errors.
     pub root: String,
     /// Takes the streams when it ended well.
-    pub keep: Option<Arc<Keep>>,
+    pub keep: Option<Arc<ReusableSession>>,
     /// What may be written, relative to the base; the root for all.
     pub within: Vec<RelPath>,
     /// Who has the place, if it only passes files on.
-    pub custodian: Option<Arc<dyn Custodian>>,
+    pub receive_hooks: Option<Arc<dyn ReceiveHooks>>,
     /// Who hears of digests.
-    pub witness: Option<Witness>,
+    pub on_digest: Option<OnDigest>,
 }
 
 /// Files from this size on are written past the page cache: they would push everything else out of it, and the
@@ -97,7 +97,7 @@ pub(super) struct OpenFile {
     pub(super) file: Box<dyn WriteFile>,
     pub(super) ino: u64,
     /// Where room is reserved for it.
-    reservation: Option<Reservation>,
+    reservation: Option<SpaceReservation>,
     direct: Option<Box<dyn WriteFile>>,
     direct_refused: AtomicBool,
 }
@@ -108,7 +108,7 @@ impl OpenFile {
         temp: Vec<u8>,
         file: Box<dyn WriteFile>,
         size: u64,
-        reservation: Option<Reservation>,
+        reservation: Option<SpaceReservation>,
     ) -> Result<Self, Error> {
         let ino = file.stamp()?.ino;
         let direct = if size >= DIRECT_FROM_BYTES { dir.open_direct(&temp) } else { None };
@@ -167,11 +167,11 @@ pub(super) struct Session {
     pub(super) failure: Failure,
     pub(super) control: Arc<ControlSender>,
     journal: Mutex<Option<Journal>>,
-    keep: Option<Arc<Keep>>,
+    keep: Option<Arc<ReusableSession>>,
     within: Arc<[RelPath]>,
-    custodian: Option<Arc<dyn Custodian>>,
-    witness: Option<Witness>,
-    room: Arc<Room>,
+    receive_hooks: Option<Arc<dyn ReceiveHooks>>,
+    on_digest: Option<OnDigest>,
+    room: Arc<ReservedSpace>,
 }
 
 /// Receives until everything is durable or reported, and returns what the sender says became of it.
@@ -218,8 +218,8 @@ pub fn receive(
         journal: Mutex::new(journal),
         keep: job.keep,
         within: job.within.into(),
-        custodian: job.custodian,
-        witness: job.witness,
+        receive_hooks: job.receive_hooks,
+        on_digest: job.on_digest,
         room: Arc::default(),
     });
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
@@ -322,8 +322,8 @@ impl Session {
 
     /// Fails if a file may not have so many bytes. Where room is counted, what it replaces goes first, and what an
     /// earlier run left under its temporary name counts to it.
-    pub(super) fn make_room(&self, place: &Place<'_>, temp: &[u8], bytes: u64) -> Result<(), Error> {
-        let Some(custodian) = &self.custodian else { return Ok(()) };
+    pub(super) fn make_room(&self, place: &DestName<'_>, temp: &[u8], bytes: u64) -> Result<(), Error> {
+        let Some(receive_hooks) = &self.receive_hooks else { return Ok(()) };
         let size = |name: &[u8]| match place.dir.entry(name, Detail::Basic) {
             Ok((Entry { kind: EntryKind::File { stamp, .. }, .. }, raw)) if raw.nlink == 1 => {
                 Some(stamp.size)
@@ -335,28 +335,32 @@ impl Session {
             place.dir.remove_file(place.name)?;
             freed += replaced;
         }
-        custodian.ask(bytes.saturating_sub(freed))
+        receive_hooks.ask(bytes.saturating_sub(freed))
     }
 
     /// A slot of a file came.
     pub(super) fn note_digest(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
-        self.custodian.as_ref().map_or(Ok(()), |custodian| custodian.came(path, slot, digest))
+        self.receive_hooks.as_ref().map_or(Ok(()), |receive_hooks| receive_hooks.came(path, slot, digest))
     }
 
     /// A file is whole under its temporary name, as `stamp` says.
     pub(super) fn note_whole(&self, dir: &dyn Dir, path: &RelPath, stamp: &Stamp, digest: &[u8; 32]) {
         dir.note_content(path.name().unwrap_or_default(), stamp, digest);
-        if let Some(witness) = &self.witness {
-            witness(path, digest);
+        if let Some(on_digest) = &self.on_digest {
+            on_digest(path, digest);
         }
     }
 
-    pub(super) fn places(&self) -> Places {
-        Places::new(self.base.clone(), self.job, self.within.clone())
+    pub(super) fn places(&self) -> DestDirs {
+        DestDirs::new(self.base.clone(), self.job, self.within.clone())
     }
 
     /// The directory `path` lies in, made if it is missing, and its name there.
-    pub(super) fn make_place<'p>(&self, places: &mut Places, path: &'p RelPath) -> Result<Place<'p>, Error> {
+    pub(super) fn make_place<'p>(
+        &self,
+        places: &mut DestDirs,
+        path: &'p RelPath,
+    ) -> Result<DestName<'p>, Error> {
         if places.enters_base(path) && self.base.is_locked()? {
             self.await_destination();
         }
@@ -470,7 +474,7 @@ impl Session {
     /// The file an extent belongs to, opened by whichever stream comes first.
     pub(super) fn open_file(
         &self,
-        places: &mut Places,
+        places: &mut DestDirs,
         head: &ExtentHead,
         keep_existing: bool,
     ) -> Result<Arc<OpenFile>, Error> {
@@ -490,10 +494,10 @@ impl Session {
         entry: &Entry,
         file: &dyn WriteFile,
         here: u64,
-    ) -> Result<Option<Reservation>, Error> {
+    ) -> Result<Option<SpaceReservation>, Error> {
         match entry.kind {
             EntryKind::File { sparse: false, .. } => {
-                let own = Reservation::begin(&self.room, file, entry.size(), here);
+                let own = SpaceReservation::begin(&self.room, file, entry.size(), here);
                 own.map(Some).map_err(|error| about(error, &*self.base, &entry.path))
             }
             _ => Ok(None),
@@ -704,7 +708,7 @@ pub(super) fn ends_session(code: Code) -> bool {
 
 fn create(
     session: &Session,
-    places: &mut Places,
+    places: &mut DestDirs,
     head: &ExtentHead,
     keep_existing: bool,
 ) -> Result<OpenFile, Error> {
@@ -820,7 +824,7 @@ mod tests {
     use super::*;
     use crate::net::control::split;
     use crate::store::Store;
-    use crate::store::local::{Access, LocalStore};
+    use crate::store::local::{AccessMode, LocalStore};
     use renkei_core::mover::journal::{Header, VERSION};
 
     #[test]
@@ -832,7 +836,7 @@ mod tests {
         let header = Header { version: VERSION, job: 1, boot, to: None, local, account };
         let open = || Journal::open(folder.path(), &header, &*unlimited());
         let job = ReceiveJob {
-            base: LocalStore::open(folder.path(), Access::ReadWrite).unwrap().root().unwrap(),
+            base: LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap().root().unwrap(),
             job: 1,
             options: ReceiveOptions::plain(Existing::Replace),
             journal: Some(open().unwrap()),
@@ -843,8 +847,8 @@ mod tests {
             root: String::new(),
             keep: None,
             within: vec![RelPath::root()],
-            custodian: None,
-            witness: None,
+            receive_hooks: None,
+            on_digest: None,
         };
         let refused = receive(job, &mut receiver, near, &Watch::default(), &Stop::default()).unwrap_err();
         assert_eq!(refused.side, "here");

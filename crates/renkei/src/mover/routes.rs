@@ -3,14 +3,14 @@
 //! Which ways there are, [`renkei_core::route`] decides from the cards, the lines that are up and the administrator's
 //! rules. A way whose network fails leads to the next one; a site that answers and refuses is the end.
 
-use super::dial::{Ahead, Dialler, Session, is_network};
-use super::far::lock;
-use super::passage::Passage;
-use super::patience::{Patience, Tell, Trying};
-use super::reach::{Reach, resolve};
+use super::dial::{DialHints, Dialler, Session, is_network};
+use super::relay_client::RelayClient;
+use super::remote_files::lock;
+use super::slow_connect::{CurrentAttempt, SlowConnectReporter, Tell};
 use super::targets::Targets;
+use super::transport::{Transport, resolve};
 use crate::identity::trust::Trust;
-use crate::net::switchboard::Switchboard;
+use crate::net::reverse_registry::ReverseRegistry;
 use crate::net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, unix_ms};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long a host may take to answer where it is only asked whether it does.
 const TEST_WITHIN: Duration = Duration::from_secs(3);
 
-/// What failed a moment ago, shared by all who dial in a process.
+/// The cache of failures and successes of connections to sites, shared by all diallers of a process.
 #[derive(Clone)]
-pub struct Memory {
+pub struct ReachabilityCache {
     since: Instant,
     failures: Arc<Mutex<Failures>>,
     unreached: Arc<Mutex<BTreeMap<SiteName, Unreached>>>,
@@ -54,7 +54,7 @@ pub struct Unreached {
     pub tried: Instant,
 }
 
-impl Memory {
+impl ReachabilityCache {
     /// The sites that were not reached, the last time somebody tried.
     pub fn unreached(&self) -> BTreeMap<SiteName, Unreached> {
         lock(&self.unreached).clone()
@@ -77,9 +77,9 @@ impl Memory {
     }
 }
 
-impl Default for Memory {
+impl Default for ReachabilityCache {
     fn default() -> Self {
-        Memory {
+        ReachabilityCache {
             since: Instant::now(),
             failures: Arc::default(),
             unreached: Arc::default(),
@@ -89,19 +89,19 @@ impl Default for Memory {
     }
 }
 
-/// What is known of ways beside the cards.
+/// What a dialler knows of routes beside the cards.
 #[derive(Clone)]
-pub struct Ways {
+pub struct RouteContext {
     /// The site whose PoP dials, if one does.
     pub here: Option<SiteName>,
     /// The site of the user or agent who dials, if one does.
     pub home: Option<SiteName>,
     /// The lines that lead here.
-    pub switchboard: Option<Arc<Switchboard>>,
+    pub reverse_registry: Option<Arc<ReverseRegistry>>,
     /// The administrator's word on some sites.
     pub rules: BTreeMap<SiteName, Rule>,
     /// What failed.
-    pub memory: Memory,
+    pub memory: ReachabilityCache,
     /// Through how many PoPs a way may lead.
     pub further: u8,
     /// What is asked of an address, if connections to it are for others.
@@ -109,17 +109,27 @@ pub struct Ways {
     /// Who hears what is tried when that takes long.
     pub tell: Option<Tell>,
     /// What is tried now, for who looks.
-    pub trying: Trying,
+    pub trying: CurrentAttempt,
 }
 
-impl Ways {
+impl RouteContext {
     /// What a principal knows by itself.
     pub fn of(principal: &Principal) -> Self {
         let site = Some(principal.site().clone());
         let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
-        let (rules, memory) = (BTreeMap::new(), Memory::default());
-        let (switchboard, tell, targets, trying) = (None, None, None, Trying::default());
-        Ways { here, home, switchboard, rules, memory, further: MAX_FURTHER, tell, targets, trying }
+        let (rules, memory) = (BTreeMap::new(), ReachabilityCache::default());
+        let (reverse_registry, tell, targets, trying) = (None, None, None, CurrentAttempt::default());
+        RouteContext {
+            here,
+            home,
+            reverse_registry,
+            rules,
+            memory,
+            further: MAX_FURTHER,
+            tell,
+            targets,
+            trying,
+        }
     }
 
     fn now(&self) -> Duration {
@@ -154,7 +164,7 @@ pub fn plan_of(
 ) -> Result<Vec<Step>, Error> {
     let is_pop = matches!(from, Principal::Host(_));
     let has_line = is_pop && trust.card(to).is_some_and(|card| card.via.contains(from.site()));
-    let ways = Ways { rules: rules.clone(), ..Ways::of(from) };
+    let ways = RouteContext { rules: rules.clone(), ..RouteContext::of(from) };
     plan(to, trust, &ways, has_line)
 }
 
@@ -166,14 +176,14 @@ impl Dialler {
     pub fn plan(&self, site: &SiteName) -> Result<Vec<Step>, Error> {
         let has_line = self
             .ways
-            .switchboard
+            .reverse_registry
             .as_ref()
             .is_some_and(|board| board.has_line(&Principal::Host(site.clone())));
         plan(site, self.trust(), &self.ways, has_line)
     }
 
     /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
-    pub fn connect_ahead(&self, site: &SiteName, ahead: &Ahead) -> Result<Session, Error> {
+    pub fn connect_ahead(&self, site: &SiteName, ahead: &DialHints) -> Result<Session, Error> {
         self.by_any_way(site, |reach| {
             let mut used = false;
             let opened = self.open_noting(&Principal::Host(site.clone()), reach, ahead, &mut used);
@@ -182,7 +192,7 @@ impl Dialler {
     }
 
     /// A connection to a site on which nothing was said yet, and how it was got; TLS is somebody else's.
-    pub fn circuit(&self, site: &SiteName) -> Result<(TcpStream, Reach), Error> {
+    pub fn circuit(&self, site: &SiteName) -> Result<(TcpStream, Transport), Error> {
         self.by_any_way(site, |reach| {
             let sock = reach.connect(site).map_err(|error| Missed { error, last: false })?;
             Ok((sock, reach.clone()))
@@ -190,12 +200,12 @@ impl Dialler {
     }
 
     /// The way to a site, whose card need not be known, through the PoP of `relay`.
-    pub fn reach_through(&self, relay: &SiteName, site: &SiteName) -> Result<Reach, Error> {
+    pub fn reach_through(&self, relay: &SiteName, site: &SiteName) -> Result<Transport, Error> {
         let first = self.trust().endpoints(relay)?.first().map(|endpoint| resolve(endpoint)).transpose()?;
         let address = first.and_then(|addresses| addresses.first().copied());
         let none =
             || Error::new(Code::NoRoute, "connect", site, format!("{relay} cannot be dialled from here"));
-        self.passage(relay, address.ok_or_else(none)?, site).map_err(|missed| missed.error)
+        self.relay_client(relay, address.ok_or_else(none)?, site).map_err(|missed| missed.error)
     }
 
     /// Opens a session with the agent of a storage, through the PoP of its site, which was reached so.
@@ -203,12 +213,12 @@ impl Dialler {
         &self,
         site: &SiteName,
         storage: &str,
-        by: &Reach,
-        ahead: &Ahead,
+        by: &Transport,
+        ahead: &DialHints,
     ) -> Result<Session, Error> {
         let agent = Principal::agent(site, storage)?;
-        let passage = Passage::ask_for_agent(&self.asker(), site, by.clone(), storage)?;
-        let reach = Reach::Through(passage);
+        let relay_client = RelayClient::ask_for_agent(&self.asker(), site, by.clone(), storage)?;
+        let reach = Transport::Through(relay_client);
         let opened = self.open_noting(&agent, &reach, ahead, &mut false);
         opened.map_err(|error| explained(&reach, Missed { error, last: true }).error)
     }
@@ -216,12 +226,12 @@ impl Dialler {
     fn by_any_way<T>(
         &self,
         site: &SiteName,
-        mut work: impl FnMut(&Reach) -> Result<T, Missed>,
+        mut work: impl FnMut(&Transport) -> Result<T, Missed>,
     ) -> Result<T, Error> {
         let steps = self.plan(site)?;
         let mut failures = Vec::new();
         let mut open = steps.iter().filter(|step| step.against.is_none()).peekable();
-        let patience = self.ways.tell.as_ref().map(Patience::new);
+        let patience = self.ways.tell.as_ref().map(SlowConnectReporter::new);
         while let Some(step) = open.next() {
             let within = if open.peek().is_some() { ANSWER_TIMEOUT } else { CONNECT_TIMEOUT };
             let how = self.attempt_text(site, &step.way, within);
@@ -269,11 +279,11 @@ impl Dialler {
     /// # Errors
     /// `SiteUnknown`.
     pub fn test_ways(&self, site: &SiteName) -> Result<Vec<TriedWay>, Error> {
-        let patience = self.ways.tell.as_ref().map(Patience::new);
+        let patience = self.ways.tell.as_ref().map(SlowConnectReporter::new);
         let test = |Step { way, why, against, .. }: Step| {
-            let mut open = |reach: &Reach| {
+            let mut open = |reach: &Transport| {
                 let host = Principal::Host(site.clone());
-                let opened = self.open_noting(&host, reach, &Ahead::default(), &mut false);
+                let opened = self.open_noting(&host, reach, &DialHints::default(), &mut false);
                 opened.map_err(|error| Missed { last: !is_network(error.code), error })
             };
             if let Some(patience) = &patience {
@@ -291,27 +301,32 @@ impl Dialler {
         site: &SiteName,
         way: &Way,
         within: Duration,
-        work: &mut impl FnMut(&Reach) -> Result<T, Missed>,
+        work: &mut impl FnMut(&Transport) -> Result<T, Missed>,
     ) -> Result<T, Missed> {
-        match (way, &self.ways.switchboard) {
-            (Way::Direct, _) => self.by_addresses(site, |address| work(&Reach::Direct(address, within))),
-            (Way::Line, Some(board)) => work(&Reach::Line(board.clone())),
+        match (way, &self.ways.reverse_registry) {
+            (Way::Direct, _) => self.by_addresses(site, |address| work(&Transport::Direct(address, within))),
+            (Way::Line, Some(board)) => work(&Transport::Line(board.clone())),
             (Way::Line, None) => {
                 let error = Error::new(Code::NoLine, "connect", site, "no site keeps a line to this PoP");
                 Err(Missed { error, last: false })
             }
             (Way::Through(relay), _) => self.by_addresses(relay, |address| {
-                let reach = self.passage(relay, address, site)?;
+                let reach = self.relay_client(relay, address, site)?;
                 work(&reach).map_err(|missed| explained(&reach, missed))
             }),
         }
     }
 
-    fn passage(&self, relay: &SiteName, address: SocketAddr, site: &SiteName) -> Result<Reach, Missed> {
+    fn relay_client(
+        &self,
+        relay: &SiteName,
+        address: SocketAddr,
+        site: &SiteName,
+    ) -> Result<Transport, Missed> {
         let further = self.ways.further.saturating_sub(1);
-        let by = Reach::Direct(address, ANSWER_TIMEOUT);
-        let passage = Passage::ask(&self.asker(), relay, by, site, further);
-        passage.map(Reach::Through).map_err(|error| Missed { error, last: false })
+        let by = Transport::Direct(address, ANSWER_TIMEOUT);
+        let relay_client = RelayClient::ask(&self.asker(), relay, by, site, further);
+        relay_client.map(Transport::Through).map_err(|error| Missed { error, last: false })
     }
 
     /// Tries all addresses of a site, as long as it is the network that fails.
@@ -362,7 +377,7 @@ impl Dialler {
     }
 }
 
-fn plan(site: &SiteName, trust: &Trust, ways: &Ways, has_line: bool) -> Result<Vec<Step>, Error> {
+fn plan(site: &SiteName, trust: &Trust, ways: &RouteContext, has_line: bool) -> Result<Vec<Step>, Error> {
     let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
     let card = trust.card(site).ok_or_else(unknown)?;
     let own = ways.here.as_ref().or(ways.home.as_ref()).and_then(|own| trust.card(own));
@@ -388,7 +403,7 @@ fn no_answer_yet(site: &SiteName, how: &str) -> String {
 }
 
 /// The relay may know better why a connection failed that should have been passed on.
-fn explained(reach: &Reach, missed: Missed) -> Missed {
+fn explained(reach: &Transport, missed: Missed) -> Missed {
     let silent =
         is_network(missed.error.code) || matches!(missed.error.code, Code::NotRenkei | Code::TlsFailed);
     match silent {

@@ -5,20 +5,20 @@
 //! writing of a unit happens outside it.
 
 use super::background::{Pace, spawn_pace};
-use super::custody::Compare;
 use super::failure::{Failure, Stop};
-use super::keep::Keep;
-use super::onto;
+use super::hooks::SourceCheck;
 use super::outgoing::Outgoing;
 use super::pacer::Pacer;
 use super::progress::Watch;
+use super::reuse::ReusableSession;
+use super::self_copy;
 use super::throttle::Throttle;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{prepare_sending, rtt};
 use crate::net::tls::TlsStream;
-use crate::store::denied::unreadable;
+use crate::store::permission_denied::unreadable;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::is_far;
@@ -80,9 +80,9 @@ pub struct SendJob {
     /// This side's name in errors.
     pub side: String,
     /// Takes the streams when it ended well.
-    pub keep: Option<Arc<Keep>>,
+    pub keep: Option<Arc<ReusableSession>>,
     /// Compares what is read with what came, if it came to be passed on.
-    pub compare: Option<Compare>,
+    pub compare: Option<SourceCheck>,
 }
 
 pub(super) struct Session {
@@ -100,8 +100,8 @@ pub(super) struct Session {
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
     side: String,
-    keep: Option<Arc<Keep>>,
-    compare: Option<Compare>,
+    keep: Option<Arc<ReusableSession>>,
+    compare: Option<SourceCheck>,
 }
 
 /// Sends until everything is acknowledged or failed, and returns what became of it.
@@ -384,7 +384,7 @@ fn spawn_walk(
 ) -> Result<Thread, Error> {
     let session = session.clone();
     account.spawn("walk", move || {
-        if let Err(error) = onto.map_or(Ok(()), |onto| onto::check(&session.roots, &onto)) {
+        if let Err(error) = onto.map_or(Ok(()), |onto| self_copy::check(&session.roots, &onto)) {
             return session.fail(error);
         }
         let mut sink = Finder { session: &session, digests };
@@ -517,13 +517,13 @@ mod tests {
     use super::*;
     use crate::net::control::split;
     use crate::store::Store;
-    use crate::store::local::{Access, LocalStore};
+    use crate::store::local::{AccessMode, LocalStore};
     use renkei_core::entry::{Meta, Stamp};
     use renkei_core::mover::sender::MAX_UNACKNOWLEDGED;
     use std::path::Path;
 
     fn root(folder: &Path) -> Root {
-        let dir = LocalStore::open(folder, Access::ReadOnly).unwrap().root().unwrap();
+        let dir = LocalStore::open(folder, AccessMode::ReadOnly).unwrap().root().unwrap();
         Root { dir, from: RelPath::root(), to: RelPath::root(), alone: false, shown: String::new() }
     }
 

@@ -7,7 +7,7 @@
 //! nobody agreed is not even dialled. Non-goal: whom this PoP dials for its own sessions, which prove the same each time.
 
 use super::dial::{Dialler, is_network};
-use super::reach::dial;
+use super::transport::dial;
 use crate::net::ANSWER_TIMEOUT;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;

@@ -12,7 +12,7 @@
 //! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
 //! unfinished copies are passed over.
 
-use crate::store::denied::unreadable;
+use crate::store::permission_denied::unreadable;
 use crate::store::temp::is_temp_name;
 use crate::store::{Detail, Dir, Listed, Listing, Raw};
 use renkei_core::entry::{Entry, EntryKind};
@@ -378,7 +378,7 @@ pub fn vanished(error: Error) -> Error {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use crate::store::local::{Access, LocalStore};
+    use crate::store::local::{AccessMode, LocalStore};
 
     /// Keeps all that is found.
     #[derive(Default)]
@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn open(folder: &tempfile::TempDir) -> Arc<dyn Dir> {
-        LocalStore::open(folder.path(), Access::ReadOnly).unwrap().root().unwrap()
+        LocalStore::open(folder.path(), AccessMode::ReadOnly).unwrap().root().unwrap()
     }
 
     #[test]

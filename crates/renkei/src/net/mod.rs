@@ -1,13 +1,13 @@
 //! Connections: TLS streams for data, the control stream both sides talk on, and what the kernel knows of both.
 
 pub mod control;
-pub mod greeting;
-pub mod post;
-mod records;
+pub mod handshake;
+pub mod reverse_registry;
 pub mod socket;
 pub mod splice;
-pub mod switchboard;
 pub mod tls;
+mod tls_records;
+pub mod webhook;
 
 use std::time::{Duration, SystemTime};
 

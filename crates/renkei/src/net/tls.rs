@@ -5,7 +5,7 @@
 //! caller's buffer into the one that is sent and opened from the one that was received into the caller's. Its loop
 //! allocates and copies nothing; buffers live as long as the stream.
 
-use super::records::{self, Meaning, Records, Sealing, inner_bytes, record_bytes};
+use super::tls_records::{self, Meaning, RecordLayer, Sealing, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use rustls::client::UnbufferedClientConnection;
@@ -39,7 +39,7 @@ pub(super) struct Codec(Side);
 enum Side {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
-    Own(Box<Records>),
+    Own(Box<RecordLayer>),
 }
 
 /// Where a connection stands after some input.
@@ -107,8 +107,8 @@ impl Codec {
 
     fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
         match &self.0 {
-            Side::Client(conn) => records::owned(conn.peer_certificates()),
-            Side::Server(conn) => records::owned(conn.peer_certificates()),
+            Side::Client(conn) => tls_records::owned(conn.peer_certificates()),
+            Side::Server(conn) => tls_records::owned(conn.peer_certificates()),
             Side::Own(records) => records.peer_chain(),
         }
     }
@@ -116,8 +116,8 @@ impl Codec {
     /// Takes the keys out of rustls; it must have nothing left to send.
     fn into_own(self) -> Result<Self, Error> {
         let records = match self.0 {
-            Side::Client(conn) => Records::of_client(conn).map(Box::new),
-            Side::Server(conn) => Records::of_server(conn).map(Box::new),
+            Side::Client(conn) => RecordLayer::of_client(conn).map(Box::new),
+            Side::Server(conn) => RecordLayer::of_server(conn).map(Box::new),
             Side::Own(records) => Ok(records),
         };
         records.map(|records| Codec(Side::Own(records))).map_err(tls_failed)
@@ -567,7 +567,7 @@ impl TlsStream {
         let record = &mut self.inbox.bytes[self.inbox.start..self.inbox.start + bytes];
         let goes_to_target = inner_bytes(bytes) <= target.len();
         let meaning = if goes_to_target { own.open_into(record, target) } else { own.open(record) };
-        let start = self.inbox.start + records::HEAD_BYTES;
+        let start = self.inbox.start + tls_records::HEAD_BYTES;
         self.inbox.discard(bytes);
         match meaning.map_err(|error| self.give_up(error))? {
             Meaning::Content(count) if goes_to_target => Ok(count),
@@ -594,7 +594,7 @@ impl TlsStream {
     fn give_up(&mut self, error: rustls::Error) -> Error {
         if let Side::Own(own) = &mut self.codec.0
             && let Some(sealing) = own.sealing()
-            && sealing.seal_alert(records::alert_of(&error), &mut self.outbox).is_ok()
+            && sealing.seal_alert(tls_records::alert_of(&error), &mut self.outbox).is_ok()
         {
             let _ = self.outbox.flush(&self.sock);
         }

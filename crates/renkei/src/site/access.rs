@@ -11,7 +11,7 @@ use crate::identity::map::check_ordinary;
 use crate::identity::verify::verify_holder;
 use crate::mover::hex;
 use crate::store::Store;
-use crate::store::narrowed::Narrowed;
+use crate::store::scoped::ScopedStore;
 use crate::store::temp::refuse_temp_names;
 use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
@@ -315,7 +315,7 @@ impl Access {
     pub(super) fn narrowed(&self, store: Arc<dyn Store>, place: &Place, need: Need) -> Arc<dyn Store> {
         let Some(scope) = &self.proof.scope else { return store };
         let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
-        Arc::new(Narrowed::new(store, allowed))
+        Arc::new(ScopedStore::new(store, allowed))
     }
 
     /// Who the principal is here, and what it may use.

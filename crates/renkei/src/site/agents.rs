@@ -17,7 +17,7 @@ use crate::identity::authority::Authority;
 use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::verify::verify_holder;
-use crate::mover::reach::random_ticket;
+use crate::mover::transport::random_ticket;
 use crate::net::control::ControlSender;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -191,7 +191,7 @@ impl Site {
 
     /// The storages that agents serve, of those that may be told.
     pub(super) fn agent_status(&self, is_told: impl Fn(&str) -> bool) -> Vec<AgentStatus> {
-        let (now, lines) = (self.last_snapshot(), self.switchboard.lines());
+        let (now, lines) = (self.last_snapshot(), self.reverse_registry.lines());
         let status = |storage: &String| {
             let (account, agent) = (now.agent_of(storage)?, now.agent(storage));
             let line = lines.iter().rev().find(|line| line.keeper == agent);
@@ -206,7 +206,7 @@ impl Site {
     /// # Errors
     /// `WithAgent` says whom to ask; `AgentAbsent`, `NotAgentsAccount`.
     pub fn expect_here(&self, access: &Access, request: &Request) -> Result<(), Error> {
-        access.expect_here(&request.storages(), |agent| self.switchboard.has_line(agent))
+        access.expect_here(&request.storages(), |agent| self.reverse_registry.has_line(agent))
     }
 
     /// What to say of a grant that an agent of this site gave, if one did.
@@ -216,7 +216,7 @@ impl Site {
             .storages
             .keys()
             .find(|storage| now.agent_of(storage).is_some() && has_mark(grant, &mark_of(storage)))?;
-        let code = match self.switchboard.has_line(&now.agent(storage)) {
+        let code = match self.reverse_registry.has_line(&now.agent(storage)) {
             true => Code::WithAgent,
             false => Code::AgentAbsent,
         };
@@ -249,7 +249,7 @@ impl Site {
         let account = now.agent_of(storage).ok_or_else(|| {
             Error::new(Code::StorageUnknown, "pass on", storage, "no agent serves a storage of that name")
         })?;
-        if !self.switchboard.has_line(&asked.to) {
+        if !self.reverse_registry.has_line(&asked.to) {
             return Err(Error::new(Code::AgentAbsent, "pass on", storage, format!("that of {account}")));
         }
         Ok(self.grant_circuits(proof, asked, link))
@@ -257,7 +257,7 @@ impl Site {
 
     /// A connection to an agent, which dials when it is called.
     pub(super) fn call_agent(&self, agent: &Principal) -> Result<TcpStream, Error> {
-        self.switchboard.call(agent, random_ticket()?).map_err(|error| match error.code {
+        self.reverse_registry.call(agent, random_ticket()?).map_err(|error| match error.code {
             Code::NoLine => Error { code: Code::AgentAbsent, ..error },
             _ => error,
         })

@@ -15,9 +15,9 @@ use super::buffer_digests::{DIGESTS, sync};
 use crate::home::{file_error, make_private_dir, write_file};
 use crate::identity::account::Account;
 use crate::mover::hex;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
+use crate::store::strict_modes::refuse_exposed;
 use crate::store::tree::{disk_usage, remove_tree};
-use crate::store::way::refuse_exposed;
 use crate::store::{Dir, Store, TypeHint};
 use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
 use renkei_core::error::{Code, Error};
@@ -189,7 +189,7 @@ impl Buffer {
         if write && reservation.sealed {
             return Err(Error::new(Code::ReadOnlyStorage, "open", hex(id), "all of it has arrived"));
         }
-        Ok(Arc::new(LocalStore::open(&self.path(id).join(FILES), Access::ReadWrite)?))
+        Ok(Arc::new(LocalStore::open(&self.path(id).join(FILES), AccessMode::ReadWrite)?))
     }
 
     /// A transfer is about to be received: counts what is there, and keeps it as long as it comes.
@@ -408,7 +408,7 @@ impl Buffer {
 
     /// Removes the files of one that leaves; the reservation first, so that a crash leaves them nobody's.
     fn remove(&self, id: &TransferId) -> Result<(), Error> {
-        let store = LocalStore::open(&self.folder, Access::ReadWrite)?;
+        let store = LocalStore::open(&self.folder, AccessMode::ReadWrite)?;
         let (root, name) = (store.root()?, hex(id));
         if let Ok(dir) = root.child(name.as_bytes()) {
             forgive(dir.remove_file(RESERVATION.as_bytes()))?;
@@ -503,7 +503,7 @@ fn parse_id(name: &str) -> Option<TransferId> {
 
 /// Bytes of content in a transfer's tree.
 fn bytes_in(path: &Path) -> Result<u64, Error> {
-    let store = LocalStore::open(path, Access::ReadOnly)?;
+    let store = LocalStore::open(path, AccessMode::ReadOnly)?;
     let files: Result<Arc<dyn Dir>, Error> = store.dir(&RelPath::parse(FILES.as_bytes())?);
     match files {
         Ok(dir) => Ok(disk_usage(&dir, &|| Ok(()))?.bytes),

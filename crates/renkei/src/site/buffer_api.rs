@@ -16,8 +16,8 @@ use super::buffer_digests::{Keeping, compare};
 use super::periodic_checks::spawn_every;
 use super::queue::{With, now_ms, read_spec, refused};
 use crate::catalogue::{Row, hex_id};
-use crate::mover::custody::{Compare, Custodian};
-use crate::store::narrowed::Narrowed;
+use crate::mover::hooks::{ReceiveHooks, SourceCheck};
+use crate::store::scoped::ScopedStore;
 use renkei_core::buffer::{Answer, Held, STORAGE, split};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
@@ -43,7 +43,7 @@ const A_WHILE_MS: u64 = 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// What is kept as long as a transfer is received into the buffer, and what is asked and told meanwhile.
-type Custody = (Filling, Arc<dyn Custodian>);
+type Custody = (Filling, Arc<dyn ReceiveHooks>);
 
 /// Starts the thread that tends the buffer for as long as the PoP lives.
 pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
@@ -86,7 +86,7 @@ impl Access {
                 split(&place).filter(|(other, _)| *other == id).map(|(_, path)| path)
             };
             let allowed = scope.paths(&self.snapshot.site, STORAGE, need).filter_map(here).collect();
-            store = Arc::new(Narrowed::new(store, allowed));
+            store = Arc::new(ScopedStore::new(store, allowed));
         }
         Ok(Opened { store, path, account: self.account.clone() })
     }
@@ -96,12 +96,12 @@ impl Access {
         let Some((id, _)) = split(to) else { return Ok(None) };
         let buffer = self.snapshot.buffer()?;
         let filling = buffer.filling(id, now_ms())?;
-        let keeping: Arc<dyn Custodian> = Arc::new(Keeping::open(&buffer, id, buffer.digests(&id))?);
+        let keeping: Arc<dyn ReceiveHooks> = Arc::new(Keeping::open(&buffer, id, buffer.digests(&id))?);
         Ok(Some((filling, keeping)))
     }
 
     /// Compares what is sent from the buffer with what came there; all sources of a transfer are there, or none.
-    pub(super) fn compare_buffered(&self, open: &OpenSend) -> Result<Option<Compare>, Error> {
+    pub(super) fn compare_buffered(&self, open: &OpenSend) -> Result<Option<SourceCheck>, Error> {
         let first = open.sources.first().and_then(|source| split(&source.from));
         let Some((id, _)) = first else { return Ok(None) };
         let same = |source: &Source| split(&source.from).is_some_and(|(other, _)| other == id);

@@ -8,8 +8,8 @@
 
 use super::buffer::Buffer;
 use crate::home::{append_whole, file_error};
-use crate::mover::custody::{Compare, Custodian};
 use crate::mover::hex;
+use crate::mover::hooks::{ReceiveHooks, SourceCheck};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::TransferId;
@@ -55,7 +55,7 @@ impl Records {
     }
 }
 
-impl Custodian for Keeping {
+impl ReceiveHooks for Keeping {
     fn ask(&self, bytes: u64) -> Result<(), Error> {
         self.buffer.write(&self.id, bytes)
     }
@@ -88,7 +88,7 @@ pub(super) fn sync(path: &Path) -> Result<(), Error> {
 ///
 /// # Errors
 /// If the records cannot be read.
-pub(super) fn compare(path: &Path, id: TransferId) -> Result<Compare, Error> {
+pub(super) fn compare(path: &Path, id: TransferId) -> Result<SourceCheck, Error> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),

@@ -14,9 +14,9 @@ use super::tickets::one_share;
 use super::{Counters, Site};
 use crate::config::Relay;
 use crate::mover::dial::Dialler;
-use crate::mover::reach::Reach;
-use crate::mover::routes::Ways;
+use crate::mover::routes::RouteContext;
 use crate::mover::targets::{Proofs, Targets};
+use crate::mover::transport::Transport;
 use crate::net::control::ControlSender;
 use crate::net::socket::{keep_alive, prepare_sending, rtt};
 use crate::net::splice::couple;
@@ -65,7 +65,7 @@ pub(super) struct Leave {
     open: AtomicU32,
     paced: Arc<Paced>,
     /// How the circuits get to the site, where a further PoP passes them on.
-    onward: Mutex<Option<Reach>>,
+    onward: Mutex<Option<Transport>>,
     /// Its session has ended.
     over: AtomicBool,
     /// Its circuits shall end too.
@@ -119,7 +119,7 @@ impl Leave {
 
 impl Leave {
     /// A connection to the site they lead to. Where a further PoP passes it on, one session there speaks for all circuits.
-    fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Reach), Error> {
+    fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Transport), Error> {
         let to = self.asked.to.site();
         let steps = dialler.plan(to)?;
         let best = steps.iter().find(|step| step.against.is_none());
@@ -307,7 +307,7 @@ impl Site {
     ) {
         let sock = match received.is_empty() {
             // Whoever was called waits for the caller to speak first.
-            true => match self.switchboard.answer(&ticket, sock) {
+            true => match self.reverse_registry.answer(&ticket, sock) {
                 Ok(()) => return,
                 Err(sock) => sock,
             },
@@ -371,12 +371,15 @@ impl Site {
     }
 
     /// A connection to where a circuit leads, and how it was got if that was not by calling an agent.
-    fn onward(&self, leave: &Leave, now: &Snapshot) -> Result<(TcpStream, Option<Reach>), Error> {
+    fn onward(&self, leave: &Leave, now: &Snapshot) -> Result<(TcpStream, Option<Transport>), Error> {
         match &leave.asked.to {
             agent @ Principal::Agent { .. } => self.call_agent(agent).map(|far| (far, None)),
             _ => {
-                let ways =
-                    Ways { further: leave.asked.further, targets: Some(self.targets(now)), ..self.ways(now) };
+                let ways = RouteContext {
+                    further: leave.asked.further,
+                    targets: Some(self.targets(now)),
+                    ..self.ways(now)
+                };
                 let (far, reach) = leave.dial(&self.dialler(now)?.with_ways(ways))?;
                 Ok((far, Some(reach)))
             }

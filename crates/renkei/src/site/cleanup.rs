@@ -12,7 +12,7 @@ use crate::home::{Home, open_regular};
 use crate::identity::account::Account;
 use crate::mover::hex;
 use crate::mover::journal::{Journal, leads_to};
-use crate::store::local::{Access as Mode, LocalStore};
+use crate::store::local::{AccessMode as Mode, LocalStore};
 use crate::store::temp::temp_job;
 use crate::store::{Dir, Store, TypeHint};
 use renkei_core::buffer::{STORAGE, split};

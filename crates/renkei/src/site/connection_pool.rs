@@ -9,7 +9,7 @@ use super::access::Proof;
 use super::snapshot::Snapshot;
 use crate::identity::verify::{expect_site, verify_peer};
 use crate::mover::dial::Session;
-use crate::mover::keep::Keep;
+use crate::mover::reuse::ReusableSession;
 use crate::net::control::ControlSender;
 use crate::net::socket::{give_up_after, is_left};
 use crate::net::tls::TlsStream;
@@ -47,7 +47,7 @@ pub(super) struct PooledSession {
 
 impl PooledSession {
     /// What a transfer that ended well left, if all of its streams are there.
-    pub(super) fn after(self, keep: &Keep, streams: usize) -> Option<Self> {
+    pub(super) fn after(self, keep: &ReusableSession, streams: usize) -> Option<Self> {
         let (left, controller) = (keep.take(), keep.take_controller());
         let kept = PooledSession { streams: left, controller, rested: Instant::now(), ..self };
         (kept.streams.len() == streams).then_some(kept)
@@ -169,7 +169,7 @@ impl InboundPool {
     }
 
     /// Keeps the streams a transfer left, if they are all it had.
-    pub(super) fn put(&self, place: &PooledPeer, keep: &Keep, streams: usize, most: usize) {
+    pub(super) fn put(&self, place: &PooledPeer, keep: &ReusableSession, streams: usize, most: usize) {
         let left = keep.take();
         if left.len() == streams {
             *lock(&place.held) = Some((left, Instant::now()));
@@ -265,7 +265,7 @@ mod tests {
         let ((_, proof), parking) = (here(dir.path()), InboundPool::default());
         let (place, _far) = waiting(&parking, &proof, Duration::ZERO);
         place.take();
-        parking.put(&place, &Keep::default(), 1, 10);
+        parking.put(&place, &ReusableSession::default(), 1, 10);
         assert_eq!(place.since(), None);
         let user = Proof { principal: Principal::parse("alice@kek").unwrap(), ..proof };
         assert!(parking.place(&user, &place.link).is_none());

@@ -575,7 +575,7 @@ fn folders_of(files: &[Seen]) -> BTreeSet<RelPath> {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use crate::store::local::{Access, LocalStore};
+    use crate::store::local::{AccessMode, LocalStore};
 
     fn seen(path: &str) -> Seen {
         let path = RelPath::parse(path.as_bytes()).unwrap();
@@ -591,7 +591,7 @@ mod tests {
             std::fs::write(path, "x").unwrap();
         }
         std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
-        let store = LocalStore::open(folder.path(), Access::ReadOnly).unwrap();
+        let store = LocalStore::open(folder.path(), AccessMode::ReadOnly).unwrap();
         let (mut found, looked) = look_into(&*store.root().unwrap());
         looked.unwrap();
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -606,7 +606,7 @@ mod tests {
             std::fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
             std::fs::write(top.join(name), "x").unwrap();
         }
-        let store = LocalStore::open(top, Access::ReadOnly).unwrap();
+        let store = LocalStore::open(top, AccessMode::ReadOnly).unwrap();
         let root = store.root().unwrap();
         let (found, looked) = look_into(&*root);
         looked.unwrap();

@@ -15,7 +15,7 @@ use crate::identity::tls::{client_config, server_name};
 use crate::identity::trust::{Added, Trust};
 use crate::identity::verify::{expect_site, verify_peer};
 use crate::mover::dial::Dialler;
-use crate::mover::reach::{Reach, resolve};
+use crate::mover::transport::{Transport, resolve};
 use crate::net::CONNECT_TIMEOUT;
 use crate::net::control::split;
 use crate::net::tls::TlsStream;
@@ -98,7 +98,8 @@ fn go(
             last = Some(error);
             Vec::new()
         }) {
-            match ask(home, credential, invitation, own, trust, &Reach::Direct(address, CONNECT_TIMEOUT)) {
+            match ask(home, credential, invitation, own, trust, &Transport::Direct(address, CONNECT_TIMEOUT))
+            {
                 Ok(card) => return trust.add(card.clone()).map(|added| (card, added)),
                 Err(error) if error.retry() == Retry::Later => last = Some(error),
                 Err(error) => return Err(error),
@@ -127,7 +128,7 @@ fn ask(
     invitation: &Invitation,
     own: &SiteCard,
     trust: &Trust,
-    reach: &Reach,
+    reach: &Transport,
 ) -> Result<SiteCard, Error> {
     let site = &invitation.site;
     let sock = reach.connect(site)?;

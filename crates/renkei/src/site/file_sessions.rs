@@ -13,13 +13,13 @@ use super::remote_locks::RemoteLocks;
 use super::transfer::{Stop, Watch, offer_streams, running};
 use super::{Counters, Site};
 use crate::identity::account::Account;
-use crate::mover::clerk::{ClerkJob, attend};
+use crate::mover::file_server::{FileServerJob, serve};
 use crate::mover::hex;
 use crate::mover::journal::{Journal, boot_id, check_unfinished};
 use crate::net::control::ControlReceiver;
-use crate::store::desk::Desk;
+use crate::store::local_files::LocalFiles;
 use crate::store::locks::Locker;
-use crate::store::names::user_id;
+use crate::store::passwd::user_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::journal::{Header, VERSION};
@@ -78,8 +78,8 @@ impl Site {
         let listed = self.transfers.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
         let locker = self.locker(access, open)?;
-        let (desk, job) = open_desk(access, open, (number, &left), locker)?;
-        let journal = self.draft_journal(access, open, &desk, &job)?;
+        let (local_files, job) = open_local_files(access, open, (number, &left), locker)?;
+        let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
         let waiting =
@@ -90,13 +90,13 @@ impl Site {
             Err(error) => return Ok(Err(error)),
         };
         listed.tell(format!("data streams open: {}", streams.len()), control.round_trip());
-        let _lending = self.lending.enter(open.key, &desk, access, &job.account);
+        let _lending = self.lending.enter(open.key, &local_files, access, &job.account);
         let counters = &self.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
         // What closes the files are the threads of the account.
-        drop(desk);
-        let (operations, bytes, ended) = attend(job, control, streams, &watch, &stop);
+        drop(local_files);
+        let (operations, bytes, ended) = serve(job, control, streams, &watch, &stop);
         counters.file_sessions.fetch_sub(1, Ordering::Relaxed);
         Counters::add(&counters.file_operations_total, operations);
         Counters::add(&counters.file_bytes_total, bytes);
@@ -129,15 +129,15 @@ impl Site {
         &self,
         access: &Access,
         open: &OpenFiles,
-        desk: &Desk,
-        job: &ClerkJob,
+        local_files: &LocalFiles,
+        job: &FileServerJob,
     ) -> Result<Option<(Journal, bool)>, Error> {
         if !open.write {
             return Ok(None);
         }
         let header = Header {
             version: VERSION,
-            job: desk.job(),
+            job: local_files.job(),
             boot: boot_id(),
             to: Some(open.place.clone()),
             local: Vec::new(),
@@ -181,7 +181,7 @@ pub(crate) struct FdPassing(Mutex<HashMap<SessionKey, Borrowed>>);
 
 /// What can be lent of a session, and to whom.
 struct Borrowed {
-    desk: Weak<Desk>,
+    local_files: Weak<LocalFiles>,
     /// Its user, and the account that user has here.
     user: Principal,
     uid: u32,
@@ -193,7 +193,7 @@ struct Borrowed {
 struct Lent<'a> {
     lending: &'a FdPassing,
     key: SessionKey,
-    desk: Weak<Desk>,
+    local_files: Weak<LocalFiles>,
 }
 
 impl FdPassing {
@@ -201,25 +201,35 @@ impl FdPassing {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    fn find(&self, key: &SessionKey, may: impl Fn(&Borrowed) -> bool) -> Option<Arc<Desk>> {
-        self.lock().get(key).filter(|borrowed| may(borrowed)).and_then(|borrowed| borrowed.desk.upgrade())
+    fn find(&self, key: &SessionKey, may: impl Fn(&Borrowed) -> bool) -> Option<Arc<LocalFiles>> {
+        self.lock()
+            .get(key)
+            .filter(|borrowed| may(borrowed))
+            .and_then(|borrowed| borrowed.local_files.upgrade())
     }
 
-    fn enter(&self, key: SessionKey, desk: &Arc<Desk>, access: &Access, opened_by: &Account) -> Lent<'_> {
-        let desk = Arc::downgrade(desk);
+    fn enter(
+        &self,
+        key: SessionKey,
+        local_files: &Arc<LocalFiles>,
+        access: &Access,
+        opened_by: &Account,
+    ) -> Lent<'_> {
+        let local_files = Arc::downgrade(local_files);
         // The account of a guest is the volume's.
         let uid = if access.account.is_lent { NO_UID } else { access.account.uid };
         let is_lent = opened_by.is_lent;
-        let borrowed = Borrowed { desk: desk.clone(), user: access.principal.clone(), uid, is_lent };
+        let borrowed =
+            Borrowed { local_files: local_files.clone(), user: access.principal.clone(), uid, is_lent };
         self.lock().insert(key, borrowed);
-        Lent { lending: self, key, desk }
+        Lent { lending: self, key, local_files }
     }
 }
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut lending = self.lending.lock();
-        if lending.get(&self.key).is_some_and(|borrowed| borrowed.desk.ptr_eq(&self.desk)) {
+        if lending.get(&self.key).is_some_and(|borrowed| borrowed.local_files.ptr_eq(&self.local_files)) {
             lending.remove(&self.key);
         }
     }
@@ -233,9 +243,10 @@ impl Site {
     /// `NotOpen` if there is no such session of that caller, `Unsupported` if nothing of it can be lent under that handle.
     pub fn lend(&self, caller: u32, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
         let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
-        let desk = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
-        let desk = desk.ok_or_else(|| refusal(Code::NotOpen, "no session of yours at this PoP"))?;
-        desk.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "it has no plain file"))
+        let local_files = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
+        let local_files =
+            local_files.ok_or_else(|| refusal(Code::NotOpen, "no session of yours at this PoP"))?;
+        local_files.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "it has no plain file"))
     }
 }
 
@@ -261,12 +272,12 @@ fn number_of(access: &Access, open: &OpenFiles) -> u64 {
 }
 
 /// Opens the place as its account; drafts that are left are counted.
-fn open_desk(
+fn open_local_files(
     access: &Access,
     open: &OpenFiles,
     (number, left): (u64, &Arc<AtomicUsize>),
     locker: Arc<dyn Locker>,
-) -> Result<(Arc<Desk>, ClerkJob), Error> {
+) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
     let place = access.open(&open.place, open.write)?;
     let root = format!("/{}", open.place.storage);
     let (mut store, account, write) = (place.store.clone(), place.account.clone(), open.write);
@@ -278,18 +289,19 @@ fn open_desk(
         store = own;
     }
     let left = left.clone();
-    let (lessee, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
-    let desk = place.run("open", move |_, path| {
-        let desk = Desk::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
-        let desk = desk.seeing(consistency);
-        Ok(Arc::new(match lessee {
-            Some(lessee) => desk.held_by(lessee),
-            None => desk,
+    let (lease_holder, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
+    let local_files = place.run("open", move |_, path| {
+        let local_files =
+            LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
+        let local_files = local_files.seeing(consistency);
+        Ok(Arc::new(match lease_holder {
+            Some(lease_holder) => local_files.held_by(lease_holder),
+            None => local_files,
         }))
     });
-    let desk = desk.map_err(|error| error.under(&root))?;
-    let job = ClerkJob {
-        files: desk.clone(),
+    let local_files = local_files.map_err(|error| error.under(&root))?;
+    let job = FileServerJob {
+        files: local_files.clone(),
         account,
         side: access.site().into(),
         root,
@@ -297,7 +309,7 @@ fn open_desk(
         holder,
         locker,
     };
-    Ok((desk, job))
+    Ok((local_files, job))
 }
 
 #[cfg(test)]
@@ -310,7 +322,8 @@ mod tests {
             (SiteName::parse("kek").expect("a name"), SiteName::parse("titech").expect("a name"));
         let user = Principal::user(&kek, "daemon").expect("a name");
         let daemon = user_id("daemon").expect("each system has it");
-        let borrowed = |is_lent| Borrowed { desk: Weak::new(), user: user.clone(), uid: 4_000_000, is_lent };
+        let borrowed =
+            |is_lent| Borrowed { local_files: Weak::new(), user: user.clone(), uid: 4_000_000, is_lent };
         let (borrowed, of_volume) = (borrowed(false), borrowed(true));
         let own = rustix::process::geteuid().as_raw();
         for caller in [0, own, 4_000_000, daemon] {

@@ -3,7 +3,7 @@
 use super::Site;
 use super::access::Access;
 use crate::mover::Stop;
-use crate::store::denied::{Attempt, refused};
+use crate::store::permission_denied::{Attempt, refused};
 use crate::store::temp::is_temp_name;
 use crate::store::temp::refuse_temp_names;
 use crate::store::tree::{disk_usage, remove_tree_while};

@@ -322,7 +322,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     }
     if site.started.elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {
-            let has_line = site.switchboard.has_line(&Principal::Host(other.site.clone()));
+            let has_line = site.reverse_registry.has_line(&Principal::Host(other.site.clone()));
             let only_by_line = other.endpoints.is_empty() && other.via.len() == 1;
             if only_by_line && !has_line {
                 let error = Error::new(Code::NoLine, "connect", &other.site, "");

@@ -16,7 +16,7 @@ use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::mover::dial::Session;
 use crate::store::Store;
-use crate::store::names::group_name;
+use crate::store::passwd::group_name;
 use crate::volume::VolumeConfig;
 use crate::volume::creation::refuse_taken;
 use crate::volume::dir_claim::{DirectoryClaim, mark};

@@ -74,9 +74,9 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::identity::former_names;
 use crate::identity::verify::verify_holder;
-use crate::mover::routes::Memory;
+use crate::mover::routes::ReachabilityCache;
 use crate::net::control::ControlSender;
-use crate::net::switchboard::Switchboard;
+use crate::net::reverse_registry::ReverseRegistry;
 use crate::store::locks::LockTable;
 use access::{Access, Peer, Proof};
 use active_transfers::Transfers;
@@ -183,8 +183,8 @@ pub struct Site {
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) circuits: circuits::Circuits,
     pub(crate) locks: Arc<LockTable>,
-    pub(crate) switchboard: Arc<Switchboard>,
-    pub(crate) memory: Memory,
+    pub(crate) reverse_registry: Arc<ReverseRegistry>,
+    pub(crate) memory: ReachabilityCache,
     pub(crate) held: reverse_connections::ReverseConnections,
     pub(crate) own_lines: reverse_connections::OwnLines,
     console: console::Console,
@@ -234,8 +234,8 @@ impl Site {
             queue: Arc::default(),
             circuits: circuits::Circuits::default(),
             locks: Arc::default(),
-            switchboard: Arc::default(),
-            memory: Memory::default(),
+            reverse_registry: Arc::default(),
+            memory: ReachabilityCache::default(),
             held: reverse_connections::ReverseConnections::default(),
             own_lines: reverse_connections::OwnLines::default(),
             console: console::Console::default(),

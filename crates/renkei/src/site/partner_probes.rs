@@ -124,7 +124,7 @@ impl Site {
         let is_idle = |site: &SiteName| {
             *site != snapshot.site
                 && !snapshot.config.reverse.contains(site)
-                && !self.switchboard.has_line(&Principal::Host(site.clone()))
+                && !self.reverse_registry.has_line(&Principal::Host(site.clone()))
         };
         let dialled = snapshot.trust.list().filter(|card| !card.endpoints.is_empty() && is_idle(&card.site));
         let partners: BTreeSet<&SiteName> = dialled.map(|card| &card.site).collect();

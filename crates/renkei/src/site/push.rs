@@ -11,9 +11,9 @@ use super::connection_pool::PooledSession;
 use super::history::Trace;
 use super::snapshot::Snapshot;
 use super::transfer::{Stop, Watch, places, running, send_job, storages};
-use crate::mover::dial::{Ahead, Dialler};
+use crate::mover::dial::{DialHints, Dialler};
 use crate::mover::hex;
-use crate::mover::keep::Keep;
+use crate::mover::reuse::ReusableSession;
 use crate::mover::send::{SendJob, send};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -209,7 +209,7 @@ impl Site {
         let how = if opened.kept { "kept from the transfer before" } else { "open" };
         let round_trip = kept.session.control.round_trip();
         listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
-        let (count, keep) = (streams.len(), Arc::new(Keep::holding(kept.controller.take())));
+        let (count, keep) = (streams.len(), Arc::new(ReusableSession::holding(kept.controller.take())));
         let job =
             SendJob { offers: opened.offers, onto: opened.onto, keep: Some(keep.clone()), ..opening.job };
         let reach = kept.session.reach.clone();
@@ -258,7 +258,8 @@ impl Site {
     ) -> Result<(PooledSession, Opened), Error> {
         let dialled = self.dialled.take(&access.principal, max_streams);
         let request = Some(opening.request.clone());
-        let session = dialler.connect_ahead(to, &Ahead { streams: dialled.count, sends: true, request })?;
+        let session =
+            dialler.connect_ahead(to, &DialHints { streams: dialled.count, sends: true, request })?;
         let now = Instant::now();
         let endpoints = snapshot.trust.endpoints(to)?.to_vec();
         let (streams, controller) = (Vec::new(), None);

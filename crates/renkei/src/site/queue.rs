@@ -9,8 +9,8 @@ use super::spill::spill_permits;
 use crate::catalogue::{Catalogue, Listing, New, Put, Row, Update, first_digits, hex_id, no_digits};
 use crate::identity::delegation::Delegation;
 use crate::mover::Stop;
-use crate::mover::patience::Trying;
 use crate::mover::progress::Watch;
+use crate::mover::slow_connect::CurrentAttempt;
 use crate::net::unix_ms;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
@@ -53,7 +53,7 @@ pub(super) struct Active {
     /// With what it works, and since when.
     pub(super) shown: Arc<OnceLock<Shown>>,
     /// Which site does not answer it at the moment.
-    pub(super) trying: Trying,
+    pub(super) trying: CurrentAttempt,
 }
 
 /// The certificates that an attempt shows, leaf first, and the moment they were found to be good.

@@ -8,7 +8,7 @@
 use super::Site;
 use super::source_selection::{Failing, Wish, is_of_the_way};
 use crate::catalogue::{VolumeId, VolumeTree};
-use crate::mover::far::{Config, Far, FarFiles, WhenLost};
+use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use crate::store::local::LocalStore;
 use crate::store::{ReadFile, Space, Store};
 use crate::volume::follower::outbox::Outbox;
@@ -39,7 +39,7 @@ pub(crate) struct ReadThrough {
 }
 
 /// The session with one site for one volume, and when it was used last.
-type Slot = Mutex<Option<(Arc<FarFiles>, Instant)>>;
+type Slot = Mutex<Option<(Arc<RemoteFiles>, Instant)>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds the lock")
@@ -63,7 +63,7 @@ impl ReadThrough {
     }
 
     /// The session with a site for a volume, opened if there is none.
-    pub(super) fn session(&self, name: &str, at: &SiteName) -> Result<Arc<FarFiles>, Error> {
+    pub(super) fn session(&self, name: &str, at: &SiteName) -> Result<Arc<RemoteFiles>, Error> {
         let began = Instant::now();
         let slot = lock(&self.open).entry((name.into(), at.clone())).or_default().clone();
         let mut slot = lock(&slot);
@@ -78,18 +78,18 @@ impl ReadThrough {
         let site = self.site()?;
         let dialler = site.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
-        let far = Far { dialler, site: at.clone(), place, write: false };
+        let far = RemoteDir { dialler, site: at.clone(), place, write: false };
         // A version is asked for that is known here; the opener has caught up.
         let consistency = Consistency::Relaxed;
         let config = Config { when_lost: WhenLost::Fail(PATIENCE), consistency, ..Config::default() };
-        let opened = FarFiles::open(far, config).inspect_err(|error| self.failing.note(at, Some(error)));
+        let opened = RemoteFiles::open(far, config).inspect_err(|error| self.failing.note(at, Some(error)));
         let files = Arc::new(opened?);
         *slot = Some((files.clone(), Instant::now()));
         Ok(files)
     }
 
     /// Leaves a session that was lost: the next one who asks opens another.
-    fn leave(&self, name: &str, at: &SiteName, lost: &Arc<FarFiles>) {
+    fn leave(&self, name: &str, at: &SiteName, lost: &Arc<RemoteFiles>) {
         let slot = lock(&self.open).get(&(name.into(), at.clone())).cloned();
         let Some(slot) = slot else { return };
         let mut slot = lock(&slot);
@@ -283,7 +283,7 @@ impl ReadFile for Named {
 
 /// A file at another site.
 struct FarFile {
-    files: Arc<FarFiles>,
+    files: Arc<RemoteFiles>,
     handle: Handle,
     stamp: Stamp,
 }

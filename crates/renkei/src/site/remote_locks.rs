@@ -5,8 +5,8 @@
 //! ends, and count as lost when the home lost this site for too long.
 
 use super::read_through::ReadThrough;
-use crate::mover::far::FarFiles;
 use crate::mover::fresh_id;
+use crate::mover::remote_files::RemoteFiles;
 use crate::store::locks::{LockAt, Locker};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::lease::locks::{Hold, Span};
@@ -29,7 +29,7 @@ pub(super) struct RemoteLocks {
 /// What is locked, and the session that has it.
 #[derive(Default)]
 struct Held {
-    files: Option<Arc<FarFiles>>,
+    files: Option<Arc<RemoteFiles>>,
     /// The home's round in which it was; 0 until that is known.
     round: u64,
     /// How often all was lost.
@@ -49,7 +49,7 @@ impl RemoteLocks {
     }
 
     /// The session with the home, if it is up.
-    fn files(&self, path: &RelPath) -> Result<Arc<FarFiles>, Error> {
+    fn files(&self, path: &RelPath) -> Result<Arc<RemoteFiles>, Error> {
         let known = self.held().files.clone();
         let files = match known {
             Some(files) => files,
@@ -73,7 +73,7 @@ impl RemoteLocks {
         (self.number ^ owner).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ self.number
     }
 
-    fn ask(&self, path: &RelPath, op: Op) -> Result<(Arc<FarFiles>, Answer), Error> {
+    fn ask(&self, path: &RelPath, op: Op) -> Result<(Arc<RemoteFiles>, Answer), Error> {
         let files = self.files(path)?;
         match files.operate(op, &[]) {
             Ok(answer) => Ok((files, answer)),

@@ -15,7 +15,7 @@ use super::source_selection::Tried;
 use super::transfer::{Watch, running};
 use crate::catalogue::VolumeId;
 use crate::identity::account::Account;
-use crate::mover::custody::Witness;
+use crate::mover::hooks::OnDigest;
 use crate::mover::receive::{ReceiveJob, receive, unlimited};
 use crate::mover::{Stop, fresh_id, hex};
 use crate::store::Dir;
@@ -61,7 +61,7 @@ impl Came {
     }
 
     /// Who hears of them.
-    fn witness(self: &Arc<Self>) -> Witness {
+    fn on_digest(self: &Arc<Self>) -> OnDigest {
         let came = self.clone();
         Arc::new(move |path, digest| {
             let mut all = came.all();
@@ -253,8 +253,8 @@ impl Site {
         let base = ReplicaGuard::over(copy.make_base(paths)?, copy.contents.pending.clone());
         let from = |path: &RelPath| Place { storage: copy.name.clone(), path: path.clone() };
         let sources = paths.iter().map(|path| Source { from: from(path), to: path.clone(), alone: false });
-        let witness = Some(came.witness());
-        self.pull_into(access, &copy.account, &pull, (base, witness), sources.collect(), how)
+        let on_digest = Some(came.on_digest());
+        self.pull_into(access, &copy.account, &pull, (base, on_digest), sources.collect(), how)
     }
     /// Has a site send what it has of a volume and is not in a directory yet.
     pub(super) fn pull_into(
@@ -262,7 +262,7 @@ impl Site {
         access: &Access,
         account: &Account,
         pull: &Pull<'_>,
-        (base, witness): (Arc<dyn Dir>, Option<Witness>),
+        (base, on_digest): (Arc<dyn Dir>, Option<OnDigest>),
         sources: Vec<Source>,
         (watch, stop): (&Watch, &Stop),
     ) -> Result<(), Error> {
@@ -300,8 +300,8 @@ impl Site {
             root: format!("/{}", pull.name),
             keep: None,
             within: vec![RelPath::root()],
-            custodian: None,
-            witness,
+            receive_hooks: None,
+            on_digest,
         };
         let ended = receive(job, &mut session.control, streams, watch, stop);
         self.note_end(&hex(&open.transfer), "receive", &ended);

@@ -7,11 +7,11 @@ use super::agents::{check_agent, may_stay};
 use super::snapshot::Snapshot;
 use crate::identity::credential::Credential;
 use crate::mover::dial::Dialler;
-use crate::mover::reach::Reach;
-use crate::mover::routes::Ways;
+use crate::mover::routes::RouteContext;
+use crate::mover::transport::Transport;
 use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::reverse_registry::{LINE_SILENCE, Registration};
 use crate::net::socket::give_up_after;
-use crate::net::switchboard::{LINE_SILENCE, Listed};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -127,12 +127,12 @@ impl Site {
         Ok(dialler.with_ways(self.ways(snapshot)))
     }
 
-    pub(super) fn ways(&self, snapshot: &Snapshot) -> Ways {
-        Ways {
-            switchboard: Some(self.switchboard.clone()),
+    pub(super) fn ways(&self, snapshot: &Snapshot) -> RouteContext {
+        RouteContext {
+            reverse_registry: Some(self.reverse_registry.clone()),
             rules: snapshot.config.route_rules(),
             memory: self.memory.clone(),
-            ..Ways::of(&snapshot.principal)
+            ..RouteContext::of(&snapshot.principal)
         }
     }
 
@@ -140,7 +140,7 @@ impl Site {
     ///
     /// # Errors
     /// `NotAllowed` for anybody but the PoP of another site and agents of this one, `AgentRefused`.
-    pub fn take_line(&self, proof: &Proof, link: &Arc<ControlSender>) -> Result<Listed<'_>, Error> {
+    pub fn take_line(&self, proof: &Proof, link: &Arc<ControlSender>) -> Result<Registration<'_>, Error> {
         let keeper = &proof.principal;
         match keeper {
             Principal::Host(site) if *site != self.name() => {}
@@ -151,7 +151,7 @@ impl Site {
             }
         }
         tracing::info!(target: "audit", %keeper, "line up");
-        Ok(self.switchboard.list(keeper, link.clone()))
+        Ok(self.reverse_registry.list(keeper, link.clone()))
     }
 
     fn check_alone(&self, proof: &Proof) -> Result<(), Error> {
@@ -177,9 +177,9 @@ impl Site {
         // A line is dialled, whatever the ways to the site are otherwise.
         ways.rules.remove(hub);
         ways.further = 0;
-        ways.switchboard = None;
+        ways.reverse_registry = None;
         let mut session = self.dialler(&snapshot)?.with_ways(ways).connect(hub)?;
-        let Reach::Direct(address, _) = session.reach else {
+        let Transport::Direct(address, _) = session.reach else {
             let cause = format!("{} is not dialled", Way::Direct);
             return Err(Error::new(Code::NoRoute, "keep line", hub, cause));
         };
@@ -216,7 +216,7 @@ impl Site {
 
     /// The lines that are up to or from sites that may be told.
     pub(super) fn line_status(&self, is_told: impl Fn(&SiteName) -> bool) -> Vec<LineStatus> {
-        let lines = self.switchboard.lines();
+        let lines = self.reverse_registry.lines();
         let of_others = lines.iter().filter(|line| matches!(line.keeper, Principal::Host(_)));
         let of_others = of_others.map(|line| LineStatus {
             site: line.keeper.site().clone(),

@@ -12,10 +12,10 @@ use super::queue::{Active, With, now_ms, read_lane, read_spec, writes};
 use crate::catalogue::{Catalogue, Row, Update, hex_id};
 use crate::home::{read_text, write_file};
 use crate::identity::delegation::Delegation;
-use crate::mover::dial::{Ahead, Dialler, Session};
-use crate::mover::patience::Trying;
+use crate::mover::dial::{DialHints, Dialler, Session};
 use crate::mover::progress::{Note, Watch};
-use crate::mover::routes::Ways;
+use crate::mover::routes::RouteContext;
+use crate::mover::slow_connect::CurrentAttempt;
 use crate::mover::{Stop, fresh_id};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
@@ -266,7 +266,7 @@ impl Site {
             writes: Arc::new(writes),
             sites: [head.link.from.clone(), head.link.to.clone()],
             shown: Arc::default(),
-            trying: Trying::default(),
+            trying: CurrentAttempt::default(),
         };
         self.queue.active().insert(row.id, active.clone());
         let update = Update { attempt: Some(&attempt), forgets_failures: true, ..Update::of(&row) };
@@ -400,7 +400,7 @@ impl Run<'_> {
         // Who has circuits passed on is this PoP: the credential is for the two sites alone.
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
-                .with_ways(Ways { trying: self.active.trying.clone(), ..self.site.ways(&snapshot) })
+                .with_ways(RouteContext { trying: self.active.trying.clone(), ..self.site.ways(&snapshot) })
                 .passed_on_for(&snapshot.credential)?;
         let side = snapshot.site.to_string();
         let ended = self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {
@@ -470,7 +470,7 @@ impl Run<'_> {
             source.to = target.clone();
         }
         let push = Request::Push { send, to: spec.to.clone(), grant };
-        let ahead = Ahead { streams: 0, sends: false, request: Some(push.clone()) };
+        let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
         let mut source = dialler.connect_ahead(&spec.from, &ahead)?;
         match source.ask(push)? {
             Reply::Pushing => self.follow(&mut source),

@@ -17,7 +17,7 @@ use crate::identity::tls::server_config_with;
 use crate::identity::trust::Trust;
 use crate::identity::web::{WebCertificate, http_config};
 use crate::store::Store;
-use crate::store::local::Access as Mode;
+use crate::store::local::AccessMode as Mode;
 use crate::volume::dir_claim::DirectoryClaim;
 use crate::volume::follower::accept_dir::CopyTaken;
 use crate::volume::follower::outbox::Outbox;

@@ -10,7 +10,7 @@ use crate::config::{Config, Storage};
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
 use crate::identity::certificate::utc;
 use crate::mover::fresh_id;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::marker::{Fingerprint, STORAGE, identity_at};
 use renkei_core::error::{Code, Error};
 use renkei_core::units::hex;
@@ -162,7 +162,7 @@ pub fn forget(home: &Home, name: &str) -> Result<(), Error> {
 }
 
 fn open_mounted(storage: &Storage) -> Result<LocalStore, Error> {
-    let mode = if storage.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let mode = if storage.read_only { AccessMode::ReadOnly } else { AccessMode::ReadWrite };
     let store = LocalStore::open(&storage.path, mode)?;
     match storage.require_mount && !store.is_mount_point() {
         true => {

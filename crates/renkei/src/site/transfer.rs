@@ -10,10 +10,10 @@ use crate::identity::account::Account;
 pub use crate::mover::Stop;
 use crate::mover::hex;
 use crate::mover::journal::{Allow, Journal, boot_id, check_unfinished};
-use crate::mover::keep::Keep;
-use crate::mover::onto;
 pub use crate::mover::progress::{Note, Watch};
 use crate::mover::receive::{ReceiveJob, receive};
+use crate::mover::reuse::ReusableSession;
+use crate::mover::self_copy;
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::net::control::ControlReceiver;
@@ -103,7 +103,7 @@ impl Site {
         let removes = open.options.delete;
         let base = place.run("open", move |store, path| {
             let dir = store.dir(path)?;
-            let onto = onto::tell(&*dir, removes);
+            let onto = self_copy::tell(&*dir, removes);
             Ok((dir, onto))
         });
         let (base, onto) = base.map_err(|error| error.under(&format!("/{}", open.to.storage)))?;
@@ -113,7 +113,7 @@ impl Site {
         let entry = running(access, open.transfer, "receive", into, open.class, (&watch, &stop));
         let listed = self.transfers.enter(job, entry)?;
         // An older run writes no more.
-        let (filling, custodian) = access.fill_buffer(&open.to)?.unzip();
+        let (filling, receive_hooks) = access.fill_buffer(&open.to)?.unzip();
         if filling.as_ref().is_some_and(|filling| filling.is_begun) {
             // There is room for it once: what came whole stays, what the source has no more goes.
             open.options = ReceiveOptions { delete: true, ..ReceiveOptions::plain(Existing::SameStamp) };
@@ -135,7 +135,7 @@ impl Site {
             Ok(streams) => streams,
             Err(error) => return Ok(Err(error)),
         };
-        let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<Keep>::default()));
+        let (count, keep) = (streams.len(), parked.as_ref().map(|_| Arc::<ReusableSession>::default()));
         let resumed = if kept { "resumed, " } else { "" };
         listed.tell(format!("{resumed}data streams open: {count}"), control.round_trip());
         let job = ReceiveJob {
@@ -150,8 +150,8 @@ impl Site {
             root: format!("/{storage}"),
             keep: keep.clone(),
             within,
-            custodian,
-            witness: None,
+            receive_hooks,
+            on_digest: None,
         };
         let ended = receive(job, control, streams, &watch, &stop);
         if let (Ok(_), Some(parked), Some(keep)) = (&ended, parked, keep) {

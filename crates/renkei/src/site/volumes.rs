@@ -12,8 +12,8 @@ use super::snapshot::Snapshot;
 use crate::identity::account::Account;
 use crate::mover::Stop;
 use crate::store::Store;
-use crate::store::names::group_name;
-use crate::store::narrowed::Narrowed;
+use crate::store::passwd::group_name;
+use crate::store::scoped::ScopedStore;
 use crate::volume::follower::outbox::Outbox;
 use crate::volume::follower::view::Writer;
 use crate::volume::grant::folders;
@@ -109,7 +109,7 @@ pub(super) fn entered(
         return Err(Error::new(Code::NotAllowed, "open", place, cause));
     }
     if is_granted && !folders.iter().any(|folder| folder.is_root()) {
-        store = Arc::new(Narrowed::new(store, folders));
+        store = Arc::new(ScopedStore::new(store, folders));
     }
     let account = access.working_as(match is_granted {
         true => Some(&facts.account),
@@ -152,7 +152,7 @@ fn entered_copy(access: &Access, facts: &VolumeConfig, place: &Place, need: Need
     };
     let mut store: Arc<dyn Store> = Arc::new(access.snapshot.followed(&place.storage, facts, writer)?);
     if !folders.iter().any(RelPath::is_root) {
-        store = Arc::new(Narrowed::new(store, folders));
+        store = Arc::new(ScopedStore::new(store, folders));
     }
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }

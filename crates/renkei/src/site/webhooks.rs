@@ -9,7 +9,7 @@ use super::periodic_checks::spawn_every;
 use super::queue::now_ms;
 use crate::catalogue::{Webhook, hex_id};
 use crate::identity::tls::web_config;
-use crate::net::post::post;
+use crate::net::webhook::post;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::webhook::{Address, next_try_ms};
 use renkei_core::wire::queue::Story;

@@ -4,9 +4,9 @@
 //! within a fault store, and as a volume, in the temporary directory and on tmpfs. Files are looked at from outside with std.
 
 use super::fault::FaultStore;
-use super::local::{Access, LocalStore};
+use super::local::{AccessMode, LocalStore};
 use super::marker::is_marker;
-use super::{Detail, Dir, Raw, Store, TypeHint, WriteFile, names};
+use super::{Detail, Dir, Raw, Store, TypeHint, WriteFile, passwd};
 use crate::home::Home;
 use crate::volume::volume_config::tests;
 use crate::volume::{VolumeLocation, VolumeStore, Volumes};
@@ -32,7 +32,7 @@ enum StoreKind {
 const KINDS: [StoreKind; 3] = [StoreKind::Local, StoreKind::Fault, StoreKind::Volume];
 
 /// The directory as a volume with a catalogue of its own, which is kept beside it.
-fn volume(path: &Path, access: Access) -> Arc<dyn Store> {
+fn volume(path: &Path, access: AccessMode) -> Arc<dyn Store> {
     let home = Home::at(&path.with_file_name("home"));
     let at =
         VolumeLocation { root: path.parent().unwrap().into(), path: rel("store"), access, identity: None };
@@ -51,7 +51,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(base: &Path, access: Access, kind: StoreKind) -> Place {
+    fn new(base: &Path, access: AccessMode, kind: StoreKind) -> Place {
         let keep = tempfile::tempdir_in(base).unwrap();
         let (path, outside) = (keep.path().join("store"), keep.path().join("outside"));
         fs::create_dir(&path).unwrap();
@@ -93,7 +93,7 @@ fn bases() -> Vec<PathBuf> {
 fn everywhere(test: impl Fn(&Place)) {
     for base in bases() {
         for kind in KINDS {
-            test(&Place::new(&base, Access::ReadWrite, kind));
+            test(&Place::new(&base, AccessMode::ReadWrite, kind));
         }
     }
 }
@@ -118,7 +118,7 @@ fn is_root(what: &str) -> bool {
 /// The names of the account and group a file belongs to.
 fn owners(path: &Path) -> (String, String) {
     let meta = fs::symlink_metadata(path).unwrap();
-    (names::user_name(meta.uid()).unwrap_or_default(), names::group_name(meta.gid()).unwrap_or_default())
+    (passwd::user_name(meta.uid()).unwrap_or_default(), passwd::group_name(meta.gid()).unwrap_or_default())
 }
 
 fn meta(mode: u32, secs: i64, nanos: u32) -> Meta {
@@ -569,7 +569,7 @@ fn renames_replace_or_refuse() {
 fn a_read_only_store_changes_nothing() {
     for base in bases() {
         for kind in KINDS {
-            let place = Place::new(&base, Access::ReadOnly, kind);
+            let place = Place::new(&base, AccessMode::ReadOnly, kind);
             fs::write(place.at("f"), "x").unwrap();
             fs::create_dir(place.at("d")).unwrap();
             let root = &*place.root;
@@ -647,7 +647,7 @@ fn entries_tell_owner_group_and_numbers() {
 #[test]
 fn a_missing_root_is_told_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let open = |name: &str| LocalStore::open(&dir.path().join(name), Access::ReadWrite);
+    let open = |name: &str| LocalStore::open(&dir.path().join(name), AccessMode::ReadWrite);
     assert_eq!(code(open("none")), Code::StorageMissing);
     fs::write(dir.path().join("file"), "").unwrap();
     assert_eq!(code(open("file")), Code::NotADirectory);
@@ -729,7 +729,7 @@ fn a_full_disk_is_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let mounted = Mounted::tmpfs(dir.path(), "size=1m,nr_inodes=20");
     let Some(_mounted) = mounted else { return };
-    let store = LocalStore::open(dir.path(), Access::ReadWrite).unwrap();
+    let store = LocalStore::open(dir.path(), AccessMode::ReadWrite).unwrap();
     let root = store.root().unwrap();
     let file = root.create_temp(b"f", false).unwrap();
     let error = file.write_at(&vec![1; 2 << 20], 0).unwrap_err();
@@ -740,7 +740,7 @@ fn a_full_disk_is_no_space() {
     assert_eq!(full.code, Code::NoSpace);
     // Another file system in the way of a rename or link.
     let other = tempfile::tempdir().unwrap();
-    let elsewhere = LocalStore::open(other.path(), Access::ReadWrite).unwrap().root().unwrap();
+    let elsewhere = LocalStore::open(other.path(), AccessMode::ReadWrite).unwrap().root().unwrap();
     assert_eq!(code(root.rename(b"f", &*elsewhere, b"f")), Code::CrossDevice);
     assert_eq!(code(root.hard_link(b"f", &*elsewhere, b"f")), Code::CrossDevice);
     drop((file, root, store));
@@ -775,7 +775,7 @@ impl Drop for Mounted {
 fn a_directory_swapped_for_a_link_never_leads_out() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
-    let place = Place::new(&std::env::temp_dir(), Access::ReadWrite, StoreKind::Local);
+    let place = Place::new(&std::env::temp_dir(), AccessMode::ReadWrite, StoreKind::Local);
     fs::create_dir_all(place.at("d/e")).unwrap();
     fs::create_dir(place.outside.join("e")).unwrap();
     fs::write(place.outside.join("e/bait"), "x").unwrap();

@@ -73,7 +73,7 @@ pub(super) enum Beginning {
     Empty,
 }
 
-/// Who may change names now, of those who use one desk; nobody when they are gone.
+/// Who may change names now, of those who use one open-file table; nobody when they are gone.
 #[derive(Default)]
 pub(super) struct Names {
     lock: RwLock<()>,

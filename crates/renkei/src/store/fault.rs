@@ -589,12 +589,12 @@ impl WriteFile for FaultFile<dyn WriteFile> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::local::{Access, LocalStore};
+    use super::super::local::{AccessMode, LocalStore};
     use super::*;
 
     fn store() -> (tempfile::TempDir, FaultStore<LocalStore>) {
         let dir = tempfile::tempdir().unwrap();
-        let inner = LocalStore::open(dir.path(), Access::ReadWrite).unwrap();
+        let inner = LocalStore::open(dir.path(), AccessMode::ReadWrite).unwrap();
         (dir, FaultStore::new(inner))
     }
 

@@ -1,7 +1,7 @@
 //! Leases at work: the table of a place whose changes are all known, with a clock and threads that wait.
 //!
-//! Who serves somebody that wants to be told joins as a [`Lessee`], notes each directory that is looked into before it is
-//! read, and sends on the calls that [`Lessee::next_told`] gives. Who changes something says so after it is done
+//! Who serves somebody that wants to be told joins as a [`LeaseHolder`], notes each directory that is looked into before it is
+//! read, and sends on the calls that [`LeaseHolder::next_told`] gives. Who changes something says so after it is done
 //! ([`LeaseTable::changed`]) and, before that is acknowledged, waits until all who were called have answered or their
 //! terms are over ([`LeaseTable::settle`]). Calls of one holder that wait to be sent become one.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a holder may believe what he was told after he was heard of; so long he may hold up who changes something.
+/// How long a holder may cache what it was told after its last sign of life; so long he may hold up who changes something.
 pub const TERM: Duration = Duration::from_secs(3);
 
 /// Most directories that all holders of a place hold together.
@@ -28,11 +28,11 @@ pub struct LeaseTable {
     begun: Instant,
     /// Whether anybody holds something: looked at before each change.
     is_held: AtomicBool,
-    /// Whether holders of a table before this one may believe something.
+    /// Whether holders of a table before this one may have valid leases.
     is_quiet: AtomicBool,
     /// Whether nothing is leased for now.
     is_suspended: AtomicBool,
-    /// The file that is there as long as anybody may believe something, for the table after this one.
+    /// The file that exists as long as a holder may have a valid lease, for the table after this one.
     note: Option<Note>,
 }
 
@@ -42,7 +42,7 @@ struct Note {
 }
 
 /// A holder of leases, as who serves him sees him.
-pub struct Lessee {
+pub struct LeaseHolder {
     table: Arc<LeaseTable>,
     id: HolderId,
     /// Whether the session that serves him has ended.
@@ -64,7 +64,7 @@ impl LeaseTable {
         LeaseTable { telling, changed, begun, is_held, is_quiet, is_suspended, note: None }
     }
 
-    /// The same for a place that outlives this process: a file says whether anybody may believe something. If it is there already,
+    /// The same for a place that outlives this process: a file says whether a holder may have a valid lease. If it is there already,
     /// nothing that is changed within the next term is acknowledged before its end.
     pub fn noted_in(path: PathBuf, term: Duration, most: usize) -> Self {
         let (table, is_there) = (LeaseTable::new(term, most), path.exists());
@@ -88,7 +88,7 @@ impl LeaseTable {
     ///
     /// # Errors
     /// It cannot be noted that there is one.
-    pub fn join(self: &Arc<Self>) -> Result<Lessee, Error> {
+    pub fn join(self: &Arc<Self>) -> Result<LeaseHolder, Error> {
         let (mut telling, now) = (self.telling(), self.now());
         if let Some(note) = &self.note
             && !note.is_there.load(Ordering::SeqCst)
@@ -97,10 +97,10 @@ impl LeaseTable {
             note.is_there.store(true, Ordering::SeqCst);
         }
         let id = telling.join(now);
-        Ok(Lessee { table: self.clone(), id, is_over: AtomicBool::new(false) })
+        Ok(LeaseHolder { table: self.clone(), id, is_over: AtomicBool::new(false) })
     }
 
-    /// If nobody believes anything any more, the table after this one need not wait.
+    /// If no lease is valid any more, the table after this one need not wait.
     fn tidy_note(&self, telling: &CallbackQueue) {
         let Some(note) = &self.note else { return };
         if note.is_there.load(Ordering::SeqCst) && telling.is_forgotten(self.now()) {
@@ -122,7 +122,7 @@ impl LeaseTable {
         }
     }
 
-    /// Leases nothing any more, or again. Returns when nobody believes what was leased.
+    /// Leases nothing any more, or again. Returns when no lease is valid any more.
     pub fn suspend(&self, is_suspended: bool) {
         if self.is_suspended.swap(is_suspended, Ordering::SeqCst) == is_suspended || !is_suspended {
             return;
@@ -195,14 +195,14 @@ impl LeaseTable {
     }
 }
 
-/// Makes the file that says that somebody may believe something, so that it outlives a power cut.
+/// Makes the file that says that a holder may have a valid lease, so that it outlives a power cut.
 fn make_note(path: &Path) -> Result<(), Error> {
     let made = File::create(path).and_then(|file| file.sync_all());
     let synced = made.and_then(|()| File::open(path.parent().unwrap_or(path))?.sync_all());
     synced.map_err(|error| Error::new(Code::SystemCall, "note leases", path.display(), error))
 }
 
-impl Lessee {
+impl LeaseHolder {
     /// Which holder it is.
     pub fn id(&self) -> HolderId {
         self.id
@@ -230,7 +230,7 @@ impl Lessee {
         self.table.changed.notify_all();
     }
 
-    /// The holder believes nothing any more, and comes back no more.
+    /// The holder's leases end, and it comes back no more.
     pub fn leave(&self) {
         let mut telling = self.table.telling();
         telling.leave(self.id);

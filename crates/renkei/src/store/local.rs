@@ -13,7 +13,7 @@ use super::marker::{self, is_marker};
 use super::metadata::{self, Handle};
 use super::temp::is_temp_name;
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
-use super::{privileged, privileges};
+use super::{privileges, setuid_files};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -33,7 +33,7 @@ const OWNER_ALL: u32 = 0o700;
 
 /// What may be done in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessMode {
     /// Everything.
     ReadWrite,
     /// Everything that changes nothing.
@@ -50,7 +50,7 @@ impl LocalStore {
     ///
     /// # Errors
     /// `StorageMissing` if there is nothing at `path`, `Unsupported` on a system that cannot keep the jail.
-    pub fn open(path: &Path, access: Access) -> Result<Self, Error> {
+    pub fn open(path: &Path, access: AccessMode) -> Result<Self, Error> {
         let shown = printable(path.as_os_str().as_bytes());
         let fail = |errno| errno::error(errno, Step::Resolve, "open storage", &shown);
         let fd = rustix::fs::open(path, HANDLE | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
@@ -124,7 +124,7 @@ struct LocalDir {
     fd: OwnedFd,
     path: RelPath,
     device: u64,
-    access: Access,
+    access: AccessMode,
 }
 
 impl LocalDir {
@@ -163,7 +163,7 @@ impl LocalDir {
         }
         let Ok(stat) = self.stat(name) else { return Ok(()) };
         let is_same = (self.device, self.ino().ok()) == (to.device, to.ino().ok());
-        match privileged::refuses_name(self.fd.as_fd(), name, &stat, !is_same) {
+        match setuid_files::refuses_name(self.fd.as_fd(), name, &stat, !is_same) {
             None => Ok(()),
             Some(why) => {
                 let why = format!("{why} move it");
@@ -177,7 +177,7 @@ impl LocalDir {
     }
 
     fn check_writable(&self, op: &str, name: &[u8]) -> Result<(), Error> {
-        if self.access == Access::ReadWrite {
+        if self.access == AccessMode::ReadWrite {
             return Ok(());
         }
         let why = "it was added to the PoP as read-only";
@@ -531,7 +531,7 @@ mod tests {
     use super::*;
 
     fn dir(at: &Path) -> Arc<LocalDir> {
-        LocalStore::open(at, Access::ReadWrite).unwrap().root
+        LocalStore::open(at, AccessMode::ReadWrite).unwrap().root
     }
 
     #[test]
@@ -556,12 +556,13 @@ mod tests {
     fn stores_with_different_roots_do_not_mix_kinds() {
         let keep = tempfile::tempdir().unwrap();
         let root = dir(keep.path());
-        let read_only = LocalStore::open(keep.path(), Access::ReadOnly).unwrap().root;
+        let read_only = LocalStore::open(keep.path(), AccessMode::ReadOnly).unwrap().root;
         root.mkdir(b"d", 0o700).unwrap();
         let into = root.rename(b"d", &*read_only, b"e").unwrap_err();
         assert_eq!(into.code, Code::ReadOnlyStorage);
-        let wrapped =
-            crate::store::fault::FaultStore::new(LocalStore::open(keep.path(), Access::ReadWrite).unwrap());
+        let wrapped = crate::store::fault::FaultStore::new(
+            LocalStore::open(keep.path(), AccessMode::ReadWrite).unwrap(),
+        );
         let foreign = root.rename(b"d", &*wrapped.root().unwrap(), b"e").unwrap_err();
         assert_eq!(foreign.code, Code::CrossDevice);
     }

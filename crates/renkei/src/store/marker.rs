@@ -373,10 +373,10 @@ fn unescaped(field: &[u8]) -> PathBuf {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use crate::store::local::Access;
+    use crate::store::local::AccessMode;
 
     fn store(path: &Path) -> LocalStore {
-        LocalStore::open(path, Access::ReadWrite).unwrap()
+        LocalStore::open(path, AccessMode::ReadWrite).unwrap()
     }
 
     #[test]

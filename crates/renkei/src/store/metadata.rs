@@ -10,7 +10,7 @@
 //! none of all this ([`privileges`]).
 
 use super::errno::{self, Step};
-use super::{Detail, Raw, names, privileged, privileges};
+use super::{Detail, Raw, passwd, privileges, setuid_files};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -92,8 +92,8 @@ pub(super) fn add_detail(
     if detail == Detail::Basic {
         return Ok(());
     }
-    entry.meta.owner = names::user_name(raw.uid).unwrap_or_default();
-    entry.meta.group = names::group_name(raw.gid).unwrap_or_default();
+    entry.meta.owner = passwd::user_name(raw.uid).unwrap_or_default();
+    entry.meta.group = passwd::group_name(raw.gid).unwrap_or_default();
     if matches!(entry.kind, EntryKind::File { .. } | EntryKind::Dir) {
         entry.meta.xattrs = read_xattrs(&proc_path(dir, name), !name.is_empty())?;
     }
@@ -219,7 +219,7 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     lost.note("set mtime", set_mtime(handle, meta.mtime), "")?;
     if kind != FileType::Symlink {
         let mode = lost.safe_mode(meta, &stat, uid, gid);
-        match privileged::refuses_mode(handle.fd(), &stat, mode) {
+        match setuid_files::refuses_mode(handle.fd(), &stat, mode) {
             None => lost.note("chmod", handle.chmod(Mode::from_raw_mode(mode)), "")?,
             Some(why) => lost.errors.push(Error::new(
                 Code::PermissionDenied,
@@ -234,8 +234,8 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
 
 /// Gives the file to the named owner and group as far as the account may; returns whose it is then.
 fn give_away(handle: Handle<'_>, meta: &Meta, stat: &Stat) -> (u32, u32) {
-    let uid = names::user_id(&meta.owner).filter(|&uid| uid != stat.st_uid && file_uid() == 0);
-    let gid = names::group_id(&meta.group).filter(|&gid| gid != stat.st_gid);
+    let uid = passwd::user_id(&meta.owner).filter(|&uid| uid != stat.st_uid && file_uid() == 0);
+    let gid = passwd::group_id(&meta.group).filter(|&gid| gid != stat.st_gid);
     let given = |uid: Option<u32>, gid: Option<u32>| {
         (uid.is_some() || gid.is_some()) && handle.chown(uid, gid).is_ok()
     };
@@ -307,8 +307,8 @@ impl Lost<'_> {
         if mode & (SET_UID | SET_GID) == 0 {
             return mode;
         }
-        let is_owners = !meta.owner.is_empty() && names::user_name(uid).as_ref() == Some(&meta.owner);
-        let is_groups = !meta.group.is_empty() && names::group_name(gid).as_ref() == Some(&meta.group);
+        let is_owners = !meta.owner.is_empty() && passwd::user_name(uid).as_ref() == Some(&meta.owner);
+        let is_groups = !meta.group.is_empty() && passwd::group_name(gid).as_ref() == Some(&meta.group);
         let (kept, why) = match (privileges::is_lent(), is_owners, is_groups) {
             // Nor do those stay that are there: the other bits may let more people execute the file.
             (true, ..) => (mode & !(SET_UID | SET_GID), "the account here works for others"),

@@ -16,10 +16,6 @@
 
 #[cfg(test)]
 mod conformance;
-pub mod denied;
-pub mod desk;
-#[cfg(test)]
-mod desk_tests;
 mod draft;
 pub mod errno;
 pub mod fault;
@@ -28,16 +24,20 @@ mod jail;
 pub mod leases;
 mod listing;
 pub mod local;
+pub mod local_files;
+#[cfg(test)]
+mod local_files_tests;
 pub mod locks;
 pub mod marker;
 mod metadata;
-pub mod names;
-pub mod narrowed;
-mod privileged;
+pub mod passwd;
+pub mod permission_denied;
 pub mod privileges;
+pub mod scoped;
+mod setuid_files;
+pub mod strict_modes;
 pub mod temp;
 pub mod tree;
-pub mod way;
 
 use leases::LeaseTable;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
@@ -81,7 +81,7 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Returns when nobody believes any more what was changed through this store.
+    /// Returns when no lease on what was changed through this store is valid any more.
     fn settle(&self) {}
 
     /// Returns when what is opened next is made of all that was closed before, wherever that was; tells whether that had to

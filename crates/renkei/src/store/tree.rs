@@ -309,7 +309,7 @@ impl Count {
 #[cfg(test)]
 mod tests {
     use super::super::Store;
-    use super::super::local::{Access, LocalStore};
+    use super::super::local::{AccessMode, LocalStore};
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -317,7 +317,7 @@ mod tests {
     fn store() -> (tempfile::TempDir, LocalStore) {
         // Tens of thousands of names are made: on tmpfs, if there is one, that is not the disk's business.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let store = LocalStore::open(dir.path(), Access::ReadWrite).unwrap();
+        let store = LocalStore::open(dir.path(), AccessMode::ReadWrite).unwrap();
         (dir, store)
     }
 

@@ -8,7 +8,7 @@
 use super::home::remote_content::Hands;
 use super::volume_config::id_text;
 use crate::catalogue::VolumeId;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::marker::{VOLUME, mounts_below};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, SiteName};
@@ -66,10 +66,10 @@ impl DirectoryClaim {
 pub fn take(
     plain: &Arc<LocalStore>,
     own: &DirectoryClaim,
-    access: Access,
+    access: AccessMode,
     hands: &dyn Hands,
 ) -> Result<(), Error> {
-    if is_own(plain, own)? || access == Access::ReadOnly {
+    if is_own(plain, own)? || access == AccessMode::ReadOnly {
         return Ok(());
     }
     let text = own.text();
@@ -124,7 +124,7 @@ pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bo
     let mounted = if folder.exists() { mounts_below(folder) } else { Vec::new() };
     for path in std::iter::once(there.to_owned()).chain(mounted) {
         // What cannot be opened is told by whoever makes the volume.
-        let Ok(store) = LocalStore::open(&path, Access::ReadOnly) else { continue };
+        let Ok(store) = LocalStore::open(&path, AccessMode::ReadOnly) else { continue };
         let shown = path.display().to_string();
         for text in store.markers_upwards(VOLUME) {
             let found = DirectoryClaim::parse(&text, &shown)?;
@@ -139,7 +139,7 @@ pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bo
 /// Marks the directory of a new volume, which is below the root of a storage, whatever it was before; where that cannot be done, whoever opens
 /// it tries again. A link that somebody put in its place meanwhile is not followed.
 pub fn mark(root: &Path, path: &RelPath, own: &DirectoryClaim) {
-    let store = LocalStore::open(root, Access::ReadWrite).and_then(|store| store.below(path));
+    let store = LocalStore::open(root, AccessMode::ReadWrite).and_then(|store| store.below(path));
     let marked = store.map_err(|error| io::Error::other(error.to_string()));
     if let Err(error) = marked.and_then(|store| store.replace_marker(VOLUME, &own.text())) {
         tracing::debug!(%error, root = %root.display(), %path, "not marked yet");
@@ -148,7 +148,7 @@ pub fn mark(root: &Path, path: &RelPath, own: &DirectoryClaim) {
 
 /// Takes one's own marker away: the volume is not kept there any more.
 pub fn release(folder: &Path, own: &DirectoryClaim) {
-    let Ok(store) = LocalStore::open(folder, Access::ReadWrite) else { return };
+    let Ok(store) = LocalStore::open(folder, AccessMode::ReadWrite) else { return };
     if is_own(&store, own).is_ok_and(|is_own| is_own)
         && let Err(error) = store.remove_marker(VOLUME)
     {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Arc<LocalStore> {
-        Arc::new(LocalStore::open(path, Access::ReadWrite).unwrap())
+        Arc::new(LocalStore::open(path, AccessMode::ReadWrite).unwrap())
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let (plain, own) = (open(&dir), claim(1, "kek"));
         let take = |claim: &DirectoryClaim| {
-            take(&plain, claim, Access::ReadWrite, &Here).map_err(|error| error.code)
+            take(&plain, claim, AccessMode::ReadWrite, &Here).map_err(|error| error.code)
         };
         assert_eq!((take(&own), take(&own)), (Ok(()), Ok(())));
         for other in [claim(2, "kek"), claim(1, "titech")] {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn nothing_is_written_into_what_is_read_only() {
         let dir = tempfile::tempdir().unwrap();
-        take(&open(dir.path()), &claim(1, "kek"), Access::ReadOnly, &Here).unwrap();
+        take(&open(dir.path()), &claim(1, "kek"), AccessMode::ReadOnly, &Here).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -33,7 +33,7 @@ use crate::catalogue::{OWN, Trees, VolumeId, VolumeTree};
 use crate::home::{Home, make_private_dir};
 use crate::store::Store;
 use crate::store::leases::{self, LeaseTable};
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::marker::{Identity, identity_at};
 use dir_claim::DirectoryClaim;
 use follower::outbox::{Outbox, Refusal};
@@ -88,7 +88,7 @@ pub struct VolumeLocation {
     /// The directory in it.
     pub path: RelPath,
     /// Whether the storage may be changed.
-    pub access: Access,
+    pub access: AccessMode,
     /// Which directory the root of the storage is, where that is known: another one under the path is not opened.
     pub identity: Option<Identity>,
 }
@@ -366,7 +366,7 @@ impl Volumes {
         pending: &Outbox,
         id: VolumeId,
         own: &DirectoryClaim,
-        (plain, access): (&Arc<LocalStore>, Access),
+        (plain, access): (&Arc<LocalStore>, AccessMode),
         hands: &dyn Hands,
     ) -> Result<(), Error> {
         let claimed = || self.claimed.lock().expect("no thread panics while it holds the lock");

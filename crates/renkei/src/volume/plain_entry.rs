@@ -1,7 +1,7 @@
 //! One entry of a plain tree, as the file system has it.
 
 use crate::store::temp::is_temp_name;
-use crate::store::{Detail, Dir, Raw, names};
+use crate::store::{Detail, Dir, Raw, passwd};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Attributes, Kind, NewKind, Node};
@@ -18,8 +18,8 @@ impl Plain {
         let Raw { uid, gid, .. } = self.raw;
         Attributes {
             mode: self.entry.meta.mode,
-            owner: names::user_name(uid).unwrap_or_else(|| uid.to_string()),
-            group: names::group_name(gid).unwrap_or_else(|| gid.to_string()),
+            owner: passwd::user_name(uid).unwrap_or_else(|| uid.to_string()),
+            group: passwd::group_name(gid).unwrap_or_else(|| gid.to_string()),
             mtime: self.entry.meta.mtime,
         }
     }

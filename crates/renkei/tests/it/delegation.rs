@@ -14,7 +14,7 @@ use renkei::mover::progress::Watch;
 use renkei::mover::send::{SendJob, send};
 use renkei::mover::walk::Root;
 use renkei::store::Store;
-use renkei::store::local::{Access, LocalStore};
+use renkei::store::local::{AccessMode, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
 use renkei_core::mover::filter::Filter;
@@ -305,7 +305,7 @@ fn what_is_received_beside_the_destination_is_refused() {
     let mut session = dialler.connect(&raw::name(&three.osaka)).unwrap();
     let opened = session.ask_open(Request::OpenReceive(receive_at("/data/in", false))).unwrap();
     let streams = dialler.join(&mut session, &opened).unwrap();
-    let source = LocalStore::open(&tree, Access::ReadOnly).unwrap();
+    let source = LocalStore::open(&tree, AccessMode::ReadOnly).unwrap();
     let root = |name: &str| Root {
         dir: source.root().unwrap(),
         from: rel(name),

@@ -5,7 +5,7 @@ use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
-use renkei::mover::far::{Config, Far, FarFiles, WhenLost};
+use renkei::mover::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
@@ -26,14 +26,14 @@ fn rel(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).unwrap()
 }
 
-fn far(at: &Site, of: &Site, path: &str, write: bool) -> Far {
+fn far(at: &Site, of: &Site, path: &str, write: bool) -> RemoteDir {
     let dialler = raw::dialler(at, &raw::user(at));
-    Far { dialler, site: raw::name(of), place: raw::place(path), write }
+    RemoteDir { dialler, site: raw::name(of), place: raw::place(path), write }
 }
 
-fn open(federation: &Federation, path: &str, when_lost: WhenLost) -> FarFiles {
+fn open(federation: &Federation, path: &str, when_lost: WhenLost) -> RemoteFiles {
     let Federation { titech, kek, .. } = federation;
-    FarFiles::open(far(titech, kek, path, true), Config { when_lost, ..Config::default() }).unwrap()
+    RemoteFiles::open(far(titech, kek, path, true), Config { when_lost, ..Config::default() }).unwrap()
 }
 
 fn handle(answer: Result<Answer, Error>) -> Handle {
@@ -43,15 +43,15 @@ fn handle(answer: Result<Answer, Error>) -> Handle {
     }
 }
 
-fn draft(files: &FarFiles, path: &str, start: Start) -> Handle {
+fn draft(files: &RemoteFiles, path: &str, start: Start) -> Handle {
     handle(files.operate(Op::Draft { path: rel(path), start, mode: 0o644 }, b""))
 }
 
-fn publish(files: &FarFiles, handle: Handle) -> Result<Answer, Error> {
+fn publish(files: &RemoteFiles, handle: Handle) -> Result<Answer, Error> {
     files.operate(Op::Publish { handle, mtime: None }, b"")
 }
 
-fn read_all(files: &FarFiles, handle: Handle, at_once: usize) -> Result<Vec<u8>, Error> {
+fn read_all(files: &RemoteFiles, handle: Handle, at_once: usize) -> Result<Vec<u8>, Error> {
     let (mut all, mut buf) = (Vec::new(), vec![0; at_once]);
     loop {
         match files.read(handle, all.len() as u64, &mut buf)? {
@@ -134,11 +134,12 @@ fn errors_name_the_place_and_the_site() {
     assert_eq!((missing.code, missing.side.as_str()), (Code::PathNotFound, "kek"));
     assert!(missing.subject.starts_with("/data/no"), "{missing}");
     assert_eq!(files.operate(Op::Close(77), b"").unwrap_err().code, Code::NotOpen);
-    let reader = FarFiles::open(far(&federation.titech, &federation.kek, "/data", false), Config::default());
+    let reader =
+        RemoteFiles::open(far(&federation.titech, &federation.kek, "/data", false), Config::default());
     let refused = reader.unwrap().operate(Op::MakeDir { path: rel("d"), mode: 0o755 }, b"").unwrap_err();
     assert_eq!(refused.code, Code::ReadOnlyStorage);
     let nowhere =
-        FarFiles::open(far(&federation.titech, &federation.kek, "/data/none", false), Config::default());
+        RemoteFiles::open(far(&federation.titech, &federation.kek, "/data/none", false), Config::default());
     assert_eq!(nowhere.err().unwrap().code, Code::PathNotFound);
 }
 

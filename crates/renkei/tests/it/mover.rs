@@ -15,7 +15,7 @@ use renkei::net::control::split;
 use renkei::net::tls::TlsStream;
 use renkei::store::Store;
 use renkei::store::fault::{Event, Fault, FaultStore, Op};
-use renkei::store::local::{Access, LocalStore};
+use renkei::store::local::{AccessMode, LocalStore};
 use renkei::store::temp::is_temp_name;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::filter::Filter;
@@ -94,7 +94,7 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let host = credential(&site);
     let (control, far_control) = connection(&host, &site);
     let (streams, far_streams) = (0..STREAMS).map(|_| connection(&host, &site)).unzip();
-    let source = LocalStore::open(from, Access::ReadOnly).unwrap();
+    let source = LocalStore::open(from, AccessMode::ReadOnly).unwrap();
     let root = Root {
         dir: source.root().unwrap(),
         from: RelPath::root(),
@@ -130,8 +130,8 @@ fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
         side: "kek".into(),
         keep: None,
         within: vec![RelPath::root()],
-        custodian: None,
-        witness: None,
+        receive_hooks: None,
+        on_digest: None,
     };
     let watch = Watch::default();
     std::thread::scope(|scope| {
@@ -209,7 +209,7 @@ fn prepared() -> (tempfile::TempDir, FaultStore<LocalStore>) {
     fs::create_dir(dir.path().join("from")).unwrap();
     fs::create_dir(dir.path().join("to")).unwrap();
     make_source(&dir.path().join("from"));
-    let store = FaultStore::new(LocalStore::open(&dir.path().join("to"), Access::ReadWrite).unwrap());
+    let store = FaultStore::new(LocalStore::open(&dir.path().join("to"), AccessMode::ReadWrite).unwrap());
     (dir, store)
 }
 
@@ -264,7 +264,7 @@ fn whatever_the_moment_of_a_crash_nothing_acknowledged_is_lost() {
     for at in 1..=changes {
         let to = dir.path().join(format!("to{at}"));
         fs::create_dir(&to).unwrap();
-        let store = FaultStore::new(LocalStore::open(&to, Access::ReadWrite).unwrap());
+        let store = FaultStore::new(LocalStore::open(&to, AccessMode::ReadWrite).unwrap());
         store.inject(Fault::stop_at(at));
         let outcome = transfer(&dir.path().join("from"), &store);
         let events = store.events();

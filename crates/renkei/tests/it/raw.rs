@@ -9,7 +9,7 @@ use renkei::identity::card::SiteCard;
 use renkei::identity::credential::{Credential, KeyRequest, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::identity::trust::Trust;
-use renkei::mover::dial::{Ahead, Dialler, Session};
+use renkei::mover::dial::{DialHints, Dialler, Session};
 use renkei::net::tls::TlsStream;
 use renkei::net::unix_ms;
 use renkei_core::error::Error;
@@ -79,7 +79,7 @@ pub fn connect(site: &Site, credential: &Credential, to: &Site) -> Result<Sessio
 pub fn connect_to_agent(site: &Site, credential: &Credential, storage: &str) -> Result<Session, Error> {
     let dialler = dialler(site, credential);
     let pop = dialler.connect(&name(site))?;
-    dialler.connect_to_agent(&name(site), storage, &pop.reach, &Ahead::default())
+    dialler.connect_to_agent(&name(site), storage, &pop.reach, &DialHints::default())
 }
 
 /// Shows `credential` to whoever connects first, as a PoP shows its own.

@@ -1,14 +1,14 @@
 //! The door for other PoPs and the command line: `renkei/1`.
 //!
 //! A connection is a control stream or a data stream; its first frame tells which, and was read before a thread began
-//! (`net::greeting`). The certificate is judged here, after the handshake, so that a refusal reaches the peer with its code.
+//! (`net::handshake`). The certificate is judged here, after the handshake, so that a refusal reaches the peer with its code.
 
 mod request;
 mod session;
 
 use crate::doors::strangers::Seat;
 use crate::net::CONNECT_TIMEOUT;
-use crate::net::greeting::{Greeted, MAX_FIRST_BYTES};
+use crate::net::handshake::{AcceptedPeer, MAX_FIRST_BYTES};
 use crate::net::tls::TlsStream;
 use crate::site::{Counters, Site};
 use renkei_core::error::{Code, Error};
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// A connection whose peer has said what it wants.
 pub struct Accepted {
     /// The connection and its first message.
-    pub greeted: Greeted,
+    pub greeted: AcceptedPeer,
     /// Where it comes from.
     pub peer: SocketAddr,
     /// The site whose PoP passes it on, if one does.
@@ -52,7 +52,7 @@ pub fn lost(peer: SocketAddr, error: &Error, site: &Site) {
 }
 
 fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
-    let Accepted { greeted: Greeted { mut stream, first }, peer, through } = accepted;
+    let Accepted { greeted: AcceptedPeer { mut stream, first }, peer, through } = accepted;
     stream.leads_through(through);
     let (kind, payload) = match first {
         Ok(first) => first,

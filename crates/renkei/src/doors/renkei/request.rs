@@ -1,8 +1,8 @@
 //! Turns requests into calls of the site and their outcome into replies.
 
 use crate::net::control::{ControlReceiver, ControlSender};
+use crate::net::reverse_registry::LINE_SILENCE;
 use crate::net::socket;
-use crate::net::switchboard::LINE_SILENCE;
 use crate::site::Site;
 use crate::site::access::{Access, Peer};
 use crate::site::circuits::Asked;

@@ -211,7 +211,7 @@ mod tests {
     use crate::catalogue::Trees;
     use crate::home::Home;
     use crate::store::leases::LeaseTable;
-    use crate::store::local::Access;
+    use crate::store::local::AccessMode;
     use renkei_core::entry::FileTime;
     use renkei_core::namespace::{Attributes, Change, Dentry, Name, NewKind, Origin, SequencedChange};
 
@@ -246,7 +246,7 @@ mod tests {
         let (tree, journal) = (trees.tree([7; 16]).unwrap(), folder.path().join("journal"));
         tree.decide(&deep()).unwrap();
         let pending = Outbox::load("v", tree.clone(), &journal, LeaseTable::default()).unwrap();
-        let plain = LocalStore::open(folder.path(), Access::ReadWrite).unwrap();
+        let plain = LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap();
         let taken = compare(&pending, &plain).unwrap();
         assert_eq!((taken.same, taken.missing), (0, 0), "nothing was held");
         // What comes behind them is looked at.

@@ -12,7 +12,7 @@ use super::view::{Fetch, FollowedStore, Writer};
 use crate::catalogue::{Trees, own_version};
 use crate::home::Home as Folder;
 use crate::store::leases::LeaseTable;
-use crate::store::local::{Access, LocalStore};
+use crate::store::local::{AccessMode, LocalStore};
 use crate::store::temp::{is_temp_name, temp_name};
 use crate::store::{Detail, Dir, ReadFile, Space, Store};
 use renkei_core::entry::{EntryKind, Stamp};
@@ -113,7 +113,7 @@ impl Site {
         let trees = Trees::open("", &Folder::at(&folder.join("pop"))).unwrap();
         let tree = trees.tree(ID).unwrap();
         let pending = Outbox::load("v", tree, &folder.join("journal"), LeaseTable::default()).unwrap();
-        let plain = Arc::new(LocalStore::open(&folder.join("plain"), Access::ReadWrite).unwrap());
+        let plain = Arc::new(LocalStore::open(&folder.join("plain"), AccessMode::ReadWrite).unwrap());
         let writer = Writer { plain, owner: "alice".into(), group: "genomics".into() };
         let store =
             FollowedStore::new(pending.clone(), &ID, Arc::new(Nobody), "home".into(), Some(writer.clone()));

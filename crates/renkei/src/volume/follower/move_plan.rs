@@ -393,7 +393,7 @@ fn follow_path(path: &mut RelPath, from: &RelPath, to: &RelPath) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::local::Access;
+    use crate::store::local::AccessMode;
     use std::fs;
     use std::path::Path;
 
@@ -406,7 +406,7 @@ mod tests {
     }
 
     fn take(top: &Path, before: &[(&str, Of)], after: &[(&str, Of)], parted: Option<Parted>) -> Vec<Moved> {
-        let plain = LocalStore::open(top, Access::ReadWrite).unwrap();
+        let plain = LocalStore::open(top, AccessMode::ReadWrite).unwrap();
         let found = find(&plain, items(before));
         let of = |_, _| parted.unwrap();
         let steps = MovePlan::between(&found, &items(after), if parted.is_some() { Some(&of) } else { None });
@@ -473,7 +473,7 @@ mod tests {
     fn what_is_another_file_stays_and_own_content_goes_aside() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &["a", "b", "c"]);
-        let plain = LocalStore::open(top.path(), Access::ReadWrite).unwrap();
+        let plain = LocalStore::open(top.path(), AccessMode::ReadWrite).unwrap();
         let (own, node) = (Of::Own(1), Of::Node(NodeId(2)));
         let found = find(&plain, items(&[("a", own), ("b", node), ("c", Of::Own(4))]));
         let parted: Parted = serde_json::from_str(r#"{"id": 9, "beside": 10, "number": 1}"#).unwrap();

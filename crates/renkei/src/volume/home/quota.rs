@@ -6,7 +6,7 @@
 //! Volumes without limits do none of this. What others change behind our back is counted, and never refused.
 
 use crate::catalogue::VolumeTree;
-use crate::store::names::user_name;
+use crate::store::passwd::user_name;
 use crate::store::{Detail, Dir, Space};
 use crate::volume::plain_entry::{Plain, look};
 use renkei_core::entry::EntryKind;

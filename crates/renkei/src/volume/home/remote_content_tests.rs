@@ -2,7 +2,7 @@
 
 use super::tests::{Place, assert_log, rel};
 use crate::catalogue::AwayAt;
-use crate::store::{Detail, Dir, ReadFile, Store, names};
+use crate::store::{Detail, Dir, ReadFile, Store, passwd};
 use crate::volume::{Arrived, Elsewhere, FileVerdict, INCOMING, VolumeStore, Wanted};
 use renkei_core::entry::{EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
@@ -28,8 +28,8 @@ fn attributes(mode: u32, secs: i64) -> Attributes {
     let name = |name: Option<String>| name.unwrap_or_default();
     Attributes {
         mode,
-        owner: name(names::user_name(rustix::process::geteuid().as_raw())),
-        group: name(names::group_name(rustix::process::getegid().as_raw())),
+        owner: name(passwd::user_name(rustix::process::geteuid().as_raw())),
+        group: name(passwd::group_name(rustix::process::getegid().as_raw())),
         mtime: FileTime { secs, nanos: 7 },
     }
 }
@@ -134,7 +134,7 @@ fn read(dir: &dyn Dir, name: &str) -> Vec<u8> {
 
 /// Brings all that is away, as the site does.
 fn bring(place: &Place, writer: &Writer) {
-    let root = crate::store::local::LocalStore::open(&place.top, crate::store::local::Access::ReadWrite);
+    let root = crate::store::local::LocalStore::open(&place.top, crate::store::local::AccessMode::ReadWrite);
     let root = root.unwrap().root().unwrap();
     let _ = root.mkdir(INCOMING, 0o700);
     let incoming = root.child(INCOMING).unwrap();

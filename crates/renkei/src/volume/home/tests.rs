@@ -1,12 +1,12 @@
 //! A volume against the plain tree below it.
 
 use crate::home::Home;
-use crate::store::desk::Desk;
 use crate::store::fault::{Fault, FaultStore, Op as Call};
-use crate::store::local::Access;
+use crate::store::local::AccessMode;
+use crate::store::local_files::LocalFiles;
 use crate::store::marker::VOLUME;
 use crate::store::temp::temp_name;
-use crate::store::{Dir, Store, names};
+use crate::store::{Dir, Store, passwd};
 use crate::volume::volume_config::tests::{Here, facts};
 use crate::volume::{Volume, VolumeLocation, VolumeStore, Volumes};
 use proptest::prelude::*;
@@ -115,7 +115,12 @@ fn open(home: &Home, keep: &Path) -> Arc<Volume> {
 }
 
 fn at(keep: &Path) -> VolumeLocation {
-    VolumeLocation { root: keep.join("pool"), path: rel("genome"), access: Access::ReadWrite, identity: None }
+    VolumeLocation {
+        root: keep.join("pool"),
+        path: rel("genome"),
+        access: AccessMode::ReadWrite,
+        identity: None,
+    }
 }
 
 fn try_open(home: &Home, keep: &Path) -> Result<Arc<Volume>, Error> {
@@ -165,7 +170,7 @@ fn plain_line(path: &Path, files: &mut Vec<u64>) -> Line {
     let size = if kind == 'f' { data.len() } else { 0 };
     let mtime = FileTime { secs: data.mtime(), nanos: data.mtime_nsec() as u32 };
     let owner = |name: Option<String>, id: u32| name.unwrap_or_else(|| id.to_string());
-    let (user, group) = (names::user_name(data.uid()), names::group_name(data.gid()));
+    let (user, group) = (passwd::user_name(data.uid()), passwd::group_name(data.gid()));
     let (user, group) = (owner(user, data.uid()), owner(group, data.gid()));
     (kind, data.mode() & 0o7777, user, group, mtime, size, target, number(files, data.ino()))
 }
@@ -291,15 +296,15 @@ fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_
     let place = Place::new();
     place.check();
     let store = Arc::new(FaultStore::new(place.store.clone()));
-    let desk = Desk::new(store.clone(), RelPath::root(), true).unwrap();
+    let local_files = LocalFiles::new(store.clone(), RelPath::root(), true).unwrap();
     let write = |name: &str, start| {
         let draft = Op::Draft { path: rel(name), start, mode: 0o644 };
-        let opened = desk.operate(draft, b"").unwrap().parted().0;
+        let opened = local_files.operate(draft, b"").unwrap().parted().0;
         let Answer::Opened { handle, .. } = opened else { panic!("{opened:?}") };
-        desk.operate(Op::Write { handle, offset: 0 }, format!("{start:?}").as_bytes()).unwrap();
+        local_files.operate(Op::Write { handle, offset: 0 }, format!("{start:?}").as_bytes()).unwrap();
         handle
     };
-    let publish = |handle| desk.operate(Op::Publish { handle, mtime: None }, b"").map(drop);
+    let publish = |handle| local_files.operate(Op::Publish { handle, mtime: None }, b"").map(drop);
     let is_named_first = || {
         let of = |op| store.events().into_iter().rfind(|event| event.op == op).unwrap();
         of(Call::Rename).precedes(&of(Call::SyncAll))
@@ -309,7 +314,7 @@ fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_
     assert!(is_named_first());
     place.assert_same();
     // The next version of the same file is no new file.
-    desk.operate(Op::Write { handle: new, offset: 0 }, b"Old").unwrap();
+    local_files.operate(Op::Write { handle: new, offset: 0 }, b"Old").unwrap();
     publish(new).unwrap();
     assert!(!is_named_first());
     store.inject(Fault::nth(Call::SyncAll, 1, Code::IoFailed));

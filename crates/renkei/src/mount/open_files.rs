@@ -1,0 +1,594 @@
+//! Open files: versions that are read, and drafts that are written.
+//!
+//! All handles of a file that is open here share its [`OpenInode`]. The first handle that writes begins a draft, and every
+//! program here reads the draft from then on. A handle that was opened before has a version of its own open at the other
+//! side, which is read as long as there is no draft.
+//!
+//! Lock order: the draft of a file, then the inode table; no operation is waited for under the lock of the table.
+
+use super::Mounted;
+use super::attr_cache::Mark;
+use super::attributes::InodeAttr;
+use super::errno::FuseError;
+use super::name_ops::now;
+use super::opened;
+use super::passthrough::{ReadPath, read_plain};
+use fuser::{FopenFlags, OpenFlags};
+use renkei_core::entry::FileTime;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::tree::is_beside;
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The state of an open file that all its handles share.
+#[derive(Default)]
+pub(super) struct OpenInode {
+    draft: RwLock<Option<Draft>>,
+    /// How many have it open; counted under the table's lock.
+    pub(super) users: AtomicUsize,
+    /// How many of them may write; counted under the draft's lock. The kernel tells late that one closed it.
+    writers: AtomicUsize,
+    /// Whether something is written and not published.
+    is_ahead: Arc<AtomicBool>,
+    /// Versions that several have open: they are closed when nobody has the file open.
+    shared: Mutex<Vec<Handle>>,
+    /// How the kernel reads it, as long as a handle is open.
+    pub(super) read_path: Mutex<ReadPath>,
+}
+
+/// What is written.
+struct Draft {
+    handle: Handle,
+    size: AtomicU64,
+    changed: Mutex<Changed>,
+    is_ahead: Arc<AtomicBool>,
+    /// Whether somebody else published a version after what is in it.
+    is_behind: AtomicBool,
+}
+
+/// What of a draft was not published.
+#[derive(Clone, Copy)]
+struct Changed {
+    is_dirty: bool,
+    /// When it was written last, or what a program says it was.
+    mtime: FileTime,
+}
+
+/// An open handle of a program.
+pub(super) struct OpenHandle {
+    id: u64,
+    pub(super) content: Arc<OpenInode>,
+    /// The version opened for reading, if there was no draft.
+    version: Option<Handle>,
+    /// Its plain file, if that is on this machine.
+    pub(super) plain: Option<OwnedFd>,
+    writes: bool,
+    appends: bool,
+}
+
+impl OpenInode {
+    fn draft(&self) -> RwLockReadGuard<'_, Option<Draft>> {
+        self.draft.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Vec<Handle>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn draft_mut(&self) -> RwLockWriteGuard<'_, Option<Draft>> {
+        self.draft.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something is written here that nobody else knows of: then the file is what it is here.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead.load(Ordering::Acquire)
+    }
+
+    /// What is told of the file: what is known of it, and what was written since. What is known is asked for while nobody
+    /// publishes, for then it changes.
+    pub(super) fn over(&self, known: impl FnOnce() -> Result<InodeAttr, Error>) -> Result<InodeAttr, Error> {
+        let draft = self.draft();
+        let known = known()?;
+        let changed = draft.as_ref().map(|draft| (draft, *draft.changed())).filter(|(_, now)| now.is_dirty);
+        Ok(changed.map_or(known, |(draft, now)| known.while_written(draft.size(), now.mtime)))
+    }
+}
+
+impl Draft {
+    fn new(content: &OpenInode, handle: Handle, size: u64, mtime: FileTime, is_dirty: bool) -> Self {
+        content.is_ahead.store(is_dirty, Ordering::Release);
+        Draft {
+            handle,
+            size: AtomicU64::new(size),
+            changed: Mutex::new(Changed { is_dirty, mtime }),
+            is_ahead: content.is_ahead.clone(),
+            is_behind: AtomicBool::new(false),
+        }
+    }
+
+    fn changed(&self) -> MutexGuard<'_, Changed> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn touch(&self) {
+        *self.changed() = Changed { is_dirty: true, mtime: now() };
+        self.is_ahead.store(true, Ordering::Release);
+    }
+
+    /// It is a version of the file now.
+    fn on_published(&self) {
+        self.changed().is_dirty = false;
+        self.is_ahead.store(false, Ordering::Release);
+        self.is_behind.store(false, Ordering::Release);
+    }
+}
+
+impl Mounted {
+    // ---- opening -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn open(&self, id: u64, flags: OpenFlags) -> Result<(u64, FopenFlags), FuseError> {
+        self.open_by(0, id, flags)
+    }
+
+    /// The same for a thread, which the kernel may have try twice.
+    pub(super) fn open_by(
+        &self,
+        thread: u32,
+        id: u64,
+        flags: OpenFlags,
+    ) -> Result<(u64, FopenFlags), FuseError> {
+        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        let content = self.join(id)?;
+        let opened = match writes {
+            true => self.open_draft(id, &content, flags.0 & libc::O_TRUNC != 0).map(|kept| (None, kept)),
+            false => self.open_version_by(thread, id, &content),
+        };
+        let (version, is_cached) = opened.inspect_err(|_| self.leave(id, &content))?;
+        let appends = flags.0 & libc::O_APPEND != 0;
+        let plain = version.filter(|_| self.is_large(id)).and_then(|version| self.files.descriptor(version));
+        let fh = self.hold(OpenHandle { id, content, version, plain, writes, appends });
+        Ok((fh, opened_flags(is_cached, writes && appends)))
+    }
+
+    fn hold(&self, open: OpenHandle) -> u64 {
+        let fh = self.next();
+        self.opens.lock().unwrap_or_else(PoisonError::into_inner).insert(fh, Arc::new(open));
+        fh
+    }
+
+    pub(super) fn find(&self, fh: u64) -> Result<Arc<OpenHandle>, FuseError> {
+        let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        opens.get(&fh).cloned().ok_or(FuseError::plain(libc::EBADF))
+    }
+
+    /// The content of a file, with one user more.
+    fn join(&self, id: u64) -> Result<Arc<OpenInode>, Error> {
+        let mut table = self.table();
+        let content = table.node(id)?.content.get_or_insert_default().clone();
+        content.users.fetch_add(1, Ordering::Relaxed);
+        Ok(content)
+    }
+
+    /// One user less; the last closes the draft.
+    fn leave(&self, id: u64, content: &OpenInode) {
+        {
+            let mut table = self.table();
+            if content.users.fetch_sub(1, Ordering::Relaxed) > 1 {
+                return;
+            }
+            if let Ok(node) = table.node(id) {
+                node.content = None;
+            }
+            table.drop_if_unused(id);
+        }
+        if let Some(draft) = content.draft_mut().take() {
+            content.is_ahead.store(false, Ordering::Release);
+            if draft.changed().is_dirty {
+                self.on_lost(id);
+            }
+            self.close(draft.handle);
+        }
+        let shared = std::mem::take(&mut *content.shared());
+        shared.into_iter().for_each(|version| self.close(version));
+    }
+
+    /// A version that somebody has open, for another one as well; none if the file was written since.
+    pub(super) fn share_version(&self, content: &OpenInode) -> Option<Handle> {
+        if content.draft().is_some() {
+            return None;
+        }
+        // Whoever releases it looks afterwards whether it is shared.
+        let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut same = opens.values().filter(|open| std::ptr::eq(&*open.content, content));
+        let version = same.find_map(|open| open.version)?;
+        let mut shared = content.shared();
+        if !shared.contains(&version) {
+            shared.push(version);
+        }
+        Some(version)
+    }
+
+    /// Opens the version that is there now, unless the file is ahead of it here; again if that is another one here by then.
+    pub(super) fn open_version(
+        &self,
+        id: u64,
+        content: &OpenInode,
+    ) -> Result<(Option<Handle>, bool), FuseError> {
+        loop {
+            let before = self.table().node(id)?.known;
+            let opened = self.open_version_once(id, content);
+            let is_stale = opened.as_ref().is_err_and(|refusal| refusal.number == libc::ESTALE);
+            if !is_stale || !self.is_news(id, content, &before)? {
+                return opened;
+            }
+        }
+    }
+
+    /// Whether a file is another version here than before, or ahead, once what is published just now is known here.
+    fn is_news(&self, id: u64, content: &OpenInode, before: &InodeAttr) -> Result<bool, Error> {
+        // A publication holds it until its answer is taken in.
+        drop(content.draft());
+        let now = self.table().node(id)?.known;
+        Ok(content.is_ahead() || !now.same_content(before))
+    }
+
+    fn open_version_once(&self, id: u64, content: &OpenInode) -> Result<(Option<Handle>, bool), FuseError> {
+        if content.is_ahead() || (self.is_removed(id)? && content.draft().is_some()) {
+            return Ok((None, true));
+        }
+        let (handle, is_cached) = match self.open_known(id)? {
+            Some(opened) => opened,
+            None => {
+                let open = |path: &RelPath| self.ask_open(Op::Open(path.clone()));
+                let (handle, item) = self.at(|table| table.path(id), open)?;
+                (handle, self.take_version(id, handle, &item)?)
+            }
+        };
+        if let Some(draft) = content.draft().as_ref().filter(|_| !is_cached) {
+            draft.is_behind.store(true, Ordering::Release);
+        }
+        Ok((Some(handle), is_cached))
+    }
+
+    /// Opens the version that is known without asking, if that is cached and its content was prefetched; tells whether the
+    /// kernel's cache is of it.
+    fn open_known(&self, id: u64) -> Result<Option<(Handle, bool)>, Error> {
+        if !self.is_attr_cached(id)? {
+            return Ok(None);
+        }
+        let (path, known) = {
+            let mut table = self.table();
+            (table.path(id)?, table.node(id)?.known)
+        };
+        let is_known = |item: &Item| self.owners.attr(item).same_content(&known);
+        let Some(handle) = self.files.open_brought(&path, &is_known) else { return Ok(None) };
+        let cached = self.table().node(id)?.cached.replace(known);
+        Ok(Some((handle, cached.is_some_and(|cached| cached.same_content(&known)))))
+    }
+
+    /// Begins a draft of the version that is there now, or shares one that is ahead of it.
+    fn open_draft(&self, id: u64, content: &OpenInode, truncates: bool) -> Result<bool, FuseError> {
+        let mut draft = content.draft_mut();
+        if draft.is_some() && (content.is_ahead() || self.is_removed(id)?) {
+            if let Some(draft) = draft.as_ref().filter(|_| truncates) {
+                self.resize(draft, 0)?;
+            }
+            content.writers.fetch_add(1, Ordering::Release);
+            return Ok(true);
+        }
+        let start = if truncates { Start::Empty } else { Start::Content };
+        let op = |path: &RelPath| Op::Draft { path: path.clone(), start, mode: 0 };
+        let (handle, item) = self.at(|table| table.path(id), |path| self.ask_open(op(path)))?;
+        let is_cached = self.take_version(id, handle, &item)?;
+        let size = if truncates { 0 } else { item.entry.size() };
+        if let Some(old) = draft.replace(Draft::new(content, handle, size, now(), truncates)) {
+            self.close(old.handle);
+        }
+        content.writers.fetch_add(1, Ordering::Release);
+        Ok(is_cached)
+    }
+
+    /// Checks that what was opened is the file it was to be, and tells whether the kernel's cache is of this version.
+    fn take_version(&self, id: u64, handle: Handle, item: &Item) -> Result<bool, FuseError> {
+        let known = self.owners.attr(item);
+        if !self.is_still(id, &known, 1)? && !self.table().becomes(id, known) {
+            self.close(handle);
+            // The kernel looks the name up anew, and opens what has it now; the site's call may be on its way yet.
+            self.table().node(id)?.attr_epoch = None;
+            return Err(FuseError::plain(libc::ESTALE));
+        }
+        let (is_cached, is_news) = {
+            let mut table = self.table();
+            let node = table.node(id)?;
+            let is_cached = node.cached.is_some_and(|cached| cached.same_content(&known));
+            let is_news = node.known != known;
+            (node.known, node.cached) = (known, Some(known));
+            (is_cached, is_news)
+        };
+        if is_news {
+            self.invalidate_attrs(id);
+        }
+        Ok(is_cached)
+    }
+
+    /// Makes a file and opens it, or opens it if it came there meanwhile and that is wanted.
+    pub(super) fn create(
+        &self,
+        dir: u64,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(u64, InodeAttr, u64, FopenFlags), FuseError> {
+        let op = |path: &RelPath| Op::Draft { path: path.clone(), start: Start::New, mode: mode & 0o7777 };
+        let made = self.at(
+            |table| table.path_below(dir, name),
+            |path| {
+                let (answer, since) = self.ask_making(op(path), path.clone())?;
+                let (handle, item) = opened(answer)?;
+                Ok((handle, item, since))
+            },
+        );
+        match made {
+            Ok((handle, item, since)) => self.created(dir, name, handle, &item, since, flags),
+            Err(error) if error.code == Code::PathExists && flags & libc::O_EXCL == 0 => {
+                let (id, known) = self.lookup(dir, name)?;
+                let opened = self.open(id, OpenFlags(flags));
+                let (fh, kept) = opened.inspect_err(|_| self.table().forget(id, 1))?;
+                Ok((id, known, fh, kept))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn created(
+        &self,
+        dir: u64,
+        name: &[u8],
+        handle: Handle,
+        item: &Item,
+        since: Option<Mark>,
+        flags: i32,
+    ) -> Result<(u64, InodeAttr, u64, FopenFlags), FuseError> {
+        let made = self.owners.attr(item);
+        let (id, known) = self.found(dir, name, made)?;
+        {
+            let mut table = self.table();
+            table.node(id)?.cached = Some(made);
+            if let Some(since) = since {
+                self.cache_attr(&mut table, id, dir, since);
+            }
+        }
+        let content = self.join(id)?;
+        // Also if it is opened for reading alone: it was made by a draft.
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        *content.draft_mut() = Some(Draft::new(&content, handle, 0, made.mtime, false));
+        content.writers.fetch_add(usize::from(writes), Ordering::Release);
+        let appends = flags & libc::O_APPEND != 0;
+        let fh = self.hold(OpenHandle { id, content, version: None, plain: None, writes, appends });
+        Ok((id, known, fh, opened_flags(true, writes && appends)))
+    }
+
+    // ---- content -----------------------------------------------------------------------------------------------------
+
+    pub(super) fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize, FuseError> {
+        let open = self.find(fh)?;
+        self.check_locks(open.id)?;
+        let draft = open.content.draft();
+        // Who opened a later version reads that.
+        let is_later = |draft: &&Draft| open.version.is_some() && draft.is_behind.load(Ordering::Acquire);
+        let draft = draft.as_ref().filter(|draft| !is_later(draft));
+        if let (None, Some(plain)) = (draft, &open.plain) {
+            return read_plain(plain, offset, buf);
+        }
+        let handle = draft.map(|draft| draft.handle).or(open.version);
+        let handle = handle.ok_or(FuseError::plain(libc::EBADF))?;
+        Ok(self.files.read(handle, offset, buf)?)
+    }
+
+    /// Writes where a program wants it; what comes from the kernel's cache knows its place.
+    pub(super) fn write(
+        &self,
+        fh: u64,
+        offset: u64,
+        bytes: &[u8],
+        from_cache: bool,
+    ) -> Result<(), FuseError> {
+        let open = self.find(fh)?;
+        self.check_locks(open.id)?;
+        let guard = open.content.draft();
+        let draft = guard.as_ref().filter(|_| open.writes).ok_or(FuseError::plain(libc::EBADF))?;
+        if !open.appends || from_cache {
+            return Ok(self.write_at(draft, offset, bytes)?);
+        }
+        // The end as it is here, which the kernel may not know yet; its lock keeps others from writing meanwhile.
+        let end = draft.size();
+        Ok(self.write_at(draft, end, bytes)?)
+    }
+
+    fn write_at(&self, draft: &Draft, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        for (part, at) in bytes.chunks(MAX_IO_BYTES as usize).zip((offset..).step_by(MAX_IO_BYTES as usize)) {
+            self.files.operate(Op::Write { handle: draft.handle, offset: at }, part)?;
+            draft.size.fetch_max(at + part.len() as u64, Ordering::AcqRel);
+        }
+        draft.touch();
+        Ok(())
+    }
+
+    fn resize(&self, draft: &Draft, bytes: u64) -> Result<(), Error> {
+        self.ask(Op::SetLen { handle: draft.handle, bytes })?;
+        draft.size.store(bytes, Ordering::Release);
+        draft.touch();
+        Ok(())
+    }
+
+    /// Cuts or extends a file. Who has it open to write publishes it by `close`, else it is published now.
+    pub(super) fn set_size(&self, id: u64, bytes: u64, is_open: bool) -> Result<(), FuseError> {
+        let content = self.join(id)?;
+        let done = self.set_size_in(id, &content, bytes, is_open);
+        self.leave(id, &content);
+        done
+    }
+
+    fn set_size_in(&self, id: u64, content: &OpenInode, bytes: u64, is_open: bool) -> Result<(), FuseError> {
+        self.open_draft(id, content, bytes == 0)?;
+        let resized = match &*content.draft() {
+            Some(draft) if bytes > 0 => self.resize(draft, bytes),
+            _ => Ok(()),
+        };
+        let published = match resized {
+            Ok(()) if !is_open => self.publish(id, content),
+            outcome => outcome.map_err(FuseError::from),
+        };
+        self.stop_writing(id, content);
+        published
+    }
+
+    /// Makes room, as far as that is to extend the file.
+    pub(super) fn extend(&self, fh: u64, end: u64) -> Result<(), FuseError> {
+        let open = self.find(fh)?;
+        match &*open.content.draft() {
+            Some(draft) if end > draft.size() => Ok(self.resize(draft, end)?),
+            Some(_) => Ok(()),
+            None => Err(FuseError::plain(libc::EBADF)),
+        }
+    }
+
+    /// Gives what is written a time of modification; tells whether there was such.
+    pub(super) fn time_draft(&self, id: u64, mtime: FileTime) -> Result<bool, Error> {
+        let content = self.table().node(id)?.content.clone();
+        let Some(content) = content else { return Ok(false) };
+        let draft = content.draft();
+        let Some(draft) = &*draft else { return Ok(false) };
+        let mut changed = draft.changed();
+        if changed.is_dirty {
+            changed.mtime = mtime;
+        }
+        Ok(changed.is_dirty)
+    }
+
+    // ---- publishing --------------------------------------------------------------------------------------------------
+
+    /// A program closed a file or wants it durable.
+    pub(super) fn flush(&self, fh: u64) -> Result<(), FuseError> {
+        let open = self.find(fh)?;
+        if open.writes { self.publish(open.id, &open.content) } else { Ok(()) }
+    }
+
+    /// Publishes what is written to a file, if it is open.
+    pub(super) fn publish_if_open(&self, id: u64) -> Result<(), FuseError> {
+        let content = self.table().node(id)?.content.clone();
+        content.map_or(Ok(()), |content| self.publish(id, &content))
+    }
+
+    fn publish(&self, id: u64, content: &OpenInode) -> Result<(), FuseError> {
+        let draft = content.draft_mut();
+        let Some(draft) = &*draft else { return Ok(()) };
+        let changed = *draft.changed();
+        // What has no name any more goes with the last who has it open.
+        if !changed.is_dirty || self.is_removed(id)? {
+            return Ok(());
+        }
+        let path = self.table().path(id)?;
+        let op = Op::Publish { handle: draft.handle, mtime: Some(changed.mtime) };
+        let item = super::item(self.ask_changing(op, vec![path.clone()])?.0)?;
+        if is_put_beside(&item.entry.path, &path) {
+            self.on_beside(id, draft, &item, &path);
+            return Ok(());
+        }
+        let (now, before) = (self.owners.attr(&item), self.table().node(id)?.known);
+        if now.size != draft.size() {
+            let cause = format!("it has {} bytes of {}", now.size, draft.size());
+            return Err(Error::new(Code::IoFailed, "publish", &item.entry.path, cause).into());
+        }
+        draft.on_published();
+        let others = self.table().publish(id, now);
+        self.invalidate_attrs_of(&others);
+        if now.mode != before.mode {
+            // Set-id bits went with the old content.
+            self.invalidate_attrs(id);
+        }
+        Ok(())
+    }
+
+    /// What was written here was not published and never will be: the kernel's cache has it all the same.
+    fn on_lost(&self, id: u64) {
+        if let Ok(node) = self.table().node(id) {
+            (node.cached, node.attr_epoch) = (None, None);
+        }
+        self.invalidate_attrs(id);
+    }
+
+    /// What was written here has a name of its own now, because another site wrote the file meanwhile.
+    fn on_beside(&self, id: u64, draft: &Draft, item: &Item, path: &RelPath) {
+        let cause =
+            format!("another site has written it since; the version written here is {}", item.entry.path);
+        self.error_log.keep(&Error::new(Code::BothStay, "publish", path, cause));
+        draft.on_published();
+        draft.is_behind.store(true, Ordering::Release);
+        if let Ok(node) = self.table().node(id) {
+            (node.cached, node.attr_epoch) = (None, None);
+        }
+        self.invalidate_attrs(id);
+    }
+
+    /// Publishes all that is written; errors are told and logged.
+    pub(super) fn publish_all(&self) -> usize {
+        let open = self.table().open();
+        let failed = open.iter().filter(|(id, content)| {
+            let outcome = self.publish(*id, content);
+            let failed = outcome.is_err();
+            if let Err(FuseError { error: Some(error), .. }) = outcome {
+                self.error_log.keep(&error);
+            }
+            failed
+        });
+        failed.count()
+    }
+
+    /// One writer less. The last one publishes what was written since `close` flushed it, as programs do that
+    /// have the file mapped.
+    fn stop_writing(&self, id: u64, content: &OpenInode) {
+        if content.writers.load(Ordering::Acquire) == 1
+            && let Err(FuseError { error: Some(error), .. }) = self.publish(id, content)
+            // Whoever removed it while it was open wants nothing of it.
+            && error.code != Code::PathNotFound
+        {
+            // No program hears of it, or it did at the close.
+            self.error_log.keep(&error);
+        }
+        let _draft = content.draft_mut();
+        content.writers.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn release(&self, fh: u64) {
+        let open = self.opens.lock().unwrap_or_else(PoisonError::into_inner).remove(&fh);
+        let Some(open) = open else { return };
+        if open.writes {
+            self.stop_writing(open.id, &open.content);
+        }
+        let version = open.version.filter(|version| !open.content.shared().contains(version));
+        self.leave(open.id, &open.content);
+        if let Some(version) = version {
+            self.close(version);
+        }
+    }
+}
+
+/// Whether a file was published beside the one that it was to be.
+fn is_put_beside(published: &RelPath, path: &RelPath) -> bool {
+    let names = published.name().zip(path.name());
+    names.is_some_and(|(name, other)| is_beside(name, other) && published.parent() == path.parent())
+}
+
+/// How the kernel is to treat a file: what appends goes past its cache, whose end may be out of date.
+fn opened_flags(is_cached: bool, appends: bool) -> FopenFlags {
+    let cached = if is_cached { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+    if appends { cached | FopenFlags::FOPEN_DIRECT_IO } else { cached }
+}

@@ -1,0 +1,153 @@
+//! Delivery of a webhook: one HTTP/1.1 POST on a connection of its own.
+//!
+//! Only the status of the answer is used, and redirects are not followed. Everything together takes `WITHIN` at most,
+//! however slowly a server answers.
+
+use axum::body::Body;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use renkei_core::queue::webhook::Address;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// How long it may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Posts JSON; `tls` says whom an `https` server must be vouched for by.
+///
+/// # Errors
+/// Why it was not taken, in words: also any status but 200 to 299.
+pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, ask(address, body, tls)).await });
+    // A name that is still looked up is not waited for.
+    runtime.shutdown_background();
+    match asked {
+        Ok(Ok(status)) if status.is_success() => Ok(()),
+        Ok(Ok(status)) => Err(format!("the server answered {}", status.as_u16())),
+        Ok(Err(error)) => Err(with_causes(&*error)),
+        Err(_) => Err("it took too long".into()),
+    }
+}
+
+async fn ask(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<StatusCode, Failure> {
+    let sock = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    if !address.https {
+        return ask_on(sock, address, body).await;
+    }
+    let name = ServerName::try_from(address.host.clone())?;
+    ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, address, body).await
+}
+
+async fn ask_on(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    address: &Address,
+    body: &str,
+) -> Result<StatusCode, Failure> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::post(&address.path)
+        .header(HOST, address.authority())
+        .header(USER_AGENT, super::SOFTWARE)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Body::from(body.to_owned()))?;
+    Ok(sender.send_request(request).await?.status())
+}
+
+/// The error and what caused it: that of the library says little by itself.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::RootCertStore;
+    use rustls::StreamOwned;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// A client that believes certificates of these alone.
+    fn client(roots: RootCertStore) -> Arc<ClientConfig> {
+        let builder = ClientConfig::builder_with_provider(default_provider().into());
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    /// Reads a whole request, answers it, and gives it back.
+    fn answer(mut stream: impl Read + Write, with: &str) -> String {
+        let (mut text, mut part) = (String::new(), [0; 4096]);
+        while !text.ends_with('}') {
+            match stream.read(&mut part) {
+                Ok(count @ 1..) => text.push_str(std::str::from_utf8(&part[..count]).unwrap()),
+                _ => break,
+            }
+        }
+        let _ = stream.write_all(with.as_bytes());
+        text
+    }
+
+    #[test]
+    fn the_status_says_whether_it_was_taken() {
+        let tls = client(RootCertStore::empty());
+        for (with, taken) in [
+            ("HTTP/1.1 204 No Content\r\n\r\n", true),
+            ("HTTP/1.0 200 OK\r\n\r\n", true),
+            ("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\n\r\n", false),
+            ("HTTP/1.1 500 Oh\r\n\r\n", false),
+            ("SSH-2.0-x\r\n", false),
+            ("", false),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address =
+                Address::parse(&format!("http://{}/hook?a=b", listener.local_addr().unwrap())).unwrap();
+            let served = std::thread::spawn(move || answer(listener.accept().unwrap().0, with));
+            assert_eq!(post(&address, "{\"a\":1}", &tls).is_ok(), taken, "{with}");
+            let asked = served.join().unwrap();
+            assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\nhost: 127.0.0.1:"), "{asked}");
+            assert!(
+                asked.contains("content-length: 7\r\n") && asked.ends_with("\r\n\r\n{\"a\":1}"),
+                "{asked}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_of_https_must_be_vouched_for() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let made =
+            rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
+        let secret = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let server = rustls::ServerConfig::builder_with_provider(default_provider().into());
+        let server = server.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let server = Arc::new(server.with_single_cert(vec![made.der().clone()], secret).unwrap());
+        let mut roots = RootCertStore::empty();
+        roots.add(made.der().clone()).unwrap();
+        for (tls, taken) in [(client(roots), true), (client(RootCertStore::empty()), false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let address = Address::parse(&format!("https://localhost:{port}/")).unwrap();
+            let server = server.clone();
+            let served = std::thread::spawn(move || {
+                let sock = listener.accept().unwrap().0;
+                let connection = rustls::ServerConnection::new(server).unwrap();
+                answer(StreamOwned::new(connection, sock), "HTTP/1.1 200 OK\r\n\r\n")
+            });
+            let posted = post(&address, "{}", &tls);
+            assert_eq!(posted.is_ok(), taken, "{posted:?}");
+            assert_eq!(served.join().unwrap().ends_with("{}"), taken);
+        }
+    }
+}
