@@ -208,7 +208,12 @@ impl InodeTable {
     /// A file was given a further name, and is known as this now; gives the number that has the name, and those of its other names.
     pub(super) fn link(&mut self, dir: u64, name: &[u8], known: InodeAttr) -> (u64, Vec<u64>) {
         let id = self.enter(dir, name, known);
-        (id, self.correct(known.ino, id, |node| node.known = known))
+        // Who has it open may have a version before, of which the number of names is all that changes.
+        let correct = |node: &mut Inode| {
+            node.takes(known);
+            node.known.links = known.links;
+        };
+        (id, self.correct(known.ino, id, correct))
     }
 
     /// A name was removed; gives the other names of the file.

@@ -109,6 +109,7 @@ impl Running {
         let folder = of.dir().join("slow");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("file"), vec![7; 64 << 20]).unwrap();
+        std::fs::write(folder.join("a small one"), "soon there").unwrap();
         of.ok(&["mkdir", &at.place(name)]);
         let mut command = of.command();
         command.args(["-q", "cp", "-r", "--limit", "1M", folder.to_str().unwrap(), &at.place(name)]);

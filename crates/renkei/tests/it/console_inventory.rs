@@ -2,6 +2,7 @@
 
 use crate::console::{Answer, Running, ask, get, hand_in, log_in, user, wait_for};
 use crate::federation::{Federation, Site, account};
+use std::time::{Duration, Instant};
 
 fn administrator(site: &Site) -> String {
     log_in(site, &site.ok(&["console"]))
@@ -151,6 +152,12 @@ fn what_is_unfinished_is_dropped_by_whom_it_belongs_to() {
     let running = Running::start(titech, kek, "cut");
     let (owner, other, cookie) = (user(kek, titech), user(kek, kek), administrator(kek));
     wait_for(kek, "/console/unfinished", &owner, |page| page.body.contains(">running<"));
+    // Something of it is stored.
+    let begun = Instant::now();
+    while kek.json(&["unfinished", "--all"]).1["unfinished"][0]["files_done"] != 1 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:#}", kek.json(&["unfinished", "--all"]).1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     drop(running);
     let page = wait_for(kek, "/console/unfinished", &owner, |page| page.body.contains("id=\"drop-all\""));
     let (_, link) = page.body.split_once("/console/unfinished/").unwrap();

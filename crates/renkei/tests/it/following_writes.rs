@@ -163,7 +163,7 @@ fn what_a_follower_writes_is_there_at_once_and_everywhere_soon() {
     await_that(|| kek.root().join("genome/2026/run7/sub/c").exists());
     await_that(|| contents(kek, &federation.scratch().join("k")) == expected);
     assert_eq!(contents(&osaka, &federation.scratch().join("o")), expected);
-    assert_eq!(fs::read(kek.root().join("genome/2026/x.bam")).unwrap(), b"aaa");
+    await_that(|| fs::read(kek.root().join("genome/2026/x.bam")).unwrap() == b"aaa");
     osaka.stop();
 }
 
