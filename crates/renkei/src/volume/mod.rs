@@ -10,6 +10,8 @@
 
 pub mod config_change;
 pub mod creation;
+#[cfg(test)]
+pub(crate) mod deep_tree;
 pub mod diff;
 pub mod dir_claim;
 pub mod follower;

@@ -711,33 +711,10 @@ mod tests {
     use crate::catalogue::Trees;
     use crate::home::Home;
     use crate::store::leases::LeaseTable;
-    use renkei_core::entry::FileTime;
+    use crate::volume::deep_tree::{DEEPEST, deep};
     use renkei_core::namespace::Origin;
 
-    const HOME: Origin = Origin(0);
     const HERE: Origin = Origin(1);
-    /// Names of 255 bytes in the longest path.
-    const DEEPEST: u64 = 128;
-    const FILE: NewKind = NewKind::Content { size: 0, digest: None };
-
-    /// Directories one in the other, two more than a path holds, and behind them a file at the top.
-    fn deep() -> Vec<SequencedChange> {
-        let attributes = Attributes {
-            mode: 0o755,
-            owner: String::new(),
-            group: String::new(),
-            mtime: FileTime::default(),
-        };
-        let make = |number: u64, dir, name: Vec<u8>, kind| {
-            let (id, at) = (HOME.id(number), Dentry { dir, name: Name(name) });
-            let change = Change::Make { id, at, kind, attributes: attributes.clone(), keep_both: false };
-            SequencedChange { origin: HOME, number, change }
-        };
-        let above = |number: u64| if number == 1 { ROOT } else { HOME.id(number - 1) };
-        let dirs = (1..=DEEPEST + 2).map(|number| make(number, above(number), vec![b'x'; 255], NewKind::Dir));
-        let file = make(DEEPEST + 3, ROOT, b"z".to_vec(), FILE);
-        dirs.chain([file]).collect()
-    }
 
     #[test]
     fn directories_deeper_than_a_path_end_no_comparison() {
