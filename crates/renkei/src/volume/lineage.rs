@@ -165,13 +165,17 @@ pub(super) fn followed_notes(
     tree: &VolumeTree,
     incarnation: Incarnation,
     until: u64,
-) -> Result<[(String, Vec<u8>); 2], Error> {
+) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let mut former = former(tree)?;
     former.extend(claim(tree)?.incarnation.map(|known| (known, until)));
     former.iter_mut().for_each(|(_, after)| *after = (*after).min(until));
     former.retain(|(known, after)| *after > 0 && *known != incarnation);
     former.drain(..former.len().saturating_sub(MOST_FORMER));
-    Ok([(FOLLOWED.to_owned(), encode(&incarnation)), (FORMER.to_owned(), encode(&former))])
+    // The digest of the last record is that of the log before, also where this one has as many.
+    let mark = if until < tree.position()?.seq { Some((0u64, [0u8; 32])) } else { None };
+    let mut notes = vec![(FOLLOWED.to_owned(), encode(&incarnation)), (FORMER.to_owned(), encode(&former))];
+    notes.extend(mark.map(|mark| (MARK.to_owned(), encode(&mark))));
+    Ok(notes)
 }
 
 #[cfg(test)]
@@ -196,6 +200,27 @@ mod tests {
         // Restored twice: the second backup is older than the first.
         assert_eq!(judged(1, 90, None), Descent::Until(80));
         assert_eq!(judged(9, 5, None), Descent::Until(0));
+    }
+
+    #[test]
+    fn the_last_record_of_the_log_before_is_not_claimed_of_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = crate::catalogue::Trees::open("", &crate::home::Home::at(folder.path())).unwrap();
+        let tree = tree.tree([7; 16]).unwrap();
+        let seq = tree.decide(&crate::volume::deep_tree::deep()[..2]).unwrap().len() as u64;
+        tree.set_note(MARK, &encode(&(seq, [5u8; 32]))).unwrap();
+        note_followed(&tree, [1; 16]).unwrap();
+        assert_eq!(
+            claim(&tree).unwrap(),
+            Claim { incarnation: Some([1; 16]), after: seq, mark: Some([5; 32]) }
+        );
+        // The home was restored, and its log has grown to as many records.
+        for (key, value) in followed_notes(&tree, [2; 16], seq - 1).unwrap() {
+            tree.set_note(&key, &value).unwrap();
+        }
+        assert_eq!(claim(&tree).unwrap(), Claim { incarnation: Some([2; 16]), after: seq, mark: None });
+        let former = Claim { incarnation: Some([1; 16]), after: seq - 1, mark: None };
+        assert_eq!(former_claims(&tree).unwrap(), [former]);
     }
 
     #[test]

@@ -514,9 +514,21 @@ impl<'c> Comparison<'c> {
             self.held.extend(stamp.map(|stamp| (id, HeldReplica { version, stamp, ..held })));
         }
         let mut names: HashMap<NodeId, NodeId> = HashMap::new();
-        for file in std::mem::take(&mut self.files) {
+        let mut files = std::mem::take(&mut self.files);
+        let is_there = |file: &File| stamps.get(&file.path).is_some_and(|stamp| is_here(file, stamp));
+        let here: HashSet<NodeId> = files.iter().filter(|file| is_there(file)).map(|file| file.id).collect();
+        for file in &mut files {
+            // What is replaced goes at the home: only if it has gone here as well, or its content is here.
+            if let Fate::Replaced(seen) = &file.fate
+                && !here.contains(&seen.id)
+                && !matches!(self.pending.node(seen.id), Ok(None))
+            {
+                file.fate = Fate::Beside;
+            }
+        }
+        for file in files {
             let Some(stamp) = stamps.get(&file.path).copied().filter(|stamp| is_here(&file, stamp)) else {
-                if matches!(file.fate, Fate::New) {
+                if matches!(file.fate, Fate::New | Fate::Replaced(_)) {
                     self.report.lost.add(&file.path);
                 }
                 continue;

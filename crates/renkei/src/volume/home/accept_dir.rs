@@ -175,8 +175,11 @@ impl Accepting<'_> {
         };
         let (stamp, version) = (plain.stamp(), content.version);
         let is_same = (stamp.size, stamp.mtime) == (content.size, node.attributes.mtime);
-        // One that was found wrong stays so.
-        let is_wrong = self.tree.held(id)?.is_some_and(|held| held.is_lost(version));
+        let held = self.tree.held(id)?;
+        // One that was found wrong stays so; what looks as the version before did may be that.
+        let is_wrong = held.as_ref().is_some_and(|held| {
+            held.is_lost(version) || (held.stamp.size, held.stamp.mtime) == (stamp.size, stamp.mtime)
+        });
         if is_wrong || !is_same || !plain.is_kind_of(node) {
             return Ok(false);
         }

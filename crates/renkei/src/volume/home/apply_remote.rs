@@ -70,7 +70,7 @@ impl Reconciler {
         }
         self.compare.replacing.recall(&self.tree)?;
         if let Some(after) = self.begun()? {
-            let (mut after, mut failed) = (after, Vec::new());
+            let (mut after, mut all) = (after, Vec::new());
             loop {
                 let records = match self.tree.log(after, PAGE) {
                     // So long ago that comparing the trees is all that can be done.
@@ -79,9 +79,12 @@ impl Reconciler {
                 };
                 let Some(last) = records.last() else { break };
                 after = last.seq;
-                for run in records.chunk_by(|a, b| !moves_dir(a) && !moves_dir(b)) {
-                    failed.extend(self.carry_out(run)?);
-                }
+                all.extend(records);
+            }
+            let (mut failed, mut done) = (Vec::new(), 0);
+            for run in all.chunk_by(|a, b| !moves_dir(a) && !moves_dir(b)) {
+                done += run.len();
+                failed.extend(self.carry_out(run, &all[done..])?);
             }
             self.undo(failed)?;
             self.end()?;
@@ -145,7 +148,7 @@ impl Reconciler {
         self.begin()?;
         for run in self.runs(changes)? {
             let records = self.shared.quotas.decide(&self.tree, run)?;
-            let failed = self.carry_out(&records)?;
+            let failed = self.carry_out(&records, &[])?;
             // Before the next run: what it does in a directory is meant where the directory is.
             self.undo(failed)?;
         }
@@ -168,7 +171,7 @@ impl Reconciler {
         self.begin()?;
         let record = self.compare.decide_one(change)?;
         if let Some(record) = &record {
-            let failed = self.carry_out(std::slice::from_ref(record))?;
+            let failed = self.carry_out(std::slice::from_ref(record), &[])?;
             self.undo(failed)?;
         }
         self.end()?;
@@ -257,9 +260,10 @@ impl Reconciler {
         Ok(changes.chunk_by(|a, b| !alone(a) && !alone(b)).collect())
     }
 
-    /// Does in the plain tree what a run of records tells; gives what could not be done.
-    fn carry_out(&mut self, records: &[Record]) -> Result<Vec<Failed>, Error> {
-        let plan = Plan::of(&self.tree, records)?;
+    /// Does in the plain tree what a run of records tells, after which the tree has those that are `later`; gives what could not be
+    /// done.
+    fn carry_out(&mut self, records: &[Record], later: &[Record]) -> Result<Vec<Failed>, Error> {
+        let plan = Plan::of(&self.tree, records, later)?;
         let (mut made, mut gone) = (Vec::new(), Vec::new());
         for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
             self.shared

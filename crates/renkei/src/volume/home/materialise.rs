@@ -133,8 +133,12 @@ fn gone(records: &[Record]) -> HashMap<NodeId, Dentry> {
 }
 
 impl Plan {
-    /// What a run of records asks for; the tree has them already.
-    pub(in crate::volume) fn of(tree: &VolumeTree, records: &[Record]) -> Result<Self, Error> {
+    /// What a run of records asks for; the tree has them already, and those that are `later`.
+    pub(in crate::volume) fn of(
+        tree: &VolumeTree,
+        records: &[Record],
+        later: &[Record],
+    ) -> Result<Self, Error> {
         let (mut plan, mut paths) = (Plan::default(), NodePaths::of_tree(tree, gone(records)));
         let mut ids = BTreeSet::new();
         for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
@@ -148,7 +152,7 @@ impl Plan {
         let ids: Vec<NodeId> = ids.into_iter().collect();
         plan.held = tree.held_of(&ids)?;
         let named = tree.names_of(&ids)?;
-        let linked = linked(&named, records);
+        let linked = linked(&named, &[records, later].concat());
         for (record, linked) in records.iter().zip(linked) {
             if let Ok(effects) = &record.outcome {
                 plan.add((&named, linked), &mut paths, record.seq, effects)?;
@@ -684,5 +688,46 @@ fn made(done: Result<(), Error>, is_it: impl FnOnce() -> Result<(), Error>) -> R
     match done {
         Err(error) if error.code == Code::PathExists => is_it(),
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Trees;
+    use crate::home::Home;
+    use renkei_core::namespace::{NewKind, Origin, SequencedChange};
+
+    /// A file that is renamed, linked back and loses its new name: the link needs the name that the file had then, also where the tree has
+    /// all of it already, as it is when it is done again after a kill.
+    #[test]
+    fn a_link_is_made_from_the_names_that_the_file_had_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = Trees::open("", &Home::at(folder.path())).unwrap().tree([7; 16]).unwrap();
+        let (origin, time) = (Origin(0), renkei_core::entry::FileTime::default());
+        let at = |name: &[u8]| Dentry { dir: ROOT, name: renkei_core::namespace::Name(name.to_vec()) };
+        let attributes = Attributes { mode: 0o644, owner: String::new(), group: String::new(), mtime: time };
+        let id = origin.id(1);
+        let kind = NewKind::Content { size: 1, digest: None };
+        let changes = [
+            Change::Make { id, at: at(b"a"), kind, attributes, keep_both: false },
+            Change::Rename { from: at(b"a"), to: at(b"b"), replace: false, seen: None, time },
+            Change::Link { id, at: at(b"a"), time },
+            Change::Remove { at: at(b"b"), seen: None, time },
+        ];
+        let numbered = changes.into_iter().zip(1..);
+        let changes: Vec<_> =
+            numbered.map(|(change, number)| SequencedChange { origin, number, change }).collect();
+        let records = tree.decide(&changes).unwrap();
+        assert!(records.iter().all(|record| record.outcome.is_ok()), "{records:?}");
+        for cut in 3..=records.len() {
+            let plan = Plan::of(&tree, &records[..cut], &records[cut..]).unwrap();
+            let links = plan.steps.iter().filter_map(|step| match step {
+                Step::Link { names, to, .. } => Some((names.clone(), to.clone())),
+                _ => None,
+            });
+            let path = |name: &[u8]| RelPath::parse(name).unwrap();
+            assert_eq!(links.collect::<Vec<_>>(), [(vec![path(b"b")], path(b"a"))], "cut at {cut}");
+        }
     }
 }
