@@ -527,27 +527,26 @@ impl LocalFiles {
         if target.path == *to {
             target.is_gone = true;
         }
-        let Some(path) = target.path.below(from).and_then(|below| to.join(&below).ok()) else { return };
-        if target.is_gone {
-            return;
-        }
-        match self.target(&path) {
-            Ok(moved) => *target = moved,
-            Err(_) => target.is_gone = true,
+        if let Some(path) = target.path.below(from).and_then(|below| to.join(&below).ok()) {
+            self.move_to(target, &path);
         }
     }
 
     /// What becomes of a draft's target when one name of its file is renamed to another one of it.
     fn swap(&self, target: &mut Target, from: &RelPath, to: &RelPath) {
-        let other = match &target.path {
-            path if path == from => to,
-            path if path == to => from,
-            _ => return,
-        };
+        match &target.path {
+            path if path == from => self.move_to(target, to),
+            path if path == to => self.move_to(target, from),
+            _ => {}
+        }
+    }
+
+    /// A draft that is not gone is to be published at another path.
+    fn move_to(&self, target: &mut Target, path: &RelPath) {
         if target.is_gone {
             return;
         }
-        match self.target(other) {
+        match self.target(path) {
             Ok(moved) => *target = moved,
             Err(_) => target.is_gone = true,
         }

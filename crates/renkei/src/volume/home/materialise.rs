@@ -86,6 +86,16 @@ pub(in crate::volume) struct Failed {
     pub(in crate::volume) back: Option<Change>,
 }
 
+/// The name that is free after a record.
+fn freed(effects: &Delta) -> Option<&Dentry> {
+    effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot)
+}
+
+/// The name that a node has after a record and did not have before.
+fn given(effects: &Delta) -> Option<(&Dentry, NodeId)> {
+    effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)))
+}
+
 /// Names of nodes.
 type Named = HashMap<NodeId, Vec<Dentry>>;
 
@@ -95,8 +105,8 @@ fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Dentry>> {
         named.iter().map(|(id, spots)| (*id, spots.iter().cloned().collect())).collect();
     let mut before = |record: &Record| {
         let Ok(effects) = &record.outcome else { return Vec::new() };
-        let freed = effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot);
-        let given = effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)));
+        let freed = freed(effects);
+        let given = given(effects);
         let mut spots = Vec::new();
         if let Some((to, id)) = given {
             let own = named.entry(id).or_default();
@@ -123,9 +133,9 @@ fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Dentry>> {
 fn gone(records: &[Record]) -> HashMap<NodeId, Dentry> {
     let mut gone = HashMap::new();
     for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
-        let freed = effects.names.iter().find(|(_, id)| id.is_none());
+        let freed = freed(effects);
         let ended = effects.nodes.iter().find(|(_, node)| node.is_none());
-        if let (Some((spot, _)), Some((id, _))) = (freed, ended) {
+        if let (Some(spot), Some((id, _))) = (freed, ended) {
             gone.insert(*id, spot.clone());
         }
     }
@@ -215,8 +225,8 @@ impl Plan {
                 self.dirs.insert(std::cmp::Reverse(path), node.attributes.clone());
             }
         }
-        let freed = effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot);
-        let given = effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)));
+        let freed = freed(effects);
+        let given = given(effects);
         match (freed, given) {
             (Some(from), Some((to, id))) => self.rename(paths, effects, id, from, to),
             (Some(from), None) => {
@@ -474,8 +484,12 @@ impl Hand {
 
     /// Whether a name has the plain file of a node, in whatever state.
     fn is_file(&self, at: &At<'_>, id: NodeId) -> bool {
-        let kind = at.dir.entry(at.name, Detail::Basic).map(|(entry, _)| entry.kind);
-        let Ok(EntryKind::File { stamp, .. }) = kind else { return false };
+        at.dir.entry(at.name, Detail::Basic).is_ok_and(|(entry, _)| self.is_file_of(&entry.kind, id))
+    }
+
+    /// The same of what was found under it.
+    fn is_file_of(&self, kind: &EntryKind, id: NodeId) -> bool {
+        let EntryKind::File { stamp, .. } = kind else { return false };
         self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
     }
 
@@ -502,16 +516,17 @@ impl Hand {
         let (old, new, names) = (self.open(from)?, self.open(to)?, self.names.clone());
         let own = names.own();
         let there = old.dir.entry(old.name, Detail::Basic).map(|(entry, _)| entry.kind);
+        let is_file = there.as_ref().is_ok_and(|kind| self.is_file_of(kind, id));
         if !self.is_ours(&new, replaced)? {
             // It was done before a kill, and what came before it was done again.
-            if self.is_file(&old, id) && self.is_file(&new, id) {
+            if is_file && self.is_file(&new, id) {
                 old.dir.remove_file(old.name)?;
             }
             return Ok(());
         }
         let is_dir = matches!(there, Ok(EntryKind::Dir));
         let is_it = match there {
-            Ok(EntryKind::File { .. }) => self.is_file(&old, id),
+            Ok(EntryKind::File { .. }) => is_file,
             Ok(EntryKind::Dir | EntryKind::Symlink { .. }) => !self.held.contains_key(&id),
             _ => false,
         };
