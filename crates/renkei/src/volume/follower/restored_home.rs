@@ -20,8 +20,8 @@ use crate::volume::lineage::followed_notes;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Content, Dentry, Kind, Known, Name, NewKind, Node, NodeId, ROOT,
-    SequencedChange,
+    Attributes, Base, Beside, Change, Content, Dentry, Kind, Known, Name, NewKind, Node, NodeId, Origin,
+    ROOT, SequencedChange,
 };
 use renkei_core::path::RelPath;
 use renkei_core::wire::volume::Incarnation;
@@ -162,6 +162,8 @@ struct Comparison<'c> {
     terms: Terms,
     first: u64,
     given: u64,
+    /// The last number of a file of each origin that the home knows.
+    drawn: BTreeMap<Origin, u64>,
     /// Those that make directories and links come first.
     made: Vec<Change>,
     removals: Vec<Change>,
@@ -258,6 +260,7 @@ impl<'c> Comparison<'c> {
             terms,
             first: of(&now.taken) + 1,
             given: of(&before.given).max(of(&now.given)),
+            drawn: now.given,
             made: Vec::new(),
             removals: Vec::new(),
             files: Vec::new(),
@@ -456,8 +459,8 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Whether a file replaced another one since the backup, which the home has still; nothing is lost when that one goes: it is no
-    /// more here, either, or goes to the home under the name that it has here.
+    /// Whether a file replaced another one after the backup, and the home still has that one. Its removal at the home loses
+    /// nothing: it was removed here as well, or its content goes to the home under the name that it has here.
     fn is_replaced(
         &self,
         (id, content): (NodeId, &Content),
@@ -466,9 +469,8 @@ impl<'c> Comparison<'c> {
         if their_id == id || !self.is_known(now) {
             return Ok(false);
         }
-        let is_new = content.version == 0 || !self.is_known(content);
-        // What both have had the other name at the backup.
-        if !is_new && self.late.node(id)?.is_none() {
+        // A file that both had at the backup and that the home lacks now was replaced there, after the restore.
+        if self.was_at_home(id, content) && self.late.node(id)?.is_none() {
             return Ok(false);
         }
         match self.pending.node(their_id)? {
@@ -478,6 +480,14 @@ impl<'c> Comparison<'c> {
             }
             Some(_) => Ok(false),
         }
+    }
+
+    /// Whether the home had a file at its backup.
+    fn was_at_home(&self, id: NodeId, content: &Content) -> bool {
+        let is_drawn = id
+            .drawn()
+            .is_some_and(|(origin, number)| self.drawn.get(&origin).is_some_and(|last| number <= *last));
+        is_drawn || (content.version > 0 && self.is_known(content))
     }
 
     /// Whether a content of the home's is one that both logs have.
@@ -724,9 +734,54 @@ mod tests {
     use crate::home::Home;
     use crate::store::leases::LeaseTable;
     use crate::volume::deep_tree::{DEEPEST, deep};
-    use renkei_core::namespace::Origin;
+    use renkei_core::entry::FileTime;
 
     const HERE: Origin = Origin(1);
+
+    #[test]
+    fn a_file_that_the_home_renamed_over_another_since_its_restore_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let trees = Trees::open("", &Home::at(folder.path())).unwrap();
+        let (mine, late) = (trees.tree([7; 16]).unwrap(), trees.tree([8; 16]).unwrap());
+        let (a, b) = (Origin(0).id(1), Origin(0).id(2));
+        let at = |name: &str| Dentry { dir: ROOT, name: Name(name.into()) };
+        let attributes = Attributes {
+            mode: 0o644,
+            owner: String::new(),
+            group: String::new(),
+            mtime: FileTime::default(),
+        };
+        let make = |number: u64, id, name| {
+            let kind = NewKind::Content { size: number, digest: None };
+            let change =
+                Change::Make { id, at: at(name), kind, attributes: attributes.clone(), keep_both: false };
+            SequencedChange { origin: Origin(0), number, change }
+        };
+        for tree in [&mine, &late] {
+            tree.decide(&[make(1, a, "a"), make(2, b, "b")]).unwrap();
+        }
+        let time = FileTime::default();
+        let edit = Change::SetContent {
+            id: a,
+            base: Base::Version(1),
+            size: 10,
+            digest: None,
+            mtime: time,
+            beside: None,
+        };
+        let remove = Change::Remove { at: at("b"), seen: None, time };
+        let here = [edit, remove].into_iter().zip(1..);
+        let here = here.map(|(change, number)| SequencedChange { origin: HERE, number, change });
+        mine.decide(&here.collect::<Vec<_>>()).unwrap();
+        let change = Change::Rename { from: at("b"), to: at("a"), replace: true, seen: None, time };
+        late.decide(&[SequencedChange { origin: Origin(0), number: 3, change }]).unwrap();
+        let pending = Outbox::load("v", mine, &folder.path().join("journal"), LeaseTable::default()).unwrap();
+        let enlisted = Enlisted { origin: HERE, writes: true, is_ready: true };
+        let terms = Terms { enlisted, incarnation: [1; 16], until: 2 };
+        let mut comparison = Comparison::begin(&pending, &late, terms).unwrap();
+        comparison.walk().unwrap();
+        assert!(matches!(comparison.files[..], [File { fate: Fate::Beside, .. }]));
+    }
 
     #[test]
     fn directories_deeper_than_a_path_end_no_comparison() {
