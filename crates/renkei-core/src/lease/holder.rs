@@ -1,17 +1,17 @@
-//! The holder's side: how long it may believe, and which answers came too late to be believed.
+//! The holder's side of leases: the expiry of its cache, and the detection of stale answers.
 
 use super::Moment;
 use crate::wire::file::Changed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Terms that were asked for and not given yet, at most.
+/// Most outstanding requests for a term.
 const MOST_ASKED: usize = 64;
 
-/// Changes that are remembered.
+/// Number of recent changes that are remembered.
 const MOST_RECENT: usize = 512;
 
-/// What of a term is not used, for clocks that do not go alike.
+/// Divisor of a term: this share of it is not used, as a margin for clock drift.
 const MARGIN: u32 = 16;
 
 /// The term of a holder.
@@ -21,7 +21,7 @@ pub struct Term {
     next: u64,
     round: u64,
     until: Option<Moment>,
-    /// Counts how often all that was believed was given up.
+    /// Counts the invalidations of the whole cache.
     age: u64,
 }
 
@@ -36,7 +36,7 @@ impl Term {
         self.next
     }
 
-    /// A term was given; another round than before says that nothing from before is held.
+    /// A term was granted; a different round than before says that nothing from before is held.
     pub fn on_given(&mut self, number: u64, round: u64, term: Duration) {
         while self.asked.front().is_some_and(|(asked, _)| *asked < number) {
             self.asked.pop_front();
@@ -51,28 +51,28 @@ impl Term {
         self.until = self.until.max(Some(begun + term - term / MARGIN));
     }
 
-    /// Nothing that was told before is believed any more.
+    /// Invalidates everything cached so far.
     pub fn give_up(&mut self) {
         self.age += 1;
     }
 
-    /// The session is another one: it has given no term.
+    /// The session was replaced: the new one has granted no term yet.
     pub fn begin_again(&mut self) {
         *self = Term { age: self.age + 1, next: self.next, ..Term::default() };
     }
 
-    /// In which age things are learnt.
+    /// The current age, with which cached answers are tagged.
     pub fn age(&self) -> u64 {
         self.age
     }
 
-    /// Up to when what was learnt in `age` may be believed.
+    /// Expiry of answers that were cached in `age`.
     pub fn until(&self, age: u64) -> Option<Moment> {
         self.until.filter(|_| age == self.age)
     }
 }
 
-/// The last changes, so that an answer that passed one on its way is not believed.
+/// The most recent changes, to detect that an answer crossed one on its way.
 #[derive(Debug, Default)]
 pub struct Recent {
     count: u64,
@@ -80,12 +80,12 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// How many there were: to be asked before a question is.
+    /// Number of changes so far: to be read before a request is sent.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// One more.
+    /// Adds a change.
     pub fn add(&mut self, changed: Changed) {
         if self.last.len() == MOST_RECENT {
             self.last.pop_front();
@@ -94,31 +94,31 @@ impl Recent {
         self.count += 1;
     }
 
-    /// Whether one since `count` concerns what `concerns` says; those that are forgotten do.
+    /// Whether a change since `count` satisfies `concerns`; changes that were dropped count as if they did.
     pub fn is_concerned(&self, count: u64, concerns: impl Fn(&Changed) -> bool) -> bool {
         let since = usize::try_from(self.count - count).unwrap_or(usize::MAX);
         since > self.last.len() || self.last.iter().rev().take(since).any(concerns)
     }
 }
 
-/// When a question was asked, and whether its answer is under a lease.
+/// The state when a request was sent, and whether its answer is under a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
-    /// What was believed then is of this age.
+    /// The age then.
     pub age: u64,
-    /// How many changes were heard of before.
+    /// Number of changes received before.
     pub count: u64,
     /// Whether the answer is under a lease.
     pub is_held: bool,
 }
 
 impl Mark {
-    /// The same moment, of an answer that is under a lease or not.
+    /// The same state, for an answer that is under a lease or not.
     pub fn held(self, is_held: bool) -> Mark {
         Mark { is_held, ..self }
     }
 
-    /// In which age an answer may be believed; not if one of the changes since the question concerns it.
+    /// The age in which an answer may be cached; `None` if a change since the request concerns it.
     pub fn learnable(&self, recent: &Recent, concerns: impl Fn(&Changed) -> bool) -> Option<u64> {
         let is_late = || recent.is_concerned(self.count, |changed| changed.all || concerns(changed));
         (self.is_held && !is_late()).then_some(self.age)

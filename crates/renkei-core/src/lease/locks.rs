@@ -1,52 +1,53 @@
-//! Locks on files: who has which range, and who stands in whose way.
+//! File locks: owners of ranges, and conflicts.
 //!
-//! A file is known by the directory and the name it had when it was locked first, so that its versions, which are files of
-//! their own below, are one. Whole files (`flock`) and ranges (`fcntl`) are of one kind, as over NFS.
+//! A file is identified by the directory and the name it had when it was first locked, so that all its versions,
+//! which have different inodes, share their locks. Whole-file locks (`flock`) and range locks (`fcntl`) conflict, as
+//! over NFS.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A file that is locked: device and number of its directory, and its name.
+/// A locked file: device and inode number of its directory, and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileKey {
     /// The file system.
     pub device: u64,
-    /// The directory's number there.
+    /// The directory's inode number.
     pub dir: u64,
     /// The name in it.
     pub name: Vec<u8>,
 }
 
-/// Who locks: a client, and somebody there.
+/// A lock owner: a client, and an owner there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The client.
     pub client: u64,
-    /// Whom the client means.
+    /// The owner's number at that client.
     pub owner: u64,
 }
 
-/// What is wanted of a range.
+/// Kind of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hold {
-    /// With others who want the same.
+    /// Shared (read) lock.
     Shared,
-    /// Alone.
+    /// Exclusive (write) lock.
     Exclusive,
-    /// No more.
+    /// Unlock.
     Nothing,
 }
 
-/// A range, and what is or shall be held of it.
+/// A range and its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The first byte.
     pub start: u64,
     /// The last one.
     pub end: u64,
-    /// How.
+    /// The kind of lock.
     pub hold: Hold,
-    /// The process, as its own machine numbers it.
+    /// The process id on the owner's machine.
     pub pid: u32,
 }
 
@@ -55,7 +56,7 @@ pub struct Span {
 pub struct Locks(BTreeMap<FileKey, Vec<(Owner, Span)>>);
 
 impl Locks {
-    /// Who stands in the way.
+    /// The first lock that conflicts with a wanted one.
     pub fn conflict(&self, key: &FileKey, owner: Owner, wanted: &Span) -> Option<Span> {
         let held = self.0.get(key)?;
         let in_way = |other: &Span| {
@@ -66,10 +67,10 @@ impl Locks {
         held.iter().find(|(whose, span)| *whose != owner && in_way(span)).map(|(_, span)| *span)
     }
 
-    /// Holds a range, or gives it up; what the owner held of it before is replaced.
+    /// Locks or unlocks a range; replaces the owner's earlier locks on it.
     ///
     /// # Errors
-    /// Who stands in the way; nothing has changed then.
+    /// The conflicting lock; nothing has changed then.
     pub fn set(&mut self, key: &FileKey, owner: Owner, wanted: &Span) -> Result<(), Span> {
         if let Some(other) = self.conflict(key, owner, wanted) {
             return Err(other);
@@ -87,7 +88,7 @@ impl Locks {
         Ok(())
     }
 
-    /// A client has gone, with all that it held.
+    /// Releases all locks of a client.
     pub fn end_client(&mut self, client: u64) {
         self.0.retain(|_, held| {
             held.retain(|(owner, _)| owner.client != client);
@@ -95,13 +96,13 @@ impl Locks {
         });
     }
 
-    /// How many are held.
+    /// Number of locks.
     pub fn count(&self) -> usize {
         self.0.values().map(Vec::len).sum()
     }
 }
 
-/// What is left of a range when another one is taken out.
+/// The remainder of a range after another one is subtracted.
 fn rest(span: Span, out: &Span) -> impl Iterator<Item = Span> {
     let before =
         (span.start < out.start).then(|| Span { end: span.end.min(out.start.saturating_sub(1)), ..span });
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(locks.count(), 0);
     }
 
-    /// Byte by byte, as a table would have it.
+    /// Compares with a model that has one lock per byte.
     #[test]
     fn ranges_are_as_byte_by_byte() {
         const BYTES: u64 = 16;

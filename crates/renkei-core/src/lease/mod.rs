@@ -1,17 +1,19 @@
-//! Leases: who is told of changes before whoever makes them hears that they are done.
+//! Leases with callbacks: a change is acknowledged only after all caches of the old state are invalidated or expired.
 //!
-//! A *holder* is somebody who believes what he was told of the names and attributes in some directories, so as not to
-//! ask again. The side that tells him keeps a table ([`Leases`]) of who looked into which directory. When something
-//! changes there, each holder is *called*, and the change is acknowledged when each has answered or his term is over.
-//! The holder ([`holder::Term`]) counts his term from the moment he asked for it, the table from the moment it heard
-//! of that, so his ends first, without any agreement about clocks.
+//! A *holder* caches the names and attributes of some directories. The server keeps a table ([`Leases`]) of the
+//! directories each holder has read. A change there sends each holder a *call* (callback), and the change is
+//! acknowledged when each has answered or its term has expired. The holder ([`holder::Term`]) counts its term from
+//! the moment it sent the request, the table from the moment it received it, so the holder's ends first, without
+//! clock synchronisation.
 //!
-//! A holder reads what the table says in the order in which it was said: a term that comes after a call is taken after the
-//! call. So a call need be waited for until the term that the holder had when he was called, whatever he was given since.
-//! An answer to a question may come after a call about what it says; [`holder::Recent`] tells those that came too late.
+//! A holder processes the table's messages in the order they were sent: a term sent after a call is received after
+//! the call. So a call need be waited for only until the end of the term that the holder had when the call was sent,
+//! whatever terms follow. The answer to a request may arrive after a call that invalidates it; [`holder::Recent`]
+//! detects such stale answers.
 //!
-//! Guarantee: nobody believes what is older than an acknowledged change. Bounded: what does not fit the table is told
-//! without a lease. Non-goals: what is written and not published; content of files, which `open` asks for.
+//! Guarantee: no holder uses cached state that is older than an acknowledged change. Bounded: directories that do not
+//! fit the table are answered without a lease. Non-goals: unpublished writes; content of files, which `open`
+//! revalidates.
 
 pub mod callbacks;
 pub mod holder;
@@ -23,14 +25,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A moment, as time since some fixed one.
+/// A point in time, as the duration since a fixed one.
 pub type Moment = Duration;
 
 /// A holder of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HolderId(pub u64);
 
-/// Who has looked into which directory. Directories are known by number.
+/// The table of leases: the directories that each holder has read, by inode number.
 pub struct Leases {
     term: Duration,
     most: usize,
@@ -40,52 +42,52 @@ pub struct Leases {
     lookers: BTreeMap<u64, BTreeSet<HolderId>>,
 }
 
-/// How it stands with one holder.
+/// State of one holder.
 struct Standing {
     until: Moment,
-    /// Counts how often his term was over, and with it all that he held.
+    /// Counts the expiries of its term that had it lose what it held.
     round: u64,
     called: u64,
     answered: u64,
     dirs: BTreeSet<u64>,
-    /// Whether he cannot be told anything any more.
+    /// Whether it is unreachable for good.
     has_ended: bool,
 }
 
-/// A call that a holder has to answer.
+/// A callback that a holder has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Who.
+    /// The holder.
     pub holder: HolderId,
-    /// Which of his calls.
+    /// The number of the callback, counted for each holder.
     pub number: u64,
     /// When he believes nothing more, whether he answers or not.
     pub until: Moment,
 }
 
-/// What became of a wish to hold a directory.
+/// The result of a request to hold a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     /// It is held from now on.
     New,
     /// It was held already.
     Known,
-    /// It is not: there is no room, or the holder's term is over.
+    /// It is not held: the table is full, or the holder's term has expired.
     No,
 }
 
 impl Leases {
-    /// A table of at most so many directories of holders, each for `term` after it was heard of him.
+    /// A table of at most `most` pairs of holder and directory, with terms of length `term`.
     pub fn new(term: Duration, most: usize) -> Self {
         Leases { term, most, next: 1, entries: 0, holders: BTreeMap::new(), lookers: BTreeMap::new() }
     }
 
-    /// How long a term is.
+    /// Length of a term.
     pub fn term(&self) -> Duration {
         self.term
     }
 
-    /// A new holder, who holds nothing.
+    /// Adds a holder, which holds nothing yet.
     pub fn join(&mut self, now: Moment) -> HolderId {
         let id = HolderId(self.next);
         self.next += 1;
@@ -96,7 +98,7 @@ impl Leases {
         id
     }
 
-    /// A holder was heard of. Tells the round he is in: another one than before says that he holds nothing any more.
+    /// Renews a holder's term. Returns its round: a different one than before says that it holds nothing any more.
     pub fn renew(&mut self, id: HolderId, now: Moment) -> Option<u64> {
         self.end_if_over(id, now);
         let standing = self.holders.get_mut(&id)?;
@@ -104,7 +106,7 @@ impl Leases {
         Some(standing.round)
     }
 
-    /// A holder is about to look into a directory.
+    /// Registers that a holder is about to read a directory.
     pub fn note(&mut self, id: HolderId, dir: u64, now: Moment) -> Noted {
         let full = self.entries >= self.most;
         let Some(standing) = self.holders.get_mut(&id).filter(|standing| standing.until > now) else {
@@ -122,14 +124,14 @@ impl Leases {
         Noted::New
     }
 
-    /// Something changed in these directories: who of their holders is to be called, but for the one who did it.
+    /// A change in these directories: returns the callbacks to their holders, except the one that made the change.
     pub fn change(&mut self, by: Option<HolderId>, dirs: &[u64], now: Moment) -> Vec<Call> {
         let lookers = dirs.iter().filter_map(|dir| self.lookers.get(dir)).flatten();
         let whom: BTreeSet<HolderId> = lookers.copied().collect();
         self.call(by, whom, now)
     }
 
-    /// Something changed, and nobody knows where: all are called that hold anything.
+    /// A change in unknown directories: returns the callbacks to all holders that hold anything.
     pub fn change_anywhere(&mut self, by: Option<HolderId>, now: Moment) -> Vec<Call> {
         let holding = self.holders.iter().filter(|(_, standing)| !standing.dirs.is_empty());
         let whom = holding.map(|(id, _)| *id).collect();
@@ -149,38 +151,38 @@ impl Leases {
         calls
     }
 
-    /// A holder has answered his calls up to this one.
+    /// A holder answered its callbacks up to this one.
     pub fn answer(&mut self, id: HolderId, number: u64) {
         if let Some(standing) = self.holders.get_mut(&id) {
             standing.answered = standing.answered.max(number.min(standing.called));
         }
     }
 
-    /// Whether a call has to be waited for still.
+    /// Whether a callback still has to be waited for.
     pub fn is_open(&self, call: &Call, now: Moment) -> bool {
         let unanswered = |standing: &Standing| standing.answered < call.number;
         now < call.until && self.holders.get(&call.holder).is_some_and(unanswered)
     }
 
-    /// A holder says that he believes nothing more.
+    /// A holder dropped its cache and leaves.
     pub fn leave(&mut self, id: HolderId) {
         self.drop_dirs(id);
         self.holders.remove(&id);
     }
 
-    /// A holder cannot be told anything any more, and is forgotten when his term is over.
+    /// A holder is unreachable; it is dropped when its term expires.
     pub fn end(&mut self, id: HolderId) {
         if let Some(standing) = self.holders.get_mut(&id) {
             standing.has_ended = true;
         }
     }
 
-    /// Whether the term of a holder is not over, or he may be heard of again and have another one.
+    /// Whether a holder's term is running, or may be renewed.
     pub fn may_have_terms(&self, now: Moment) -> bool {
         self.holders.values().any(|standing| standing.until > now || !standing.has_ended)
     }
 
-    /// Has holders hold nothing that were not heard of for a term, and forgets those that have ended.
+    /// Drops the directories of holders whose term has expired, and the holders that have ended.
     pub fn sweep(&mut self, now: Moment) {
         let over: Vec<_> = self.holders.iter().filter(|(_, standing)| standing.until <= now).collect();
         let over: Vec<HolderId> = over.into_iter().map(|(id, _)| *id).collect();
@@ -188,12 +190,12 @@ impl Leases {
         self.holders.retain(|_, standing| standing.until > now || !standing.has_ended);
     }
 
-    /// Whether nobody holds anything.
+    /// Whether no holder holds anything.
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Holders, and the directories that they hold.
+    /// Number of holders, and of directories that they hold.
     pub fn counts(&self) -> (usize, usize) {
         (self.holders.len(), self.entries)
     }

@@ -1,5 +1,5 @@
-//! The table and its holders on a virtual clock: messages take their time, connections are cut, and nobody ever shows what is
-//! older than an acknowledged change.
+//! The table and its holders on a virtual clock: messages are delayed, connections are cut, and no holder ever shows
+//! state older than an acknowledged change.
 
 use super::callbacks::{Callback, CallbackQueue};
 use super::holder::{Recent, Term};
@@ -81,19 +81,19 @@ fn answers_that_passed_a_change_are_known() {
 
 // ---- all of it on a virtual clock ------------------------------------------------------------------------------------
 
-/// From the table to a holder, in order on one stream; answers to looks come on another one.
+/// Messages from the table to a holder, in order on one stream; answers to lookups come on another one.
 enum Down {
     Call { number: u64, dir: u64 },
     Term { number: u64, round: u64 },
 }
 
-/// From a holder to the table.
+/// Messages from a holder to the table.
 enum Up {
     Renew(u64),
     Answer(u64),
 }
 
-/// What is under way, with the moment it arrives.
+/// Messages in flight, with their arrival times.
 type Way<T> = Vec<(Moment, T)>;
 
 struct Held {
@@ -101,11 +101,12 @@ struct Held {
     is_cut: bool,
     term: Term,
     recent: Recent,
-    /// Version believed of each directory, and in which age it was learnt.
+    /// Cached version of each directory, and the age in which it was cached.
     known: BTreeMap<u64, (u64, u64)>,
     down: Way<Down>,
     up: Way<Up>,
-    /// Answers to looks: directory, version, age and changes when it was asked, and whether it is held.
+    /// Answers to lookups in flight: directory, version, age and number of changes at the request, and whether it is
+    /// held.
     looks: Way<(u64, u64, u64, u64, bool)>,
 }
 
@@ -114,7 +115,7 @@ struct World {
     chance: Chance,
     leases: Leases,
     versions: BTreeMap<u64, u64>,
-    /// The newest version of each whose maker was told that it is done.
+    /// The newest acknowledged version of each directory.
     done: BTreeMap<u64, u64>,
     open: Vec<(u64, u64, Vec<Call>)>,
     holders: Vec<Held>,
@@ -134,7 +135,7 @@ impl World {
         self.chance.below(bound)
     }
 
-    /// When something sent now arrives on a stream that has `last` under way.
+    /// Arrival time of a message sent now on a stream whose last message in flight arrives at `last`.
     fn arrival(&mut self, last: Option<Moment>) -> Moment {
         let slow = if self.below(20) == 0 { 700 } else { 40 };
         (self.now + ms(1 + self.below(slow))).max(last.unwrap_or_default())
@@ -179,7 +180,7 @@ impl World {
         let version = self.versions.entry(dir).or_default();
         *version += 1;
         let version = *version;
-        // Some changes are made by holders, who know of them by themselves.
+        // Some changes are made by holders, which invalidate their own caches.
         let by = (self.below(2) == 0 && !self.holders[by].is_cut).then_some(by);
         if let Some(by) = by {
             self.holders[by].on_changed(dir);
@@ -194,7 +195,7 @@ impl World {
         self.open.push((dir, version, calls));
     }
 
-    /// A holder looks: it believes what it knows, or asks.
+    /// A holder looks a directory up: from its cache, or with a request.
     fn look(&mut self, at: usize, dir: u64) {
         if self.holders[at].believed(dir, self.now).is_some() || self.holders[at].is_cut {
             return;
@@ -206,7 +207,8 @@ impl World {
         self.holders[at].looks.push((when, (dir, version, age, count, noted != Noted::No)));
     }
 
-    /// The connection is lost: the table hears nothing more, and the holder begins anew.
+    /// Toggles a holder's connection: a cut one loses all messages in flight; a new one joins again with an empty
+    /// cache.
     fn cut(&mut self, at: usize) {
         let held = &mut self.holders[at];
         held.is_cut = !held.is_cut;
@@ -263,7 +265,7 @@ impl World {
         });
     }
 
-    /// Whatever a holder believes now is no older than what was acknowledged.
+    /// Asserts that no holder's cache is older than an acknowledged change.
     fn show(&mut self, at: usize) {
         for dir in 0..DIRS {
             let Some(version) = self.holders[at].believed(dir, self.now) else { continue };

@@ -1,4 +1,4 @@
-//! What is asked and told about a PoP's buffer.
+//! Messages about a PoP's buffer.
 
 use super::message::{TransferId, batch};
 use crate::buffer::Shortage;
@@ -6,36 +6,36 @@ use crate::path::SiteName;
 use crate::units::human;
 use serde::{Deserialize, Serialize};
 
-/// What becomes of a transfer that asks for room.
+/// State of a transfer's request for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
-    /// It has it, and may send its files there.
+    /// The room is reserved; the transfer may upload its files.
     Granted,
-    /// It was handed in already.
+    /// The transfer was submitted already.
     HandedIn,
-    /// It waits; who does not ask again for half a minute waits no longer.
+    /// It waits; a waiter that does not repeat its request for half a minute is dropped.
     Waits(Shortage),
 }
 
-/// The room there is for a transfer.
+/// Answer to a request for room, with the figures of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// What becomes of it.
+    /// The state of the request.
     pub standing: Standing,
     /// Bytes it asked for.
     pub wanted: u64,
     /// Bytes of the whole buffer.
     pub size: u64,
-    /// Of these, bytes charged to anybody.
+    /// Of these, bytes charged to all owners.
     pub charged: u64,
-    /// Of these, bytes charged to whoever asks.
+    /// Of these, bytes charged to the asker.
     pub own: u64,
-    /// Bytes that one owner may have.
+    /// Quota of one owner in bytes.
     pub quota: u64,
 }
 
 impl Room {
-    /// For what a transfer waits, with figures.
+    /// The reason why a transfer waits, with figures.
     pub fn waits(&self, site: &SiteName) -> Option<String> {
         let Standing::Waits(shortage) = self.standing else { return None };
         let Room { wanted, size, charged, own, quota, .. } = *self;
@@ -52,69 +52,69 @@ impl Room {
     }
 }
 
-/// What of a queued transfer is in the buffer.
+/// The part of a queued transfer that is in the buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffered {
     /// The site whose PoP has it.
     pub site: SiteName,
     /// Bytes on the disk there.
     pub bytes: u64,
-    /// Whether that is all of it, so that the source is needed no more.
+    /// Whether the buffer has all of it, so that the source is no longer needed.
     pub whole: bool,
-    /// How long it is kept, milliseconds since 1970.
+    /// Expiry, milliseconds since 1970.
     pub until_ms: u64,
 }
 
-/// A buffer as it is told to somebody: own pieces, or all to the administrator.
+/// Contents of a buffer: the asker's own pieces, or all of them for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BufferStatus {
     /// The site.
     pub site: SiteName,
     /// Bytes in all.
     pub size: u64,
-    /// Bytes that one owner may have.
+    /// Quota of one owner in bytes.
     pub quota: u64,
-    /// Bytes charged, to anybody.
+    /// Bytes charged to all owners.
     pub charged: u64,
     /// Bytes on the disk.
     pub written: u64,
-    /// Bytes charged to each owner that may be seen; what is nobody's under no name.
+    /// Bytes charged to each owner the asker may see; an empty name stands for pieces without an owner.
     #[serde(deserialize_with = "batch")]
     pub owners: Vec<(String, u64)>,
-    /// What is held.
+    /// The reserved pieces.
     #[serde(deserialize_with = "batch")]
     pub pieces: Vec<Piece>,
-    /// Who waits for room, in their order.
+    /// The transfers that wait for room, in queue order.
     #[serde(deserialize_with = "batch")]
     pub waiting: Vec<Waiter>,
 }
 
-/// The room of one transfer.
+/// The room reserved for one transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     /// The transfer.
     pub id: TransferId,
-    /// Who is charged; empty for nobody.
+    /// The owner that is charged; empty for none.
     pub owner: String,
     /// Bytes charged.
     pub charged: u64,
     /// Bytes on the disk.
     pub written: u64,
-    /// Since when it has room, milliseconds since 1970.
+    /// When the room was granted, milliseconds since 1970.
     pub since_ms: u64,
-    /// When it is removed if it is there still.
+    /// Expiry: when it is removed, milliseconds since 1970.
     pub until_ms: u64,
-    /// What becomes of it.
+    /// Its stage.
     pub stage: Stage,
 }
 
-/// What becomes of a piece.
+/// Stages of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// It is coming.
+    /// The upload is in progress.
     Filling,
-    /// All of it is there, to be forwarded.
+    /// The upload is complete; the piece is to be forwarded.
     Whole,
     /// It is being removed.
     Leaving,
@@ -125,11 +125,11 @@ pub enum Stage {
 pub struct Waiter {
     /// The transfer.
     pub id: TransferId,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: String,
     /// Bytes wanted.
     pub bytes: u64,
-    /// What it waits for.
+    /// The shortage it waits for.
     pub shortage: Shortage,
 }
 

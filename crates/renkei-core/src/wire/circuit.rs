@@ -1,7 +1,7 @@
-//! The preface of a circuit: what a connection says before TLS when it was called, or shall be passed on.
+//! The preface of a circuit: the bytes before TLS on a connection that was called for, or is to be relayed.
 //!
-//! A line that no TLS record begins with, and a ticket that works once. It goes in plain text and only says which
-//! conversation the connection belongs to; whoever talks on it proves with TLS who he is.
+//! A line that no TLS record begins with, and a one-time ticket. It goes in plain text and only tells which call or
+//! relay the connection belongs to; the peers authenticate with TLS afterwards.
 
 use super::data::Ticket;
 use super::violation;
@@ -11,9 +11,9 @@ use crate::error::Error;
 pub const MAGIC: &[u8] = b"RENKEI-CIRCUIT/1\n";
 /// Bytes of a whole preface.
 pub const PREFACE_BYTES: usize = MAGIC.len() + size_of::<Ticket>();
-/// Circuits that one request may ask for: those of the longest path twice, and the control stream.
+/// Most circuits of one request: twice the streams of the longest path, and the control stream.
 pub const MAX_CIRCUITS: u16 = 256;
-/// PoPs a circuit may lead through, so that none goes in circles.
+/// Most PoPs a circuit may pass through (hop limit), so that none loops.
 pub const MAX_FURTHER: u8 = 2;
 
 /// The preface with a ticket.
@@ -26,10 +26,10 @@ pub fn is_preface(first: u8) -> bool {
     first == MAGIC[0]
 }
 
-/// The ticket at the beginning of what was received; `None` as long as more must come.
+/// Parses the ticket from the received bytes; `None` as long as more must come.
 ///
 /// # Errors
-/// `ProtocolViolation` as soon as it cannot be a preface any more.
+/// `ProtocolViolation` at the first byte that cannot belong to a preface.
 pub fn parse(received: &[u8]) -> Result<Option<Ticket>, Error> {
     let known = received.len().min(MAGIC.len());
     if received[..known] != MAGIC[..known] {
@@ -38,7 +38,7 @@ pub fn parse(received: &[u8]) -> Result<Option<Ticket>, Error> {
     Ok(received.get(MAGIC.len()..).and_then(|rest| rest.first_chunk()).copied())
 }
 
-/// The ticket of circuit number `index` of those that were asked for with `seed`.
+/// Derives the ticket of circuit number `index` from the `seed` of the request.
 pub fn ticket(seed: &Ticket, index: u16) -> Ticket {
     *blake3::keyed_hash(seed, &index.to_be_bytes()).as_bytes()
 }

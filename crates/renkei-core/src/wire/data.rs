@@ -62,7 +62,7 @@ pub enum ExtentEnd {
     Whole([u8; 32]),
     /// The extent is one hole: nothing was sent.
     Hole,
-    /// The source could not be read to the end; the file is given up.
+    /// The source could not be read to the end; the transfer of this file is abandoned.
     Failed(Error),
 }
 
@@ -95,7 +95,7 @@ impl EntryHead {
         Ok((head, content))
     }
 
-    /// Whether `content` is what the sender hashed.
+    /// Whether `content` has the digest that the sender computed.
     pub fn content_matches(&self, content: &[u8]) -> bool {
         !matches!(self.entry.kind, EntryKind::File { .. }) || digest::whole(content) == self.digest
     }

@@ -4,8 +4,8 @@
 //! on each stream in the same order; streams are independent of each other, and what is opened on one may be used on
 //! all. Paths are relative to the place.
 //!
-//! Content that is written goes to a *draft*: a new version of the file that nobody sees before it is published. Who opened
-//! the file before goes on reading the version he opened.
+//! Written content goes to a *draft*: a new version of the file that is invisible until it is published. A reader
+//! that opened the file before keeps reading the version it opened (snapshot).
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
 use super::message::{Space, TransferId, batch};
@@ -19,16 +19,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An open file, directory or draft of a file session; chosen by the side that serves.
+/// An open file, directory or draft of a file session; chosen by the server.
 pub type Handle = u64;
 
 /// Most bytes that one operation reads or writes.
 pub const MAX_IO_BYTES: u32 = 1 << 20;
 
-/// Most bytes that an operation may take beside what it writes.
+/// Most bytes of an encoded operation, apart from the content it writes.
 pub const MAX_OP_BYTES: usize = 128 << 10;
 
-/// Bytes before an operation or an answer in its frame's payload.
+/// Bytes of the length field before an operation or an answer in its frame's payload.
 pub const LENGTH_BYTES: usize = 4;
 
 /// Opens a file session.
@@ -38,61 +38,62 @@ pub struct OpenFiles {
     pub id: TransferId,
     /// The directory that becomes the root.
     pub place: Place,
-    /// Whether anything may be changed.
+    /// Whether the session may write.
     pub write: bool,
-    /// Streams the asker wants at most.
+    /// Maximum number of streams the asker wants.
     pub max_streams: u16,
-    /// A secret of the asker, the same in each session that goes on with one that was lost: by it what such a one left is
-    /// found again, and descriptors are lent on the site's own machine.
+    /// A secret of the asker, the same in each session that resumes a lost one: it identifies the drafts that the
+    /// lost session left, and permits passing descriptors on the site's own machine.
     pub key: SessionKey,
-    /// Whether the asker wants to hold leases on what it is told, where there are any.
+    /// Whether the asker wants leases on the answers, where they are available.
     pub leases: bool,
-    /// The asker's own number, the same in all sessions that it opens one after the other: whose the locks are.
+    /// The lock owner: a number of the asker, the same in all sessions that it opens one after the other.
     pub locks: [u8; 16],
-    /// What of other sites' changes an open has to see.
+    /// The consistency of opens with changes of other sites.
     pub consistency: Consistency,
 }
 
-/// What an open has to see of changes that were closed through the PoPs of other sites before it began.
+/// The changes an open must see of those that were closed through the PoPs of other sites before it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Consistency {
-    /// What has come to this site.
+    /// The changes that have been replicated to this site.
     Relaxed,
-    /// All of them. While a site that is needed for that is not reached, what has come to this site; that is told.
+    /// All of them (close-to-open). While a site needed for that is unreachable, only the replicated ones, and this
+    /// is reported.
     #[default]
     CloseToOpen,
-    /// All of them; else the open fails.
+    /// All of them; otherwise the open fails.
     Strict,
 }
 
-/// The secret that a file session is known by.
+/// The secret that identifies a file session.
 pub type SessionKey = [u8; 16];
 
-/// What may be asked for.
+/// Operations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// What a path is; a link at its end is not followed. Answer: `Item`.
+    /// Looks up a path; a link at its end is not followed (`lstat`). Answer: `Item`.
     Look(RelPath),
     /// Opens a directory to list it. Answer: `Opened`.
     OpenDir(RelPath),
-    /// The next entries of an open directory. Answer: `Items`.
+    /// The next batch of entries of an open directory. Answer: `Items`.
     ReadDir(Handle),
-    /// Opens a file for reading: this version of it. Answer: `Opened`.
+    /// Opens a file for reading, at its present version. Answer: `Opened`.
     Open(RelPath),
     /// Reads from an open file or a draft. Answer: `Data`, fewer bytes only at the end of the file.
     Read {
-        /// What.
+        /// The open file or draft.
         handle: Handle,
-        /// From where.
+        /// The offset.
         offset: u64,
-        /// How much, at most [`MAX_IO_BYTES`].
+        /// Number of bytes, at most [`MAX_IO_BYTES`].
         bytes: u32,
     },
     /// Begins a new version of a file. Answer: `Opened`.
     Draft {
         /// The file.
         path: RelPath,
-        /// What becomes of what is there.
+        /// The initial content.
         start: Start,
         /// Permission bits of a file that is new.
         mode: u32,
@@ -101,51 +102,51 @@ pub enum Op {
     Write {
         /// The draft.
         handle: Handle,
-        /// Where.
+        /// The offset.
         offset: u64,
     },
-    /// Cuts or extends a draft. Answer: `Done`.
+    /// Truncates or extends a draft. Answer: `Done`.
     SetLen {
         /// The draft.
         handle: Handle,
-        /// To so many bytes.
+        /// The new length in bytes.
         bytes: u64,
     },
-    /// Makes what a draft holds durable and the file's content; the draft can be written on, for the next version.
-    /// Answer: `Item`.
+    /// Makes a draft durable and atomically the file's content; the draft can then be written further, for the next
+    /// version. Answer: `Item`.
     Publish {
         /// The draft.
         handle: Handle,
-        /// The time of modification it gets; else that of its last write.
+        /// The modification time to set; otherwise that of the draft's last write.
         mtime: Option<FileTime>,
     },
-    /// Closes what is open; what a draft holds and was not published is lost. Answer: `Done`.
+    /// Closes a handle; the unpublished content of a draft is discarded. Answer: `Done`.
     Close(Handle),
     /// Changes metadata. Answer: `Item`.
     Alter {
-        /// Of what; a link itself is changed.
+        /// The entry; a link is not followed.
         path: RelPath,
-        /// How.
+        /// The change.
         change: Alteration,
     },
     /// Makes a directory. Answer: `Item`.
     MakeDir {
-        /// Where.
+        /// The path.
         path: RelPath,
         /// Permission bits.
         mode: u32,
     },
     /// Makes a symbolic link. Answer: `Item`.
     MakeSymlink {
-        /// Where.
+        /// The path.
         path: RelPath,
-        /// What it leads to.
+        /// The target.
         #[serde(with = "path_bytes")]
         target: Vec<u8>,
     },
-    /// Gives a file a further name. Answer: `Item`.
+    /// Makes a hard link. Answer: `Item`.
     MakeLink {
-        /// A name it has.
+        /// An existing name of the file.
         from: RelPath,
         /// The new one.
         to: RelPath,
@@ -156,64 +157,63 @@ pub enum Op {
     RemoveDir(RelPath),
     /// Renames. Answer: `Done`.
     Rename {
-        /// The name now.
+        /// The old name.
         from: RelPath,
-        /// The name then.
+        /// The new name.
         to: RelPath,
-        /// Whether something may have it.
+        /// Whether an existing entry at the new name is replaced.
         replace: bool,
     },
-    /// Room. Answer: `Space`.
+    /// Space of the file system. Answer: `Space`.
     Space,
-    /// Locks a range of a file, or gives it up. Answer: `Done`.
+    /// Locks or unlocks a range of a file. Answer: `Done`.
     Lock {
         /// The file.
         path: RelPath,
-        /// Who, among the asker's programs.
+        /// The lock owner among the asker's programs.
         owner: u64,
-        /// Which range, and how.
+        /// The range and the kind of lock.
         span: Span,
     },
-    /// Who stands in the way of a lock. Answer: `Locked`.
+    /// Finds a lock that conflicts with a wanted one. Answer: `Locked`.
     FindLock {
         /// The file.
         path: RelPath,
-        /// Who asks.
+        /// The lock owner that asks.
         owner: u64,
-        /// What he would want.
+        /// The wanted lock.
         span: Span,
     },
-    /// Takes up a draft of a session that was lost: what was written and acknowledged is there. Answer: `Opened`, with the
-    /// same handle.
+    /// Resumes a draft of a lost session, with all acknowledged writes. Answer: `Opened`, with the same handle.
     Resume {
-        /// The file as it is named now.
+        /// The file's current name.
         path: RelPath,
         /// The draft.
         handle: Handle,
         /// Permission bits of a file that is new.
         mode: u32,
     },
-    /// Reads from a file that nobody has opened yet, of the version it has now. Answer: `Peeked`.
+    /// Reads from a file without opening it, from its present version. Answer: `Peeked`.
     Peek {
-        /// What.
+        /// The file.
         path: RelPath,
-        /// From where.
+        /// The offset.
         offset: u64,
-        /// How much, at most [`MAX_IO_BYTES`].
+        /// Number of bytes, at most [`MAX_IO_BYTES`].
         bytes: u32,
     },
-    /// Waits until so many writes to a draft are done that were asked for in this session, on whatever streams: what
-    /// comes next on this stream finds them. Answer: `Done`.
+    /// Write barrier: waits until `writes` writes to a draft of this session are done, on any stream, so that later
+    /// operations on this stream see them. Answer: `Done`.
     Await {
         /// The draft.
         handle: Handle,
-        /// All that were asked for so far.
+        /// Number of all writes requested so far.
         writes: u64,
     },
 }
 
 impl Op {
-    /// The names that it changes, as far as it says so itself.
+    /// The names that it changes, as far as its own arguments tell.
     pub fn changed_paths(&self) -> Vec<&RelPath> {
         match self {
             Op::Draft { path, start: Start::New, .. } | Op::Alter { path, .. } => vec![path],
@@ -224,24 +224,24 @@ impl Op {
         }
     }
 
-    /// Whether it changes what others see, names or attributes.
+    /// Whether it changes names or attributes that are visible to others.
     pub fn changes(&self) -> bool {
         matches!(self, Op::Publish { .. }) || !self.changed_paths().is_empty()
     }
 }
 
-/// What a draft begins with.
+/// The initial content of a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
-    /// Nothing, and the name must be free: the file is made at once, empty.
+    /// Empty, and the name must be free: the file is created at once, empty.
     New,
-    /// Nothing, whatever is there.
+    /// Empty, whether or not the file exists.
     Empty,
-    /// The content that is there.
+    /// The file's present content.
     Content,
 }
 
-/// A change of metadata; what is `None` stays.
+/// A change of metadata; fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alteration {
     /// Permission bits.
@@ -254,16 +254,16 @@ pub struct Alteration {
     pub group: Option<String>,
 }
 
-/// An entry as a file system shows it.
+/// An entry with its inode attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The entry; in a directory's list its path is the name alone.
     pub entry: Entry,
-    /// A number that is its own as long as it is there.
+    /// Inode number: unique and stable as long as the entry exists.
     pub ino: u64,
-    /// Number of names.
+    /// Number of hard links.
     pub links: u64,
-    /// Blocks of 512 bytes in use.
+    /// Blocks of 512 bytes allocated.
     pub blocks: u64,
     /// Time of last change of content or metadata.
     pub ctime: FileTime,
@@ -272,51 +272,51 @@ pub struct Item {
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It was done.
+    /// Success without further data.
     Done,
-    /// What there is.
+    /// The entry.
     Item(Item),
-    /// Open.
+    /// An open handle.
     Opened {
-        /// What to use it by.
+        /// The handle.
         handle: Handle,
-        /// What it is.
+        /// The entry.
         item: Item,
     },
-    /// A part of a directory.
+    /// A batch of a directory's entries.
     Items {
         /// Entries.
         #[serde(deserialize_with = "batch")]
         items: Vec<Item>,
-        /// Whether more follow.
+        /// Whether more batches follow.
         more: bool,
     },
-    /// So many bytes follow the answer.
+    /// Number of bytes that follow the answer.
     Data(u32),
-    /// Room.
+    /// Space of the file system.
     Space(Space),
-    /// It failed.
+    /// The operation failed.
     Failed(Error),
-    /// An answer under a lease: what it says of names and attributes holds until the asker is told of a change.
+    /// An answer under a lease: the names and attributes in it may be cached until a callback invalidates them.
     Held {
         /// The answer.
         answer: Box<Answer>,
-        /// The directories that the operation changed, as they were after it.
+        /// The directories that the operation changed, with their new attributes.
         dirs: Vec<Item>,
     },
-    /// What somebody else has locked, if he does.
+    /// A conflicting lock of another owner, if there is one.
     Locked(Option<Span>),
-    /// So many bytes follow the answer.
+    /// Content that follows the answer.
     Peeked {
-        /// What the file was when they were read.
+        /// The file's entry when the bytes were read.
         item: Item,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
 }
 
 impl Answer {
-    /// How many bytes follow it; none if it is not of a kind that has any.
+    /// Number of bytes that follow it; `None` for answers without content.
     pub fn data_bytes(&self) -> Option<u32> {
         match self {
             Answer::Data(bytes) | Answer::Peeked { bytes, .. } => Some(*bytes),
@@ -324,7 +324,7 @@ impl Answer {
         }
     }
 
-    /// The answer itself, and if it is under a lease the directories that were changed.
+    /// The answer itself, and the changed directories if it is under a lease.
     pub fn parted(self) -> (Answer, Option<Vec<Item>>) {
         match self {
             Answer::Held { answer, dirs } => (*answer, Some(dirs)),
@@ -349,50 +349,51 @@ impl Answer {
     }
 }
 
-/// What has changed at a place, by the numbers of its entries ([`Item::ino`]).
+/// An invalidation: the changes at a place, by inode numbers ([`Item::ino`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Names, each with the number of its directory; an empty one is all of them. What a directory has beside its names
-    /// changed as well.
+    /// Names, each with the inode number of its directory; an empty name stands for all of them. The directory's own
+    /// attributes changed as well.
     pub names: Vec<(u64, Vec<u8>)>,
-    /// What entries are, under whichever name.
+    /// Inode numbers whose attributes or content changed, under whichever name.
     pub nodes: Vec<u64>,
-    /// Anything.
+    /// Everything may have changed.
     pub all: bool,
 }
 
-/// Most that one message about changes names; what is more is told as anything.
+/// Most names of one invalidation; a larger one becomes `all`.
 pub const MAX_CHANGED: usize = 4096;
 
 impl Changed {
-    /// One name.
+    /// The invalidation of one name.
     pub fn name(dir: u64, name: &[u8]) -> Self {
         Changed { names: vec![(dir, name.to_vec())], ..Changed::default() }
     }
 
-    /// The directories in question.
+    /// The directories it concerns.
     pub fn dirs(&self) -> Vec<u64> {
         self.names.iter().map(|(dir, _)| *dir).chain(self.nodes.iter().copied()).collect()
     }
 
-    /// Whether it concerns what was found under a name, the number of its directory being `dir` and its own `own`.
+    /// Whether it invalidates an entry found under a name, with the inode numbers `dir` of its directory and `own` of
+    /// its own.
     pub fn concerns(&self, dir: u64, is_name: impl Fn(&[u8]) -> bool, own: u64) -> bool {
         let is_of = |(at, _): &(u64, Vec<u8>)| *at == own;
         self.concerns_name(dir, is_name) || self.names.iter().any(is_of) || self.nodes.contains(&own)
     }
 
-    /// Whether it concerns what a name of a directory leads to.
+    /// Whether it invalidates the lookup of a name in a directory.
     pub fn concerns_name(&self, dir: u64, is_name: impl Fn(&[u8]) -> bool) -> bool {
         let is_it = |(at, name): &(u64, Vec<u8>)| *at == dir && (name.is_empty() || is_name(name));
         self.all || self.names.iter().any(is_it)
     }
 
-    /// Whether it concerns which names a directory has.
+    /// Whether it invalidates a directory's list of names.
     pub fn concerns_names_of(&self, dir: u64) -> bool {
         self.all || self.names.iter().any(|(at, _)| *at == dir)
     }
 
-    /// Takes in what another one says.
+    /// Merges another invalidation into this one.
     pub fn merge(&mut self, other: &Changed) {
         self.all |= other.all;
         if self.all
@@ -403,7 +404,7 @@ impl Changed {
             return;
         }
         for name in &other.names {
-            // As one name is often changed several times in a row.
+            // One name is often changed several times in a row.
             if self.names.last() != Some(name) {
                 self.names.push(name.clone());
             }
@@ -422,10 +423,10 @@ pub fn begin_frame<T: Serialize>(kind: FrameKind, value: &T, content_bytes: usiz
     bytes
 }
 
-/// How a payload of so many bytes is divided: those of the operation or answer, and those of the content.
+/// Splits a payload length into the bytes of the operation or answer and those of the content.
 ///
 /// # Errors
-/// `ProtocolViolation` if no correct peer sends it so.
+/// `ProtocolViolation` if no correct peer sends such a frame.
 pub fn divide(
     payload_bytes: usize,
     length: [u8; LENGTH_BYTES],
@@ -441,7 +442,7 @@ pub fn divide(
     }
 }
 
-/// Reads an operation; only what writes has content.
+/// Decodes an operation; only `Write` has content.
 pub fn parse_op(bytes: &[u8], content_bytes: usize) -> Result<Op, Error> {
     let op: Op = decode("operation", bytes)?;
     if content_bytes > 0 && !matches!(op, Op::Write { .. }) {
@@ -450,11 +451,11 @@ pub fn parse_op(bytes: &[u8], content_bytes: usize) -> Result<Op, Error> {
     Ok(op)
 }
 
-/// The number of [`Answer::Held`] on the wire.
+/// The variant number of [`Answer::Held`] on the wire.
 const HELD: u32 = 7;
 
-/// Reads an answer. One under a lease has a plain one in it: others would be read within each other, as deep as their sender
-/// wants.
+/// Decodes an answer. An answer under a lease contains a plain one: nested ones are refused before decoding, because
+/// the recursion would be as deep as the sender wants.
 pub fn parse_answer(bytes: &[u8]) -> Result<Answer, Error> {
     let after_held = |bytes| match postcard::take_from_bytes::<u32>(bytes) {
         Ok((HELD, rest)) => Some(rest),
@@ -466,58 +467,58 @@ pub fn parse_answer(bytes: &[u8]) -> Result<Answer, Error> {
     }
 }
 
-/// Who is told of changes.
+/// Callback that receives invalidations.
 pub type Listener = Box<dyn Fn(&Changed) + Send + Sync>;
 
-/// Whoever tells of changes.
+/// Grants leases and sends invalidations.
 pub trait Lessor: Send + Sync {
-    /// Whether there are leases at this place; none if that is not known yet.
+    /// Whether there are leases at this place; `None` if that is not known yet.
     fn is_leasing(&self) -> Option<bool>;
 
-    /// In which age what is learnt now is learnt.
+    /// The current age: cached answers are tagged with the age in which they were obtained.
     fn age(&self) -> u64;
 
-    /// Up to when what was learnt in that age, and not changed since, may be believed.
+    /// Expiry of answers that were obtained in that age and not invalidated since.
     fn until(&self, age: u64) -> Option<Instant>;
 
-    /// The round in which the site's locks are; 0 until that is known. Another one than before says that all are lost.
+    /// The round of the site's locks; 0 until known. A different one than before says that all locks are lost.
     fn lock_round(&self) -> u64;
 }
 
-/// Whoever does operations: a store here, or a file session with another site.
+/// Executes operations: a local store, or a file session with another site.
 pub trait Files: Send + Sync {
-    /// Who tells of changes below a name of the root, or of the root itself, if anybody does.
+    /// The lessor for changes below a name of the root, or of the root itself, if there is one.
     fn lessor(&self, _name: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
         None
     }
 
-    /// Says who is to be told of changes: he believes nothing of them any more when he returns.
+    /// Registers the callback for invalidations; the callback returns only after the caches are invalidated.
     fn listen(&self, _listener: Listener) {}
 
-    /// Does one; `content` is what `Write` writes.
+    /// Executes an operation; `content` is the content of a `Write`.
     ///
     /// # Errors
-    /// What the operation failed with.
+    /// The error of the operation.
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error>;
 
-    /// Reads into `buf`; fewer bytes only at the end of the file.
+    /// Reads into `buf`; returns fewer bytes only at the end of the file.
     ///
     /// # Errors
     /// As `operate`.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error>;
 
-    /// Opens a file to read without asking for it, if all of its content was brought before and `is_known` says that this is
-    /// the version.
+    /// Opens a file for reading without a request, if all of its content was prefetched and `is_known` accepts that
+    /// version.
     fn open_brought(&self, _path: &RelPath, _is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
         None
     }
 
-    /// The plain file behind a file that is open for reading, if it is on this machine and may be read directly.
+    /// A descriptor of the plain file behind an open file, if it is on this machine and may be read directly.
     fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
         None
     }
 
-    /// Room below a name of the root, or of the root itself.
+    /// Space below a name of the root, or of the root itself.
     ///
     /// # Errors
     /// As `operate`.
@@ -525,18 +526,19 @@ pub trait Files: Send + Sync {
         self.operate(Op::Space, &[])
     }
 
-    /// Whether it can be asked now; one try is made where it could not be before.
+    /// Whether the server can be reached; tries once to connect where that failed before.
     ///
     /// # Errors
-    /// For what else would be waited.
+    /// The error that operations would retry on.
     fn reach(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Says that whoever asked is gone: no name changes any more for what he asked, unless it is changing now.
+    /// Fences off the asker: no name changes any more on its behalf, except by an operation that already runs.
     fn fence(&self) {}
 
-    /// Ends it in order: whoever serves it hears that nothing more is asked, and that nothing is believed that he told.
+    /// Closes the session in order: the server learns that no more requests come and that the client dropped its
+    /// cache.
     fn end(&self) {}
 }
 
@@ -576,7 +578,7 @@ mod tests {
         assert_eq!(parse_answer(&encode(&held)).unwrap(), held);
         let twice = Answer::Held { answer: Box::new(held), dirs: Vec::new() };
         assert!(parse_answer(&encode(&twice)).is_err());
-        // As deep as a frame is long, in either way to write the number.
+        // Nested as deep as a frame is long, in both encodings of the number.
         assert!(parse_answer(&[7; 1 << 20]).is_err());
         assert!(parse_answer(&[0x87, 0x00].repeat(1 << 19)).is_err());
     }

@@ -1,4 +1,4 @@
-//! Requests about some names of a tree alone: the filter travels before the request, as [`Control::Filter`].
+//! Requests about a subset of a tree's names: the filter travels before the request, as [`Control::Filter`].
 //!
 //! [`Control::Filter`]: super::message::Control::Filter
 
@@ -7,7 +7,7 @@ use super::queue::Submission;
 use crate::mover::filter::Filter;
 
 impl Request {
-    /// Which names it is about, if not about all.
+    /// The filter on its names, if there is one.
     pub fn filter(&self) -> Option<&Filter> {
         fn chosen(open: &OpenFound) -> Option<&Filter> {
             open.choices.first().map(|(_, choice)| &choice.options.filter)
@@ -24,19 +24,19 @@ impl Request {
         filter.filter(|filter| !filter.is_empty())
     }
 
-    /// Whether the names of what arrives are to be told.
+    /// Whether the names of arriving files are reported.
     pub fn tells_names(&self) -> bool {
         matches!(self, Self::Push { send, .. } | Self::PushFound { send, .. } if send.tell_names)
     }
 
-    /// Has the names of what arrives told.
+    /// Sets whether the names of arriving files are reported.
     pub fn set_tell_names(&mut self, tell_names: bool) {
         if let Self::Push { send, .. } | Self::PushFound { send, .. } = self {
             send.tell_names = tell_names;
         }
     }
 
-    /// Says which names it is about.
+    /// Sets the filter.
     pub fn set_filter(&mut self, filter: &Filter) {
         match self {
             Self::OpenReceive(open) | Self::Grant { open, .. } => open.options.filter = filter.clone(),
@@ -53,7 +53,7 @@ impl Request {
 }
 
 impl OpenFound {
-    /// Says which names it is about.
+    /// Sets the filter.
     pub fn set_filter(&mut self, filter: &Filter) {
         for (_, choice) in &mut self.choices {
             choice.options.filter = filter.clone();
@@ -62,7 +62,7 @@ impl OpenFound {
 }
 
 impl Submission {
-    /// Says which names it is about.
+    /// Sets the filter.
     pub fn set_filter(&mut self, filter: &Filter) {
         self.send.filter = filter.clone();
         self.open.set_filter(filter);

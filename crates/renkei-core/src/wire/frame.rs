@@ -4,16 +4,17 @@ use crate::error::{Code, Error};
 
 /// Bytes of a frame's head: kind and length.
 pub const HEAD_BYTES: usize = 5;
-/// Largest payload of any frame. Holds a whole small file with its metadata; bounds what a peer can make us buffer.
+/// Largest payload of any frame. Holds a whole small file with its metadata; bounds the memory a peer can make us
+/// buffer.
 pub const MAX_PAYLOAD_BYTES: usize = 2 << 20;
-/// Kinds from here on may be skipped.
+/// Kinds from here on are optional: a receiver that does not know them skips them.
 pub const OPTIONAL: u8 = 0x80;
 
-/// A frame to be skipped: sent on a stream that has nothing to carry, so that its silence is not taken for a loss.
+/// An empty optional frame: a keep-alive on an idle stream, so that its silence is not taken for a loss.
 pub const IDLE: [u8; HEAD_BYTES] = [OPTIONAL, 0, 0, 0, 0];
 
-/// Appends a frame of so many bytes that is skipped: sent ahead of the ticket on a long path, it opens the
-/// connection's window while there is nothing else to send yet.
+/// Appends an optional frame of `payload_bytes` zeros: sent ahead of the ticket on a long path, it opens the
+/// connection's congestion window while there is nothing else to send yet.
 pub fn push_padding(out: &mut Vec<u8>, payload_bytes: usize) {
     out.extend_from_slice(&IDLE);
     let start = out.len() - (HEAD_BYTES - 1);
@@ -21,7 +22,7 @@ pub fn push_padding(out: &mut Vec<u8>, payload_bytes: usize) {
     out.resize(out.len() + payload_bytes, 0);
 }
 
-/// What a frame carries.
+/// Kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -37,14 +38,14 @@ pub enum FrameKind {
     Extent = 17,
     /// Bytes of the current extent: offset (8 bytes, big-endian), then the bytes.
     Raw = 18,
-    /// The end of the current extent, with its digest or why there is none.
+    /// The end of the current extent, with its digest or the reason why there is none.
     ExtentEnd = 19,
-    /// Nothing more comes on this data stream.
+    /// The last frame of this data stream.
     StreamEnd = 20,
-    /// An operation of a file session: length of the [`super::file::Op`] (4 bytes, big-endian), the operation, what it
-    /// writes.
+    /// An operation of a file session: length of the [`super::file::Op`] (4 bytes, big-endian), the operation, the
+    /// content of a `Write`.
     Op = 24,
-    /// The answer to one: length of the [`super::file::Answer`], the answer, what was read.
+    /// Its answer: length of the [`super::file::Answer`], the answer, the content of a read.
     Answer = 25,
 }
 

@@ -1,4 +1,4 @@
-//! Control messages: greeting, requests and replies, and the conversation of one transfer.
+//! Control messages: handshake, requests and replies, and the messages of one transfer.
 
 use super::buffer::{BufferStatus, Room};
 use super::data::{EntryId, Ticket};
@@ -15,64 +15,64 @@ use crate::queue::Change;
 use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
-/// Identity of one transfer, chosen by the client, in the logs of every side.
+/// Identifier of one transfer, chosen by the client, in the logs of every side.
 pub type TransferId = [u8; 16];
 
 /// Most entries in one offer, verdict list or listing part; keeps control frames small.
 pub const BATCH_ENTRIES: usize = 512;
 
-/// Everything that travels on a control stream.
+/// Every message of a control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// First message of the side that dialled.
     Hello(Hello),
     /// First message of the side that was dialled.
     Welcome(Welcome),
-    /// A request; several may be under way.
+    /// A request; several may be in flight.
     Request {
-        /// Chosen by the asker, repeated in the reply.
+        /// Request id chosen by the asker, echoed in the reply.
         id: u64,
-        /// What is asked.
+        /// The request.
         request: Request,
     },
-    /// An answer, or for listings a part of it.
+    /// A reply; a listing is replied to in several parts.
     Reply {
-        /// The request's number.
+        /// The id of the request.
         id: u64,
-        /// The answer.
+        /// The result.
         reply: Result<Reply, Error>,
     },
-    /// Sender to receiver: files that may be there already.
+    /// Sender to receiver: files that the receiver may already have.
     Offer(#[serde(deserialize_with = "batch")] Vec<OfferItem>),
     /// Receiver to sender: one verdict for each offered item, with its number, in the order of the offers.
     Verdicts(#[serde(deserialize_with = "batch")] Vec<(EntryId, Verdict)>),
     /// Receiver to sender: these entries are durable under their final names.
     Acked(Vec<IdRange>),
-    /// Either side: this entry failed; the rest goes on.
+    /// Either side: this entry failed; the transfer continues.
     Failed(EntryFailure),
     /// Receiver to sender: these names were removed (in a dry run: would be).
     Removed(#[serde(deserialize_with = "batch")] Vec<RelPath>),
     /// Sender to client, in a dry run: these names would be sent.
     WouldSend(#[serde(deserialize_with = "batch")] Vec<RelPath>),
-    /// Sender to receiver: everything was sent; what was found at the source.
+    /// Sender to receiver: everything was sent; the result of the walk of the source.
     SendDone(SendDone),
     /// Receiver to sender: everything is durable or reported.
     ReceiveDone(ReceiveDone),
-    /// A PoP that moves for a client: how far it is.
+    /// A PoP that moves for a client: the progress.
     Progress(Progress),
-    /// A PoP that moved for a client: the end.
+    /// A PoP that moved for a client: the result.
     Finished(Result<Summary, Error>),
-    /// Either side: the transfer ends here, and why.
+    /// Either side: the transfer is aborted with this error.
     Abort(Error),
-    /// Is somebody there?
+    /// Keep-alive request.
     Ping(u64),
-    /// Yes.
+    /// Keep-alive reply.
     Pong(u64),
-    /// First message of a side that was invited and knows no more of the site than its authority's digest: your card?
+    /// First message of an invited side that knows only the digest of the site's authority: asks for the site card.
     AskCard,
-    /// The text of the own site card.
+    /// Reply to `AskCard`: the text of the own site card.
     OwnCard(String),
-    /// The side that was invited: here is what proves it, and the text of my card.
+    /// The invited side proves its invitation and sends the text of its own card.
     Introduce {
         /// The invitation's secret.
         secret: [u8; 16],
@@ -81,44 +81,45 @@ pub enum Control {
     },
     /// The site of that card is trusted from now on.
     Introduced,
-    /// A PoP that moves for a client: what the destination was found to be.
+    /// A PoP that moves for a client: the kind of the destination.
     Found(Found),
-    /// Over a line: dial my port and open a circuit with this ticket.
+    /// Over a line: the called side shall dial this PoP's port and open a circuit with this ticket.
     Call(Ticket),
-    /// A PoP that moves for a client: these entries failed since it told last. Those of the summary are among them.
+    /// A PoP that moves for a client: entries that failed since the last such message. The failures of the summary
+    /// are among them.
     Failures(#[serde(deserialize_with = "batch")] Vec<EntryFailure>),
-    /// File session, from the side that asks: a term for the leases, from now on.
+    /// File session, from the client: renews the lease term; the number of the request.
     Renew(u64),
-    /// File session: that term begins when it was asked for.
+    /// File session, from the server: the term, which starts when the client asked.
     Renewed {
-        /// Which question.
+        /// The number of the `Renew` answered.
         number: u64,
-        /// Another one than before: nothing from before is held.
+        /// The round of the leases: a different one than before invalidates everything held from before.
         round: u64,
-        /// How long it is; 0 where there are no leases.
+        /// Length of the term; 0 where there are no leases.
         term_ms: u32,
-        /// The round of the locks: another one than before says that all are lost.
+        /// The round of the locks: a different one than before says that all locks are lost.
         locks: u64,
     },
-    /// File session, from the side that serves: believe nothing of this any more, and say so.
+    /// File session, from the server: a callback; the client invalidates this and acknowledges with `Settled`.
     Changed {
-        /// Which call.
+        /// The number of the callback.
         number: u64,
-        /// What.
+        /// The changes.
         what: Changed,
     },
-    /// File session: nothing of it is believed any more, up to that call.
+    /// File session, from the client: everything up to that callback is invalidated.
     Settled(u64),
-    /// The next request is about these names alone. It is a message of its own, so that requests without a filter are what
-    /// they were.
+    /// The filter of the next request. It is a message of its own, so that requests without a filter keep their
+    /// encoding.
     Filter(Filter),
-    /// The next request is a push whose asker wants the names of the files that arrive.
+    /// The next request is a push whose asker subscribes to the names of the files that arrive.
     TellNames,
-    /// A PoP that moves for a client: these files arrived since it told last, if the client asked for names.
+    /// A PoP that moves for a client: files that arrived since the last such message, if the client asked for names.
     Arrived(#[serde(deserialize_with = "batch")] Vec<RelPath>),
 }
 
-/// The dialling side's greeting.
+/// The dialling side's half of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Oldest and newest version spoken.
@@ -129,16 +130,16 @@ pub struct Hello {
     pub now_unix_ms: u64,
 }
 
-/// The dialled side's greeting.
+/// The dialled side's half of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The version both will speak.
+    /// The negotiated version.
     pub version: u16,
     /// Program and version, for logs.
     pub software: String,
-    /// The site that answers.
+    /// The dialled site.
     pub site: SiteName,
-    /// Whom the site took the dialling side for.
+    /// The principal that the site authenticated the dialling side as.
     pub principal: String,
     /// The dialled side's clock, milliseconds since 1970.
     pub now_unix_ms: u64,
@@ -147,18 +148,18 @@ pub struct Welcome {
     pub crl: Vec<u8>,
 }
 
-/// What may be asked of a PoP.
+/// Requests to a PoP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Who am I here, and what may I use?
+    /// The asker's own identity at the PoP, and the storages it may use.
     Whoami,
     /// One entry's metadata; `None` asks for the root, the list of storages.
     Stat(Option<Place>),
-    /// The directory a place leads to, links inside the storage followed.
+    /// Metadata of the directory a place resolves to, following links inside the storage.
     StatDir(Option<Place>),
     /// A directory's entries, in parts; `None` lists the storages.
     List(Option<Place>),
-    /// Make a directory; `parents` makes missing ones and forgives an existing one.
+    /// Make a directory; `parents` makes missing ones and accepts an existing one.
     Mkdir {
         /// The directory.
         place: Place,
@@ -167,9 +168,9 @@ pub enum Request {
     },
     /// Remove a file or, with `recursive`, a tree.
     Remove {
-        /// What.
+        /// The file or directory.
         place: Place,
-        /// Directories and all in them.
+        /// Whether a directory is removed with its contents.
         recursive: bool,
     },
     /// Rename within a storage.
@@ -183,29 +184,29 @@ pub enum Request {
     Usage(Place),
     /// Space of the file system below a place.
     Space(Place),
-    /// Digest of a file's content, read from the disk.
+    /// Digest of a file's content, computed by reading the file.
     Checksum {
         /// The file.
         place: Place,
-        /// Which digest.
+        /// The algorithm.
         algorithm: Algorithm,
     },
-    /// What the PoP is doing.
+    /// The status of the PoP.
     Status,
-    /// The PoP shall receive; the asker sends.
+    /// Opens a transfer in which the PoP receives and the asker sends.
     OpenReceive(OpenReceive),
-    /// The PoP shall send; the asker receives.
+    /// Opens a transfer in which the PoP sends and the asker receives.
     OpenSend(OpenSend),
-    /// Let another site's PoP send to here on the asker's behalf.
+    /// Lets another site's PoP send to the asked one on the asker's behalf.
     Grant {
-        /// What that PoP may open.
+        /// The transfer that PoP may open.
         open: OpenReceive,
         /// The only site that may use the grant.
         peer: SiteName,
     },
-    /// The PoP shall send to another site's PoP, which granted it.
+    /// The PoP shall send to another site's PoP, with a grant from that one.
     Push {
-        /// What to send.
+        /// The sources.
         send: OpenSend,
         /// The receiving site.
         to: SiteName,
@@ -216,69 +217,70 @@ pub enum Request {
     Redeem(Ticket),
     /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
     Card(SiteName),
-    /// As `OpenReceive`, of a destination nobody looked at yet: the PoP looks, answers `Found`, and opens what was
-    /// chosen for that, if anything was.
+    /// As `OpenReceive`, for a destination whose kind the asker does not know: the PoP looks at it, answers `Found`,
+    /// and opens the transfer chosen for that kind, if there is one.
     OpenFound(OpenFound),
-    /// The PoP shall send to another site's PoP, which it asks in the name of the asker, its own user.
+    /// The PoP shall send to another site's PoP, which it asks with `ForUser` on behalf of the asker, a user of its
+    /// own site.
     PushFound {
-        /// What to send; what the sources become is in `open`.
+        /// The sources; their target names are in `open`.
         send: OpenSend,
         /// The receiving site.
         to: SiteName,
-        /// What that site shall open.
+        /// The transfer that site shall open.
         open: OpenFound,
     },
-    /// A host asks for a user of its own site: as `OpenFound` of that user.
+    /// A host asks on behalf of a user of its own site: as `OpenFound` from that user.
     ForUser {
-        /// The certificates the user proved to be with, leaf first, DER.
+        /// The user's certificate chain, leaf first, DER.
         #[serde(deserialize_with = "batch")]
         chain: Vec<Vec<u8>>,
-        /// What the user asks.
+        /// The user's request.
         open: OpenFound,
     },
-    /// Queue these transfers; each may be handed in again, which changes nothing.
+    /// Queue these transfers; idempotent for each of them.
     Submit(#[serde(deserialize_with = "batch")] Vec<Submission>),
-    /// A part of the asker's queued transfers.
+    /// A page of the asker's queued transfers.
     Transfers(Listed),
-    /// All about one of them, by the first digits of its id.
+    /// The details of one of them, by a prefix of its id.
     Transfer(String),
     /// Change one of them.
     Change {
-        /// Which.
+        /// The transfer.
         id: TransferId,
-        /// How.
+        /// The change.
         change: Change,
     },
     /// Give one of them a fresh credential.
     Renew(TransferId),
-    /// A PoP that cannot be dialled keeps this session as its line: over it, it is called.
+    /// A PoP that cannot be dialled keeps this session open as its line: the asked PoP sends it `Call` over it.
     Line,
-    /// Let circuits to another site pass. The session is kept for it; a circuit that fails later is told by one more
-    /// reply with an error.
+    /// Relay circuits to another site. The session stays open for it; a circuit that fails later is reported by one
+    /// more reply with an error.
     Through {
         /// The site they lead to.
         site: SiteName,
-        /// What the circuits' tickets are made of ([`super::circuit::ticket`]).
+        /// The seed that the circuits' tickets are derived from ([`super::circuit::ticket`]).
         seed: Ticket,
-        /// How many circuits at most.
+        /// Maximum number of circuits.
         count: u16,
-        /// Through how many more PoPs they may lead.
+        /// Number of further PoPs that the circuits may pass through.
         further: u8,
     },
     /// A one-time link to the PoP's web page.
     Console,
-    /// Room in the buffer for a transfer that will be handed in; asked again as long as it waits.
+    /// Reserves room in the buffer for a transfer to be submitted later; repeated as long as it waits.
     Reserve {
         /// The transfer.
         transfer: TransferId,
         /// Bytes of content.
         bytes: u64,
-        /// Whether it waits where there is none.
+        /// Whether it waits if there is no room.
         waits: bool,
     },
-    /// What is in the buffer.
+    /// The contents of the buffer.
     Buffer,
-    /// Let circuits to the agent of one of the PoP's own storages pass, as `Through` does to a site.
+    /// Relay circuits to the agent of one of the PoP's own storages, as `Through` does to a site.
     ToAgent {
         /// The storage.
         storage: String,
@@ -287,49 +289,49 @@ pub enum Request {
         /// As in `Through`.
         count: u16,
     },
-    /// A user, or the agent itself when its certificate ages, asks for the certificate of a storage's agent.
+    /// A user, or the agent itself before its certificate expires, asks for the certificate of a storage's agent.
     Enlist {
         /// The storage.
         storage: String,
         /// Certificate request, PEM.
         request: String,
     },
-    /// What the agent of a storage goes by.
+    /// The terms of the agent of a storage.
     Terms(String),
-    /// One of the texts that the terms name, from a byte on.
+    /// One of the texts that the terms name, from an offset on.
     Term {
         /// The agent's storage.
         storage: String,
         /// The text's name.
         name: String,
-        /// Where to begin.
+        /// The offset, in bytes.
         offset: u64,
     },
-    /// The files of one of the asker's queued transfers that failed, a part of them.
+    /// A page of the files that failed of one of the asker's queued transfers.
     Failures {
-        /// Which.
+        /// The transfer.
         id: TransferId,
-        /// Go on after the failure of this number; 0 for the first part.
+        /// Cursor: continue after the failure of this number; 0 for the first page.
         after: u64,
     },
-    /// A PoP tells of what its site revoked: the newest list, DER.
+    /// A PoP sends its site's newest revocation list, DER.
     Revocations(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
     /// About volumes.
     Volume(AboutVolume),
     /// Operations on single files below a place, on data streams, for as long as the session is kept.
     OpenFiles(OpenFiles),
-    /// A mount with a credential of its own asks for a fresh one: certificate request, PEM. The answer is `Enlisted`.
+    /// A mount with a credential of its own renews it: certificate request, PEM. The answer is `Enlisted`.
     RenewMount(String),
-    /// A PoP tells the newest card of its site to one that trusts it.
+    /// A PoP sends the newest card of its site to one that trusts it.
     TakeCard(String),
-    /// What did not arrive in full.
+    /// About unfinished copies.
     Unfinished(AboutUnfinished),
-    /// The ways from the asked PoP to a site, each tried now.
+    /// The ways from the asked PoP to a site, each probed now.
     Ways(SiteName),
 }
 
 impl Request {
-    /// The storages of the asked site that this is about, each once; none if it is about the site.
+    /// The storages of the asked site that the request names, each once; empty if it is about the site.
     pub fn storages(&self) -> Vec<&str> {
         let place = match self {
             Self::Stat(Some(place)) | Self::StatDir(Some(place)) | Self::List(Some(place)) => place,
@@ -349,7 +351,7 @@ impl Request {
         vec![place.storage.as_str()]
     }
 
-    /// Whether it may be for an agent to answer: about storages, or about a grant that somebody there gave.
+    /// Whether an agent may have to answer it: it names a storage, or redeems a grant that an agent may have issued.
     pub fn may_be_for_an_agent(&self) -> bool {
         matches!(self, Request::Redeem(_)) || !self.storages().is_empty()
     }
@@ -366,7 +368,7 @@ pub enum Algorithm {
     Crc32c,
 }
 
-/// How the receiver decides about names that exist.
+/// How the receiver handles names that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Existing {
     /// Replace files, as cp.
@@ -382,83 +384,84 @@ pub enum Existing {
 pub struct ReceiveOptions {
     /// What to do with names that exist.
     pub existing: Existing,
-    /// Remove what the source does not have.
+    /// Remove entries that the source does not have.
     pub delete: bool,
-    /// Only say what would be done.
+    /// Only report what would be done.
     pub dry_run: bool,
-    /// What is not removed, because the transfer is not about it; travels before the request ([`Control::Filter`]).
+    /// Names exempt from removal, because the transfer is not about them; travels before the request
+    /// ([`Control::Filter`]).
     #[serde(skip)]
     pub filter: Filter,
 }
 
 impl ReceiveOptions {
-    /// Those of a plain copy.
+    /// The options of a plain copy.
     pub fn plain(existing: Existing) -> Self {
         ReceiveOptions { existing, delete: false, dry_run: false, filter: Filter::default() }
     }
 }
 
-/// How much of the path a transfer may take.
+/// The share of the path's capacity that a transfer may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// A share like that of others.
+    /// An equal share, in competition with other traffic.
     #[default]
     Normal,
-    /// What others leave.
+    /// The capacity that other traffic leaves unused.
     Background,
 }
 
-/// Opens a transfer to the PoP.
+/// Opens a transfer in which the PoP receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenReceive {
     /// Identity for logs.
     pub transfer: TransferId,
-    /// Key of the job: the same command gives the same key, and so finds its journal.
+    /// Key of the job: repeating the same command gives the same key, so that its journal is found.
     pub job: u64,
     /// The path that the transfer's root becomes.
     pub to: Place,
-    /// How to deal with what is there.
+    /// Options of the receiver.
     pub options: ReceiveOptions,
-    /// Shown in the status; the sender keeps to it.
+    /// Shown in the status; the sender obeys it.
     pub class: Class,
-    /// Streams the asker wants at most.
+    /// Maximum number of streams the asker wants.
     pub max_streams: u16,
     /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
     #[serde(deserialize_with = "batch")]
     pub rules: Vec<String>,
 }
 
-/// What the destination of a copy is.
+/// Kind of a copy's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
     /// A directory.
     Dir,
-    /// Something else.
+    /// Anything but a directory.
     Other,
-    /// Nothing.
+    /// It does not exist.
     Nothing,
 }
 
 impl Found {
-    /// All it can be.
+    /// All the kinds.
     pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
 }
 
-/// What to open if the destination is found to be something.
+/// The transfer to open for one kind of destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// The path in the destination's storage that the transfer's root becomes.
     pub base: RelPath,
-    /// Make the destination first; it is a directory.
+    /// Create the destination first, as a directory.
     pub make: bool,
-    /// How to deal with what is there.
+    /// Options of the receiver.
     pub options: ReceiveOptions,
-    /// What each source becomes below the base, for a PoP that sends; else empty.
+    /// Target names of the sources below the base, in their order, for a PoP that sends; else empty.
     pub targets: Vec<RelPath>,
 }
 
-/// Opens a transfer to a destination that is looked at first.
+/// Opens a transfer to a destination whose kind is looked up first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFound {
     /// Identity for logs.
@@ -469,10 +472,10 @@ pub struct OpenFound {
     pub to: Place,
     /// As in [`OpenReceive`].
     pub class: Class,
-    /// What to open, by what is found; what is not there is not opened.
+    /// The transfers to open, by kind; a kind that is absent opens nothing.
     #[serde(deserialize_with = "batch")]
     pub choices: Vec<(Found, Choice)>,
-    /// Streams the asker wants at most.
+    /// Maximum number of streams the asker wants.
     pub max_streams: u16,
     /// As in [`OpenReceive`].
     #[serde(deserialize_with = "batch")]
@@ -480,12 +483,12 @@ pub struct OpenFound {
 }
 
 impl OpenFound {
-    /// What was chosen for what was found.
+    /// The choice for a kind of destination.
     pub fn choice(&self, found: Found) -> Option<&Choice> {
         self.choices.iter().find(|(what, _)| *what == found).map(|(_, choice)| choice)
     }
 
-    /// What that opens.
+    /// The transfer that a choice opens.
     pub fn receive(&self, choice: &Choice) -> OpenReceive {
         OpenReceive {
             transfer: self.transfer,
@@ -499,12 +502,12 @@ impl OpenFound {
     }
 }
 
-/// Opens a transfer from the PoP.
+/// Opens a transfer in which the PoP sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenSend {
     /// Identity for logs.
     pub transfer: TransferId,
-    /// What to send.
+    /// The sources.
     pub sources: Vec<Source>,
     /// Descend into directories.
     pub recursive: bool,
@@ -512,49 +515,49 @@ pub struct OpenSend {
     pub offers: bool,
     /// Whether it is offered with its digest.
     pub digests: bool,
-    /// Only say what would be sent.
+    /// Only report what would be sent.
     pub dry_run: bool,
-    /// Bytes per second at most, over all streams.
+    /// Rate limit in bytes per second, over all streams.
     pub limit: Option<u64>,
-    /// How much of the path it may take.
+    /// The share of the path it may take.
     pub class: Class,
-    /// Streams the asker wants at most.
+    /// Maximum number of streams the asker wants.
     pub max_streams: u16,
-    /// What becomes of the rest when an entry fails.
+    /// Whether the transfer continues after an entry fails.
     pub on_error: OnError,
-    /// What the asker receives to, if it receives.
+    /// The asker's base, if the asker receives.
     pub onto: Option<Onto>,
-    /// What of the sources is sent; travels before the request ([`Control::Filter`]).
+    /// The filter on the sources; travels before the request ([`Control::Filter`]).
     #[serde(skip)]
     pub filter: Filter,
-    /// Whether the names of files that arrived are told; travels before the request ([`Control::TellNames`]).
+    /// Whether the names of files that arrived are reported; travels before the request ([`Control::TellNames`]).
     #[serde(skip)]
     pub tell_names: bool,
 }
 
-/// What becomes of the rest of a transfer when an entry fails.
+/// How a transfer proceeds after an entry fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// It is copied, and what failed is listed.
+    /// The other entries are copied, and the failures are listed.
     #[default]
     Skip,
-    /// It is left: the transfer ends with that failure.
+    /// The transfer ends with that failure.
     Stop,
 }
 
-/// What a receiver tells of its base, so that a sender on the same machine notices a copy of something onto itself.
+/// Description of a receiver's base, by which a sender on the same machine detects a copy of a tree onto itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Onto {
-    /// The base and the directories above it, as far as they were looked at; each by a digest that only those who know the
-    /// machine's present boot can make.
+    /// The base and the directories above it, as far as they were looked at; each as a digest keyed with a secret of
+    /// the machine's present boot.
     pub lineage: Vec<[u8; 16]>,
-    /// Whether what the source lacks is removed there.
+    /// Whether entries that the source lacks are removed there.
     pub removes: bool,
 }
 
 impl OpenSend {
-    /// A plain copy of some sources: nothing below directories, nothing offered, no limit, one stream.
+    /// A plain copy of some sources: no recursion, no offers, no rate limit, one stream.
     pub fn plain(transfer: TransferId, sources: Vec<Source>) -> Self {
         OpenSend {
             transfer,
@@ -585,22 +588,22 @@ impl OpenSend {
     }
 }
 
-/// One thing to send and the path below the transfer's root it becomes.
+/// A source and its target path below the transfer's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Where it is.
+    /// The source's place.
     pub from: Place,
-    /// What it becomes; the root itself if the path is empty.
+    /// The target path; empty for the root itself.
     pub to: RelPath,
-    /// A directory without what is in it; asks for no descent. Sources in it that come after it are found through it, without
-    /// following a link.
+    /// Send a directory without its entries and without descending. Later sources inside it are opened relative to
+    /// it, without following a link.
     pub alone: bool,
 }
 
 /// Answers to requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Nothing to say but that it worked.
+    /// Success without further data.
     Done,
     /// To `Whoami`.
     Identity(Identity),
@@ -608,7 +611,7 @@ pub enum Reply {
     Entry(Entry),
     /// To `List`: a part, and whether more parts follow.
     Listing {
-        /// Entries, names only in `path`.
+        /// Entries, with names only in `path`.
         #[serde(deserialize_with = "batch")]
         entries: Vec<Entry>,
         /// Whether more parts follow.
@@ -622,23 +625,23 @@ pub enum Reply {
     Checksum(#[serde(with = "crate::path::path_bytes")] Vec<u8>),
     /// To `Status`.
     Status(Status),
-    /// To what opens a transfer: join data streams with this.
+    /// To the requests that open a transfer: parameters of the data streams.
     Opened(Opened),
     /// To `Grant`.
     Granted(Ticket),
-    /// To `Push`: started; progress follows.
+    /// To `Push`: the transfer started; progress messages follow.
     Pushing,
     /// To `Card`: the card's text.
     Card(String),
-    /// To `OpenFound` and `ForUser`: what is there; `Opened` follows if that was chosen.
+    /// To `OpenFound` and `ForUser`: the kind of the destination; `Opened` follows if a choice was given for it.
     Found(Found),
-    /// To `Submit`, in its order: that it is in the queue, or why not.
+    /// To `Submit`, in its order: whether each is queued, or the error.
     Submitted(#[serde(deserialize_with = "batch")] Vec<Result<(), Error>>),
-    /// To `Transfers`: newest first; fewer than asked for if there are no more.
+    /// To `Transfers`: newest first; fewer than a full page if there are no more.
     Transfers(#[serde(deserialize_with = "batch")] Vec<Queued>),
     /// To `Transfer`.
     Transfer(Box<Story>),
-    /// To `Console`: what the link has to show.
+    /// To `Console`: the secret of the link.
     Console(String),
     /// To `Reserve`.
     Room(Room),
@@ -656,7 +659,7 @@ pub enum Reply {
         /// Whether more follows.
         more: bool,
     },
-    /// To `Failures`: each with its number, ascending; none if there are no more.
+    /// To `Failures`: each with its number, ascending; empty if there are no more.
     Failures(#[serde(deserialize_with = "batch")] Vec<(u64, EntryFailure)>),
     /// To `Volume`.
     Volume(VolumeReply),
@@ -666,33 +669,33 @@ pub enum Reply {
     Ways(#[serde(deserialize_with = "batch")] Vec<TriedWay>),
 }
 
-/// How a way from a PoP to a site was found to be.
+/// The result of probing one way from a PoP to a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriedWay {
     /// The way.
     pub way: Way,
-    /// Why it may work.
+    /// The reason why it is a candidate.
     pub why: String,
-    /// Why it is not taken, if it is not.
+    /// The reason why it is not used, if it is not.
     pub against: Option<String>,
-    /// Why it does not lead there now; nothing as well where it is not taken.
+    /// The error of the probe; `None` as well if the way is not used.
     pub failed: Option<Error>,
 }
 
-/// What an agent goes by: what its PoP says, of the moment it says it.
+/// The terms of an agent: the PoP's configuration for it at the moment of the reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The account whose users it serves, as the PoP names it.
     pub account: String,
-    /// Whether nothing may be written.
+    /// Whether the storage is read-only.
     pub read_only: bool,
-    /// Whether users of the site become the account of the same name without a rule.
+    /// Whether users of the site map to the account of the same name without a rule.
     pub map_own_users: bool,
-    /// Texts to have beside it, with their digests: `map`, and `site/NAME` for each trusted site's card.
+    /// Texts that the agent needs as well, with their digests: `map`, and `site/NAME` for each trusted site's card.
     pub texts: Vec<(String, [u8; 32])>,
 }
 
-/// Who the asker is at a PoP.
+/// The asker's identity at a PoP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The principal of the certificate.
@@ -727,26 +730,26 @@ pub struct Usage {
 pub struct Space {
     /// Size in bytes.
     pub total_bytes: u64,
-    /// Bytes this account may still use.
+    /// Bytes still available to this account.
     pub available_bytes: u64,
-    /// Inodes in all.
+    /// Inodes in total.
     pub total_files: u64,
     /// Inodes free.
     pub free_files: u64,
 }
 
-/// A session is ready for its data streams.
+/// Parameters of the data streams of an opened session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// What data streams join with.
+    /// The ticket that data streams join with.
     pub ticket: Ticket,
-    /// How many streams to open.
+    /// Number of streams to open.
     pub streams: u16,
-    /// Whether the sender must offer files before sending them, because some may be here already.
+    /// Whether the sender must offer files before sending them, because the receiver may already have some.
     pub offers: bool,
-    /// Whether none is to be opened, because those of the session's last transfer are used again.
+    /// Whether no stream is to be opened, because the session's last transfer left its streams for reuse.
     pub kept: bool,
-    /// What is received to, if the PoP receives.
+    /// The receiver's base, if the PoP receives.
     pub onto: Option<Onto>,
 }
 
@@ -761,14 +764,14 @@ pub struct OfferItem {
     pub digest: Option<[u8; 32]>,
 }
 
-/// The receiver's word on an offered file.
+/// The receiver's verdict on an offered file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Send it.
     Want,
-    /// It is here already.
+    /// The receiver already has it.
     Have,
-    /// These extents are here already; send the others. Ascending.
+    /// The receiver already has these extents, ascending; send the others.
     Partial(Vec<SlotRange>),
     /// It cannot be received.
     Refuse(Error),
@@ -777,18 +780,18 @@ pub enum Verdict {
 /// Extents `first .. first + count` of a file; a file of terabytes has too many to name each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotRange {
-    /// The first.
+    /// The first extent.
     pub first: u32,
-    /// How many.
+    /// Number of extents.
     pub count: u32,
 }
 
 /// Entry numbers `first .. first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdRange {
-    /// The first.
+    /// The first number.
     pub first: EntryId,
-    /// How many.
+    /// Number of entries.
     pub count: u64,
 }
 
@@ -801,42 +804,42 @@ pub struct EntryFailure {
     pub path: RelPath,
     /// Whether the content arrived all the same (only an attribute was lost).
     pub kept: bool,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
-/// What the sender found.
+/// Result of the sender's walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDone {
     /// Whether every directory could be read, so that absent names are truly absent.
     pub complete: bool,
 }
 
-/// What the receiver did.
+/// Result of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveDone {
     /// Entries removed because the source does not have them.
     pub deleted: u64,
 }
 
-/// How far a transfer is.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Files found so far.
     pub files_found: u64,
     /// Bytes found so far.
     pub bytes_found: u64,
-    /// Whether all has been found.
+    /// Whether the walk is complete.
     pub walk_done: bool,
     /// Files durable at the destination.
     pub files_done: u64,
     /// Bytes durable at the destination or skipped.
     pub bytes_done: u64,
-    /// Bytes moved over the network.
+    /// Bytes transferred over the network.
     pub bytes_moved: u64,
 }
 
-/// The end of a transfer, as it is reported.
+/// The result of a transfer, as it is reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Files that are at the destination now.
@@ -855,15 +858,16 @@ pub struct Summary {
     pub bytes_moved: u64,
     /// Entries removed at the destination.
     pub deleted: u64,
-    /// Devices, FIFOs and sockets passed over; listed among the failures, not counted there.
+    /// Devices, FIFOs and sockets that were skipped; listed among the failures, not counted there.
     pub special: u64,
-    /// Entries that failed in all; the list may be shorter.
+    /// Total number of entries that failed; the list may be shorter.
     pub failed: u64,
     /// The first failures, at most [`MAX_LISTED_FAILURES`] and [`MAX_LISTED_BYTES`].
     pub failures: Vec<EntryFailure>,
 }
 
-/// Reads a list of at most [`BATCH_ENTRIES`]: a few bytes of a frame could else become a hundred times as much.
+/// Deserializes a list of at most [`BATCH_ENTRIES`]: otherwise a few bytes of a frame could decode to a hundred times
+/// as much.
 pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -872,7 +876,7 @@ where
     at_most::<D, T, BATCH_ENTRIES>(deserializer)
 }
 
-/// A list of at most so many items.
+/// Deserializes a list of at most `MOST` items.
 pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -900,7 +904,7 @@ where
 
 /// Failures a summary lists; the others are counted and logged.
 pub const MAX_LISTED_FAILURES: usize = 1000;
-/// Bytes they take in a message: paths are long at times, and the message must fit one frame.
+/// Most bytes of failures in a summary: paths can be long, and the message must fit one frame.
 pub const MAX_LISTED_BYTES: usize = 1 << 20;
 
 #[cfg(test)]

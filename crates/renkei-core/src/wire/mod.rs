@@ -1,11 +1,11 @@
-//! What travels between two daemons: frames, and the messages inside them.
+//! The wire format between two daemons: frames, and the messages inside them.
 //!
 //! A frame is a kind (1 byte), a length (4 bytes, big-endian) and that many bytes. Kinds from [`frame::OPTIONAL`]
 //! on may be skipped by a receiver that does not know them; an unknown kind below is a violation. Control
 //! messages are [`message::Control`] in postcard form; data frames are a small head and raw bytes ([`data`]).
 //!
-//! Every decoder here takes any bytes and answers with a value or an error; none allocates more than the frame
-//! it was handed.
+//! Every decoder here accepts arbitrary bytes and returns a value or an error; none allocates more than the frame it
+//! was handed.
 
 pub mod buffer;
 pub mod circuit;
@@ -36,11 +36,11 @@ pub fn decode<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Resul
     }
 }
 
-/// Bytes of list items in one control message: with everything around them far below the largest frame.
+/// Bytes of list items in one control message: far below the largest frame even with the fields around them.
 const PART_BYTES: usize = 1 << 20;
 
-/// Cuts a list into parts that each fit a control message: at most `max_items`, and about a megabyte. What one item
-/// takes must be bounded by the caller.
+/// Splits a list into batches that each fit a control message: at most `max_items`, and about a megabyte. The caller
+/// must bound the size of one item.
 pub fn parts<T: serde::Serialize>(items: Vec<T>, max_items: usize) -> Vec<Vec<T>> {
     let mut parts: Vec<Vec<T>> = Vec::new();
     let mut room = 0;

@@ -1,4 +1,4 @@
-//! What is asked and told about queued transfers.
+//! Messages about queued transfers.
 
 use super::buffer::Buffered;
 use super::message::{Class, EntryFailure, OpenFound, OpenSend, Progress, Summary, TransferId, batch};
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 
 /// Longest label, in bytes.
 pub const MAX_LABEL_BYTES: usize = 200;
-/// Most transfers that one waits for.
+/// Most transfers that one depends on.
 pub const MAX_AFTER: usize = 64;
-/// Longest name for what was sent to the buffer, in bytes.
+/// Longest description of the origin of an upload, in bytes.
 pub const MAX_ORIGIN_BYTES: usize = 400;
 
-/// A transfer to be queued: all that a PoP needs to run it when nobody is there.
+/// A transfer to be queued: everything a PoP needs to run it unattended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Submission {
     /// The site that sends.
     pub from: SiteName,
-    /// What it sends; the id is the transfer's.
+    /// The sources; the id is the transfer's.
     pub send: OpenSend,
     /// The site that receives.
     pub to: SiteName,
-    /// What it opens, by what is found there.
+    /// The transfer it opens, by the kind of the destination.
     pub open: OpenFound,
     /// When and how.
     pub terms: Terms,
@@ -32,31 +32,31 @@ pub struct Submission {
 /// When and how a queued transfer runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// When it is given up, milliseconds since 1970; `None` for the PoP's default.
+    /// Deadline, milliseconds since 1970; `None` for the PoP's default.
     pub deadline_ms: Option<u64>,
-    /// More is sooner, among the owner's own.
+    /// Higher runs earlier, among the owner's transfers.
     pub priority: i32,
-    /// Transfers that must be done first.
+    /// Dependencies: transfers that must be done first.
     #[serde(deserialize_with = "batch")]
     pub after: Vec<TransferId>,
-    /// The owner's own words.
+    /// Free text of the owner.
     pub label: String,
-    /// What is compared when it has arrived.
+    /// Verification after arrival.
     pub verify: Verify,
-    /// Where its end is told; empty for nowhere.
+    /// URL of the webhook that is notified of its end; empty for none.
     pub notify: String,
-    /// Where the files were before they were sent to the buffer, in the client's words; else empty.
+    /// Where the files were before their upload to the buffer, in the client's words; otherwise empty.
     pub origin: String,
 }
 
-/// What is compared when a transfer has arrived.
+/// Verification after a transfer has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verify {
-    /// The digest of what was read at the source with that of what was written.
+    /// Compares the digest of the bytes read at the source with that of the bytes written.
     #[default]
     Source,
-    /// Also source and destination as they are then, both read once more.
+    /// Also reads source and destination once more and compares them as they are then.
     Both,
 }
 
@@ -65,59 +65,59 @@ pub enum Verify {
 pub struct Queued {
     /// Its id.
     pub id: TransferId,
-    /// Whose it is.
+    /// The owner's principal.
     pub owner: String,
-    /// What it sends, as it is shown.
+    /// The sources, as shown.
     pub from: String,
-    /// Where to.
+    /// The destination, as shown.
     pub to: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Whether it is about to be paused, cancelled or given up.
+    /// Whether a pause, cancellation or abandonment is in progress.
     pub stopping: bool,
-    /// Why it waits or failed.
+    /// The error it waits or failed with.
     pub reason: Option<Error>,
-    /// When it is tried again.
+    /// When it is retried.
     pub next_ms: Option<u64>,
-    /// Transfers it still waits for.
+    /// Dependencies that are not done yet.
     pub needs: u32,
-    /// When it was handed in.
+    /// When it was submitted.
     pub submitted_ms: u64,
-    /// When it is given up.
+    /// Its deadline.
     pub deadline_ms: u64,
     /// When it ended.
     pub ended_ms: Option<u64>,
     /// Attempts begun.
     pub attempts: u32,
-    /// More is sooner.
+    /// Higher runs earlier.
     pub priority: i32,
-    /// How much of the path it may take.
+    /// The share of the path it may take.
     pub class: Class,
-    /// The owner's own words.
+    /// Free text of the owner.
     pub label: String,
-    /// How far the attempt is.
+    /// Progress of the running attempt.
     pub progress: Option<Progress>,
-    /// What was done.
+    /// The result.
     pub summary: Option<Summary>,
-    /// What of it is in the buffer.
+    /// The part of it that is in the buffer.
     pub buffered: Option<Buffered>,
 }
 
-/// All that is known of one transfer.
+/// The details of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Story {
     /// As in a list.
     pub transfer: Queued,
-    /// What it waits for, and how that stands.
+    /// Its dependencies with their states.
     #[serde(deserialize_with = "batch")]
     pub after: Vec<(TransferId, State)>,
     /// The last attempts, oldest first.
     #[serde(deserialize_with = "batch")]
     pub attempts: Vec<Attempt>,
-    /// Files that failed in the last attempt that went to its end; the first of them.
+    /// The first files that failed in the last completed attempt.
     #[serde(deserialize_with = "batch")]
     pub failures: Vec<EntryFailure>,
-    /// Until when the link to take rests, because nothing was reached over it.
+    /// Until when the link in question is in backoff, because its peer could not be reached.
     pub link_rests_until_ms: Option<u64>,
 }
 
@@ -128,13 +128,13 @@ pub struct Attempt {
     pub number: u32,
     /// When it began.
     pub started_ms: u64,
-    /// When it ended; `None` if it runs, or if the PoP was killed in it.
+    /// When it ended; `None` if it runs, or if the PoP was killed during it.
     pub ended_ms: Option<u64>,
-    /// Bytes it moved.
+    /// Bytes transferred.
     pub bytes_moved: u64,
     /// Files that were at the destination when it ended.
     pub files_done: u64,
-    /// Why it did not go to its end.
+    /// The error that ended it early.
     pub error: Option<Error>,
 }
 
@@ -145,6 +145,6 @@ pub struct Listed {
     pub ended: bool,
     /// Only those with this label.
     pub label: Option<String>,
-    /// Go on after this one, newest first.
+    /// Cursor: continue after this one, newest first.
     pub before: Option<(u64, TransferId)>,
 }

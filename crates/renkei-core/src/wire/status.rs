@@ -1,26 +1,26 @@
-//! What a PoP tells of itself.
+//! The status of a PoP.
 
 use super::message::{Class, Progress};
 use crate::identity::Principal;
 use crate::path::SiteName;
 use serde::{Deserialize, Serialize};
 
-/// What a PoP is doing.
+/// The status of a PoP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Program version.
     pub software: String,
     /// Seconds since it started.
     pub uptime_s: u64,
-    /// Control sessions open now.
+    /// Open control sessions.
     pub sessions: u32,
-    /// Transfers running now, those the asker may see.
+    /// Running transfers that the asker may see.
     pub transfers: Vec<TransferStatus>,
     /// Lines between this PoP and others.
     pub lines: Vec<LineStatus>,
-    /// For whom circuits pass through this PoP, those the asker may see.
+    /// Relayed circuits that the asker may see, by principal.
     pub relayed: Vec<RelayedStatus>,
-    /// The storages that agents serve.
+    /// The storages served by agents.
     pub agents: Vec<AgentStatus>,
 }
 
@@ -31,7 +31,7 @@ pub struct AgentStatus {
     pub storage: String,
     /// The account that may run the agent, and whose users it serves.
     pub account: String,
-    /// Seconds since it is connected; `None` while it is not.
+    /// Seconds since it connected; `None` while it is not connected.
     pub up_s: Option<u64>,
 }
 
@@ -40,38 +40,38 @@ pub struct AgentStatus {
 pub struct LineStatus {
     /// The site at the other end.
     pub site: SiteName,
-    /// Whether this PoP keeps it, because it cannot be dialled; else the other does.
+    /// Whether this PoP keeps it open, because it cannot be dialled; otherwise the other one does.
     pub kept_here: bool,
-    /// Seconds since it is up.
+    /// Seconds since it came up.
     pub up_s: u64,
 }
 
-/// Circuits that pass through.
+/// Relayed circuits of one principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayedStatus {
-    /// For whom.
+    /// The principal they are relayed for.
     pub principal: String,
-    /// Where they lead: a site, or an agent of this one.
+    /// Their destination: a site, or an agent of this one.
     pub to: Principal,
-    /// Open now.
+    /// Open circuits.
     pub circuits: u32,
-    /// Bytes passed, both ways.
+    /// Bytes relayed, both ways.
     pub bytes: u64,
 }
 
 /// One running transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferStatus {
-    /// Identity, hex.
+    /// Transfer id, hexadecimal.
     pub id: String,
-    /// For whom.
+    /// The principal it runs for.
     pub principal: String,
     /// `receive` or `send`.
     pub direction: String,
     /// The place at this site.
     pub place: String,
-    /// How much of the path it may take.
+    /// The share of the path it may take.
     pub class: Class,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
 }

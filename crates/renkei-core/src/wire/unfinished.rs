@@ -1,4 +1,4 @@
-//! What is asked and told about copies that did not end, at the site where they were to arrive.
+//! Messages about unfinished copies, at the site where they were to arrive.
 
 use super::message::{TransferId, batch};
 use serde::{Deserialize, Serialize};
@@ -6,60 +6,60 @@ use serde::{Deserialize, Serialize};
 /// Most ids that one request names.
 pub const MAX_NAMED: usize = 1000;
 
-/// A question about what did not arrive in full, or the word that it is given up.
+/// A request about unfinished copies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutUnfinished {
-    /// The storage it was to arrive in, where an agent may have that; else the PoP itself is asked.
+    /// The destination storage, if an agent may hold it; otherwise the PoP itself is asked.
     pub storage: Option<String>,
-    /// What to do.
+    /// The request.
     pub what: Wish,
 }
 
-/// What somebody wants of what is unfinished. A user has this of his own, the administrator of everybody's.
+/// Requests about unfinished copies. A user may name own copies, the administrator those of all users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
-    /// Tell what there is.
+    /// List them.
     List,
-    /// Remove those whose ids begin so, or if none are named all that do not run.
+    /// Remove those whose ids have one of these prefixes, or without prefixes all that are not running.
     Drop(#[serde(deserialize_with = "batch")] Vec<String>),
-    /// This transfer was given up: end it if it runs, and remove what of it is here.
+    /// The owner gave this transfer up: abort it if it runs, and remove its partial files here.
     GiveUp {
         /// The transfer.
         transfer: TransferId,
-        /// Whose it is; a PoP says so of users of its own site.
+        /// The owner's principal; a PoP asserts it for users of its own site.
         owner: String,
     },
 }
 
-/// A copy that did not end.
+/// An unfinished copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// Its id: the last transfer's that worked on it, else its job's, in hexadecimal digits.
+    /// Its id in hexadecimal digits: that of the last transfer that worked on it, else its job's.
     pub id: String,
-    /// Whose it is; empty if that is not known.
+    /// The owner's principal; empty if unknown.
     pub owner: String,
-    /// Where it was to arrive, as it is shown.
+    /// The destination, as it is shown.
     pub to: String,
     /// Files that are partly there.
     pub files: u64,
-    /// Bytes of them that are whole.
+    /// Bytes of complete extents in them.
     pub bytes: u64,
-    /// Files that arrived, and stay.
+    /// Files that arrived; they are not removed.
     pub files_done: u64,
-    /// When something was written last, milliseconds since 1970.
+    /// Time of the last write, milliseconds since 1970.
     pub written_ms: u64,
-    /// When it is removed if nobody takes it up.
+    /// Expiry: when it is removed if it is not resumed.
     pub until_ms: u64,
     /// Whether it runs now.
     pub running: bool,
 }
 
-/// What is unfinished, and how many of it were removed.
+/// The unfinished copies, and whether they were removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfinishedReply {
-    /// What there is, or was until it was removed.
+    /// The copies, including those that were removed.
     #[serde(deserialize_with = "batch")]
     pub listed: Vec<Unfinished>,
-    /// Whether those were removed.
+    /// Whether the listed ones were removed.
     pub dropped: bool,
 }

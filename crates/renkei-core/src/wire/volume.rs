@@ -1,4 +1,4 @@
-//! What sites say to each other about volumes: who follows one, its log, and changes for it.
+//! Messages between sites about volumes: followers, the log, and changes submitted to the home.
 
 use super::message::{EntryFailure, Space, batch};
 use crate::error::Error;
@@ -12,13 +12,13 @@ use crate::namespace::{NodeId, Origin, Record, SequencedChange};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
-/// A volume's number, the same at all sites.
+/// A volume's id, the same at all sites.
 pub type VolumeId = [u8; 16];
 
-/// A log of a volume: another one after each restore of its home.
+/// Id of a volume's log: a new one after each restore of its home.
 pub type Incarnation = [u8; 16];
 
-/// Records that one answer brings at most.
+/// Most records of one answer.
 pub const MOST_RECORDS: u32 = super::message::BATCH_ENTRIES as u32;
 
 /// Changes in one `Submit` at most.
@@ -27,12 +27,12 @@ pub const MOST_CHANGES: usize = super::message::BATCH_ENTRIES;
 /// Versions in one `Kept` at most.
 pub const MOST_VERSIONS: usize = super::message::BATCH_ENTRIES;
 
-/// What may be asked about volumes.
+/// Requests about volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AboutVolume {
-    /// Those that the asker may see. Answer: `Volumes`.
+    /// The volumes that the asker may see. Answer: `Volumes`.
     List,
-    /// A PoP asks for its site to follow a volume, whose home the asked site is. Answer: `Followed`.
+    /// A PoP asks for its site to follow a volume whose home is the asked site. Answer: `Followed`.
     Follow(String),
     /// A follower asks for the records after one. Answer: `Records`.
     Log {
@@ -40,11 +40,11 @@ pub enum AboutVolume {
         volume: VolumeId,
         /// The last record that the asker has.
         after: u64,
-        /// How long to wait if there are none, milliseconds.
+        /// How long to wait if there are none (long poll), milliseconds.
         patience_ms: u32,
     },
-    /// A follower hands in changes, in the order of their numbers; those that the log has already are passed over.
-    /// Answer: `Taken`; what became of them is in the log.
+    /// A follower submits changes, in the order of their numbers; those that the log already has are skipped
+    /// (idempotent). Answer: `Taken`; their outcomes are in the log.
     Submit {
         /// The volume.
         volume: VolumeId,
@@ -54,34 +54,34 @@ pub enum AboutVolume {
     },
     /// The site shall hold replicas of the files at a place and below it. Answer: `Tally`.
     Replicate(Place),
-    /// The site shall hold no replicas there any more. Answer: `Tally` of those that went.
+    /// The site shall evict its replicas there. Answer: `Tally` of the evicted ones.
     Evict(Place),
-    /// The replicas there are read and compared; a wrong one is not held any more. Answer: `Tally` of the good ones, and
-    /// the others as failures.
+    /// Scrubs the replicas there: each is read and compared with its digest; a wrong one is no longer held. Answer:
+    /// `Tally` of the good ones, and the others as failures.
     Verify {
-        /// Where.
+        /// The place.
         place: Place,
-        /// Whether those that were wrong are replicated again.
+        /// Whether wrong ones are replicated again.
         repair: bool,
     },
-    /// Where the files at a place and below it are. Answer: `Whereabouts`.
+    /// Which sites hold the files at a place and below it. Answer: `Whereabouts`.
     Where(Place),
     /// A follower asks the home which other sites hold files at a path and below it. Answer: `Holders`.
     Holders {
         /// The volume.
         volume: VolumeId,
-        /// Where in it.
+        /// The path in it.
         path: RelPath,
     },
-    /// The home, or another site that follows, asks a follower what of that it holds. Answer: `Tally`.
+    /// The home, or another follower, asks a follower which files there it holds. Answer: `Tally`.
     Held {
         /// The volume.
         volume: VolumeId,
-        /// Where in it.
+        /// The path in it.
         path: RelPath,
     },
-    /// A follower asks the home whether it has these versions of files itself, so that the follower's are not the only
-    /// ones. Answer: `Kept`.
+    /// A follower asks the home, before it evicts, whether it has these versions of files, so that the follower's are
+    /// not the last copies. Answer: `Kept`.
     Kept {
         /// The volume.
         volume: VolumeId,
@@ -89,30 +89,31 @@ pub enum AboutVolume {
         #[serde(deserialize_with = "batch")]
         versions: Vec<(NodeId, u64)>,
     },
-    /// A user asks for something to be done with the volume of a name, or for one to be made. Answer: `Told`.
+    /// A user asks to manage the volume of a name, or to create one. Answer: `Told`.
     Manage {
         /// Its name.
         name: String,
-        /// What.
+        /// The request.
         what: Manage,
     },
-    /// A follower that comes late asks for the part of the tree after one. Answer: `Page`.
+    /// A follower that bootstraps asks for the next page of a snapshot of the tree. Answer: `Page`.
     Page {
         /// The volume.
         volume: VolumeId,
-        /// Where the part before ended; none for the first.
+        /// Cursor: the end of the previous page; `None` for the first.
         after: Option<Reached>,
     },
-    /// The BLAKE3 of a file as the catalogue has it, without reading the file. Answer: `Digest`.
+    /// The BLAKE3 of a file from the catalogue, without reading the file. Answer: `Digest`.
     Known(Place),
-    /// A follower tells the home what it holds and could hold, and asks what it shall. Answer: `Duties`.
+    /// A follower reports to the home which files it holds and its free room, and asks for its duties. Answer:
+    /// `Duties`.
     Duties {
         /// The volume.
         volume: VolumeId,
-        /// What it tells.
+        /// The follower's report.
         offer: Offer,
     },
-    /// A PoP asks which digests another one noted of these versions of files. Answer: `Digests`.
+    /// A PoP asks for the digests that another one recorded for these versions of files. Answer: `Digests`.
     Digests {
         /// The volume.
         volume: VolumeId,
@@ -120,24 +121,25 @@ pub enum AboutVolume {
         #[serde(deserialize_with = "batch")]
         versions: Vec<(NodeId, u64)>,
     },
-    /// A follower asks the home whether its log is the one that was followed. Answer: `Lineage`.
+    /// A follower asks the home whether its log is still the one that it followed. Answer: `Lineage`.
     Lineage {
         /// The volume.
         volume: VolumeId,
-        /// The incarnation that the asker followed, if it ever heard of one.
+        /// The incarnation that the asker followed, if it knows one.
         incarnation: Option<Incarnation>,
-        /// The last record that it has.
+        /// The last record that the asker has.
         after: u64,
         /// BLAKE3 of that record, if it is known.
         mark: Option<[u8; 32]>,
     },
-    /// A follower asks the home for its site leases. Answer: `Leases`, as soon as there is something to do, else after a while.
+    /// A follower asks the home for its site leases. Answer: `Leases`, at once if there is something to do, otherwise
+    /// after the patience.
     Leases {
         /// The volume.
         volume: VolumeId,
-        /// What it asks.
+        /// The request.
         ask: LeaseAsk,
-        /// How long to wait if there is nothing to do, milliseconds.
+        /// How long to wait if there is nothing to do (long poll), milliseconds.
         patience_ms: u32,
     },
     /// A follower asks for a write lease. Answer: `WriteLease`.
@@ -145,51 +147,52 @@ pub enum AboutVolume {
         /// The volume.
         volume: VolumeId,
     },
-    /// A follower without a read lease asks which record has all that was closed anywhere until now. Answer: `CaughtUp`.
+    /// A follower without a read lease asks for the record it must reach to see all that was closed anywhere until
+    /// now. Answer: `CaughtUp`.
     CatchUp {
         /// The volume.
         volume: VolumeId,
     },
 }
 
-/// What a user may ask for who makes volumes or manages one.
+/// Requests of a user that creates volumes or manages one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Manage {
-    /// To be told what is known of it, and how it stands.
+    /// Show its settings and its status.
     Show,
-    /// To make it.
+    /// Create it.
     Create {
         /// The storage that has its plain files.
         storage: String,
-        /// The directory, below the storage's root or absolute; the volume's name if it is none.
+        /// The directory, below the storage's root or absolute; `None` for the volume's name.
         path: Option<String>,
         /// Whether the directory is there and becomes the volume.
         in_place: bool,
-        /// What is known of it from the beginning, by key, as in `Set`.
+        /// Its initial settings, by key, as in `Set`.
         #[serde(deserialize_with = "batch")]
         settings: Vec<(String, String)>,
     },
-    /// To change what is known of it, by key.
+    /// Change its settings, by key.
     Set(#[serde(deserialize_with = "batch")] Vec<(String, String)>),
-    /// To let somebody in.
+    /// Grant access to a principal.
     Grant {
-        /// `alice@titech`, `*@titech`, `titech`.
+        /// The principal or pattern: `alice@titech`, `*@titech`, `titech`.
         who: String,
-        /// `read`, `write`.
+        /// The level: `read`, `write`.
         level: String,
-        /// The folder; empty for all of it.
+        /// The folder; empty for the whole volume.
         on: RelPath,
     },
-    /// To take grants back.
+    /// Revoke grants.
     Revoke {
-        /// As it was granted.
+        /// The principal or pattern, as it was granted.
         who: String,
-        /// Of this folder alone.
+        /// Only of this folder.
         on: Option<RelPath>,
     },
-    /// To compare its catalogue with its plain files now.
+    /// Reconcile its catalogue with its plain files now.
     Check,
-    /// To forget it; its plain files stay.
+    /// Delete the volume; its plain files stay.
     Delete,
 }
 
@@ -202,12 +205,12 @@ pub enum VolumeReply {
     Followed {
         /// The volume.
         volume: VolumeId,
-        /// The number of the site's changes in it.
+        /// The origin number of the site's changes.
         origin: Origin,
-        /// Whether it may change the volume.
+        /// Whether it may write to the volume.
         writes: bool,
     },
-    /// A part of the log.
+    /// A batch of the log's records.
     Records {
         /// The records, without gaps.
         #[serde(deserialize_with = "batch")]
@@ -217,81 +220,81 @@ pub enum VolumeReply {
     },
     /// The changes are in the log.
     Taken,
-    /// What was done.
+    /// The files that the request was carried out for.
     Tally(Tally),
-    /// Where files are.
+    /// The places of files.
     Whereabouts(Whereabouts),
-    /// What each site holds, or why that is not known.
+    /// The files that each site holds, or the error of asking it.
     Holders(#[serde(deserialize_with = "batch")] Vec<(SiteName, Result<Tally, Error>)>),
     /// For each version whether the home has it.
     Kept(#[serde(deserialize_with = "batch")] Vec<bool>),
-    /// What is known of a volume, or what was found, in JSON as `renkei volume --json` prints it.
+    /// The settings or the findings, in JSON as `renkei volume --json` prints it.
     Told(String),
-    /// A part of the tree.
+    /// A page of the tree.
     Page(Box<Page>),
     /// A digest, if it is known.
     Digest(Option<[u8; 32]>),
-    /// What a follower shall hold.
+    /// The duties of a follower.
     Duties(Duties),
-    /// For each version its BLAKE3, if that was noted.
+    /// For each version its BLAKE3, if recorded.
     Digests(#[serde(deserialize_with = "batch")] Vec<Option<[u8; 32]>>),
-    /// Which log the home has.
+    /// The identity of the home's log.
     Lineage {
         /// Its incarnation.
         incarnation: Incarnation,
-        /// How the asker's records stand to it.
+        /// The relation of the asker's records to it.
         descent: Descent,
     },
-    /// Site leases, for a term from the moment of the question.
+    /// Site leases, for a term from the moment of the request.
     Leases {
-        /// What is given, and what is to be done.
+        /// The leases and the recalls.
         given: LeaseGiven,
-        /// The lost sites: what they closed may be missing.
+        /// The lost sites: changes closed there may be missing.
         #[serde(deserialize_with = "batch")]
         lost: Vec<SiteName>,
     },
-    /// A write lease, for a term from the moment of the question.
+    /// A write lease, for a term from the moment of the request.
     WriteLease {
         /// Its epoch.
         epoch: u64,
     },
-    /// How far a copy must be.
+    /// The position that a copy must reach.
     CaughtUp {
         /// The record.
         last: u64,
-        /// The lost sites: what they closed may be missing.
+        /// The lost sites: changes closed there may be missing.
         #[serde(deserialize_with = "batch")]
         lost: Vec<SiteName>,
     },
 }
 
-/// How the records that a follower has stand to the log of its home.
+/// Relation of a follower's records to the log of its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Descent {
-    /// They are of this log.
+    /// They are a prefix of this log.
     Same,
-    /// Those up to this record are; later ones are of another log.
+    /// The logs diverge after this record.
     Until(u64),
 }
 
-/// What a follower tells its home of itself.
+/// A follower's report to its home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Whether it takes what the home gives it to hold.
+    /// Whether it accepts replicas that the home places there.
     pub accepts: bool,
-    /// Bytes for which it has room.
+    /// Bytes of free room for replicas.
     pub free_bytes: u64,
-    /// Folders that it holds by its own will.
+    /// Folders that it replicates by its own configuration.
     #[serde(deserialize_with = "batch")]
     pub keeps: Vec<RelPath>,
-    /// How far it is with what it shall hold.
+    /// Its progress with the folders of its duties.
     #[serde(deserialize_with = "batch")]
     pub held: Vec<Holding>,
-    /// What it wants to add under the limits of the volume, if it writes.
+    /// Its request for a share of the volume's quota, if it writes.
     pub claim: Option<ShareRequest>,
 }
 
-/// How far a site is with a folder that it shall hold.
+/// Progress of a site with a folder of its duties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// The folder.
@@ -302,117 +305,117 @@ pub struct Holding {
     pub files: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Those of the files that it does not hold in the version of that record.
+    /// Files that it does not hold in the version of that record.
     pub missing_files: u64,
     /// Bytes of them.
     pub missing_bytes: u64,
-    /// Why it does not come further.
+    /// The error that holds it up.
     pub trouble: Option<Error>,
 }
 
 impl Holding {
-    /// Of a folder with nothing in it.
+    /// The state of an empty folder.
     pub fn nothing(folder: RelPath) -> Self {
         Holding { folder, seq: 0, files: 0, bytes: 0, missing_files: 0, missing_bytes: 0, trouble: None }
     }
 }
 
-/// What a follower shall do, as its home has it.
+/// The duties of a follower, as its home decided them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Duties {
     /// Folders whose files it shall hold.
     #[serde(deserialize_with = "batch")]
     pub folders: Vec<RelPath>,
-    /// Whether nothing is to be brought for now.
+    /// Whether replication is paused.
     pub is_paused: bool,
-    /// What is in the volume.
+    /// The volume's use.
     pub used: Use,
-    /// How much may be.
+    /// The volume's quota.
     pub limit: Limit,
-    /// The room at the home, as far as limits leave it.
+    /// The free space at the home, bounded by the limits.
     pub space: Space,
-    /// What the follower may add, if it asked for it.
+    /// The follower's share of the quota, if it asked for one.
     pub allowance: Option<QuotaShare>,
-    /// The other sites that follow, which give out what they hold.
+    /// The peer followers that serve their replicas.
     #[serde(deserialize_with = "batch")]
     pub fellows: Vec<Fellow>,
 }
 
-/// How a folder of which replicas are asked for is kept, as the home knows it.
+/// Replication state of a folder with a policy, as the home knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The folder, as text; empty for the whole volume.
     pub folder: String,
-    /// Replicas that there shall be, the home's among them.
+    /// Replicas wanted, including the home's.
     pub replicas: u32,
     /// Files below it, as far as that is known.
     pub files: u64,
-    /// Files that have fewer, at most: sites tell how many they lack, and not which.
+    /// Upper bound of the files that have fewer: sites report how many they lack, not which.
     pub short: u64,
-    /// Replicas that no site was found for.
+    /// Replicas for which no site was found.
     pub unplaced: u32,
     /// The sites that hold it or should.
     #[serde(deserialize_with = "batch")]
     pub sites: Vec<KeptAt>,
 }
 
-/// How far a site is with a folder.
+/// Progress of a site with a folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptAt {
     /// The site.
     pub site: SiteName,
-    /// Why it was passed over, if it was.
+    /// The reason why it was skipped, if it was.
     pub passed: Option<Why>,
-    /// Files that it does not hold, if it has told.
+    /// Files that it lacks, if it has reported.
     pub missing_files: Option<u64>,
     /// Bytes of them.
     pub missing_bytes: Option<u64>,
-    /// Seconds since it was heard, if it ever was.
+    /// Seconds since its last report, if there was one.
     pub heard_s: Option<u64>,
-    /// Why it does not come further.
+    /// The error that holds it up.
     pub trouble: Option<Error>,
-    /// Why it was chosen, if it was.
+    /// The reason why it was chosen, if it was.
     pub reason: Option<Reason>,
-    /// Bytes a second on the way to it, if that was measured.
+    /// Measured bytes per second to it, if known.
     pub rate: Option<u64>,
-    /// Bytes for which it has room, if it has told.
+    /// Bytes of free room, if it has reported.
     pub free_bytes: Option<u64>,
 }
 
-/// Replicas in numbers.
+/// Counts of replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Files.
     pub files: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Files that it was not done for, in all.
+    /// Total number of files that failed.
     pub failed: u64,
-    /// The first of them.
+    /// The first failures.
     #[serde(deserialize_with = "batch")]
     pub failures: Vec<EntryFailure>,
 }
 
-/// Where the files of a place are, as the asked site knows it.
+/// Which sites hold the files of a place, as the asked site knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whereabouts {
     /// All of them.
     pub all: Tally,
-    /// The home, which has all.
+    /// The home, which has all of them.
     pub home: SiteName,
     /// The asked site.
     pub here: SiteName,
-    /// Those that it holds in the version of now.
+    /// The files that the asked site holds in their present version.
     pub held: Tally,
-    /// What other sites hold, or why that is not known.
+    /// The files that other sites hold, or the error of asking them.
     #[serde(deserialize_with = "batch")]
     pub others: Vec<(SiteName, Result<Tally, Error>)>,
-    /// At the home: how what is asked for folders there, above and below is kept.
+    /// At the home: replication state of the policies on folders there, above and below.
     #[serde(deserialize_with = "batch")]
     pub kept: Vec<Kept>,
 }
 
-/// A volume as it is shown.
+/// Status of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatus {
     /// Its name.
@@ -421,14 +424,14 @@ pub struct VolumeStatus {
     pub id: VolumeId,
     /// Its home.
     pub home: SiteName,
-    /// The last record that is known here.
+    /// The last record of the log that is known here.
     pub seq: u64,
-    /// At a follower: the last one that the home told of.
+    /// At a follower: the last record that the home reported.
     pub last: u64,
-    /// At a follower: own changes that the home does not have yet.
+    /// At a follower: own changes in the outbox that the home has not ordered yet.
     pub pending: u64,
-    /// At a follower: seconds since the home was heard, if it ever was.
+    /// At a follower: seconds since the home was last reached, if it ever was.
     pub heard_s: Option<u64>,
-    /// At a follower: why it is not heard.
+    /// At a follower: the error of the last attempt to reach it.
     pub trouble: Option<Error>,
 }
