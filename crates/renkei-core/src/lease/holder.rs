@@ -26,7 +26,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Asks for a term; gives the number of the question.
+    /// Registers a request for a term; returns its number.
     pub fn ask(&mut self, now: Moment) -> u64 {
         self.next += 1;
         if self.asked.len() == MOST_ASKED {

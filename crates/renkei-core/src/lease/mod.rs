@@ -61,7 +61,7 @@ pub struct Call {
     pub holder: HolderId,
     /// The number of the callback, counted for each holder.
     pub number: u64,
-    /// When he believes nothing more, whether he answers or not.
+    /// End of the holder's term: it holds nothing from then on, whether it answers or not.
     pub until: Moment,
 }
 

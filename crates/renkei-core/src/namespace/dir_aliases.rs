@@ -1,24 +1,24 @@
 //! Aliases of directories: directories of this site that were merged into one that had their name at the home before.
 //!
-//! Own changes name them by their numbers, and open handles have these too. So a directory is shown by the first number
-//! that it had here, as long as the PoP runs, and all of its numbers lead to it.
+//! Own changes name them by their node numbers, and so do open handles. So a directory is shown by the first number
+//! that it had here, as long as the PoP runs, and all of its numbers resolve to it.
 
 use super::overlay::Layer;
 use super::{NodeId, Record};
 use std::collections::HashMap;
 
-/// Which directory is meant by a number.
+/// Resolves directory numbers through merges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirAliases {
-    /// As the log has it.
+    /// Merges that are in the log.
     settled: HashMap<NodeId, NodeId>,
-    /// As it is seen here, those of the log among them.
+    /// Merges as seen here, including those of the log.
     seen: HashMap<NodeId, NodeId>,
     shown: HashMap<NodeId, NodeId>,
 }
 
 impl DirAliases {
-    /// Takes over what the log has of it.
+    /// Adds merges from the log.
     pub fn settle(&mut self, known: impl Iterator<Item = (NodeId, NodeId)>) {
         for (id, into) in known {
             self.settled.insert(id, into);
@@ -26,14 +26,14 @@ impl DirAliases {
         }
     }
 
-    /// The same, by records.
+    /// Adds the merges in records.
     pub fn settle_records(&mut self, records: &[Record]) {
         let nodes =
             records.iter().filter_map(|record| record.outcome.as_ref().ok()).flat_map(|done| &done.nodes);
         self.settle(nodes.filter_map(|(id, node)| Some((*id, node.as_ref()?.merged_into()?))));
     }
 
-    /// Takes over what own changes come to now.
+    /// Replaces the merges of own pending changes by those of a rebased layer.
     pub fn lay(&mut self, layer: &Layer) {
         self.seen = self.settled.clone();
         self.shown.clear();
@@ -48,22 +48,22 @@ impl DirAliases {
         *first = id.min(*first);
     }
 
-    /// Whether there are any.
+    /// Whether there are no merges.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// The directory that is meant.
+    /// The directory that a number resolves to.
     pub fn meant(&self, id: NodeId) -> NodeId {
         self.seen.get(&id).copied().unwrap_or(id)
     }
 
-    /// The number by which a directory is shown.
+    /// The number under which a directory is shown.
     pub fn shown(&self, id: NodeId) -> NodeId {
         self.shown.get(&id).copied().unwrap_or(id)
     }
 
-    /// One number for each directory that has several in either of two moments.
+    /// Unifies the numbers of each directory that has several before or after: maps each to the smallest.
     pub fn one_for_all(before: &DirAliases, after: &DirAliases) -> HashMap<NodeId, NodeId> {
         let mut one: HashMap<NodeId, NodeId> = HashMap::new();
         for (id, into) in before.seen.iter().chain(&after.seen) {

@@ -1,10 +1,10 @@
-//! A site that follows a volume: a copy of the tree, and its own changes over it until the home has put them in order.
+//! A follower of a volume: a copy of the tree, with its own pending changes over it until the home has ordered them.
 //!
-//! The copy is kept by whoever drives this (in memory, or in a database); here is what lies over it. Changes made here
-//! are decided against what is seen here, shown at once, and kept until the log has them. When records come, the
-//! copy moves on below them. As long as the home did what was seen here, and others changed nothing that own changes
-//! touch, that costs nothing; else those that are left are laid over the copy anew. Directories in which others work too
-//! are no such case: their counts of names are added up.
+//! The copy is kept by the caller (in memory, or in a database); this module has the layer over it. Changes made here
+//! are decided against the local view, shown at once (optimistic), and kept until the log has them. When records
+//! arrive, the copy advances below the layer. As long as the home decided as was seen here, and others changed
+//! nothing that own changes touch, that is free; otherwise the remaining changes are rebased on the copy. Directories
+//! in which others work too are an exception: their counts of names are added up.
 
 use super::overlay::{Layer, Overlay};
 use super::tree::{Clash, Tree, decide, meant_spot};
@@ -15,41 +15,41 @@ use crate::entry::FileTime;
 use crate::error::{Code, Error};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What became of a change made here.
+/// A change made here that the home refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Its number.
     pub number: u64,
     /// The change.
     pub change: Change,
-    /// Why the home refused it.
+    /// The error it was refused with.
     pub error: Error,
 }
 
-/// What a record asks for.
+/// Result of following a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
-    /// What to apply to the copy, together with the record's number.
+    /// The effects to apply to the copy, together with the record's number.
     pub effects: Delta,
-    /// A change of this site's that was refused.
+    /// A refused change of this site.
     pub refused: Option<Refused>,
 }
 
-/// A change that waits for its record.
+/// A pending change.
 #[derive(Clone, Debug)]
 struct Made {
     numbered: SequencedChange,
-    /// What it did here, in short; none if it could not be done.
+    /// Hash of its effects here; `None` if it could not be applied.
     mark: Option<u64>,
 }
 
-/// Names in a directory, its links, and its time.
+/// A directory's number of names, link count, and mtime.
 type Counts = (u64, u32, FileTime);
 
-/// Those of a directory that is not there yet.
+/// The counts of a directory that does not exist yet.
 const NEW_DIR: Counts = (0, 2, FileTime { secs: 0, nanos: 0 });
 
-/// Changes made here that are not in the log yet.
+/// The changes made here that are not in the log yet.
 #[derive(Clone, Debug)]
 pub struct Follower {
     origin: Origin,
@@ -59,9 +59,9 @@ pub struct Follower {
     number: u64,
     pending: VecDeque<Made>,
     layer: Layer,
-    /// Of directories in the layer: what the copy has.
+    /// Counts in the copy, of directories in the layer.
     below: BTreeMap<NodeId, Counts>,
-    /// Names that pending changes wanted and did not get.
+    /// Names that pending changes wanted and did not get, because they were taken.
     missed: BTreeSet<Dentry>,
     /// Whether a pending change could not be done, and might be after whatever others do.
     needs_rebase: bool,
@@ -72,8 +72,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Goes on with a copy up to record `seq`, and with the changes that were `pending`, the last one made having had
-    /// `number`.
+    /// Resumes with a copy up to record `seq`, and with the `pending` changes; `number` is that of the last change
+    /// made.
     pub fn resume(origin: Origin, seq: u64, number: u64, pending: VecDeque<SequencedChange>) -> Self {
         let is_stale = !pending.is_empty();
         let delicate = pending.iter().filter(|made| is_order_sensitive(made)).count();
@@ -92,12 +92,12 @@ impl Follower {
         }
     }
 
-    /// Whose changes these are.
+    /// The origin of these changes.
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The last record in the copy.
+    /// The last record applied to the copy.
     pub fn seq(&self) -> u64 {
         self.seq
     }
@@ -107,41 +107,41 @@ impl Follower {
         self.number
     }
 
-    /// Changes that the home has not put in order yet, from the `after`-th of them on.
+    /// The pending changes with numbers above `after`.
     pub fn pending(&self, after: u64) -> impl Iterator<Item = &SequencedChange> {
         self.pending.iter().map(|made| &made.numbered).filter(move |sent| sent.number > after)
     }
 
-    /// How many there are.
+    /// Number of pending changes.
     pub fn count(&self) -> usize {
         self.pending.len()
     }
 
-    /// What differs from the copy, as it was laid last.
+    /// The differences from the copy, as of the last rebase.
     pub fn layer(&self) -> &Layer {
         &self.layer
     }
 
-    /// Whether the layer is to be laid anew.
+    /// Whether the layer has to be rebased.
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }
 
-    /// The tree as it is seen here.
+    /// The tree as seen here, rebased if necessary.
     pub fn view<'a, T: Tree>(&'a mut self, copy: &'a T) -> Seen<'a, T> {
         self.rebase(copy);
         self.seen(copy)
     }
 
-    /// The same, without laying anew.
+    /// The same, without a rebase.
     pub fn seen<'a, T: Tree>(&'a self, copy: &'a T) -> Seen<'a, T> {
         Seen { layer: &self.layer, copy }
     }
 
-    /// Makes a change, to be sent; gives it with its number, to be stored first.
+    /// Makes a change, to be sent to the home; returns it with its number, to be stored first.
     ///
     /// # Errors
-    /// As [`decide`], by what is seen here.
+    /// As [`decide`], by the local view.
     pub fn submit(&mut self, copy: &impl Tree, change: Change) -> Result<SequencedChange, Error> {
         self.rebase(copy);
         let weighed = self.weigh(copy, vec![change])?;
@@ -149,7 +149,8 @@ impl Follower {
         Ok(self.pending.back().expect("it was made").numbered.clone())
     }
 
-    /// Decides changes one after the other by what is seen here, and makes none of them. The layer must not be stale.
+    /// Decides changes one after the other by the local view, without making them (dry run). The layer must not be
+    /// stale.
     ///
     /// # Errors
     /// As [`decide`].
@@ -162,7 +163,7 @@ impl Follower {
             let numbered = SequencedChange { origin: self.origin, number, change };
             let effects = decide(&tree, 0, &numbered, Clash::Refuse)?;
             weighed.below.extend(self.new_below(copy, &effects));
-            // A rename onto another name of the same file does nothing, as long as that is one.
+            // A rename onto another name of the same file has no effect, as long as both are the same file.
             weighed.missed.extend(missed(&tree, &numbered.change, Some(&effects)));
             effects.nodes.iter().for_each(|(id, node)| tree.put_node(*id, node.clone()));
             effects.names.iter().for_each(|(at, id)| tree.put_name(at.clone(), *id));
@@ -171,7 +172,7 @@ impl Follower {
         Ok(weighed)
     }
 
-    /// Makes changes that were weighed last, with nothing in between.
+    /// Makes the changes decided last by [`Follower::weigh`], with nothing in between.
     pub fn make(&mut self, weighed: Weighed) {
         self.below.extend(weighed.below);
         self.missed.extend(weighed.missed);
@@ -184,7 +185,7 @@ impl Follower {
         }
     }
 
-    /// Whether records are of own changes, and do what is seen here already.
+    /// Whether records are of own changes, with exactly the effects already seen here.
     pub fn expects(&self, records: &[Record]) -> bool {
         let mut pending = self.pending.iter();
         !self.is_stale
@@ -197,10 +198,10 @@ impl Follower {
             })
     }
 
-    /// Takes the next record; nothing for one that is in the copy already.
+    /// Follows the next record; `None` for one that is already in the copy.
     ///
     /// # Errors
-    /// `ProtocolViolation` for one that does not follow, or that tells of a change never made here.
+    /// `ProtocolViolation` for a gap, or for a change never made here.
     pub fn handle(&mut self, record: Record) -> Result<Option<Followed>, Error> {
         let bad = |cause: String| Error::new(Code::ProtocolViolation, "volume", "record", cause);
         if record.seq <= self.seq {
@@ -210,7 +211,7 @@ impl Follower {
             return Err(bad(format!("{} after {}", record.seq, self.seq)));
         }
         if record.origin == self.origin && self.pending.is_empty() && record.number > self.number {
-            // This site began anew, and numbers on after what the log has of it.
+            // This site started over without its state: continue numbering after its last change in the log.
             self.number = record.number;
             self.seq = record.seq;
             return Ok(Some(Followed { effects: record.outcome.unwrap_or_default(), refused: None }));
@@ -237,7 +238,7 @@ impl Follower {
         }))
     }
 
-    /// Has the layer follow the copy to a record; false if it must be laid anew.
+    /// Advances the layer with the copy to a record; false if a rebase is needed.
     fn moves_on(&mut self, record: &Record, own: Option<&Made>) -> bool {
         match (&record.outcome, own) {
             _ if self.is_stale => false,
@@ -249,13 +250,13 @@ impl Follower {
         }
     }
 
-    /// Whether what others did may decide own changes that do not touch the same.
+    /// Whether changes of others may affect the outcome of own changes that touch none of the same nodes and names.
     fn may_decide_anew(&self, effects: &Delta) -> bool {
         self.needs_rebase || self.delicate > 0 || self.frees_a_way(effects)
     }
 
-    /// Whether records are of others, and neither decide own changes anew nor touch what those touch, but for directories in which both
-    /// work.
+    /// Whether records are of others, neither affect the outcome of own changes nor conflict with them, except in
+    /// directories that both changed.
     pub fn is_apart_from(&self, records: &[Record]) -> bool {
         let is_apart = |effects: &Delta| {
             let is_dir = |node: &Option<Node>| node.as_ref().is_some_and(Node::is_dir);
@@ -269,7 +270,7 @@ impl Follower {
                     && records.iter().all(|record| record.outcome.as_ref().is_ok_and(is_apart))))
     }
 
-    /// The home did what was seen here.
+    /// The home decided as was seen here: drops the change from the layer.
     fn settle(&mut self, effects: &Delta, record: &Record) -> bool {
         self.layer.settle(effects, record.number);
         for (id, node) in &effects.nodes {
@@ -289,8 +290,8 @@ impl Follower {
         true
     }
 
-    /// Whether what others did may decide an own change that does not touch the same: a name that was missed is free now, or a
-    /// directory lies elsewhere.
+    /// Whether effects of others may affect the outcome of an own change that does not touch the same: a wanted name
+    /// is free now, or a directory was moved.
     fn frees_a_way(&self, effects: &Delta) -> bool {
         let moved = |id: &NodeId| {
             let node = effects.nodes.iter().find(|(node, _)| node == id);
@@ -303,7 +304,8 @@ impl Follower {
             .any(|(at, id)| self.missed.contains(at) || (frees && id.as_ref().is_some_and(moved)))
     }
 
-    /// Others changed something that own changes touch; false if that was more than names in a directory.
+    /// Merges effects of others with own changes of the same nodes; false if they differ in more than a directory's
+    /// counts.
     fn add_up(&mut self, effects: &Delta) -> bool {
         if effects.names.iter().any(|(at, _)| self.layer.own_name(at).is_some()) {
             return false;
@@ -331,7 +333,7 @@ impl Follower {
         true
     }
 
-    /// What the copy has of directories that a change is the first to touch.
+    /// The copy's counts of the directories that a change is the first to touch.
     fn new_below(&self, copy: &impl Tree, effects: &Delta) -> Vec<(NodeId, Counts)> {
         let is_new = |id: NodeId| self.layer.own_node(id).is_none() && !self.below.contains_key(&id);
         let dirs = effects.nodes.iter().filter(|(_, node)| node.as_ref().is_some_and(Node::is_dir));
@@ -339,8 +341,8 @@ impl Follower {
         new.map(|(id, _)| (*id, copy.node(*id).as_ref().and_then(counts).unwrap_or(NEW_DIR))).collect()
     }
 
-    /// Lays the pending changes over the copy as it is now, if that is needed. One that cannot be done any more is not shown;
-    /// the home says what becomes of it.
+    /// Rebases the pending changes on the present copy, if needed. A change that no longer applies is not shown; the
+    /// home decides its outcome.
     pub fn rebase(&mut self, copy: &impl Tree) {
         if !std::mem::take(&mut self.is_stale) {
             return;
@@ -365,7 +367,7 @@ impl Follower {
     }
 }
 
-/// What goes by a change is what is seen here: if it is something else at the home, or newer, it stays.
+/// Records in a change the state of the entries that it removes: if the home has another or newer one, that is kept.
 fn with_seen(tree: &impl Tree, change: Change) -> Change {
     let look = |at: &Dentry| {
         let id = tree.child(&meant_spot(tree, at))?;
@@ -379,7 +381,7 @@ fn with_seen(tree: &impl Tree, change: Change) -> Change {
         }
         Change::Rename { from, to, replace, time, .. } => {
             let there = look(&to);
-            // Also a directory: where it stands at the home, there may be a file that nobody here knows of.
+            // Also for a directory: at the home, a file unknown here may have taken its place.
             let (replace, seen) = (replace && there.is_some(), there.map(|(id, node)| Known::of(id, &node)));
             Change::Rename { from, to, replace, seen, time }
         }
@@ -414,7 +416,7 @@ fn counts(node: &Node) -> Option<Counts> {
     }
 }
 
-/// Whether two states of a directory differ in what others change by working in it alone.
+/// Whether two states of a directory differ only in what work inside it changes.
 fn is_but_for_counts(a: &Node, b: &Node) -> bool {
     let parent = |node: &Node| match node.kind {
         Kind::Dir { parent, .. } => Some(parent),
@@ -429,14 +431,14 @@ fn is_but_for_counts(a: &Node, b: &Node) -> bool {
 /// Changes that were decided and not made.
 #[derive(Clone, Debug)]
 pub struct Weighed {
-    /// Each with what it does.
+    /// Each change with its effects.
     pub made: Vec<(SequencedChange, Delta)>,
     below: Vec<(NodeId, Counts)>,
     missed: Vec<Dentry>,
 }
 
-/// What a change did, in short: the same for two sites that have the same of what it touched, but for the numbers that
-/// the home gives and the counts of directories.
+/// Hash of the effects of a change: equal at two sites whose touched nodes are equal, apart from the numbers assigned
+/// by the home and the counts of directories.
 fn mark(effects: &Delta) -> u64 {
     let mut plain = effects.clone();
     for node in plain.nodes.iter_mut().filter_map(|(_, node)| node.as_mut()) {
@@ -451,7 +453,7 @@ fn mark(effects: &Delta) -> u64 {
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("BLAKE3 has 32 bytes"))
 }
 
-/// A copy with a layer over it, both elsewhere.
+/// Borrowed view of a copy with a layer over it.
 pub struct Seen<'a, T> {
     layer: &'a Layer,
     copy: &'a T,

@@ -1,4 +1,4 @@
-//! The home of a volume: puts changes in one order.
+//! The home of a volume: orders the changes.
 
 use super::tree::{Clash, Tree, decide};
 use super::{Origin, Record, SequencedChange};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::wire::violation;
 use std::collections::BTreeMap;
 
-/// What the home knows beside the tree; stored together with each record.
+/// The home's position in the log; stored together with each record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Home {
     seq: u64,
@@ -15,7 +15,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Goes on after record `seq`, with the last change of each origin in the log.
+    /// Resumes after record `seq`, with the last change of each origin in the log.
     pub fn resume(seq: u64, taken: BTreeMap<Origin, u64>) -> Self {
         Home { seq, taken }
     }
@@ -30,11 +30,11 @@ impl Home {
         self.taken.get(&origin).copied().unwrap_or(0)
     }
 
-    /// Decides a change; gives the record to store, apply and tell, or nothing if it is in the log already. One that is
-    /// refused has a record too: its origin waits for it.
+    /// Decides a change; returns the record to store, apply and send, or `None` if the log already has it
+    /// (idempotent). A refused change has a record too: its origin waits for it.
     ///
     /// # Errors
-    /// `ProtocolViolation` if changes before it are missing.
+    /// `ProtocolViolation` if there is a gap before the change's number.
     pub fn handle(&mut self, tree: &impl Tree, sent: &SequencedChange) -> Result<Option<Record>, Error> {
         let taken = self.taken(sent.origin);
         if sent.number <= taken {

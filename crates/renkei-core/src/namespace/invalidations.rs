@@ -7,17 +7,17 @@ use super::{Delta, Dentry, NodeId, Record, SequencedChange};
 use crate::wire::file::Changed;
 use std::collections::BTreeSet;
 
-/// Names and nodes that may be seen otherwise.
+/// Names and nodes whose view changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invalidations {
     names: BTreeSet<Dentry>,
     nodes: BTreeSet<NodeId>,
-    /// Whether directories show it that are not named.
+    /// Whether names that are not listed may show the changed nodes.
     pub is_anywhere: bool,
 }
 
 impl Invalidations {
-    /// Of changes that were made here.
+    /// The invalidations of changes made here.
     pub fn of_made(made: &[(SequencedChange, Delta)]) -> Invalidations {
         let mut news = Invalidations::default();
         for (SequencedChange { change, .. }, effects) in made {
@@ -28,15 +28,15 @@ impl Invalidations {
         news
     }
 
-    /// Of records that were followed here.
+    /// The invalidations of records that were followed here.
     pub fn of_records(records: &[Record]) -> Invalidations {
         let mut news = Invalidations { is_anywhere: true, ..Invalidations::default() };
         records.iter().filter_map(|record| record.outcome.as_ref().ok()).for_each(|done| news.add(done));
         news
     }
 
-    /// Of own changes that lie otherwise over the copy than before: the home decided something else, or they cannot be done any
-    /// more as they were shown.
+    /// The invalidations of a rebase of own changes: the home decided differently, or they can no longer be applied
+    /// as shown.
     pub fn of_laying(before: &Layer, after: &Layer) -> Invalidations {
         let mut news = Invalidations { is_anywhere: true, ..Invalidations::default() };
         let names = before.all_names().chain(after.all_names());
@@ -46,14 +46,14 @@ impl Invalidations {
         news
     }
 
-    /// Takes in what else is seen otherwise.
+    /// Merges further invalidations.
     pub fn merge(&mut self, other: Invalidations) {
         self.names.extend(other.names);
         self.nodes.extend(other.nodes);
         self.is_anywhere |= other.is_anywhere;
     }
 
-    /// Whether it is nothing.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.nodes.is_empty()
     }
@@ -63,7 +63,7 @@ impl Invalidations {
         self.nodes.extend(effects.nodes.iter().map(|(id, _)| *id));
     }
 
-    /// By the numbers that are shown.
+    /// Converts them to the inode numbers that are shown.
     pub fn told(&self, merged: &DirAliases) -> Changed {
         let number = |id| merged.shown(merged.meant(id)).0;
         let names = self.names.iter().map(|at| (number(at.dir), at.name.0.clone())).collect();
@@ -71,7 +71,7 @@ impl Invalidations {
     }
 }
 
-/// Whether something is changed of a file that has a name which is not told.
+/// Whether a file is changed that also has a name which is not listed.
 fn has_other_names(effects: &Delta) -> bool {
     let is_told = |id: &NodeId| effects.names.iter().any(|(_, of)| of.as_ref() == Some(id));
     let files = effects.nodes.iter().filter_map(|(id, node)| Some((id, node.as_ref()?)));

@@ -6,14 +6,14 @@ use crate::entry::FileTime;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// All nodes and names of a volume.
+/// All nodes and names of a volume, in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryTree {
     nodes: BTreeMap<NodeId, Node>,
     names: BTreeMap<Dentry, NodeId>,
 }
 
-/// The top directory of a new volume.
+/// The root directory of a new volume.
 pub fn new_root(attributes: Attributes) -> Node {
     Node { kind: Kind::Dir { names: 0, parent: ROOT }, attributes, links: 2, changed: 0 }
 }
@@ -27,7 +27,7 @@ impl Default for MemoryTree {
 }
 
 impl MemoryTree {
-    /// Does what a change did.
+    /// Applies the effects of a change.
     pub fn apply(&mut self, effects: &Delta) {
         for (id, node) in &effects.nodes {
             match node {

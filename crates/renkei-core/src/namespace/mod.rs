@@ -1,16 +1,17 @@
-//! The tree of a volume: its nodes and names, and who may change them in which order.
+//! The tree of a volume: its nodes and names, and the ordered log of its changes.
 //!
-//! The home site of a volume puts all changes in one order ([`home`]): each becomes a record of its log, with what it
-//! did to the tree or why it was refused. Other sites follow the log ([`follower`]): they hold a copy of the tree, so that
-//! reading is local, and see their own changes at once, before the home has heard of them. What a change means is
-//! decided in one place ([`tree`]), for the home and for a follower that looks ahead. A tree is kept behind a trait
-//! ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it ([`overlay`]). A site that
-//! comes late gets the tree in pages ([`page`]). How much is in a volume and may be is counted beside the tree ([`quota`]),
-//! and who shall hold replicas, and of whom content is asked first, is decided by rules of their own ([`placement`], [`source`]).
+//! The home site of a volume orders all changes ([`home`]): each becomes a record of its log, with its effects on the
+//! tree or the reason of its refusal. Other sites follow the log ([`follower`]): they hold a copy of the tree, so
+//! that reads are local, and see their own changes at once, before the home has received them. The semantics of a
+//! change are defined in one place ([`tree`]), for the home and for the optimistic execution at a follower. A tree is
+//! kept behind a trait ([`tree::Tree`]), in memory or in a database; changes that are not in it yet lie over it
+//! ([`overlay`]). A new follower bootstraps from pages ([`page`]). Use and quotas of a volume are counted beside the
+//! tree ([`quota`]); replica placement and source selection are policies of their own ([`placement`], [`source`]).
 //!
-//! Guarantees: copies that followed as far are equal; a change is in the log once, however often it was sent; a change
-//! that was accepted at its site and refused at home is reported there, and content is never lost: where two sites
-//! wrote the same file both versions are kept, side by side. Non-goals: who may do what, and bringing content.
+//! Guarantees: copies at the same position of the log are equal; a change is in the log once, however often it was
+//! sent (exactly once); a change that was accepted at its site and refused at home is reported there, and content is
+//! never lost: of concurrent writes to the same file both versions are kept, side by side. Non-goals: access control,
+//! and transferring content.
 
 pub mod dir_aliases;
 pub mod follower;
@@ -31,31 +32,31 @@ use crate::path::{MAX_NAME_BYTES, path_bytes};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A node's number in its volume. Sites draw numbers from ranges of their own, so that what they make has one before the
-/// home knows of it.
+/// A node's number in its volume (inode number). Each site allocates numbers from a range of its own, so that new
+/// nodes have one before the home knows of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
-    /// Whose range a number is of, and its count there: what [`Origin::id`] made it of.
+    /// The origin and the count that a number was made from with [`Origin::id`].
     pub fn drawn(self) -> Option<(Origin, u64)> {
         let origin = (self.0 / IDS_OF_ONE).checked_sub(1)?;
         Some((Origin(u16::try_from(origin).ok()?), self.0 % IDS_OF_ONE))
     }
 }
 
-/// The volume's top directory.
+/// The volume's root directory.
 pub const ROOT: NodeId = NodeId(1);
 
 /// A site that changes a volume, numbered by its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin(pub u16);
 
-/// Numbers of nodes that one origin may give.
+/// Size of each origin's range of node numbers.
 const IDS_OF_ONE: u64 = FIRST_NODE;
 
 impl Origin {
-    /// The home itself, where it must give a number of its own.
+    /// The home itself, for numbers that it allocates.
     pub const HOME: Origin = Origin(u16::MAX);
 
     /// The `count`-th number of this origin's range, from 1 on.
@@ -67,9 +68,9 @@ impl Origin {
 /// Content of a file: one version, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// The record that made it; 0 for one that the home has not heard of.
+    /// The record that made it; 0 if the home has not ordered it yet.
     pub version: u64,
-    /// The change that made it: whose, and its number there.
+    /// The change that made it: its origin, and its number there.
     pub by: (Origin, u64),
     /// Length in bytes.
     pub size: u64,
@@ -77,16 +78,16 @@ pub struct Content {
     pub digest: Option<[u8; 32]>,
 }
 
-/// The version of a content that a writer knew.
+/// The content version that a write is based on (for conflict detection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Base {
     /// The one of this record.
     Version(u64),
-    /// The one made by this change of the writer's own site, in the log or not.
+    /// The one made by this change of the writer's own site, whether or not it is in the log.
     Own(u64),
 }
 
-/// What a name was of when somebody decided that it goes.
+/// The state of a name when a change that removes it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The node.
@@ -96,7 +97,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What is seen in a node; a directory has no content.
+    /// The state of a node; a directory has no content.
     pub fn of(id: NodeId, node: &Node) -> Self {
         let content = match &node.kind {
             Kind::File(content) => Some(content.base()),
@@ -107,20 +108,20 @@ impl Known {
 }
 
 impl Content {
-    /// What a writer knows who has seen this.
+    /// The base of a write by a writer that has seen this content.
     pub fn base(&self) -> Base {
         if self.version > 0 { Base::Version(self.version) } else { Base::Own(self.by.1) }
     }
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A directory.
     Dir {
-        /// Names in it.
+        /// Number of names in it.
         names: u64,
-        /// The directory it is in; its own for the top.
+        /// Its parent directory; the root's is itself.
         parent: NodeId,
     },
     /// A regular file.
@@ -131,7 +132,7 @@ pub enum Kind {
         #[serde(with = "path_bytes")]
         target: Vec<u8>,
     },
-    /// A directory whose name another one had at home already: that one is meant wherever this one is named. It has no
+    /// A directory whose name was taken by another one at the home: references to it resolve to that one. It has no
     /// name.
     Merged {
         /// The directory that has the name.
@@ -139,7 +140,7 @@ pub enum Kind {
     },
 }
 
-/// What a node has beside its kind.
+/// Attributes of a node, apart from its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Permission bits (`mode & 0o7777`).
@@ -155,11 +156,11 @@ pub struct Attributes {
 /// A file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What it has beside that.
+    /// Its attributes.
     pub attributes: Attributes,
-    /// Names it has; of a directory 2 and one for each directory in it, as in POSIX.
+    /// Link count: its names; of a directory 2 plus its subdirectories, as in POSIX.
     pub links: u32,
     /// The last record that changed it.
     pub changed: u64,
@@ -171,7 +172,7 @@ impl Node {
         matches!(self.kind, Kind::Dir { .. })
     }
 
-    /// The directory that is meant in its place, if it became part of one.
+    /// The directory that it was merged into, if it was.
     pub fn merged_into(&self) -> Option<NodeId> {
         match self.kind {
             Kind::Merged { into } => Some(into),
@@ -180,8 +181,8 @@ impl Node {
     }
 }
 
-/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`.
-/// Another one is no message of a site that is sound, and is not read.
+/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`. Deserializing any
+/// other is an error, because no correct site sends it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Name(#[serde(serialize_with = "path_bytes::serialize", deserialize_with = "name")] pub Vec<u8>);
 
@@ -193,7 +194,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error>
     }
 }
 
-/// Whether a directory can have this name in it.
+/// Whether the bytes are a valid name in a directory.
 fn is_name(bytes: &[u8]) -> bool {
     (1..=MAX_NAME_BYTES).contains(&bytes.len())
         && bytes != b"."
@@ -207,7 +208,7 @@ impl From<&str> for Name {
     }
 }
 
-/// A name in a directory of the volume.
+/// A directory entry: a directory of the volume and a name in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Dentry {
     /// The directory.
@@ -216,7 +217,7 @@ pub struct Dentry {
     pub name: Name,
 }
 
-/// What a new node shall be.
+/// Kind of a new node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewKind {
     /// An empty directory.
@@ -225,7 +226,7 @@ pub enum NewKind {
     File,
     /// A symbolic link.
     Symlink(#[serde(with = "path_bytes")] Vec<u8>),
-    /// A file that has its first content already.
+    /// A file with its first content.
     Content {
         /// Length in bytes.
         size: u64,
@@ -234,23 +235,24 @@ pub enum NewKind {
     },
 }
 
-/// Something to be done to the tree.
+/// A change of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// A new node under a free name.
+    /// Creates a node under a free name.
     Make {
         /// Its number.
         id: NodeId,
         /// Its name.
         at: Dentry,
-        /// What it shall be.
+        /// Its kind.
         kind: NewKind,
-        /// What it has; its mtime becomes that of the directory.
+        /// Its attributes; the mtime is also set on the directory.
         attributes: Attributes,
-        /// Where the name was taken meanwhile, take another one beside it; a directory becomes part of the one that has it.
+        /// If the name was taken concurrently, use a conflict name beside it; a directory is merged into the existing
+        /// one.
         keep_both: bool,
     },
-    /// A further name of a file or symbolic link.
+    /// Adds a hard link to a file or symbolic link.
     Link {
         /// The node.
         id: NodeId,
@@ -259,47 +261,47 @@ pub enum Change {
         /// The time of the change.
         time: FileTime,
     },
-    /// A name of a file or symbolic link goes, and the node with the last one.
+    /// Removes a name of a file or symbolic link, and with the last one the node.
     Remove {
         /// The name.
         at: Dentry,
-        /// What it was of; something else stays.
+        /// The node that the remover saw; a different one is kept and the change refused.
         seen: Option<Known>,
         /// The time of the change.
         time: FileTime,
     },
-    /// An empty directory goes.
+    /// Removes an empty directory.
     RemoveDir {
         /// Its name.
         at: Dentry,
         /// The time of the change.
         time: FileTime,
     },
-    /// Another name, in one step.
+    /// Renames atomically.
     Rename {
-        /// The name now.
+        /// The old name.
         from: Dentry,
-        /// The name then; what has it goes.
+        /// The new name; an existing entry is replaced.
         to: Dentry,
-        /// Whether something may have it.
+        /// Whether an existing entry may be replaced.
         replace: bool,
-        /// What that was, if it was no directory; something else stays.
+        /// The replaced node that the renamer saw; a different one is kept and the change refused.
         seen: Option<Known>,
         /// The time of the change.
         time: FileTime,
     },
-    /// Other attributes.
+    /// Sets the attributes.
     SetAttributes {
         /// The node.
         id: NodeId,
-        /// All of them.
+        /// All attributes.
         attributes: Attributes,
     },
-    /// A new version of a file's content.
+    /// Sets a new version of a file's content.
     SetContent {
         /// The file.
         id: NodeId,
-        /// The version that the writer knew.
+        /// The version that the write is based on.
         base: Base,
         /// Length in bytes.
         size: u64,
@@ -307,13 +309,14 @@ pub enum Change {
         digest: Option<[u8; 32]>,
         /// The time of the change.
         mtime: FileTime,
-        /// What becomes of it where the file has another version by now, or is gone. Without it the change is refused.
+        /// The conflict copy to make if the file has another version by now, or is gone. If `None`, the change is
+        /// refused then.
         beside: Option<Beside>,
     },
 }
 
 impl Change {
-    /// The names it is about.
+    /// The names that it refers to.
     pub fn spots(&self) -> Vec<&Dentry> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
@@ -324,7 +327,7 @@ impl Change {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     fn spots_mut(&mut self) -> Vec<&mut Dentry> {
         match self {
             Change::Make { at, .. } | Change::Link { at, .. } => vec![at],
@@ -336,21 +339,21 @@ impl Change {
     }
 }
 
-/// A file of its own for content that found another version in its place.
+/// A conflict copy: a file of its own for content whose base version was superseded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
-    /// Its number; the same for all writes of one file that the log does not have yet.
+    /// Its number; the same for all writes of one file that are not in the log yet.
     pub id: NodeId,
-    /// The name by which the file was written; the new one is beside it.
+    /// The name under which the file was written; the conflict name is derived from it.
     pub at: Dentry,
-    /// What it has.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
-/// A change, as its origin numbered it.
+/// A change with the sequence number of its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequencedChange {
-    /// Who changes.
+    /// The site that made it.
     pub origin: Origin,
     /// Ascending from 1, without gaps, for each origin.
     pub number: u64,
@@ -358,25 +361,25 @@ pub struct SequencedChange {
     pub change: Change,
 }
 
-/// What a change did to the tree.
+/// The effects of a change on the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
-    /// Nodes as they are then; none if they are gone.
+    /// Changed nodes with their new states; `None` if removed.
     pub nodes: Vec<(NodeId, Option<Node>)>,
-    /// Names and what they are of then; none if they are free.
+    /// Changed names with their new nodes; `None` if free.
     pub names: Vec<(Dentry, Option<NodeId>)>,
 }
 
-/// One line of the home's log.
+/// One record of the home's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Ascending from 1, without gaps.
     pub seq: u64,
-    /// Whose change it was.
+    /// The origin of the change.
     pub origin: Origin,
-    /// Its number there.
+    /// The change's number there.
     pub number: u64,
-    /// What it did, or why it was refused.
+    /// Its effects, or the error it was refused with.
     pub outcome: Result<Delta, Error>,
 }
 

@@ -1,21 +1,21 @@
-//! Changes that lie over a tree and are not in it.
+//! Changes laid over a tree without being applied to it.
 
 use super::tree::Tree;
 use super::{Delta, Dentry, Name, Node, NodeId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// What differs from the tree below. Each node and name knows which change put it there last.
+/// The differences from the tree below. Each node and name records the last change that put it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
     nodes: BTreeMap<NodeId, (Option<Node>, u64)>,
     names: BTreeMap<Dentry, (Option<NodeId>, u64)>,
-    /// Where directories are that have a name here.
+    /// Names of the directories that have a name here.
     dirs: BTreeMap<NodeId, Dentry>,
 }
 
 impl Layer {
-    /// Puts what a change did on top.
+    /// Adds the effects of a change on top.
     pub fn add(&mut self, effects: Delta, number: u64) {
         for (at, id) in effects.names.iter().filter_map(|(at, id)| Some((at, (*id)?))) {
             if effects.nodes.iter().any(|(of, node)| *of == id && node.as_ref().is_some_and(Node::is_dir)) {
@@ -26,27 +26,27 @@ impl Layer {
         self.names.extend(effects.names.into_iter().map(|(at, id)| (at, (id, number))));
     }
 
-    /// Whether nothing differs.
+    /// Whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.names.is_empty()
     }
 
-    /// What a node is here, if it differs; `Some(None)` for one that is gone.
+    /// The node's state here, if it differs; `Some(None)` for a removed one.
     pub fn own_node(&self, id: NodeId) -> Option<Option<&Node>> {
         self.nodes.get(&id).map(|(node, _)| node.as_ref())
     }
 
-    /// What a name is of here, if that differs; `Some(None)` for one that is free.
+    /// The node of a name here, if it differs; `Some(None)` for a free name.
     pub fn own_name(&self, at: &Dentry) -> Option<Option<NodeId>> {
         self.names.get(at).map(|(id, _)| *id)
     }
 
-    /// Where a directory is, if it has its name here.
+    /// The name of a directory, if it has one here.
     pub fn own_place(&self, dir: NodeId) -> Option<&Dentry> {
         self.dirs.get(&dir).filter(|at| self.own_name(at) == Some(Some(dir)))
     }
 
-    /// Names of a directory that differ, after `after`, in the order of their bytes.
+    /// Names of a directory that differ, after `after`, in byte order.
     pub fn own_names(
         &self,
         dir: NodeId,
@@ -67,23 +67,23 @@ impl Layer {
         self.nodes.keys().copied()
     }
 
-    /// Directories that became part of others here, each with that one.
+    /// Directories that were merged into others here, each with the target.
     pub fn merged(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         self.nodes.iter().filter_map(|(id, (node, _))| Some((*id, node.as_ref()?.merged_into()?)))
     }
 
-    /// Whether a node or name of `effects` differs here.
+    /// Whether a node or name of `effects` also differs here (conflict).
     pub(super) fn meets(&self, effects: &Delta) -> bool {
         effects.nodes.iter().any(|(id, _)| self.nodes.contains_key(id))
             || effects.names.iter().any(|(at, _)| self.names.contains_key(at))
     }
 
-    /// The node as it is here, to be changed.
+    /// The node's state here, mutable.
     pub(super) fn own_node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         self.nodes.get_mut(&id).and_then(|(node, _)| node.as_mut())
     }
 
-    /// Takes away what no change after `number` put here: the tree below has it.
+    /// Drops the nodes and names of `effects` that no change after `number` put here: the tree below has them.
     pub(super) fn settle(&mut self, effects: &Delta, number: u64) {
         for (id, _) in &effects.nodes {
             if self.nodes.get(id).is_some_and(|(_, last)| *last <= number) {
@@ -101,29 +101,29 @@ impl Layer {
     }
 }
 
-/// A tree with a layer over it.
+/// A tree with a layer on top.
 pub struct Overlay<T> {
     below: T,
     layer: Layer,
 }
 
 impl<T: Tree> Overlay<T> {
-    /// Nothing differs yet.
+    /// An overlay without differences.
     pub fn over(below: T) -> Self {
         Overlay { below, layer: Layer::default() }
     }
 
-    /// Changes a node; none removes it.
+    /// Puts a node; `None` removes it.
     pub fn put_node(&mut self, id: NodeId, node: Option<Node>) {
         self.layer.nodes.insert(id, (node, 0));
     }
 
-    /// Changes what a name is of; none frees it.
+    /// Sets the node of a name; `None` frees the name.
     pub fn put_name(&mut self, at: Dentry, id: Option<NodeId>) {
         self.layer.names.insert(at, (id, 0));
     }
 
-    /// What differs, for a record.
+    /// The differences, for a record.
     pub fn into_effects(self) -> Delta {
         Delta {
             nodes: self.layer.nodes.into_iter().map(|(id, (node, _))| (id, node)).collect(),
@@ -147,17 +147,17 @@ impl<T: Tree> Tree for Overlay<T> {
 }
 
 impl Layer {
-    /// The node, as it lies over that of `below`.
+    /// The node's state, with the layer over `below`.
     pub fn node(&self, below: &impl Tree, id: NodeId) -> Option<Node> {
         self.own_node(id).map_or_else(|| below.node(id), |node| node.cloned())
     }
 
-    /// What the name is of.
+    /// The node of a name.
     pub fn child(&self, below: &impl Tree, at: &Dentry) -> Option<NodeId> {
         self.own_name(at).unwrap_or_else(|| below.child(at))
     }
 
-    /// Names of a directory, those of the layer among those below.
+    /// Names of a directory, merged from the layer and the tree below.
     pub fn list(
         &self,
         below: &impl Tree,
@@ -166,7 +166,7 @@ impl Layer {
         most: usize,
     ) -> Vec<(Name, NodeId)> {
         let own: BTreeMap<&Name, Option<NodeId>> = self.own_names(dir, after).collect();
-        // Each name of the layer hides one below at most.
+        // Each name of the layer hides at most one below.
         let mut found: BTreeMap<Name, NodeId> = below
             .list(dir, after, most.saturating_add(own.len()))
             .into_iter()

@@ -1,23 +1,24 @@
-//! A tree in pages, for a site that comes late.
+//! A snapshot of a tree in pages, for a follower that bootstraps.
 //!
-//! The home forgets old records, and a log may be longer than its tree. So a site that begins gets nodes and names in
-//! pages, one after the other, while the home goes on. Pages tell of different moments; but what changed after the first one was
-//! read is in the log, and records tell states. So a copy that has all pages, and then the records from the first page's on, is
-//! equal to the home from the last page's record on.
+//! The home discards old records (log compaction), and a log may be longer than its tree. So a new follower fetches
+//! nodes and names in pages, one after the other, while the home goes on. The pages are read at different times (a
+//! fuzzy snapshot); but changes after the first page was read are in the log, and records hold states, not
+//! differences. So a copy with all pages, and then the records from the first page's on, equals the home from the
+//! last page's record on.
 
 use super::{Dentry, Name, Node, NodeId, Origin};
 use crate::wire::message::at_most;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// Nodes or names of one page at most: a page takes a way there and back.
+/// Most nodes or names of one page: a page takes one round trip.
 pub const MOST_ROWS: usize = 1 << 14;
 
 fn rows<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     at_most::<D, T, MOST_ROWS>(deserializer)
 }
 
-/// How far pages are: nodes come first, then names, each in the order of the home's database.
+/// Cursor: nodes come first, then names, each in the order of the home's database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reached {
     /// Nodes up to this one.
@@ -28,43 +29,43 @@ pub enum Reached {
     Name(Dentry),
 }
 
-/// How far a tree is in its log.
+/// Position of a tree in its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// The last record that it holds.
+    /// The last record applied to it.
     pub seq: u64,
-    /// The last change of each origin in it.
+    /// The last change of each origin that is applied.
     pub taken: BTreeMap<Origin, u64>,
-    /// The last node number of each origin that was given.
+    /// The last node number drawn by each origin.
     pub given: BTreeMap<Origin, u64>,
 }
 
-/// Some nodes or names of a tree.
+/// A batch of a tree's nodes or names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// After what it begins; none for the first.
+    /// Cursor of its beginning; `None` for the first.
     pub after: Option<Reached>,
-    /// How far the tree was before it was read.
+    /// Position of the tree before the page was read.
     pub extent: Extent,
-    /// The last record that the tree held when it had been read.
+    /// The last record in the tree after the page was read.
     pub until: u64,
     /// Nodes.
     #[serde(deserialize_with = "rows")]
     pub nodes: Vec<(NodeId, Node)>,
-    /// Names, each with its directory and what it is of.
+    /// Names, each with its directory and its node.
     #[serde(deserialize_with = "rows")]
     pub names: Vec<(NodeId, Name, NodeId)>,
-    /// Where the next one begins; none after the last.
+    /// Cursor of the next page; `None` after the last.
     pub next: Option<Reached>,
 }
 
 impl Page {
-    /// How many rows it has.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.nodes.len() + self.names.len()
     }
 
-    /// Keeps the first rows alone, at least one; the next page begins after them.
+    /// Keeps only the first rows, at least one; the next page begins after them.
     pub fn cut(&mut self, most: usize) {
         let most = most.max(1);
         if most < self.nodes.len() {

@@ -1,11 +1,12 @@
-//! Which sites shall hold the replicas of a folder.
+//! Replica placement: the sites that shall hold the replicas of a folder.
 //!
-//! A [`Policy`] asks for a number of replicas and may name sites. The home has every file and counts as one. The others
-//! come from the sites that follow, in this order: those that are named, in the order they are named; those that hold the
-//! folder by themselves anyway; those that were chosen before; then the others, a good way before much room, both only as
-//! far as they differ clearly. So files do not wander because a rate or a number of free bytes changed a little. A site
-//! that was not heard for long, that refuses or has no room is passed over, and its share goes to the next one.
-//! Guarantee: a site is let go only when those that take its place have all files. Non-goal: bringing the files.
+//! A [`Policy`] asks for a number of replicas and may name sites. The home has every file and counts as one. The
+//! others come from the followers, in this order: named sites, in the order they are named; sites that replicate the
+//! folder by their own configuration; sites that were chosen before; then the rest, by measured rate before free
+//! room, both compared only in coarse steps. So replicas do not migrate because a rate or a number of free bytes
+//! changed a little (hysteresis). A site that was not in contact for long, refuses or has no room is skipped, and its
+//! share goes to the next one. Guarantee: a site is released only when its replacements have all files. Non-goal:
+//! transferring the files.
 
 use super::source::steps;
 use crate::path::{RelPath, SiteName};
@@ -14,80 +15,80 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How many replicas a folder shall have, and where.
+/// Replication policy of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The folder, with all below it.
+    /// The folder, with everything below it.
     pub folder: RelPath,
-    /// How many, the home's among them.
+    /// Number of replicas, including the home's.
     pub replicas: u32,
-    /// The sites that come first.
+    /// The preferred sites.
     pub at: Vec<SiteName>,
 }
 
-/// A site that follows, as its home knows it.
+/// A follower, as its home knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its name.
     pub site: SiteName,
-    /// How long ago it was heard.
+    /// Time since its last contact.
     pub heard: Duration,
-    /// Whether it takes what the home gives it to hold.
+    /// Whether it accepts replicas that the home places there.
     pub accepts: bool,
-    /// Whether it holds the folder by its own will.
+    /// Whether it replicates the folder by its own configuration.
     pub holds_anyway: bool,
-    /// Bytes of the folder that it does not have yet.
+    /// Bytes of the folder that it lacks.
     pub missing: u64,
     /// Whether it has all files of the folder.
     pub is_whole: bool,
-    /// Bytes for which it has room.
+    /// Bytes of free room for replicas.
     pub free: u64,
-    /// Bytes a second on the way to it, if that was ever measured.
+    /// Measured bytes per second to it, if known.
     pub rate: Option<u64>,
 }
 
-/// Why a site that is named, or that was chosen before, holds nothing of a folder.
+/// Reason why a site that is named, or was chosen before, was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// It does not follow the volume.
     NotFollowing,
-    /// It was not heard for too long.
+    /// It was not in contact for too long.
     Lost,
-    /// It takes nothing: it has no storage for the volume, or its administrator does not want it.
+    /// It accepts no replicas: it has no storage for the volume, or its administrator disabled them.
     Refuses,
-    /// It has no room.
+    /// It has not enough room.
     NoRoom,
 }
 
-/// Why a site shall hold a folder.
+/// Reason why a site was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     /// The policy names it.
     Named,
-    /// It holds the folder by its own will.
+    /// It replicates the folder by its own configuration.
     Anyway,
     /// It was chosen before.
     Before,
-    /// Its way and its room are good enough.
+    /// Its rate and its room are good enough.
     Way,
-    /// Those in its place have not all files yet.
+    /// Its replacements do not have all files yet.
     StandsIn,
 }
 
-/// What was decided for a folder.
+/// The placement of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// The sites that shall hold it, beside the home.
+    /// The chosen sites, without the home.
     pub sites: BTreeSet<SiteName>,
-    /// Replicas that are asked for and have no site.
+    /// Replicas without a site.
     pub unplaced: u32,
-    /// Sites that were passed over, and why.
+    /// Sites that were skipped, with the reasons.
     pub passed: BTreeMap<SiteName, Why>,
-    /// Why each of the sites was chosen.
+    /// The reasons of the chosen sites.
     pub reasons: BTreeMap<SiteName, Reason>,
 }
 
-/// Decides who shall hold a folder. `before` are those that were to hold it until now; a site that was not heard for
+/// Decides the placement of a folder. `before` is the previous decision's sites; a site without contact for
 /// `lost_after` is lost.
 pub fn decide(
     policy: &Policy,
@@ -136,7 +137,7 @@ pub fn decide(
     Decision { sites, unplaced, passed, reasons }
 }
 
-/// Why a site cannot be used.
+/// The reason why a site cannot be used.
 fn refusal(candidate: &Candidate, lost_after: Duration) -> Option<Why> {
     match candidate {
         one if one.heard >= lost_after => Some(Why::Lost),
@@ -146,7 +147,7 @@ fn refusal(candidate: &Candidate, lost_after: Duration) -> Option<Why> {
     }
 }
 
-/// The files that have fewer replicas than asked for, at most: each site tells how many it has not, and not which.
+/// Upper bound of the files that have fewer replicas than wanted: each site reports how many it lacks, not which.
 pub fn short(files: u64, unplaced: u32, missing: impl Iterator<Item = u64>) -> u64 {
     if unplaced > 0 { files } else { missing.fold(0, u64::saturating_add).min(files) }
 }
@@ -225,7 +226,7 @@ mod tests {
         let told = ask(&policy(2, "titech"), &[lost, site("osaka")], "titech");
         assert_eq!(told.sites, names("osaka"));
         assert_eq!(told.passed, BTreeMap::from([(name("titech"), Why::Lost)]));
-        // It is back and has not all: the one that stood in stays until it has.
+        // It is back without all files: its replacement stays until it has them.
         let back = [site("titech"), whole("osaka")];
         let told = ask(&policy(2, "titech"), &back, "osaka");
         assert_eq!(told.sites, names("osaka titech"));
@@ -264,7 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// As many as asked for as far as there are usable ones, none that is not usable, and the same when asked again.
+        /// A decision has as many sites as wanted, as far as enough are usable, only usable ones, and is stable when
+        /// repeated.
         #[test]
         fn decisions_hold(all in candidates(), replicas in 0..6u32, before in 0..64u32, at in 0..6usize) {
             let policy = Policy { at: (0..at).map(|n| name(&format!("s{n}"))).collect(), ..policy(replicas, "") };
@@ -277,14 +279,14 @@ mod tests {
             prop_assert!(told.sites.iter().all(|site| usable.contains(site)));
             prop_assert!(told.sites.len() >= wanted.min(usable.len()));
             prop_assert_eq!(told.unplaced as usize, wanted.saturating_sub(usable.len()));
-            // Nobody goes whose place is not taken by sites that have all.
+            // No site is released before its replacements have everything.
             let is_whole = |site: &SiteName| all.iter().any(|one| one.site == *site && one.is_whole);
             let gone = before.iter().filter(|site| usable.contains(site) && !told.sites.contains(*site)).count();
             let good = told.sites.iter().filter(|site| is_whole(site)).count();
             prop_assert!(gone == 0 || good >= wanted);
             let again = decide(&policy, &name("nig"), &all, &told.sites, DAY);
             prop_assert_eq!(&again.sites, &told.sites);
-            // A little more room or a little slower way changes nothing.
+            // Slightly more room or a slightly lower rate changes nothing.
             let shaken: Vec<Candidate> = all.iter().cloned().map(|one| Candidate {
                 free: one.free + one.free / 50,
                 rate: one.rate.map(|rate| rate - rate / 50),

@@ -66,13 +66,13 @@ impl From<Use> for Difference {
 }
 
 impl Use {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn with(self, other: Use) -> Use {
         Use { files: self.files.saturating_add(other.files), bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// With what came and went; never below nothing.
+    /// The use after a difference; saturates at zero.
     #[must_use]
     pub fn changed(self, by: Difference) -> Use {
         Use {
@@ -82,10 +82,10 @@ impl Use {
     }
 }
 
-/// What is in a volume, by the names of owners.
+/// The use of a volume, by owner name.
 pub type ByOwner = BTreeMap<String, Use>;
 
-/// What a node counts, and for whom; the top counts nothing.
+/// The use that a node is charged with, and its owner; the top directory is not charged.
 pub fn weight(id: NodeId, node: &Node) -> Option<(&str, Use)> {
     let bytes = match &node.kind {
         Kind::File(content) => content.size,
@@ -95,7 +95,7 @@ pub fn weight(id: NodeId, node: &Node) -> Option<(&str, Use)> {
     (id != ROOT).then_some((node.attributes.owner.as_str(), Use { files: 1, bytes }))
 }
 
-/// What changes of nodes, each before and after, did to the use of owners.
+/// The differences in use, by owner, of changed nodes, each given before and after.
 pub fn differences<'n>(
     changes: impl Iterator<Item = (NodeId, Option<&'n Node>, Option<&'n Node>)>,
 ) -> BTreeMap<String, Difference> {
@@ -119,27 +119,27 @@ pub fn differences<'n>(
     by_owner
 }
 
-/// A limit: for one owner, or for all together.
+/// A limit of one owner, or of all together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The owner's name in the volume; none for all together.
-    pub owner: Option<String>,
-    /// How much.
-    pub limit: Limit,
-}
-
-/// Why something may not be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excess {
-    /// Whose limit it is; none for that of the volume.
+    /// The owner's name in the volume; `None` for all together.
     pub owner: Option<String>,
     /// The limit.
     pub limit: Limit,
-    /// What there is, with what is being made.
+}
+
+/// A quota violation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// The owner whose limit it is; `None` for that of the volume.
+    pub owner: Option<String>,
+    /// The limit.
+    pub limit: Limit,
+    /// The present use, including reservations.
     pub used: Use,
-    /// What sites that write first may still add.
+    /// Granted shares: the use that sites with a write lease may still add.
     pub handed: Use,
-    /// What is asked for beside that.
+    /// The additional use requested.
     pub more: Difference,
 }
 
@@ -172,49 +172,49 @@ impl fmt::Display for Excess {
     }
 }
 
-/// The number of a reservation.
+/// Id of a reservation.
 pub type Reservation = u64;
 
-/// What is used, what is being made, and how much may be.
+/// Use, reservations and quotas of a volume.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     quotas: Vec<Quota>,
     used: ByOwner,
-    /// What was reserved and is not in `used`.
+    /// Reservations that are not in `used` yet.
     reserved: BTreeMap<Reservation, Vec<(String, Difference)>>,
     next: Reservation,
-    /// What sites that write first may add, which counts as used.
+    /// Granted quota shares, which count as used.
     handed: GrantedShares,
 }
 
 impl Ledger {
-    /// Sets how much may be.
+    /// Sets the quotas.
     pub fn set_quotas(&mut self, quotas: Vec<Quota>) {
         self.quotas = quotas;
     }
 
-    /// Whether there are limits at all.
+    /// Whether there are quotas at all.
     pub fn is_limited(&self) -> bool {
         !self.quotas.is_empty()
     }
 
-    /// Takes over what the catalogue has, in which these reservations are.
+    /// Takes over the use from the catalogue, which includes these reservations.
     pub fn settle(&mut self, settled: &[Reservation], used: ByOwner) {
         self.used = used;
         self.cancel(settled);
     }
 
-    /// What sites that write first may add.
+    /// The granted quota shares.
     pub fn handed(&self) -> &GrantedShares {
         &self.handed
     }
 
-    /// Goes on with what was handed out.
+    /// Restores the granted shares after a restart.
     pub fn resume_handed(&mut self, handed: GrantedShares) {
         self.handed = handed;
     }
 
-    /// Hands a site its share; see [`GrantedShares::hand`]. Only `writers` have one.
+    /// Grants a site its share; see [`GrantedShares::hand`]. Only `writers` keep theirs.
     pub fn hand(
         &mut self,
         origin: Origin,
@@ -228,15 +228,15 @@ impl Ledger {
         self.handed.hand((origin, taken, writers.len()), claim, &limits)
     }
 
-    /// Gives reservations back: nothing became of them.
+    /// Cancels reservations: nothing was made under them.
     pub fn cancel(&mut self, reservations: &[Reservation]) {
         reservations.iter().for_each(|number| drop(self.reserved.remove(number)));
     }
 
-    /// Reserves what is about to be made and go, by owners.
+    /// Reserves the use that is about to be added and freed, by owner.
     ///
     /// # Errors
-    /// The first limit that it would exceed.
+    /// The first quota that would be exceeded.
     pub fn reserve(&mut self, parts: Vec<(String, Difference)>) -> Result<Reservation, Excess> {
         for quota in &self.quotas {
             let of = |owner: &str| quota.owner.as_deref().is_none_or(|limited| limited == owner);
@@ -258,7 +258,7 @@ impl Ledger {
         Ok(self.next)
     }
 
-    /// What an owner has, or all together, with what is reserved.
+    /// The use of an owner, or of all together, including reservations.
     pub fn used_of(&self, owner: Option<&str>) -> Use {
         let of = |name: &str| owner.is_none_or(|owner| owner == name);
         let used = self.used.iter().filter(|(name, _)| of(name));
@@ -266,7 +266,8 @@ impl Ledger {
         used.changed(sum(self.reserved.values().flatten().filter(|(name, _)| of(name))))
     }
 
-    /// How much an owner may have in all, and how much of it is left: the tighter one of his own limit and that of all together.
+    /// The limit that applies to an owner, and the remaining room under it: the tighter one of the owner's quota and
+    /// the volume's.
     pub fn room(&self, owner: &str) -> (Limit, Limit) {
         let (mut most, mut left) = (Limit::default(), Limit::default());
         let ours = |quota: &&Quota| quota.owner.as_deref().is_none_or(|limited| limited == owner);
@@ -359,7 +360,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is reserved, settled and given back, nobody gets more than the limits.
+        /// Under any sequence of reserving, settling and cancelling, no quota is exceeded.
         #[test]
         fn no_limit_is_exceeded(steps in proptest::collection::vec((0..3u8, 0..3usize, 0..30i64), 1..60)) {
             let names = ["alice", "bob", "carol"];

@@ -1,11 +1,11 @@
-//! Quota shares (escrow): how much sites that write first may add where a volume has limits.
+//! Quota shares (escrow): the use that sites with a write lease may add where a volume has quotas.
 //!
-//! The home grants each of them a share of what is left and counts it as used ([`GrantedShares`]) until it was used or
-//! is given back, so that a site which is cut off goes on within its share and no limit is exceeded. A statement of the
-//! home counts from a change of the site's: later changes that are not counted at home yet are subtracted here
-//! ([`Allowed`]). Messages may be lost or late: the home raises a share before it says so, and lowers it only when the
-//! site has said that it keeps to less, and has heard of all raises. Non-goals: which limits there are
-//! ([`super::quota`]), and content that two sites wrote of one file: the loser stays, and may be more than was granted.
+//! The home grants each of them a share of the remaining room and counts it as used ([`GrantedShares`]) until it is
+//! used up or given back, so that a disconnected site continues within its share and no quota is exceeded. A
+//! statement of the home is relative to a change of the site: later changes that the home has not counted yet are
+//! subtracted here ([`Allowed`]). Messages may be lost or late: the home raises a share before it says so, and lowers
+//! it only after the site has committed to less, and has heard of all raises. Non-goals: the quotas themselves
+//! ([`super::quota`]), and conflict copies: the losing version stays, and may exceed the share.
 
 use super::quota::{Difference, Limit, Quota, Use};
 use super::{Change, NewKind, NodeId, Origin};
@@ -13,44 +13,44 @@ use crate::units::{counted, human};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How much may be added under one limit.
+/// Room under one quota.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// Whose limit it is; none for that of all together.
+    /// The quota's owner; `None` for that of all together.
     pub owner: Option<String>,
-    /// How much; no number where there is no limit.
+    /// The room; `None` where there is no limit.
     pub most: Limit,
 }
 
-/// What a site may add after one of its changes.
+/// A site's share, relative to one of its changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaShare {
-    /// Grows each time that the home gives more than before.
+    /// Counter of the home's raises of the share.
     pub raised: u64,
-    /// The last change of the site that is counted at home.
+    /// The last change of the site that the home has counted.
     pub after: u64,
-    /// For each limit.
+    /// The room under each quota.
     pub rooms: Vec<Room>,
 }
 
-/// What a site tells its home.
+/// A site's request to its home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShareRequest {
-    /// What it keeps to from now on, if it was told before.
+    /// The share it commits to from now on, if it has one.
     pub keeps: Option<QuotaShare>,
-    /// What it has made after that change and would like to make, by owners.
+    /// The use it has added since that change and would like to add, by owner.
     pub wants: Vec<(String, Use)>,
 }
 
 impl Limit {
-    /// The lesser of each number that there is.
+    /// The minimum in each dimension that is limited.
     fn least(self, other: Limit) -> Limit {
         let less = |one: Option<u64>, other: Option<u64>| one.map(|one| one.min(other.unwrap_or(one)));
         Limit { files: less(self.files, other.files), bytes: less(self.bytes, other.bytes) }
     }
 }
 
-/// What a change adds, and for whom.
+/// The use that a change adds, and its owner.
 pub type Charge = (String, Use);
 
 fn of(owner: &Option<String>, name: &str) -> bool {
@@ -61,12 +61,13 @@ fn sum<'c>(charges: impl Iterator<Item = &'c Charge>, owner: &Option<String>) ->
     charges.filter(|(name, _)| of(owner, name)).fold(Use::default(), |all, (_, one)| all.with(*one))
 }
 
-/// Each number of a limit by what `change` makes of it and of the same of a use.
+/// Applies `change` to each dimension of a limit and a use.
 fn each(limit: Limit, by: Use, change: impl Fn(u64, u64) -> u64) -> Limit {
     Limit { files: limit.files.map(|n| change(n, by.files)), bytes: limit.bytes.map(|n| change(n, by.bytes)) }
 }
 
-/// What a change adds at most, if it has its way: nothing is taken off for what goes. `size` tells how long a file is.
+/// Upper bound of the use that a change adds: removals are not subtracted. `size` returns the present length of a
+/// file.
 pub fn charge(change: &Change, size: impl FnOnce(NodeId) -> u64) -> Option<Charge> {
     match change {
         Change::Make { kind, attributes, .. } => {
@@ -81,18 +82,18 @@ pub fn charge(change: &Change, size: impl FnOnce(NodeId) -> u64) -> Option<Charg
     }
 }
 
-/// What a site may add, as it knows it itself.
+/// A site's own account of its share.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     told: Option<QuotaShare>,
     /// What own changes add after the one from which the home counts, in order.
     charged: VecDeque<(u64, Charge)>,
-    /// The sum of that, by owners.
+    /// Their sum, by owner.
     spent: BTreeMap<String, Use>,
 }
 
 impl Allowed {
-    /// Goes on with what was kept, and with what pending changes add, by their numbers.
+    /// Restores the persisted share and the charges of pending changes, by their numbers.
     pub fn resume(kept: Option<QuotaShare>, charges: impl Iterator<Item = (u64, Charge)>) -> Self {
         let after = kept.as_ref().map_or(0, |told| told.after);
         let mut allowed = Allowed { told: kept, ..Allowed::default() };
@@ -112,19 +113,19 @@ impl Allowed {
         }
     }
 
-    /// Forgets what changes up to `number` add.
+    /// Drops the charges of changes up to `number`.
     fn forget(&mut self, number: u64) {
         while let Some((_, one)) = self.charged.pop_front_if(|(of, _)| *of <= number) {
             self.take_off(&one);
         }
     }
 
-    /// Whether there are limits, as far as is known.
+    /// Whether there are quotas, as far as is known.
     pub fn is_limited(&self) -> bool {
         self.told.as_ref().is_some_and(|told| !told.rooms.is_empty())
     }
 
-    /// What it was told, to be kept.
+    /// The share, to be persisted.
     pub fn told(&self) -> Option<&QuotaShare> {
         self.told.as_ref()
     }
@@ -134,7 +135,7 @@ impl Allowed {
         ours.fold(Use::default(), |all, (_, one)| all.with(*one))
     }
 
-    /// What is left under each limit.
+    /// The remaining room under each quota.
     pub fn left(&self) -> Vec<Room> {
         let rooms = self.told.iter().flat_map(|told| &told.rooms);
         let left = rooms.map(|Room { owner, most }| Room {
@@ -144,10 +145,10 @@ impl Allowed {
         left.collect()
     }
 
-    /// Takes what changes from `number` on add, each with what it adds, if it does.
+    /// Charges changes from `number` on, each with the use it adds, if any.
     ///
     /// # Errors
-    /// Why there is no room for it, for people; nothing is taken then.
+    /// A text that says which room is lacking; nothing is charged then.
     pub fn take(&mut self, number: u64, charges: &[Option<Charge>]) -> Result<(), String> {
         for Room { owner, most } in self.left() {
             let more = sum(charges.iter().flatten(), &owner);
@@ -162,7 +163,7 @@ impl Allowed {
         Ok(())
     }
 
-    /// Gives back what was taken for changes from `number` on: they were not made.
+    /// Refunds the charges of changes from `number` on: they were not made.
     pub fn give_back(&mut self, number: u64) {
         while let Some((_, one)) = self.charged.pop_back_if(|(of, _)| *of >= number) {
             self.take_off(&one);
@@ -181,9 +182,9 @@ impl Allowed {
         self.forget(number);
     }
 
-    /// The home tells what may be added. What counts from an earlier change than is known cannot be used any more; that the
-    /// home gave more is heard all the same. Until it gives more the site keeps to the least that it was told: it may have said so,
-    /// and an answer to an earlier claim may come after that.
+    /// Receives a share from the home. A share relative to an earlier change than the known one is stale and ignored,
+    /// except for its raise counter. Until the home raises the share, the site keeps the minimum of those received:
+    /// it may have committed to that, and the answer to an earlier request may arrive after it.
     pub fn hear(&mut self, mut told: QuotaShare) {
         if let Some(known) =
             self.told.as_mut().filter(|known| (told.after, told.raised) < (known.after, known.raised))
@@ -202,7 +203,7 @@ impl Allowed {
         self.told = Some(told);
     }
 
-    /// What to tell the home, which has heard nothing else; it must be kept before.
+    /// The next request to the home, the only source of its knowledge; it must be persisted before it is sent.
     pub fn claim(&self, more: &[Charge]) -> ShareRequest {
         let Some(told) = &self.told else { return ShareRequest { keeps: None, wants: more.to_vec() } };
         let keeps = |Room { owner, most }: &Room| Room {
@@ -229,24 +230,24 @@ fn lacking(owner: &Option<String>, most: Limit, more: Use) -> String {
     format!("this site may add {left}{who} until the home of the volume allows more; this would be {more}")
 }
 
-/// What one site has.
+/// The share of one site at the home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Share {
     raised: u64,
     /// The last change that is counted.
     taken: u64,
-    /// What it may still add beyond what is counted.
+    /// The use it may still add beyond the counted changes.
     rooms: Vec<Room>,
 }
 
-/// What the home has handed out.
+/// The shares granted by the home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedShares {
     sites: BTreeMap<Origin, Share>,
 }
 
 impl GrantedShares {
-    /// What sites may still add under a limit.
+    /// Total outstanding room of all sites under a quota.
     pub fn out(&self, owner: Option<&str>) -> Use {
         self.out_of(self.sites.values(), owner)
     }
@@ -259,7 +260,8 @@ impl GrantedShares {
         })
     }
 
-    /// Changes of a site up to `taken` were counted, and did this to the use of owners. To be stored together with them.
+    /// Counts the changes of a site up to `taken`, with their differences in use by owner. To be stored in the same
+    /// transaction.
     pub fn count(&mut self, origin: Origin, taken: u64, by: &BTreeMap<String, Difference>) {
         let Some(share) = self.sites.get_mut(&origin) else { return };
         share.taken = share.taken.max(taken);
@@ -270,14 +272,14 @@ impl GrantedShares {
         }
     }
 
-    /// Takes what was handed to sites that may not write any more.
+    /// Revokes the shares of sites that may no longer write.
     pub fn keep_only(&mut self, writers: &[Origin]) {
         self.sites.retain(|origin, _| writers.contains(origin));
     }
 
-    /// Hands a site its share, by what it told and what is used under each limit: as much as all `writers` can have of half of
-    /// what is left, or what it wants. One that has none yet is counted from change `taken` on. Gives what to tell it, and whether it is more than
-    /// before: then it must be stored before it is told.
+    /// Grants a site its share, by its request and the use under each quota: an equal part, among all `writers`, of
+    /// half of the remaining room, or as much as it wants. A site without a share is counted from change `taken` on.
+    /// Returns the share, and whether it is larger than before: then it must be stored before it is sent.
     pub fn hand(
         &mut self,
         (origin, taken, writers): (Origin, u64, usize),
@@ -318,7 +320,7 @@ impl GrantedShares {
 }
 
 impl Share {
-    /// The site keeps to less, if it has heard of all that was given.
+    /// Lowers the share to the site's commitment, if the site has heard of all raises.
     fn keep_to(&mut self, keeps: Option<&QuotaShare>) {
         let Some(keeps) = keeps.filter(|keeps| keeps.raised == self.raised) else { return };
         for Room { owner, most } in &mut self.rooms {
@@ -354,12 +356,12 @@ mod tests {
         site.take(1, &[Some(charge_of(300)), None]).unwrap();
         let refused = site.take(3, &[Some(charge_of(101))]).unwrap_err();
         assert!(refused.contains("this site may add 100B until"), "{refused}");
-        // It asks for it, and the home has it.
+        // The site requests it, and the home has it.
         let claim = site.claim(&[charge_of(101)]);
         let (told, _) = handed.hand((Origin(1), 0, 1), &claim, &limits(200));
         site.hear(told);
         site.take(3, &[Some(charge_of(101))]).unwrap();
-        // What is counted is not out any more, and what is not needed is given back.
+        // Counted changes are no longer outstanding, and unneeded room is given back.
         handed.count(Origin(1), 3, &BTreeMap::from([("alice".into(), Difference { files: 2, bytes: 401 })]));
         site.settle(3);
         assert_eq!(handed.out(None).bytes, 0);
@@ -400,12 +402,12 @@ mod tests {
         assert!(site.take(2, &[Some(charge_of(0))]).unwrap_err().contains("0 files"));
     }
 
-    /// A site with what it keeps on its disk.
+    /// A site with its persistent state.
     struct Site {
         allowed: Allowed,
         kept: Option<QuotaShare>,
         made: u64,
-        /// Changes with what they add; those up to `taken` are counted at home, those up to `seen` are known to be.
+        /// Changes with their charges; those up to `taken` are counted at home, those up to `seen` are known to be.
         pending: VecDeque<(u64, Charge)>,
         taken: u64,
         seen: u64,
@@ -418,7 +420,7 @@ mod tests {
         }
 
         fn write(&mut self, bytes: u64) {
-            // Before it heard of limits it knows none.
+            // Before it heard of quotas it knows none.
             if self.allowed.is_limited()
                 && self.allowed.take(self.made + 1, &[Some(charge_of(bytes))]).is_ok()
             {
@@ -452,7 +454,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// However messages are lost and late and whoever is killed: there is never more than the limit.
+        /// With messages lost or late and either side killed, the quota is never exceeded.
         #[test]
         fn no_limit_is_exceeded(
             steps in prop::collection::vec((0..9_u8, 0..2_usize, 0..300_u64), 1..150)
@@ -467,7 +469,7 @@ mod tests {
                 match what {
                     0 | 1 => site.write(bytes),
                     2 => asked[which].push_back(site.claim(bytes)),
-                    // A claim gets there, sometimes an old one after a newer one.
+                    // A request arrives, sometimes an old one after a newer one.
                     3 => if let Some(claim) = if bytes % 5 == 0 { asked[which].pop_back() } else { asked[which].pop_front() } {
                         let limits = [(quota(), Use { files: 0, bytes: used })];
                         let (answer, is_more) = handed.hand((origin, site.taken, 2), &claim, &limits);
@@ -479,7 +481,7 @@ mod tests {
                     4 => if let Some(answer) = told[which].pop_front() {
                         site.hear(answer);
                     },
-                    // A change is handed in.
+                    // A change is submitted.
                     5 => if let Some((number, (owner, one))) = site.pending.iter().find(|(number, _)| *number > site.taken).cloned() {
                         site.taken = number;
                         used += one.bytes;
@@ -489,7 +491,7 @@ mod tests {
                     },
                     6 => site.see(),
                     7 => {
-                        // What was under way to it is lost.
+                        // Messages in flight to it are lost.
                         told[which].clear();
                         if bytes % 2 == 0 { site.restart() } else { handed = stored.clone() }
                     }

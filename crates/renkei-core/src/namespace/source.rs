@@ -1,21 +1,21 @@
-//! Of which site content is asked first that several may have.
+//! Order in which sites are asked for content that several of them may have (source selection).
 //!
-//! One of them is the first by its part: the home, which has every file or knows who has, or the site that wrote it. Another
-//! one comes before it only where it is known to have all that is wanted, and what was seen of both ways says that its own is
-//! clearly better. All others come after it, so that content is there as long as one site has it. Guarantee: each site is
-//! named once, and none is left out.
+//! One of them is first by its role: the home, which has every file or knows which site has it, or the site that
+//! wrote the content. Another one precedes it only if it is known to have all that is wanted, and measurements show
+//! its path to be clearly better. All others follow, so that content is available as long as one site has it.
+//! Guarantee: each site is listed once, and none is left out.
 
 use crate::path::{RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A site that follows the same volume, as the home tells its other followers.
+/// A peer follower of the same volume, as the home describes it to its other followers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fellow {
     /// Its name.
     pub site: SiteName,
-    /// Folders of which it holds all files, as far as it told the home.
+    /// Folders of which it holds all files, as far as it reported to the home.
     #[serde(deserialize_with = "crate::wire::message::batch")]
     pub whole: Vec<RelPath>,
 }
@@ -36,15 +36,15 @@ pub struct Source {
     pub is_first: bool,
     /// Whether it is known to have all that is wanted.
     pub has_all: bool,
-    /// Bytes a second on the way from it, if that was measured.
+    /// Measured bytes per second from it, if known.
     pub rate: Option<u64>,
-    /// The round trip to it, if that was measured.
+    /// Measured round-trip time to it, if known.
     pub round_trip: Option<Duration>,
-    /// Whether it could not be asked a moment ago.
+    /// Whether it was unreachable a moment ago.
     pub fails: bool,
 }
 
-/// In which order they are asked.
+/// Sorts sources into the order in which they are asked.
 pub fn order(mut sources: Vec<Source>) -> Vec<SiteName> {
     let first = sources.iter().find(|source| source.is_first).cloned();
     sources.sort_by_cached_key(|source| {
@@ -61,7 +61,7 @@ pub fn order(mut sources: Vec<Source>) -> Vec<SiteName> {
     sources.into_iter().map(|source| source.site).collect()
 }
 
-/// Whether the way from one site is clearly better than that from another, as far as the same was measured of both.
+/// Whether the path to one site is clearly better than to another, by a measurement that exists for both.
 fn is_better(one: &Source, other: &Source) -> bool {
     match (one.rate.zip(other.rate), one.round_trip.zip(other.round_trip)) {
         (Some((one, other)), _) => steps(one) > steps(other),
@@ -74,7 +74,7 @@ fn trip(round_trip: Duration) -> u32 {
     steps(u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// In steps of a factor of four: less is no reason to prefer one site to another.
+/// Logarithm in steps of a factor of four: a smaller difference is no reason to prefer one site to another.
 pub(super) fn steps(count: u64) -> u32 {
     count.checked_ilog2().map_or(0, |log| 1 + log / 2)
 }
@@ -151,7 +151,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each is named once; before the first come those that have all and are better, after it all others.
+        /// Each site is listed once; only those that have everything and are better precede the first, all others
+        /// follow it.
         #[test]
         fn orders_hold(all in sources()) {
             let told = order(all.clone());

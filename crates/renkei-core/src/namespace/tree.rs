@@ -1,4 +1,4 @@
-//! What a change means.
+//! The semantics of changes.
 
 use super::overlay::Overlay;
 use super::{
@@ -13,37 +13,37 @@ use std::collections::BTreeMap;
 /// Longest name, as in POSIX file systems.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Directories above each other at most: a rename looks at all those above its target.
+/// Maximum nesting of directories: a rename checks all ancestors of its target.
 pub const MAX_DEPTH: usize = 4096;
 
-/// Names beside a taken one that are tried.
+/// Most conflict names that are tried.
 const MAX_BESIDE: u32 = 1000;
 
 /// A volume's nodes and names.
 pub trait Tree {
-    /// The node of a number.
+    /// Looks a node up.
     fn node(&self, id: NodeId) -> Option<Node>;
 
-    /// The node a name is of.
+    /// Looks a name up.
     fn child(&self, at: &Dentry) -> Option<NodeId>;
 
-    /// Up to `most` names of a directory after `after`, in the order of their bytes.
+    /// Up to `most` names of a directory after `after`, in byte order.
     fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)>;
 }
 
-/// What becomes of a change that another site's came before.
+/// Treatment of a change that conflicts with an earlier one of another site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clash {
-    /// It is refused: who makes it sees the other one.
+    /// It is refused: its maker sees the other one.
     Refuse,
-    /// As the change wants it: it was made in good faith.
+    /// As the change itself says (conflict copy or merge): it was already acknowledged.
     AsWanted,
 }
 
-/// Says what a change does to a tree, as record `seq`.
+/// Decides the effects of a change on a tree, as record `seq`.
 ///
 /// # Errors
-/// Those of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is as it was then.
+/// Those of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is not changed.
 pub fn decide(tree: &impl Tree, seq: u64, made: &SequencedChange, clash: Clash) -> Result<Delta, Error> {
     let by = (made.origin, made.number);
     let mut draft = Draft { tree: Overlay::over(tree), seq, by, clash };
@@ -72,17 +72,18 @@ pub fn decide(tree: &impl Tree, seq: u64, made: &SequencedChange, clash: Clash) 
     Ok(draft.tree.into_effects())
 }
 
-/// The directory that is meant in place of one that became part of it.
+/// The directory that this one was merged into, if it was.
 fn merged_into(tree: &impl Tree, dir: NodeId) -> Option<NodeId> {
     tree.node(dir)?.merged_into()
 }
 
-/// A name in the directory that is meant.
+/// Resolves the directory of a name through a merge.
 pub fn meant_spot(tree: &impl Tree, at: &Dentry) -> Dentry {
     Dentry { dir: merged_into(tree, at.dir).unwrap_or(at.dir), name: at.name.clone() }
 }
 
-/// Directories that changes make where there is one, as far as can be told before they are decided: those become part of it.
+/// Directories that changes create over an existing one, as far as can be told before they are decided: they will be
+/// merged into it.
 pub fn merging<'c>(tree: &impl Tree, changes: impl Iterator<Item = &'c Change>) -> BTreeMap<NodeId, NodeId> {
     let mut known = BTreeMap::new();
     for change in changes {
@@ -96,7 +97,7 @@ pub fn merging<'c>(tree: &impl Tree, changes: impl Iterator<Item = &'c Change>) 
     known
 }
 
-/// The change with the directories that are meant.
+/// The change with its directories resolved through merges.
 fn meant<'c>(tree: &impl Tree, change: &'c Change) -> Cow<'c, Change> {
     let is_moved = change.spots().into_iter().any(|at| merged_into(tree, at.dir).is_some());
     let mut change = Cow::Borrowed(change);
@@ -114,10 +115,11 @@ fn shown(name: &Name) -> String {
     String::from_utf8_lossy(&name.0).into_owned()
 }
 
-/// What stands between a name and whose it is, in the name of what stands beside it.
+/// Separator between a name and the id of the change in a conflict name.
 const BESIDE: &str = ".conflict-";
 
-/// The name that content gets whose place another version has: whose change it is, and which; `count` more were taken.
+/// The conflict name: composed of the name and the change's origin and number; `count` candidates before it were
+/// taken.
 pub fn beside_name(name: &Name, (origin, number): (Origin, u64), count: u32) -> Name {
     let mut mark = format!("{BESIDE}{}-{number}", origin.0);
     if count > 0 {
@@ -127,7 +129,7 @@ pub fn beside_name(name: &Name, (origin, number): (Origin, u64), count: u32) -> 
     Name([&name.0[..kept], mark.as_bytes()].concat())
 }
 
-/// Whether this is the name of something that stands beside what has the other name.
+/// Whether `name` is a conflict name of `other`.
 pub fn is_beside(name: &[u8], other: &[u8]) -> bool {
     let Some(at) = name.windows(BESIDE.len()).rposition(|part| part == BESIDE.as_bytes()) else {
         return false;
@@ -135,7 +137,7 @@ pub fn is_beside(name: &[u8], other: &[u8]) -> bool {
     other.starts_with(&name[..at]) && name != other
 }
 
-/// Whether a name may be given.
+/// Checks that a name is valid.
 fn check_name(name: &Name) -> Result<(), Error> {
     let bytes = &name.0;
     if bytes.len() > MAX_NAME_BYTES {
@@ -150,7 +152,7 @@ fn check_name(name: &Name) -> Result<(), Error> {
 struct Draft<'t, T: Tree> {
     tree: Overlay<&'t T>,
     seq: u64,
-    /// Whose change it is, and its number there.
+    /// The change's origin, and its number there.
     by: (Origin, u64),
     clash: Clash,
 }
@@ -178,7 +180,7 @@ impl<T: Tree> Draft<'_, T> {
         self.tree.put_node(id, Some(Node { changed: self.seq, ..node }));
     }
 
-    /// Changes a directory's counts of names and of directories in it.
+    /// Adjusts a directory's counts of names and of subdirectories.
     fn touch_dir(&mut self, id: NodeId, names: i64, dirs: i32, time: FileTime) -> Result<(), Error> {
         let mut dir = self.dir(id)?;
         if let Kind::Dir { names: count, .. } = &mut dir.kind {
@@ -190,7 +192,7 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// Gives a free name to a node.
+    /// Enters a free name for a node.
     fn enter(&mut self, at: &Dentry, id: NodeId, is_dir: bool, time: FileTime) -> Result<(), Error> {
         check_name(&at.name)?;
         self.dir(at.dir)?;
@@ -202,7 +204,7 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// Takes a name away.
+    /// Frees a name.
     fn leave(&mut self, at: &Dentry, is_dir: bool, time: FileTime) -> Result<(), Error> {
         self.touch_dir(at.dir, -1, -i32::from(is_dir), time)?;
         self.tree.put_name(at.clone(), None);
@@ -237,7 +239,8 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// A directory is a name for a set: where there is one, what was made in the new one goes there. Whether it is so.
+    /// Merges a new directory into an existing one of that name, which later changes in it then use. Returns whether
+    /// there was one.
     fn merges(&mut self, id: NodeId, at: &Dentry, attributes: &Attributes) -> bool {
         let there =
             self.tree.child(at).filter(|there| self.tree.node(*there).is_some_and(|node| node.is_dir()));
@@ -247,14 +250,14 @@ impl<T: Tree> Draft<'_, T> {
         true
     }
 
-    /// The name itself if it is free, else one beside it.
+    /// The name itself if it is free, otherwise a conflict name.
     fn free_beside(&self, at: &Dentry) -> Result<Dentry, Error> {
         if self.tree.child(at).is_none() {
             return Ok(at.clone());
         }
         for count in 0..MAX_BESIDE {
             let (origin, number) = self.by;
-            // The same name wherever the change is looked at.
+            // The name is deterministic: it is the same at every site.
             let beside = Dentry { dir: at.dir, name: beside_name(&at.name, (origin, number), count) };
             if self.tree.child(&beside).is_none() {
                 return Ok(beside);
@@ -274,7 +277,7 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// One name less of a file or symbolic link.
+    /// Decrements the link count of a file or symbolic link, and removes the node at zero.
     fn unlink(&mut self, id: NodeId, mut node: Node) {
         node.links -= 1;
         if node.links == 0 {
@@ -297,7 +300,8 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// Whether nobody loses what he does not know of if this goes. What has other names stays.
+    /// Whether the remover saw the node and its present content. The content of a node with other names is not
+    /// checked: it stays.
     fn is_as_seen(&self, id: NodeId, node: &Node, seen: Known) -> bool {
         let knows_content = node.links > 1 || seen.content.is_none_or(|base| self.is_at(node, base));
         id == seen.id && knows_content
@@ -332,7 +336,7 @@ impl<T: Tree> Draft<'_, T> {
                 return Err(refused(Code::PathExists, "rename", shown(&to.name)));
             };
             if other == id {
-                // Two names of one file: both stay, as POSIX has it.
+                // Two hard links to the same file: both stay, as in POSIX.
                 return Ok(());
             }
             self.replace(to, other, seen, node.is_dir(), time)?;
@@ -345,7 +349,7 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
-    /// Makes room for what is renamed.
+    /// Removes the entry that a rename replaces.
     fn replace(
         &mut self,
         at: &Dentry,
@@ -362,7 +366,7 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    /// Whether `dir` is `above` or lies below it.
+    /// Whether `dir` is `above` or a descendant of it.
     fn is_within(&self, dir: NodeId, above: NodeId) -> Result<bool, Error> {
         let mut at = dir;
         for _ in 0..MAX_DEPTH {
@@ -377,7 +381,7 @@ impl<T: Tree> Draft<'_, T> {
         Err(refused(Code::NameTooLong, "rename", "more directories than are allowed above each other"))
     }
 
-    /// Of a directory that became part of another one the time alone counts.
+    /// For a directory that was merged into another one, only the mtime is applied.
     fn set_time(&mut self, id: NodeId, mtime: FileTime) -> Result<(), Error> {
         let node = self.dir(id)?;
         self.put(id, Node { attributes: Attributes { mtime, ..node.attributes }, ..node });
@@ -417,7 +421,7 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    /// Whether a file has the content that its writer knew.
+    /// Whether a file still has the content that a write is based on.
     fn is_at(&self, node: &Node, base: Base) -> bool {
         let Kind::File(content) = &node.kind else { return false };
         match base {
@@ -426,10 +430,10 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    /// Makes a file for content that lost its place; at the top if its directory is gone.
+    /// Makes a conflict copy for content whose base was superseded; in the root directory if its own is gone.
     fn keep_beside(&mut self, beside: &Beside, base: Base, content: Content) -> Result<(), Error> {
         let id = match self.tree.node(beside.id) {
-            // What was written before lies there already.
+            // An earlier write already made the conflict copy.
             Some(node) if self.is_at(&node, base) => {
                 self.put(beside.id, Node { kind: Kind::File(content), ..node });
                 return Ok(());
