@@ -79,7 +79,7 @@ fn answers_that_passed_a_change_are_known() {
     assert!(recent.is_concerned(begun, |_| false), "more than are remembered");
 }
 
-// ---- all of it on a virtual clock ------------------------------------------------------------------------------------
+// ---- simulation on a virtual clock --------------------------------------------------------------------------------
 
 /// Messages from the table to a holder, in order on one stream; answers to lookups come on another one.
 enum Down {

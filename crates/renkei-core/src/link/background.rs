@@ -1,81 +1,82 @@
-//! The rate of a background transfer: what others leave of a path, and all of it if there are none.
+//! The rate of a background (scavenger) transfer: the capacity that other traffic leaves unused, up to all of it.
 //!
-//! The streams of the session are held in sum to one rate. It rises while the round trip stays near the shortest one,
-//! slower than any single connection would; as soon as a queue grows or packets are lost it falls, gently the first
-//! time, by half if the queue does not become shorter or comes back at once, for then others fill it. So it settles at
-//! what is left within some round trips: at a small floor beside those who take all there is. After a long calm it
-//! rises faster and faster. Now and then it goes back for a moment, so that the shortest round trip is seen anew.
+//! The sum of the session's streams is paced to one rate. It rises while the RTT stays near the minimum, more slowly
+//! than a single connection's; when a queue grows or packets are lost it falls, slightly the first time, by half if
+//! the queue does not shrink or comes back at once, because then others fill it. So it converges to the unused
+//! capacity within some round trips: to a small floor beside greedy flows. After a long time without a queue it rises
+//! exponentially. Periodically it drops for a moment, to measure the minimum RTT again.
 //!
-//! After LEDBAT (RFC 6817) and LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus), for a rate in place of a window.
+//! After LEDBAT (RFC 6817) and LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus), with a rate in place of a window.
 
 use std::time::Duration;
 
-/// A round is at least so long: in shorter ones too few packets come for their round trip to tell anything.
+/// Minimum length of a round: a shorter one has too few packets for its RTT to be meaningful.
 const SHORTEST_ROUND: Duration = Duration::from_millis(20);
-/// Bytes that must have arrived for a round to be judged, unless it takes [`LONGEST_ROUND`].
+/// Bytes delivered before a round is judged, unless it takes [`LONGEST_ROUND`].
 const TELLING_BYTES: u64 = 16 * 1448;
-/// A round is at most so long, or one round trip.
+/// Maximum length of a round, or one RTT.
 const LONGEST_ROUND: Duration = Duration::from_millis(500);
-/// The queue that is borne, above the noise of hosts, and as a share of the shortest round trip.
+/// Target queueing delay, above the noise of hosts, plus a share of the minimum RTT.
 const TARGET: Duration = Duration::from_millis(2);
 /// See [`TARGET`].
 const TARGET_SHARE: f64 = 0.05;
-/// A receiver acknowledges every second packet, or one after this time at the latest: a stream that sends few packets sees
-/// that wait as a longer round trip.
+/// Delayed acknowledgements: a receiver acknowledges every second packet, or one after at most this time, which a
+/// stream that sends few packets sees as a longer RTT.
 const LONGEST_ACK_WAIT: f64 = 0.04;
 /// See [`LONGEST_ACK_WAIT`].
 const ACKNOWLEDGED_BYTES: f64 = 2.0 * 1448.0;
-/// Bytes sent again in a round, of all that arrived, and how many at least, that tell of a full queue; random loss on
-/// research networks is below it.
+/// Ratio of retransmitted to delivered bytes in a round, and minimum of retransmitted bytes, that indicate a full
+/// queue; random loss on research networks is below it.
 const LOSS: f64 = 0.005;
 /// See [`LOSS`].
 const LOST_BYTES: u64 = 8 * 1448;
-/// Growth of a round while the path is opened for the first time.
+/// Growth per round while the path is opened for the first time (slow start).
 const OPENING: f64 = 1.5;
-/// Growth of a round afterwards.
+/// Growth per round afterwards.
 const GROWTH: f64 = 0.0025;
-/// Rounds without a queue after which growth itself grows: two cycles in which BBR looks for more.
+/// Rounds without a queue after which growth accelerates: two cycles of BBR's bandwidth probing.
 const CALM_ROUNDS: u32 = 16;
-/// How growth grows then, and where it stops.
+/// Acceleration of growth then, and its maximum.
 const SPEEDING: f64 = 1.25;
 /// See [`SPEEDING`].
 const FASTEST: f64 = 0.1;
-/// Above this share of the best rate seen growth is at most [`NEAR_GROWTH`], so that a queue begins small.
+/// Above this share of the best rate seen, growth is at most [`NEAR_GROWTH`], so that a queue begins small.
 const NEAR: f64 = 0.9;
 /// See [`NEAR`].
 const NEAR_GROWTH: f64 = 0.01;
-/// What is left of the rate after the first queue in a long time. Before that, for the time of its draining, as much less as
-/// drains it in a round, down to [`FALL`].
+/// Factor of the rate after the first queue in a long time. Until that queue is drained, the rate is lower, by as
+/// much as drains it in a round, down to [`FALL`].
 const LEAST_FALL: f64 = 0.95;
-/// What is left when others fill the queue.
+/// Factor of the rate when others fill the queue.
 const FALL: f64 = 0.5;
-/// A queue that became so much shorter in a round is being drained.
+/// A queue that shrank to this share in a round is being drained.
 const SHORTER: f64 = 0.95;
-/// A source that gives less than this share of the rate has not more to send: that tells nothing of the path.
+/// A source that delivers less than this share of the rate has no more to send (application-limited): that tells
+/// nothing of the path.
 const BUSY: f64 = 0.5;
-/// What is taken from a source at once, in bytes: so much may be missing from a round and come in the next.
+/// Bytes taken from a source at once: this many may be missing from a round and be delivered in the next.
 const PIECE: f64 = 262_144.0;
-/// However full the path is, so much is sent, in bytes per second, and this share of the best rate seen.
+/// Minimum rate, however full the path is, in bytes per second, and as a share of the best rate seen.
 const FLOOR: f64 = 64e3;
 /// See [`FLOOR`].
 const FLOOR_SHARE: f64 = 1.0 / 256.0;
-/// After so long without a moment of an empty queue the rate goes back for two rounds.
+/// After this time without an empty queue, the rate drops for two rounds.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What all streams of a session did in one round.
+/// Counters of all streams of a session over one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Round {
-    /// How long it was.
+    /// Its length.
     pub elapsed: Duration,
-    /// Bytes that arrived.
+    /// Bytes delivered.
     pub delivered_bytes: u64,
-    /// Bytes sent again.
+    /// Bytes retransmitted.
     pub lost_bytes: u64,
-    /// Shortest round trip of all busy streams at its end.
+    /// Minimum RTT of all busy streams at its end.
     pub rtt: Duration,
-    /// Shortest round trip known.
+    /// Minimum RTT known.
     pub min_rtt: Duration,
-    /// Streams that something of arrived on.
+    /// Number of streams that delivered something.
     pub busy: usize,
 }
 
@@ -98,33 +99,33 @@ impl Round {
     }
 }
 
-/// The rate of one session.
+/// Rate controller of one session.
 #[derive(Clone, Debug)]
 pub struct Background {
     rate: f64,
     best: f64,
-    /// What came through in the round before.
+    /// Delivery rate of the previous round.
     before: f64,
     opening: bool,
-    /// Rounds since the last fall.
+    /// Rounds since the last reduction.
     calm: u32,
     growth: f64,
-    /// Whether the last round showed a queue: one round alone may be a late moment of a host.
+    /// Whether the last round showed a queue: in a single round it may be a late host.
     suspected: bool,
-    /// The longest queue since the last fall, until there is none.
+    /// The longest queue since the last reduction, until there is none.
     queued: Option<Duration>,
-    /// The rate after a queue was drained that seems our own.
+    /// The rate to set after a queue that seems our own is drained.
     drained: Option<f64>,
-    /// Whether the rate just fell: what that did is seen a round later.
+    /// Whether the rate was just reduced: the effect is seen a round later.
     fell: bool,
     /// Time since the queue was last empty.
     unseen: Duration,
-    /// Rounds that the look for the shortest round trip still takes, and the rate after it.
+    /// Remaining rounds of the probe for the minimum RTT, and the rate after it.
     looking: Option<(u32, f64)>,
 }
 
 impl Background {
-    /// Begins with a rate that cannot harm: that of four connections' first round trip.
+    /// Begins with a harmless rate: that of four connections' initial windows.
     pub fn new(rtt: Duration) -> Self {
         let first = 40.0 * 1448.0 / rtt.max(SHORTEST_ROUND).as_secs_f64();
         Background {
@@ -143,22 +144,22 @@ impl Background {
         }
     }
 
-    /// How long the next round is on a path with this round trip: what changes is seen no sooner.
+    /// Length of the next round on a path with this RTT: changes are not seen sooner.
     pub fn round(rtt: Duration) -> Duration {
         rtt.max(SHORTEST_ROUND)
     }
 
-    /// Whether a round of this path can be judged, or should go on for some packets more.
+    /// Whether a round can be judged, or should be extended by some packets.
     pub fn is_telling(round: &Round) -> bool {
         round.delivered_bytes >= TELLING_BYTES || round.elapsed >= LONGEST_ROUND.max(round.rtt)
     }
 
-    /// Bytes per second for all streams together.
+    /// Rate of all streams together, in bytes per second.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Takes one round; gives the rate of the next.
+    /// Takes the counters of a round; returns the rate of the next.
     pub fn on_round(&mut self, round: &Round) -> f64 {
         let next = self.judge(round);
         (self.before, self.best) = (round.rate(), self.best.max(round.rate()));
@@ -179,12 +180,12 @@ impl Background {
         self.rate
     }
 
-    /// A queue, or losses: believed at once if something was lost, else when it is still there a round later.
+    /// A queue, or loss: acted upon at once if something was lost, otherwise if it persists for another round.
     fn on_queue(&mut self, round: &Round) {
         if std::mem::replace(&mut self.suspected, true) || round.loses() {
             self.yield_to(round);
         } else if self.opening {
-            // The last step was too much, if it is one.
+            // The last step was too large, if it was the cause.
             self.rate = self.rate.min(round.rate().max(self.before));
             self.fell = true;
         }
@@ -200,7 +201,8 @@ impl Background {
         }
     }
 
-    /// Goes down: until the queue is drained that may be our own, or by half if that did not help or it came back at once.
+    /// Reduces the rate: until the queue is drained, if it may be our own, or by half if that did not help or it came
+    /// back at once.
     fn yield_to(&mut self, round: &Round) {
         let queue = round.queue();
         let before = self.queued.replace(queue);
@@ -217,7 +219,7 @@ impl Background {
         (self.opening, self.calm, self.growth, self.looking) = (false, 0, GROWTH, None);
     }
 
-    /// Goes back for two rounds if the queue was not empty for long; true while it does.
+    /// Drops the rate for two rounds if the queue was not empty for long; true during the probe.
     fn look(&mut self, round: &Round) -> bool {
         self.looking = match self.looking {
             Some((1, after)) => {
@@ -261,13 +263,14 @@ mod tests {
 
     const STEP: f64 = 0.001;
 
-    /// Who sends beside the background transfer.
+    /// Cross traffic beside the background transfer.
     trait Other {
-        /// Bytes per second now; told the round trip, what came through and whether something was lost.
+        /// Its present rate in bytes per second; it is told the RTT, its own delivery rate and whether something was
+        /// lost.
         fn send(&mut self, at: f64, rtt: f64, through: f64, lost: bool) -> f64;
     }
 
-    /// A window that grows until something is lost: CUBIC's curve.
+    /// Loss-based: a window that grows on CUBIC's curve.
     struct Cubic {
         window: f64,
         most: f64,
@@ -287,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The largest rate of ten round trips, and a quarter more in one of eight.
+    /// The maximum rate over ten RTTs, with a gain of 1.25 in one of eight.
     struct Bbr {
         rates: VecDeque<f64>,
         min_rtt: f64,
@@ -317,16 +320,16 @@ mod tests {
         capacity: f64,
         queue: f64,
         min_rtt: f64,
-        /// Share of packets lost by chance.
+        /// Share of packets lost randomly.
         loss: f64,
-        /// A late moment of a host comes so often, in seconds: the round trip then seems longer.
+        /// Interval of late acknowledgements of a host, in seconds: the RTT then seems longer.
         late_every: f64,
     }
 
-    /// How much longer, and for how long: one round sees it.
+    /// By how much the RTT is longer, and for how long: one round sees it.
     const LATE: (f64, f64) = (0.008, 0.025);
 
-    /// Mean rates of the other and of the background transfer between `from` and `to` seconds.
+    /// Mean rates of the cross traffic and of the background transfer between `from` and `to` seconds.
     fn drive(path: &Path, other: Option<&mut dyn Other>, with_us: bool, from: f64, to: f64) -> (f64, f64) {
         let mut us = Background::new(Duration::from_secs_f64(path.min_rtt));
         let mut nobody = Cubic { window: 0.0, most: 0.0, since: 0.0, min_rtt: 1.0 };
@@ -336,7 +339,7 @@ mod tests {
         let (mut round, mut lost, mut theirs) = (Round::default(), false, 0.0);
         for step in 0..(to / STEP) as u32 {
             let at = f64::from(step) * STEP;
-            // What is seen now is as old as its way back.
+            // Measurements are delayed by the way back.
             seen.push_back(path.min_rtt + queued / path.capacity);
             let rtt = if seen.len() as f64 * STEP > path.min_rtt { seen.pop_front() } else { None };
             let late = if at % path.late_every > path.late_every - LATE.1 { LATE.0 } else { 0.0 };
@@ -407,7 +410,7 @@ mod tests {
     #[test]
     fn alone_it_opens_as_soon_as_a_connection_does() {
         for path in paths() {
-            // 1.5 times a round from the first rate on, and some rounds for the queue it makes in the end.
+            // A factor of 1.5 per round from the initial rate on, and some rounds for the queue it makes in the end.
             let first = Background::new(Duration::from_secs_f64(path.min_rtt)).rate();
             let rounds = (path.capacity / first).ln() / OPENING.ln() + 8.0;
             let open = rounds * path.min_rtt.max(0.02);

@@ -1,15 +1,16 @@
-//! Holds many streams together to a rate: each takes what it sends from one bucket that fills at that rate.
+//! Token bucket that limits many streams together to a rate.
 //!
-//! Who finds the bucket above zero may take any amount; what it took too much is a debt that all wait for. So a piece
-//! is never cut for the rate's sake, the sum is exact in the long run, and what one stream does not take is there for
-//! the others.
+//! A stream that finds the bucket above zero may take any amount; the excess becomes a debt that all streams wait
+//! for. So a piece is never split for the rate limit, the sum is exact in the long run, and tokens not taken by one
+//! stream are available to the others.
 
 use std::time::Duration;
 
-/// What may be saved up while nobody sends, in time at the rate: one late wake-up of the system does not cost it.
+/// Burst: tokens saved while no stream sends, as time at the rate; one late wake-up of the system does not cost
+/// throughput.
 const SAVED: Duration = Duration::from_millis(20);
 
-/// The bucket. Time is counted from any moment, the same for all calls.
+/// The bucket. Times are relative to any fixed point, the same for all calls.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     rate: f64,
@@ -23,13 +24,13 @@ impl Bucket {
         Bucket { rate: rate.max(1) as f64, level: 0.0, at: Duration::ZERO }
     }
 
-    /// Fills with another rate from now on.
+    /// Changes the rate from now on.
     pub fn set_rate(&mut self, now: Duration, rate: u64) {
         self.fill(now);
         self.rate = rate.max(1) as f64;
     }
 
-    /// Takes `bytes`, or says how long to wait before asking again.
+    /// Takes `bytes` tokens, or returns how long to wait before trying again.
     pub fn take(&mut self, now: Duration, bytes: u64) -> Result<(), Duration> {
         self.fill(now);
         if self.level < 0.0 {
@@ -52,7 +53,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Takes pieces as soon as it may until `end`; the bytes taken.
+    /// Takes pieces whenever allowed until `end`; returns the bytes taken.
     fn drain(bucket: &mut Bucket, from: Duration, end: Duration, piece: u64) -> u64 {
         let (mut now, mut taken) = (from, 0);
         while now < end {

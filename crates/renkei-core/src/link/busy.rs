@@ -1,39 +1,40 @@
-//! Which streams of a session have something to send, and the even share of a rate each of them gets.
+//! Detects the streams of a session that have data to send, and divides a rate fairly among them (max-min fairness).
 //!
-//! A file of a few megabytes is sent by one stream. If all streams had an even part of the rate, it would move at a small part of
-//! it and the rest would be nobody's; so a stream that has nothing to send leaves its part to the others, and a stream
-//! that is slower than its part leaves what it does not use.
+//! A file of a few megabytes is sent by one stream. If each stream had an equal share of the rate, that file would
+//! move at a fraction of it and the rest would be unused; so idle streams give their shares to the others, and a
+//! stream slower than its share gives up what it does not use.
 
 use super::controller::Sample;
 use std::time::Duration;
 
-/// A stream with nothing to send delivers no more than this in a round: signs of life.
+/// A stream that delivers no more than this in a round is idle: these are keep-alives.
 pub(super) const SIGN_OF_LIFE: u64 = 4096;
 
-/// What a stream may have of what it did: as much as BBR tries.
+/// Share that a slow stream gets, relative to its measured rate: the gain with which BBR probes.
 const HEADROOM: f64 = 1.25;
-/// Most that a stream may have, in even parts.
+/// Maximum share of a stream, in equal shares.
 const MOST_PARTS: f64 = 2.0;
 
-/// The streams of a session that have something to send, as the last round showed them.
+/// The busy streams of a session, as of the last round.
 #[derive(Clone, Debug)]
 pub struct Busy {
     count: usize,
-    /// Bytes per second of those that sent in the last round, ascending.
+    /// Bytes per second of the streams that sent in the last round, ascending.
     rates: Vec<f64>,
-    /// What each had delivered when the round began, and when that was.
+    /// Delivered bytes of each stream when the round began, and its start time.
     before: Vec<u64>,
     since: Duration,
 }
 
 impl Busy {
-    /// Takes all for busy at first; `samples` is what they did before.
+    /// Counts all streams as busy at first; `samples` are their counters until now.
     pub fn new(samples: &[Sample]) -> Self {
         let before = samples.iter().map(|sample| sample.delivered_bytes).collect();
         Busy { count: samples.len().max(1), rates: Vec::new(), before, since: Duration::ZERO }
     }
 
-    /// Looks again when a round is over; true if their number changed. In a round in which nothing moved, it stays.
+    /// Measures again when a round is over; true if the number of busy streams changed. A round without any delivery
+    /// changes nothing.
     pub fn on_samples(&mut self, now: Duration, round: Duration, samples: &[Sample]) -> bool {
         if now < self.since + round {
             return false;
@@ -49,10 +50,11 @@ impl Busy {
         is_new
     }
 
-    /// What one of them may have of `total` for all, in bytes per second: an even part, and what slower ones leave of theirs.
+    /// The share of one stream of `total`, in bytes per second: an equal share, plus the unused shares of slower
+    /// streams.
     pub fn share(&self, total: f64) -> u64 {
         let even = total / self.count as f64;
-        // Streams that all did less than they may now are not slow: they were held, or were opening.
+        // If all streams were below the new total, none is slow: they were paced lower, or were in slow start.
         let scale = (total / self.rates.iter().sum::<f64>().max(1.0)).max(1.0);
         let (mut left, mut streams) = (total, self.count as f64);
         for rate in &self.rates[..self.rates.len().saturating_sub(1)] {
@@ -92,7 +94,7 @@ mod tests {
     fn what_slow_streams_leave_is_the_others() {
         let mut busy = Busy::new(&samples(&[0; 4]));
         assert!(!busy.on_samples(ROUND, ROUND, &samples(&[10_000, 40_000, 40_000, 40_000])));
-        // 100 kB/s and what it may try, of 325 kB/s a stream; the others have the rest.
+        // 100 kB/s with headroom, of 325 kB/s a stream; the others get the rest.
         assert_eq!(busy.share(1_300_000.0), (1_300_000 - 125_000) / 3);
     }
 

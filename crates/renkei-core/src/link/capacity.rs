@@ -1,174 +1,176 @@
-//! Finds how much a path carries, and keeps all streams of a session together at just that.
+//! Estimates the capacity of a path, and paces all streams of a session together to it.
 //!
-//! Streams that each seek their own share overshoot together: the queue before the bottleneck stays full, overflows,
-//! and every stream then repairs what was lost. So their sum is watched a few times a round trip, and paced as soon as
-//! it fills the path:
+//! Streams that each probe for their own share overshoot together: the queue before the bottleneck stays full,
+//! overflows, and every stream then has to recover from loss. So their sum is sampled a few times per RTT, and paced
+//! as soon as it fills the path:
 //!
-//! 1. **Opening**: the streams are free, for each doubles its rate every round trip. A round trip that becomes longer is
-//!    the first sign of a queue: from then on the sum may only grow slowly, so much above what arrives as `WARY` says.
-//! 2. **Full**: what arrives no longer grows while there is a queue, or much is sent again. From now on the sum is the
-//!    largest rate that came through lately, times a gain: a little above one without a queue, one at the queue that
-//!    is aimed at, less above it. If the first rounds show that the path was not full, or the sum stays far below what came
-//!    before and nothing is lost, the streams open again.
-//! 3. Where that finds more, the steps become larger. Every few rounds comes a larger step anyway, larger for small
-//!    sums than for large ones, so that sessions on one path come to equal shares.
-//! 4. **Less**: where for some rounds much less comes through while the queue grows or overflows, the path carries less than it did,
-//!    and only what comes through now counts. As long as that is so, the larger steps are those of opening and the streams are
-//!    started anew with them, so that what comes back is found within a cycle and grows by half from round to round. If the former
-//!    rate is back at once, a host stood still.
+//! 1. **Opening**: the streams are unpaced, and each doubles its rate every RTT (slow start). A growing RTT is the
+//!    first sign of a queue: from then on the sum may exceed the delivery rate only by the factor `WARY`.
+//! 2. **Full**: the delivery rate no longer grows while there is a queue, or much is retransmitted. From now on the
+//!    sum is the largest recent delivery rate, times a gain: slightly above one without a queue, one at the target
+//!    queue, less above it. If the first rounds show that the path was not full, or the sum stays far below the
+//!    former rate without loss, the streams open again.
+//! 3. **Probing**: where that finds more capacity, the probes become larger. Every few rounds there is a larger probe
+//!    anyway, larger for small sums than for large ones, so that sessions sharing a path converge to equal rates.
+//! 4. **Less**: where for some rounds the delivery rate is much lower while the queue grows or overflows, the
+//!    capacity fell, and only the present rate counts. During this state the larger probes are those of opening and
+//!    the streams are restarted with them, so that returning capacity is found within a cycle and the rate grows by
+//!    half per round. If the former rate is back at once, a host was stalled.
 //!
-//! Delays also come from hosts that are busy and from radio links. So the shortest delay of a round counts, less what the
-//! delay is while nothing could wait in a queue, and less what it changes by from look to look.
+//! Delay is also caused by busy hosts and by radio links. So the minimum delay of a round counts, less the delay
+//! measured while nothing could be queued, and less its variation from sample to sample.
 //!
 //! This is what BBR does for one connection (Cardwell et al., "BBR: congestion-based congestion control", ACM Queue
-//! 14/5), done for the sum and with the delay as a second signal: the inter-packet gap of Data Reservoir, set from what
-//! was measured.
+//! 14/5), done for the sum and with the delay as a second signal: the inter-packet gap of Data Reservoir, derived
+//! from measurements.
 
 use super::controller::{Sample, is_far};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A rate is measured over a round trip, and at least so long: less measures bursts.
+/// A rate is measured over an RTT, and at least this long: a shorter time measures bursts.
 const SHORTEST_ROUND: Duration = Duration::from_millis(100);
-/// Looks at the streams in a round trip, and the shortest and longest time between two.
+/// Samples per RTT, and the minimum and maximum sampling interval.
 const LOOKS: u32 = 8;
 /// See [`LOOKS`].
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(50));
-/// While the streams open, this part of a round trip tells what arrives now, and whether there is a queue.
+/// In slow start, this fraction of an RTT gives the present delivery rate, and whether there is a queue.
 const OPENING_PARTS: u32 = 4;
 /// See [`OPENING_PARTS`]; shorter times measure bursts.
 const SHORTEST_PART: Duration = Duration::from_millis(30);
-/// Less growth than this from one round to the next is none, as BBR judges it.
+/// Growth below this factor from one round to the next counts as none, as in BBR.
 const STALLED: f64 = 1.25;
-/// Rounds a measured rate is believed.
+/// Rounds for which a measured rate is valid.
 const MEMORY: u32 = 10;
-/// Rounds from one larger step to the next, as BBR has.
+/// Rounds per cycle of larger probes, as in BBR.
 const CYCLE: u32 = 8;
-/// Bytes sent again, of all that arrived, from which on the path is taken to overflow; random loss on research
-/// networks is far below it.
+/// Ratio of retransmitted to delivered bytes that indicates an overflowing path; random loss on research networks is
+/// far below it.
 const OVERFLOW: f64 = 0.02;
-/// Bytes that must have arrived before a loss tells that the path is full; of few packets, one is already many percent.
+/// Bytes delivered before loss indicates a full path; of few packets, one is already many percent.
 const TELLING_BYTES: u64 = 1 << 20;
-/// So few bytes make no queue.
+/// Fewer bytes than this make no queue.
 const QUIET_BYTES: u64 = TELLING_BYTES / 4;
-/// Differences of round trips below this are noise of the hosts.
+/// Differences of RTTs below this are noise of the hosts.
 const NOISE: Duration = Duration::from_millis(3);
-/// The queue that is aimed at, as a part of the shortest round trip, but at least [`NOISE`].
+/// Target queueing delay, as a fraction of the minimum RTT, but at least [`NOISE`].
 const AIM_PARTS: u32 = 16;
-/// Least and most of the factor by which that depends on the rate.
+/// Bounds of the factor by which the target depends on the rate.
 const AIMS: (f64, f64) = (0.5, 4.0);
-/// What the streams may have while they open and there is a queue: this much of what arrives.
+/// Maximum sum in slow start while there is a queue, relative to the delivery rate.
 const WARY: f64 = 1.5;
-/// The same where that was taken for a full path before: enough for BBR to go on opening.
+/// The same if a path was found full before: enough for BBR to stay in slow start.
 const WARY_AGAIN: f64 = 1.35;
-/// Gain without a queue: so much more than what came through. The streams' own control leaves a little of it unused.
+/// Gain without a queue: relative excess over the delivery rate. The streams' own congestion control leaves a little
+/// of it unused.
 const REACH: f64 = 0.05;
-/// The first one: what the streams' own control tries, until it is seen that it brings nothing.
+/// The initial gain: that of the streams' own control, until it is found to bring nothing.
 const FIRST_REACH: f64 = 0.25;
-/// Most of it, after steps that found more.
+/// Its maximum, after probes that found more capacity.
 const LONGEST_REACH: f64 = 0.5;
-/// So many rounds in a row that found nothing end the longer steps.
+/// Consecutive rounds without a find after which the gain is reset.
 const MISSES: u32 = 2;
-/// A round found more if it brought so much more than all before.
+/// A round found more capacity if its rate exceeds all before by this factor.
 const MORE: f64 = 1.01;
-/// It found so much more that the streams may be started anew to follow, where much less came than once did.
+/// A find of this factor is worth restarting the streams, where the rate was much reduced before.
 const SURGE: f64 = 1.2;
-/// The larger step of every cycle, for a sum of [`EVEN_RATE`]; smaller sums take larger ones by the square root.
+/// Gain of each cycle's larger probe, for a sum of [`EVEN_RATE`]; smaller sums get larger probes, by the square root.
 const STEP: f64 = 0.1;
 /// Bytes per second; see [`STEP`].
 const EVEN_RATE: f64 = 250e6;
-/// Least and most of that step.
+/// Bounds of that gain.
 const STEPS: (f64, f64) = (0.03, 0.25);
-/// Looks whose delays are remembered, and how many times their spread is noise.
+/// Samples over which delays are averaged, and multiple of their deviation that counts as noise.
 const WEIGHT: u32 = 16;
 const SPREADS: u32 = 1;
-/// What remains of the best rate from round to round, and less of it than this for a whole cycle lets the streams free.
+/// Decay of the best rate per round; a rate below this share of it for a whole cycle ends the pacing.
 const FADING: f64 = 0.98;
 const LOW: f64 = 0.7;
-/// What remains of the largest rate there ever was after a step that did not find it.
+/// Decay of the largest rate ever, per probe that did not reach it.
 const LASTING: f64 = 0.93;
-/// A larger step shows that there was room if so much of it arrived.
+/// A larger probe shows free capacity if this share of it was delivered.
 const ROOM: f64 = 0.5;
-/// Ends of rounds after which it is known what came of it.
+/// Rounds after which the outcome of a probe is known.
 const PUSH_ROUNDS: u32 = 2;
-/// Less than this share of what came before, for so many rounds in a row in which the queue grows or overflows: the path carries less.
+/// A rate below this share of the previous one, for this many consecutive rounds in which the queue grows or
+/// overflows: the capacity fell.
 const COLLAPSE: f64 = 0.6;
 /// See [`COLLAPSE`].
 const FALLING_ROUNDS: u32 = 3;
-/// Less than this share of what came without pace, over a cycle, is a doubt whether pacing pays; and what must come
-/// without it, of what came with it, to show that it does not.
+/// A rate below this share of the unpaced one, over a cycle, makes it doubtful that pacing pays; and the unpaced
+/// rate, relative to the paced one, that confirms it.
 const DOUBT: (f64, f64) = (0.9, 1.05);
-/// The share that is lost with pace from which on there is such a doubt at all.
+/// Loss ratio under pacing from which on there is such a doubt at all.
 const LOSSY: f64 = 0.01;
-/// So many cycles in a row that leave one.
+/// Consecutive doubtful cycles before pacing is suspended.
 const DOUBTS: u32 = 3;
-/// Cycles without pace where it does not pay.
+/// Cycles without pacing where it does not pay.
 const SPARED_CYCLES: u32 = 8;
-/// Gain where the path overflowed lately without a queue that would have told.
+/// Gain where the path overflowed recently without a queue that would have shown it.
 const BELOW: f64 = 0.99;
-/// The larger step there.
+/// Gain of the larger probe there.
 const CAREFUL_STEP: f64 = 0.03;
-/// Rounds after an overflow in which its like is expected.
+/// Rounds after an overflow in which another is expected.
 const CAREFUL_ROUNDS: u32 = 3 * CYCLE;
-/// Least gain: to empty a queue that is there.
+/// Minimum gain, to drain a queue.
 const DRAIN: f64 = 0.88;
-/// A queue that became shorter than this share of what it was.
+/// A queue shrank if it is below this share of its former length.
 const SHORTER: f64 = 0.9;
-/// Rounds in which a queue must have become shorter, or it is not ours to drain.
+/// Rounds in which a queue must have shrunk, otherwise it is not ours to drain.
 const DRAIN_ROUNDS: u32 = 2 * MEMORY;
 /// Longer than any queue.
 const LONGEST_QUEUE: Duration = Duration::from_secs(1000);
-/// Less than this share of what was allowed, and no queue: there was not more to send. Such a round tells nothing.
+/// A round with less than this share of the allowed rate, and no queue, was application-limited and tells nothing.
 const IDLE: f64 = 0.5;
-/// However bad the path seems, the streams together may have so much, in bytes per second, and this share of the best
-/// rate there was: below it the single connection's own control is enough.
+/// Minimum sum, in bytes per second, and as a share of the best rate: below it the single connections' own control
+/// suffices.
 const FLOOR: f64 = 4e6;
 /// See [`FLOOR`].
 const FLOOR_SHARE: f64 = 1.0 / 8.0;
 
-/// The capacity of a path as far as it is known.
+/// Capacity estimator of a path.
 #[derive(Debug, Default)]
 pub struct Capacity {
-    /// What had arrived and been sent again, and when, of the last two rounds.
+    /// Samples of the last two rounds, with their times.
     past: VecDeque<(Duration, Sample)>,
-    /// Since when there is a queue, while the streams open.
+    /// Since when there is a queue, in slow start.
     queued_since: Option<Duration>,
-    /// Since when the rate does not grow, while the streams open.
+    /// Since when the rate does not grow, in slow start.
     stalled_since: Option<Duration>,
-    /// Delays while so little is under way that they are the hosts' own.
+    /// Delay while so little is in flight that it is the hosts' own.
     noise: Duration,
-    /// The largest rate of a round while the streams open.
+    /// The largest rate of a round in slow start.
     best: f64,
-    /// Whether the path was taken for full before.
+    /// Whether the path was found full before.
     opens_again: bool,
-    /// How often the streams had to be started anew.
+    /// How often the streams had to be restarted.
     restarts: u32,
-    /// The largest rate there ever was, which fades with each step that does not find it.
+    /// The largest rate ever, which decays with each probe that does not reach it.
     largest: f64,
     full: Option<Full>,
-    /// Only where the streams' own control bears loss: else to end the pace is to overflow.
+    /// Only if the streams' own congestion control is not loss-based: otherwise unpaced streams overflow the path.
     worth: Option<Worth>,
 }
 
-/// Whether pacing pays: what comes through with it, beside what came without it.
+/// Measures whether pacing pays, by comparing the rates with and without it.
 #[derive(Debug, Default)]
 struct Worth {
-    /// When the present cycle began, what had been done then, and whether nobody paced in it.
+    /// When the present cycle began, the counters then, and whether it is unpaced.
     since: Option<(Duration, Sample)>,
     is_free: bool,
-    /// Bytes per second of the last cycle with pace, and the best without it.
+    /// Bytes per second of the last paced cycle, and of the last unpaced one.
     paced: f64,
     free: f64,
-    /// Whether it was tried.
+    /// Whether an unpaced trial took place.
     was_tried: bool,
-    /// Cycles in a row with pace that leave a doubt.
+    /// Consecutive doubtful paced cycles.
     doubts: u32,
-    /// Until when nobody paces, to see whether more comes.
+    /// Until when pacing is suspended.
     spared_until: Option<Duration>,
 }
 
 impl Worth {
-    /// Takes what was done until `now`, and whether somebody paces; true if that should end for a while.
+    /// Takes the counters at `now`, and whether the streams are paced; returns whether pacing should be suspended.
     fn on_sum(&mut self, now: Duration, sum: &Sample, is_paced: bool) -> bool {
         let (since, before) = *self.since.get_or_insert((now, *sum));
         let round = round(sum.min_rtt);
@@ -200,76 +202,76 @@ impl Worth {
         false
     }
 
-    /// Whether nobody should pace now.
+    /// Whether pacing is suspended now.
     fn spares(&self, now: Duration) -> bool {
         self.spared_until.is_some_and(|until| now < until)
     }
 }
 
-/// What is kept once the path is full.
+/// State while the path is full.
 #[derive(Debug)]
 struct Full {
-    /// The largest rates of the last rounds, and in which round each was.
+    /// The largest rates of the last rounds, with their round numbers.
     rates: VecDeque<(u32, f64)>,
-    /// The rate at which the path was taken for full by its delay alone.
+    /// The rate at which the path was found full by its delay alone.
     taken: Option<f64>,
-    /// The best rate of late, and rounds in a row far below it in which nothing was lost.
+    /// The best recent rate, and consecutive rounds far below it without loss.
     lately: f64,
     low: u32,
-    /// The largest rate since the path was seen to carry less.
+    /// The largest rate since the capacity was last found reduced.
     best: f64,
-    /// The largest rate ever, which fades with each step that does not find it.
+    /// The largest rate ever, which decays with each probe that does not reach it.
     largest: f64,
     rounds: u32,
     round_start: Duration,
-    /// What all streams may send now.
+    /// The present rate of all streams together.
     total: f64,
     reach: f64,
-    /// Rounds in a row that found nothing.
+    /// Consecutive rounds that found no more capacity.
     misses: u32,
     /// The round of the last overflow.
     overflowed: Option<u32>,
-    /// Rounds since a queue was shortest, and that shortest one.
+    /// Rounds since the minimum of a queue, and that minimum.
     draining: (u32, Duration),
-    /// The delay that does not answer to what is sent: of hosts that are busy, of others, of a longer way.
+    /// Delay that does not depend on our rate: of busy hosts, of cross traffic, of a longer path.
     noise: Duration,
-    /// The same before anything could be a queue.
+    /// The same before any queue was possible.
     quiet: Duration,
-    /// The mean delay of the last looks, and how far from it they are.
+    /// The mean delay of recent samples, and its mean deviation.
     mean: Duration,
     spread: Duration,
-    /// The longest delay of late.
+    /// The longest recent delay.
     longest: Duration,
-    /// The last larger step, until it is known what came of it.
+    /// The last larger probe, until its outcome is known.
     push: Option<Push>,
-    /// Whether the streams have to be started anew, so that they follow a larger step.
+    /// Whether the streams have to be restarted, so that they follow a larger probe.
     restarts: bool,
-    /// The queue of the last round, and rounds in a row in which it grew while much less came through.
+    /// The queue of the last round, and consecutive rounds in which it grew while the rate was much lower.
     before: Duration,
     falling: u32,
-    /// What came through before that, until it is known whether a host stood still.
+    /// The rate before a collapse, until it is known whether a host was stalled.
     former: Option<f64>,
 }
 
-/// A larger step.
+/// A larger probe.
 #[derive(Debug)]
 struct Push {
-    /// The rate that would show that there was room.
+    /// The rate that would show free capacity.
     room: f64,
-    /// The delay before.
+    /// The delay before it.
     queue: Duration,
-    /// Ends of rounds seen since.
+    /// Rounds completed since.
     rounds: u32,
 }
 
-/// What arrived in some time.
+/// Delivery during an interval.
 struct Span {
     bytes: u64,
     /// Bytes per second.
     rate: f64,
-    /// The same without what only became known late.
+    /// The rate without bytes whose acknowledgements were only delayed.
     sure: f64,
-    /// Bytes sent again, of those that arrived.
+    /// Ratio of retransmitted to delivered bytes.
     resent: f64,
 }
 
@@ -279,7 +281,7 @@ impl Span {
     }
 }
 
-/// The time a rate is measured over on a path with this round trip.
+/// The time over which a rate is measured on a path with this RTT.
 pub fn round(min_rtt: Duration) -> Duration {
     min_rtt.max(SHORTEST_ROUND)
 }
@@ -288,41 +290,41 @@ fn queue(sum: &Sample) -> Duration {
     sum.rtt.saturating_sub(sum.min_rtt)
 }
 
-/// The queue that a session aims at: longer for one with a small rate, so that those on one path come to equal rates,
-/// for there each sees the same queue.
+/// The target queueing delay of a session: longer for a small rate, so that sessions sharing a path, which see the
+/// same queue, converge to equal rates.
 fn aim(sum: &Sample, rate: f64) -> Duration {
     let part = (sum.min_rtt / AIM_PARTS).max(NOISE);
     part.mul_f64((EVEN_RATE / rate.max(1.0)).sqrt().clamp(AIMS.0, AIMS.1))
 }
 
-/// How often the streams must be looked at on a path with this round trip.
+/// The sampling interval on a path with this RTT.
 pub fn interval(min_rtt: Duration) -> Duration {
     (min_rtt / LOOKS).clamp(INTERVALS.0, INTERVALS.1)
 }
 
 impl Capacity {
-    /// Of streams whose own control bears loss, or does not.
+    /// An estimator; `bears_loss` says whether the streams' congestion control is not loss-based.
     pub fn new(bears_loss: bool) -> Self {
         Capacity { worth: bears_loss.then(Worth::default), ..Capacity::default() }
     }
 
-    /// Whether the streams' own control bears loss.
+    /// Whether the streams' congestion control is not loss-based.
     pub fn bears_loss(&self) -> bool {
         self.worth.is_some()
     }
 
-    /// Whether the path was found full, and the streams are paced since.
+    /// Whether the path was found full, so that the streams are paced.
     pub fn is_full(&self) -> bool {
         self.full.is_some()
     }
 
-    /// How often the streams have to be started anew: where the path was taken for full and was not, or carries more again. The pace has
-    /// ended the start of streams that are BBR, which gain a quarter in eight round trips from then on.
+    /// How often the streams have to be restarted: when the path was wrongly found full, or its capacity rose again.
+    /// Pacing ended the slow start of BBR streams, which afterwards gain only a quarter per eight RTTs.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Goes on after a pause, on a clock that begins anew; `sum` is what was done before.
+    /// Resumes after a pause, on a clock that starts at zero; `sum` are the counters until then.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
         let worth = self.worth.map(|worth| Worth { since: None, spared_until: None, ..worth });
@@ -330,8 +332,8 @@ impl Capacity {
         Capacity { past, largest, full, worth, ..Capacity::default() }
     }
 
-    /// Takes what all streams together did until `now`; gives the rate they may have from now on, or `None` to leave
-    /// them free.
+    /// Takes the sum of all streams' counters at `now`; returns the rate to pace them to, or `None` to leave them
+    /// unpaced.
     pub fn on_sum(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
         self.past.push_back((now, *sum));
         if let Some(full) = &mut self.full {
@@ -349,7 +351,7 @@ impl Capacity {
             Some(full) => {
                 let queue = shortest_queue(&self.past, now.saturating_sub(round(sum.min_rtt)), sum);
                 let whole = now >= full.round_start + round(sum.min_rtt);
-                // A host that stood still for a while has forgotten how the round began.
+                // A stalled host may have no samples from the beginning of the round.
                 let known = self.past.front().map_or(now, |(at, _)| *at).max(full.round_start);
                 let last = whole.then(|| span(&self.past, known, now)).flatten();
                 let total = full.on_sum(now, sum, queue, last);
@@ -371,7 +373,7 @@ impl Capacity {
         self.opens_again = true;
     }
 
-    /// While the streams open.
+    /// The step in slow start.
     fn open(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
         let round = round(sum.min_rtt);
         let part = (sum.min_rtt / OPENING_PARTS).max(SHORTEST_PART);
@@ -385,7 +387,7 @@ impl Capacity {
         let stalls = has_queue && before.is_some_and(|before| whole.rate < STALLED * before.rate);
         let since = stalls.then(|| self.stalled_since.unwrap_or(now));
         self.stalled_since = since;
-        // A host that stood still for a moment looks like it, too.
+        // A host that stalled for a moment looks the same.
         let stalled = since.is_some_and(|since| now >= since + round / 2);
         let overflows = last.overflows() || whole.overflows();
         if stalled || overflows {
@@ -398,13 +400,13 @@ impl Capacity {
         has_queue.then(|| (wary * most.max(self.best)).max(FLOOR))
     }
 
-    /// Whether there is a queue that says something about the path: not for sums so small that they are a part of it
-    /// only, unless it stays.
+    /// Whether there is a queue that indicates a full path: not for sums so small that they are only a part of the
+    /// load, unless it persists.
     fn queue_tells(&mut self, now: Duration, queue: Duration, sum: &Sample, bytes: u64) -> bool {
         if bytes < QUIET_BYTES {
             self.noise = self.noise.max(queue.min(sum.min_rtt));
         }
-        // On a local path it is the hosts that are full.
+        // On a local path the hosts are the bottleneck.
         if queue <= NOISE + self.noise || !is_far(sum.min_rtt) {
             self.queued_since = None;
             return false;
@@ -415,21 +417,21 @@ impl Capacity {
     }
 }
 
-/// The shortest queue seen since `from`: what comes late now and then is no queue.
+/// The minimum queue since `from`: occasional late acknowledgements are no queue.
 fn shortest_queue(past: &VecDeque<(Duration, Sample)>, from: Duration, sum: &Sample) -> Duration {
     let of_late = past.iter().rev().take_while(|(at, _)| *at >= from);
     let shortest = of_late.map(|(_, past)| past.rtt).min().unwrap_or(sum.rtt);
     shortest.saturating_sub(sum.min_rtt)
 }
 
-/// What arrived from the last sample at or before `from` to that at or before `until`.
+/// The delivery from the last sample at or before `from` to that at or before `until`.
 fn span(past: &VecDeque<(Duration, Sample)>, from: Duration, until: Duration) -> Option<Span> {
     let at = |time: Duration| past.iter().rev().find(|(at, _)| *at <= time);
     let ((start, before), (end, after)) = (at(from)?, at(until)?);
     let elapsed = end.saturating_sub(*start).as_secs_f64();
     let bytes = after.delivered_bytes.saturating_sub(before.delivered_bytes);
     let resent = after.lost_bytes.saturating_sub(before.lost_bytes) as f64 / (bytes as f64).max(1.0);
-    // Where the delay became shorter, more was heard of than arrived in that time.
+    // Where the delay shrank, more was acknowledged than was delivered in that time.
     let caught_up = before.rtt.saturating_sub(after.rtt).as_secs_f64();
     let sure = bytes as f64 / (elapsed + caught_up / 2.0);
     (elapsed > 0.0).then(|| Span { bytes, rate: bytes as f64 / elapsed, sure, resent })
@@ -464,7 +466,7 @@ impl Full {
         }
     }
 
-    /// The same where nothing was lost: it may be a mistake.
+    /// The same where nothing was lost: the path may not be full.
     fn by_delay(self) -> Self {
         Full { reach: FIRST_REACH, taken: Some(self.best), ..self }
     }
@@ -473,7 +475,7 @@ impl Full {
         self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    /// What the streams may have; nothing if the path is not full after all.
+    /// The rate of the streams; `None` if the path is not full after all.
     fn on_sum(&mut self, now: Duration, sum: &Sample, queue: Duration, last: Option<Span>) -> Option<f64> {
         if let Some(last) = last {
             self.learn_noise(queue, &last);
@@ -486,8 +488,8 @@ impl Full {
         Some(self.total_for(sum, queue))
     }
 
-    /// Whether a round shows that the path is not full: one of the first brings more than there was, or no queue any more;
-    /// or the sum stays far below what came before, and nothing is lost.
+    /// Whether a round shows that the path is not full: one of the first has a higher rate than before, or no queue
+    /// any more; or the sum stays far below the former rate without loss.
     fn is_mistaken(&mut self, sum: &Sample, queue: Duration, last: &Span) -> bool {
         let (aim, own) = (aim(sum, self.most()), self.own_queue(queue));
         let more = |taken| self.rounds < 3 && last.rate > STALLED * taken;
@@ -501,7 +503,7 @@ impl Full {
         !last.overflows() && (fooled || self.low >= CYCLE)
     }
 
-    /// Notes how much the delay changes from look to look: what we send moves it slowly, hosts and radio links do not.
+    /// Averages the delay and its deviation: our own rate changes it slowly, hosts and radio links quickly.
     fn note_delay(&mut self, delay: Duration) {
         let off = delay.abs_diff(self.mean);
         self.mean = (self.mean * (WEIGHT - 1) + delay) / WEIGHT;
@@ -516,7 +518,7 @@ impl Full {
             self.overflowed = Some(self.rounds);
         }
         let found = last.rate > MORE * self.most() && own < aim && !last.overflows();
-        // What the first round after a step brings was sent before it; one with a queue tells nothing of the step.
+        // The first round after a probe has data sent before it; one with a queue tells nothing of the probe.
         if found {
             (self.misses, self.reach) = (0, (2.0 * self.reach).min(LONGEST_REACH));
             self.restarts = self.is_reduced() && last.rate > SURGE * self.most();
@@ -553,7 +555,7 @@ impl Full {
         }
     }
 
-    /// Whether this round and those before show that the path carries less than it did.
+    /// Whether this round and the previous ones show that the capacity fell.
     fn collapses(&mut self, queue: Duration, has_queue: bool, last: &Span) -> bool {
         let fills = last.overflows() || has_queue && queue > self.before;
         let is_less = last.rate < COLLAPSE * self.most();
@@ -562,10 +564,10 @@ impl Full {
         self.falling >= FALLING_ROUNDS
     }
 
-    /// Judges the last larger step. If it brought more, what delay there is was no queue; if nothing came of it but a longer
-    /// delay, it is one.
+    /// Evaluates the last larger probe. If it increased the rate, the present delay is noise; if it only increased
+    /// the delay, the delay is a queue.
     fn learn_noise(&mut self, queue: Duration, last: &Span) {
-        // Delays that are not there any more are forgotten.
+        // Delays that no longer occur are forgotten.
         self.longest = queue.max(self.longest - self.longest / (2 * MEMORY));
         self.noise = self.noise.min(self.longest).max(self.quiet);
         let Some(push) = &mut self.push else { return };
@@ -582,18 +584,18 @@ impl Full {
         }
     }
 
-    /// What came through before tells nothing any more.
+    /// Discards the rates measured before.
     fn begin_anew(&mut self, rate: f64) {
         (self.rates, self.best) = (VecDeque::from([(self.rounds, rate)]), rate);
     }
 
-    /// Single rates that were measured too high do not count where more than the path carries was sent.
+    /// Discards peaks that were measured too high, after more than the capacity was sent.
     fn forget_peaks(&mut self) {
         let mean = self.rates.iter().map(|(_, rate)| *rate).sum::<f64>() / self.rates.len().max(1) as f64;
         self.rates = VecDeque::from([(self.rounds, mean.midpoint(self.most()))]);
     }
 
-    /// Whether the round that begins has the larger step.
+    /// Whether the beginning round has the larger probe.
     fn pushes(&self) -> bool {
         self.rounds % CYCLE == CYCLE - 1
     }
@@ -609,7 +611,7 @@ impl Full {
         self.overflowed.is_some_and(|round| self.rounds < round + CAREFUL_ROUNDS)
     }
 
-    /// What the streams may have together with the queue there is now.
+    /// The rate of the streams with the present queue.
     fn total_for(&mut self, sum: &Sample, queue: Duration) -> f64 {
         let most = self.most();
         self.total = (self.gain(sum, queue, most) * most).max(FLOOR).max(FLOOR_SHARE * self.best);
@@ -627,7 +629,7 @@ impl Full {
         if self.is_careful() { BELOW } else { 1.0 + self.reach * (1.0 - fill) }
     }
 
-    /// The queue without what could not be drained: that of others, or a path that became longer.
+    /// The queue without the part that cannot be drained: that of cross traffic, or of a longer path.
     fn own_queue(&self, queue: Duration) -> Duration {
         let others = match self.draining {
             (rounds, shortest) if rounds > DRAIN_ROUNDS => shortest,
@@ -636,12 +638,12 @@ impl Full {
         queue.saturating_sub(self.noise.max(others).max(self.spread * SPREADS))
     }
 
-    /// Whether much less comes through than once did.
+    /// Whether the rate is much lower than it once was.
     fn is_reduced(&self) -> bool {
         self.most() < LOW * self.largest
     }
 
-    /// The larger step of a cycle.
+    /// Gain of a cycle's larger probe.
     fn step(&self, most: f64) -> f64 {
         if self.is_careful() {
             return CAREFUL_STEP;

@@ -1,52 +1,52 @@
 //! The controller of one path and direction: stream count, and the rate each stream may send at.
 //!
-//! No stream is paced, unless the path is full: then all are
-//! paced in sum to what it carries (see [`super::capacity`]). Or unless the streams drift apart: then those far above
-//! the median are held to it for a while, so that the slow ones can catch up (the cooperative window of Data
-//! Reservoir: slowing the fast ones raises the total on a long path).
+//! Streams are unpaced, except when the path is full: then their sum is paced to its capacity (see
+//! [`super::capacity`]). Or when they drift apart: then those far above the median are paced to it for a while, so
+//! that the slow ones can catch up (the cooperative window of Data Reservoir: slowing the fast ones raises the total
+//! on a long path).
 
 use super::busy::{Busy, SIGN_OF_LIFE};
 use super::capacity::{self, Capacity};
 use super::starved::Starved;
 use std::time::Duration;
 
-/// Below this round trip a path is local: two streams a core keep the processor busy while others wait for the disk.
+/// Below this RTT a path is local: two streams per core keep the processor busy while others wait for the disk.
 const LOCAL_RTT: Duration = Duration::from_millis(1);
-/// Streams on a longer path. WDT's default, and where mscp stops to gain (both in the field's reports). The faster each is, the
-/// more packets the kernel sends at once.
+/// Streams on a longer path. WDT's default, and the number from which mscp gains no more (both in the field's
+/// reports). The faster each stream is, the larger the kernel's bursts.
 const FAR_STREAMS: u16 = 8;
-/// From this round trip on, the time all streams together need to open their windows is what counts.
+/// From this RTT on, the time that all streams together need for slow start dominates.
 const LONG_RTT: Duration = Duration::from_millis(60);
-/// Streams on such a path where loss slows each of them.
+/// Streams on such a path with loss-based congestion control.
 const LONG_STREAMS: u16 = 16;
-/// A stream is fast if it is so much above the median.
+/// A stream is fast if it is above this multiple of the median.
 const FAST: f64 = 1.25;
-/// Held streams are let go when the slowest has come so near the median.
+/// The pacing of fast streams ends when the slowest has come this near to the median.
 const CAUGHT_UP: f64 = 0.8;
-/// Rates are judged over this time, or two round trips if that is longer.
+/// Rates are measured over this time, or two RTTs if that is longer.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How often streams on a local path are looked at.
+/// Sampling interval of streams on a local path.
 const NEAR_INTERVAL: Duration = Duration::from_millis(50);
-/// Pacing that differs by less is left as it is.
+/// Relative change of pacing below which it is not updated.
 const SAME: f64 = 0.01;
 
-/// Round trips half around the world.
+/// RTT of half around the world.
 const LONGEST_RTT: Duration = Duration::from_millis(200);
-/// Streams on such a path where loss slows each of them.
+/// Streams on such a path with loss-based congestion control.
 const LONGEST_STREAMS: u16 = 32;
 
-/// Whether a path is long enough that round trips cost more than processor time.
+/// Whether a path is long enough that RTTs cost more than processor time.
 pub fn is_far(rtt: Duration) -> bool {
     rtt >= LOCAL_RTT
 }
 
-/// Whether a path is so long that what counts is how soon the streams' windows are open.
+/// Whether a path is so long that the streams' slow start dominates.
 pub fn is_long(rtt: Duration) -> bool {
     rtt >= LONG_RTT
 }
 
-/// How many streams a new session opens; `bears_loss` says whether their congestion control does not take loss for a full queue.
+/// Number of streams of a new session; `bears_loss` says whether their congestion control is not loss-based.
 pub fn initial_streams(rtt: Duration, cores: usize, bears_loss: bool) -> u16 {
     match rtt {
         near if !is_far(near) => (2 * cores).clamp(2, 8) as u16,
@@ -57,20 +57,20 @@ pub fn initial_streams(rtt: Duration, cores: usize, bears_loss: bool) -> u16 {
     }
 }
 
-/// What one stream did, as the kernel counts it.
+/// Counters of one stream, from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Bytes that arrived since the stream began, in order or not.
+    /// Bytes delivered since the stream began, in order or not.
     pub delivered_bytes: u64,
-    /// Bytes lost since then: sent again, or known to be lost and not sent again yet.
+    /// Bytes lost since then: retransmitted, or known to be lost and not retransmitted yet.
     pub lost_bytes: u64,
-    /// Round trip now.
+    /// Present RTT.
     pub rtt: Duration,
-    /// Shortest round trip so far.
+    /// Minimum RTT so far.
     pub min_rtt: Duration,
 }
 
-/// What the streams should do.
+/// Pacing of the streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pacing {
     /// Bytes per second for each stream; `None` is unpaced.
@@ -86,13 +86,13 @@ pub struct Controller {
     capacity: Capacity,
     starved: Starved,
     interval: Duration,
-    /// What each stream has of it.
+    /// The share of each stream of the capacity.
     shared: Option<u64>,
     busy: Busy,
 }
 
 impl Controller {
-    /// For so many streams; `bears_loss` says whether their congestion control does not take loss for a full queue.
+    /// A controller for `streams` streams; `bears_loss` says whether their congestion control is not loss-based.
     pub fn new(streams: usize, bears_loss: bool) -> Self {
         Controller {
             window_start: Duration::ZERO,
@@ -107,8 +107,8 @@ impl Controller {
         }
     }
 
-    /// Goes on with the same streams after a pause, from what the kernel counts of them now. What was learnt of the
-    /// path stays.
+    /// Resumes with the same streams after a pause, from their present kernel counters. Knowledge of the path is
+    /// kept.
     pub fn resume(self, samples: &[Sample]) -> Self {
         let (base, busy, interval) = (samples.to_vec(), Busy::new(samples), interval(&sum_of(samples)));
         let fresh =
@@ -120,32 +120,33 @@ impl Controller {
         Controller { capacity: capacity.resume(sum_of(samples)), pacing, shared, ..fresh }
     }
 
-    /// Whether the path was found full, and the streams are paced to it.
+    /// Whether the path was found full, so that the streams are paced.
     pub fn is_full(&self) -> bool {
         self.capacity.is_full()
     }
 
-    /// How often the streams have to be started anew; see [`Capacity::restarts`].
+    /// How often the streams have to be restarted; see [`Capacity::restarts`].
     pub fn restarts(&self) -> u32 {
         self.capacity.restarts()
     }
 
-    /// Whether BBR, if the streams have it, keeps them from filling the path, for its round trips vary too much.
+    /// Whether BBR, if the streams use it, is starved: its window does not fill the path because the RTTs vary too
+    /// much.
     pub fn is_starved(&self) -> bool {
         self.starved.is_starved()
     }
 
-    /// What the streams should do now.
+    /// The present pacing.
     pub fn pacing(&self) -> &Pacing {
         &self.pacing
     }
 
-    /// How long after one sample of each stream the next is due.
+    /// Sampling interval.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Takes one sample of each stream; true if the pacing changed.
+    /// Takes one sample of each stream; returns whether the pacing changed.
     pub fn on_samples(&mut self, now: Duration, samples: &[Sample]) -> bool {
         if samples.len() != self.base.len() {
             return false;
@@ -159,7 +160,7 @@ impl Controller {
         if elapsed < WINDOW.max(2 * longest) {
             return false;
         }
-        // One with nothing to send is neither fast nor slow.
+        // An idle stream is neither fast nor slow.
         let rate = |(now, before): (&Sample, &Sample)| {
             let moved = now.delivered_bytes.saturating_sub(before.delivered_bytes);
             (moved > SIGN_OF_LIFE).then_some(moved as f64 / elapsed.as_secs_f64())
@@ -170,7 +171,7 @@ impl Controller {
         self.judge(&rates)
     }
 
-    /// Paces all streams together at what the path carries, once it is full.
+    /// Paces the sum of all streams to the path's capacity, once it is full.
     fn share_capacity(&mut self, now: Duration, samples: &[Sample]) -> bool {
         let sum = sum_of(samples);
         self.interval = interval(&sum);
@@ -187,8 +188,8 @@ impl Controller {
         changed
     }
 
-    /// Holds streams that are far ahead of the others, and lets go of them when those have caught up or have no more to
-    /// send; `rates` are those of the streams that sent.
+    /// Paces streams that are far ahead of the others, until those have caught up or have no more to send; `rates`
+    /// are those of the streams that sent.
     fn judge(&mut self, rates: &[Option<f64>]) -> bool {
         let mut sorted: Vec<f64> = rates.iter().copied().flatten().collect();
         sorted.sort_by(f64::total_cmp);
@@ -212,12 +213,12 @@ impl Controller {
     }
 }
 
-/// How often streams that together did this must be looked at.
+/// Sampling interval of streams with this sum of counters.
 fn interval(sum: &Sample) -> Duration {
     if is_far(sum.min_rtt) { capacity::interval(sum.min_rtt) } else { NEAR_INTERVAL }
 }
 
-/// Whether a rate is so different from what is set that it is worth a system call a stream.
+/// Whether a rate differs enough from the set one to be worth a system call per stream.
 fn differs(rate: Option<u64>, set: Option<u64>) -> bool {
     match (rate, set) {
         (Some(rate), Some(set)) => rate.abs_diff(set) as f64 > SAME * set as f64,
@@ -225,7 +226,7 @@ fn differs(rate: Option<u64>, set: Option<u64>) -> bool {
     }
 }
 
-/// All streams as one: their bytes together, their mean round trip and the shortest of all.
+/// The sum of all streams: their bytes, their mean RTT and the minimum RTT of all.
 fn sum_of(samples: &[Sample]) -> Sample {
     let rtt = samples.iter().map(|sample| sample.rtt).sum::<Duration>() / samples.len().max(1) as u32;
     Sample {
@@ -240,7 +241,7 @@ fn sum_of(samples: &[Sample]) -> Sample {
 mod tests {
     use super::*;
 
-    /// Between two looks at the streams.
+    /// Sampling interval in the tests.
     const LOOK: Duration = Duration::from_millis(50);
 
     fn sample(delivered_bytes: u64) -> Sample {
@@ -248,7 +249,7 @@ mod tests {
         Sample { delivered_bytes, lost_bytes: 0, rtt, min_rtt: rtt }
     }
 
-    /// A controller of so many streams on a path that was found full, for every stream lost a tenth of what it sent.
+    /// A controller of this many streams on a path found full, because every stream lost a tenth of its bytes.
     fn on_full_path(streams: usize) -> Controller {
         let mut controller = Controller::new(streams, false);
         let lossy = |step: u64| Sample { lost_bytes: step * 100_000, ..sample(step * 1_000_000) };
@@ -295,7 +296,7 @@ mod tests {
         let first = [sample(10_000), sample(10_000), sample(20_000), sample(4_000_000)];
         assert!(controller.on_samples(second, &first));
         assert!(controller.pacing().rates[3].is_some());
-        // Signs of life alone, and at last not even those.
+        // Only keep-alives, and at last not even those.
         let next = [sample(10_100), sample(10_000), sample(20_000), sample(4_020_000)];
         assert!(controller.on_samples(2 * second, &next));
         assert_eq!(controller.pacing().rates, [None; 4]);
@@ -308,7 +309,7 @@ mod tests {
         let now = [sample(70_000_000), sample(80_000_000)];
         let mut resumed = full.resume(&now);
         assert!(resumed.is_full() && *resumed.pacing() == pacing);
-        // What arrived before the pause is not taken for a rate.
+        // Bytes delivered before the pause are not counted as a rate.
         for step in 1..=40 {
             let later = now.map(|before| sample(before.delivered_bytes + step * 1_000_000));
             resumed.on_samples(LOOK * step as u32, &later);

@@ -1,4 +1,4 @@
-//! Control of a path: how many streams, how fast.
+//! Congestion control of a path: stream count and sending rates.
 
 pub mod background;
 pub mod bucket;

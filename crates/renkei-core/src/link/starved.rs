@@ -1,33 +1,34 @@
-//! Whether the window of BBR keeps streams from filling a path whose round trips vary much.
+//! Detects that BBR's congestion window keeps streams from filling a path whose round-trip times vary much.
 //!
-//! BBR lets at most twice its rate times the shortest round trip be under way. Where most round trips are longer than twice the
-//! shortest, as over a radio link or a host that answers late, less comes through than it believes, it believes less, and the
-//! rate falls for as long as the transfer runs. Nothing is lost meanwhile, so a control that goes by loss does better there.
+//! BBR limits the data in flight to twice its bandwidth estimate times the minimum RTT. Where most RTTs are longer
+//! than twice the minimum, as over a radio link or a host with late acknowledgements, fewer bytes are delivered than
+//! estimated, the estimate falls, and the rate falls for as long as the transfer runs. Nothing is lost meanwhile, so
+//! a loss-based congestion control does better there.
 
 use super::capacity::round;
 use super::controller::Sample;
 use std::time::Duration;
 
-/// The mean round trip, of the shortest, at which a window of BBR, twice the shortest, holds less than a round trip carries. Its own
-/// queue makes it no longer than this.
+/// Ratio of mean to minimum RTT above which a BBR window of twice the minimum RTT holds less than one RTT's worth of
+/// data. Its own queue does not reach this ratio.
 const LONG: f64 = 2.5;
-/// Rounds in a row without a loss that show it.
+/// Consecutive rounds without loss that show it.
 const ROUNDS: u32 = 6;
-/// Looks whose round trips make the mean.
+/// Samples over which the mean RTT is averaged.
 const WEIGHT: u32 = 16;
 
-/// What the streams of a session did together in the last rounds.
+/// Counters of all streams of a session over the last rounds.
 #[derive(Debug, Default)]
 pub struct Starved {
     mean_rtt: Duration,
-    /// When the present round began, and what had been done then.
+    /// When the present round began, and the counters then.
     since: Duration,
     before: Sample,
     rounds: u32,
 }
 
 impl Starved {
-    /// Takes what all streams together did until `now`.
+    /// Takes the sum of all streams' counters at `now`.
     pub fn on_sum(&mut self, now: Duration, sum: &Sample) {
         self.mean_rtt = (self.mean_rtt * (WEIGHT - 1) + sum.rtt) / WEIGHT;
         if now < self.since + round(sum.min_rtt) {
@@ -42,7 +43,7 @@ impl Starved {
         (self.since, self.before) = (now, *sum);
     }
 
-    /// Whether the streams should have another control, and their round trips tell nothing of a queue.
+    /// Whether the streams should change to another congestion control; their RTTs then tell nothing of a queue.
     pub fn is_starved(&self) -> bool {
         self.rounds >= ROUNDS
     }
@@ -54,7 +55,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// By so many bytes, losses and this round trip in each tenth of a second, for six seconds.
+    /// Simulates this many bytes, losses and this RTT in each tenth of a second, for six seconds.
     fn is_starved_by(bytes: u64, resent: u64, rtt_ms: u32) -> bool {
         let mut starved = Starved::default();
         let mut sum = Sample { min_rtt: 20 * MS, rtt: rtt_ms * MS, ..Sample::default() };

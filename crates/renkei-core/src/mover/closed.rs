@@ -1,17 +1,17 @@
-//! Directories of the destination into which nothing can be put, as the receiver found out.
+//! Directories of the destination that accept no entries, as reported by the receiver.
 //!
-//! Such a directory is one failure, whatever was to go into it: what is in it is not sent any more, and counted. The
-//! receiver says so by a failure of an entry under the name of a directory above it. Directories in it are tried all the same: they may
-//! be there already, and open.
+//! Such a directory is one failure, however many entries were meant for it: entries in it are no longer sent, only
+//! counted. The receiver reports it as a failure of an entry under the path of an ancestor directory. Subdirectories
+//! are tried all the same: they may exist already and accept entries.
 
 use super::journal::{PathKey, path_key};
 use crate::path::RelPath;
 use std::collections::HashMap;
 
-/// The directories, and how much was not sent into each.
+/// The directories, with the number of entries not sent into each.
 #[derive(Debug, Default)]
 pub(super) struct Closed {
-    /// Those that were told, and those in them that could not be made, each with its place in `told`.
+    /// The reported directories, and those below them that could not be made, each with its index in `told`.
     all: HashMap<PathKey, usize>,
     told: Vec<(RelPath, u64)>,
 }
@@ -27,12 +27,12 @@ impl Closed {
         !self.is_empty() && self.all.contains_key(&path_key(dir))
     }
 
-    /// Whether something lies in one of them.
+    /// Whether a path is an entry of one of them.
     pub(super) fn holds(&self, path: &RelPath) -> bool {
         !self.is_empty() && path.parent().is_some_and(|parent| self.has(&parent))
     }
 
-    /// Takes a directory; false if it was known.
+    /// Adds a directory; false if it was known.
     pub(super) fn insert(&mut self, dir: &RelPath) -> bool {
         let next = self.told.len();
         let is_new = *self.all.entry(path_key(dir)).or_insert(next) == next;
@@ -42,7 +42,7 @@ impl Closed {
         is_new
     }
 
-    /// Takes the directories between a known one and an entry below it: they could not be made.
+    /// Adds the directories between a known one and an entry below it: they could not be made.
     pub(super) fn insert_between(&mut self, dir: &RelPath, path: &RelPath) {
         let Some(told) = self.all.get(&path_key(dir)).copied() else { return };
         let mut at = path.parent();
@@ -60,7 +60,7 @@ impl Closed {
         }
     }
 
-    /// The directories and how many entries did not come into each.
+    /// The directories with the number of entries that did not arrive in each.
     pub(super) fn counts(&self) -> &[(RelPath, u64)] {
         &self.told
     }

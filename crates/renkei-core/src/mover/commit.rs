@@ -1,20 +1,20 @@
-//! The order that makes an acknowledgement true: write, sync, rename, sync, acknowledge.
+//! The commit order that makes an acknowledgement true: write, sync, rename, sync, acknowledge (group commit).
 //!
-//! Files that were written wait in a queue. A cycle syncs them, renames them to their final names and leaves the
-//! renames to be made durable by the next cycle's sync, which then also acknowledges them. So one sync serves two
-//! steps of two batches, and a batch costs one sync, not one a file.
+//! Written files wait in a queue. A cycle syncs them, renames them to their final names and leaves the renames to be
+//! made durable by the next cycle's sync, after which they are acknowledged. So one sync serves two steps of two
+//! batches, and costs one sync per batch, not per file.
 
 use std::time::Duration;
 
-/// A cycle starts when so many bytes wait. Small, so that syncing overlaps with receiving; where a sync is slow, more
-/// gathers while it runs, and batches grow by themselves.
+/// A cycle starts when this many bytes wait. Small, so that syncing overlaps with receiving; where a sync is slow,
+/// more files gather while it runs, and batches grow by themselves.
 pub const BATCH_BYTES: u64 = 64 << 20;
-/// A cycle starts when so many files wait.
+/// A cycle starts when this many files wait.
 pub const BATCH_FILES: usize = 2048;
-/// A cycle starts when the oldest file has waited so long.
+/// A cycle starts when the oldest file has waited this long.
 pub const BATCH_AGE: Duration = Duration::from_millis(500);
 
-/// What the caller does next.
+/// The caller's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
     /// Make the content of `written` and the earlier renames of `renamed` durable, then call
@@ -25,11 +25,11 @@ pub enum Step<T> {
         /// Files already under their final names.
         renamed: Vec<T>,
     },
-    /// Nothing to do until more was written or the given time has come.
+    /// Wait until more is written or the given time has come.
     Wait(Option<Duration>),
 }
 
-/// What follows a successful sync.
+/// The steps after a successful sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synced<T> {
     /// Rename these to their final names, then call [`Commit::on_renamed`] for each that worked.
@@ -55,9 +55,9 @@ impl<T> Default for Commit<T> {
 }
 
 impl<T: Clone> Commit<T> {
-    /// A file was written in full under its temporary name and its digest was right.
+    /// A file was written in full under its temporary name and its digest verified.
     ///
-    /// True if that changes what [`Commit::poll`] says: who waits for it should ask again.
+    /// Returns whether that changes the result of [`Commit::poll`], so that a waiting caller should poll again.
     pub fn on_written(&mut self, now: Duration, file: T, bytes: u64) -> bool {
         let before = (self.oldest.is_some(), self.is_full());
         self.written.push(file);
@@ -66,18 +66,18 @@ impl<T: Clone> Commit<T> {
         before != (true, self.is_full())
     }
 
-    /// Something was done under its final name at once (a directory, a link): it needs only the last sync.
+    /// An entry was created directly under its final name (a directory, a link): it needs only the last sync.
     pub fn on_renamed(&mut self, now: Duration, file: T) {
         self.renamed.push(file);
         self.oldest.get_or_insert(now);
     }
 
-    /// Nothing more will be written: finish without waiting for full batches.
+    /// No more files will be written: commits the rest without waiting for full batches.
     pub fn flush(&mut self) {
         self.flushing = true;
     }
 
-    /// Whether everything taken was given back for acknowledgement.
+    /// Whether everything was returned for acknowledgement.
     pub fn is_empty(&self) -> bool {
         self.written.is_empty() && self.renamed.is_empty()
     }
@@ -87,7 +87,7 @@ impl<T: Clone> Commit<T> {
         !self.written.is_empty()
     }
 
-    /// Files written and not yet handed out to be synced.
+    /// Files written and not yet returned for a sync.
     pub fn pending_files(&self) -> usize {
         self.written.len()
     }
@@ -96,7 +96,7 @@ impl<T: Clone> Commit<T> {
         self.written_bytes >= BATCH_BYTES || self.written.len() + self.renamed.len() >= BATCH_FILES
     }
 
-    /// What to do at `now`.
+    /// The next step at `now`.
     pub fn poll(&mut self, now: Duration) -> Step<T> {
         let Some(oldest) = self.oldest else { return Step::Wait(None) };
         let due = oldest + BATCH_AGE;

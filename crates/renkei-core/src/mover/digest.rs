@@ -1,23 +1,25 @@
-//! Digests of files that arrive in any order and in parts.
+//! Digests of files that arrive in parts and in any order.
 //!
-//! A file is cut into slots of 1 MiB (of 2 or 4 MiB if it is huge), each a subtree of the file's BLAKE3 tree, so that a slot can be hashed by
-//! itself, checked by itself and kept in a journal, and all slots together give the plain BLAKE3 of the file (what
-//! `b3sum` prints) without a second read. Source: the BLAKE3 paper, section 2.1 "Tree structure".
+//! A file is divided into slots of 1 MiB (of 2 or 4 MiB if it is huge), each a subtree of the file's BLAKE3 tree, so
+//! that a slot can be hashed, verified and recorded in a journal by itself, and all slots together give the plain
+//! BLAKE3 of the file (as `b3sum` prints it) without a second read. Source: the BLAKE3 paper, section 2.1 "Tree
+//! structure".
 
 use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use std::ops::Range;
 
-/// Bytes of a slot of a file that is not huge: a power of two times BLAKE3's chunk of 1 KiB, as its subtrees must be.
+/// Bytes of a slot of a file that is not huge: a power of two times BLAKE3's chunk of 1 KiB, as its subtrees require.
 ///
-/// Each stream has one slot under way, which an interruption loses, and the last one of the slowest stream is waited for:
-/// 4 MiB take half a second on one of 32 streams of 2 Gbit/s. A head and an end a slot cost a few thousandths of it.
+/// Each stream has one slot in flight, which an interruption loses, and the last slot of the slowest stream is waited
+/// for: 4 MiB take half a second on one of 32 streams of 2 Gbit/s. Head and end of a slot cost a few thousandths of
+/// it.
 pub const SLOT_BYTES: u64 = 1 << 20;
 
-/// Larger slots than this are worth nothing; a file needs more than 256 GiB for them.
+/// Slots larger than this bring nothing; a file needs more than 256 GiB for them.
 const LARGEST_SLOT_BYTES: u64 = 4 << 20;
 
-/// Slots that a file may have before they grow, for a digest of each is held in memory.
+/// Most slots of a file before they grow, because a digest of each is held in memory.
 const MANY_SLOTS: u64 = 1 << 18;
 
 /// Bytes of each slot but the last of a file of `size`.
@@ -33,7 +35,7 @@ pub fn slot_range(slot: u32, size: u64) -> Range<u64> {
     start..(start + bytes).min(size)
 }
 
-/// How many slots a file of `size` has.
+/// Number of slots of a file of `size`.
 pub fn slot_count(size: u64) -> u32 {
     u32::try_from(size.div_ceil(slot_bytes(size))).unwrap_or(u32::MAX)
 }
@@ -43,7 +45,7 @@ pub fn whole(content: &[u8]) -> [u8; 32] {
     *blake3::hash(content).as_bytes()
 }
 
-/// Hashes one slot as its bytes come, in order; gaps count as zeros.
+/// Hashes one slot incrementally, in order; gaps count as zeros.
 pub struct SlotHasher {
     hasher: Hasher,
     position: u64,
@@ -63,7 +65,7 @@ impl SlotHasher {
         SlotHasher { hasher, position: range.start, is_whole_file: range == (0..size), range }
     }
 
-    /// Takes the bytes at `offset`; false if they are not beyond the bytes before and inside the slot.
+    /// Hashes the bytes at `offset`; false if they are not after the previous bytes and inside the slot.
     #[must_use]
     pub fn update(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let end = offset.checked_add(bytes.len() as u64);
@@ -84,7 +86,7 @@ impl SlotHasher {
         }
     }
 
-    /// The slot's digest: the subtree's chaining value, or the file's BLAKE3 if the slot is all of it.
+    /// The slot's digest: the subtree's chaining value, or the file's BLAKE3 if it is the only slot.
     pub fn finish(mut self) -> [u8; 32] {
         self.skip_to(self.range.end);
         if self.is_whole_file { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
@@ -112,7 +114,7 @@ fn subtree(slots: &[[u8; 32]]) -> ChainingValue {
     }
 }
 
-/// The left subtree of a BLAKE3 node is the largest full one that leaves something for the right.
+/// Slots of the left subtree of a BLAKE3 node: the largest full one that leaves at least one for the right.
 fn left_slots(count: usize) -> usize {
     count.next_power_of_two() / 2
 }

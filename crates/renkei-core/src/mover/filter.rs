@@ -1,48 +1,49 @@
-//! Which names of a tree a transfer is about: `--exclude` and `--include`, by rsync's rules.
+//! The filter on the names of a transfer: `--exclude` and `--include`, by rsync's rules.
 //!
-//! Rules are tried in order and the first that fits decides; what none fits is in. A directory that is out is not entered.
-//! A pattern that begins with `/` fits from the top of the transfer, others fit the end of a path. One that ends with `/`
-//! fits directories alone. One with a `/` in it, or with `**`, is compared with the whole path, others with the name alone.
-//! `*` is any number of bytes but `/`, `**` any number of bytes, `?` one byte but `/`, `[a-z]` and `[!a-z]` one of a set,
-//! `\` takes the next byte as it is, in patterns with one of these; `dir/***` fits `dir` and all in it. Source: rsync(1), "FILTER RULES".
+//! Rules are tried in order and the first that matches decides; a name that none matches is included. An excluded
+//! directory is not entered. A pattern that begins with `/` is anchored at the root of the transfer, others match the
+//! end of a path. One that ends with `/` matches only directories. One that contains `/` or `**` is compared with the
+//! whole path, others with the name. `*` matches any number of bytes but `/`, `**` any number of bytes, `?` one byte
+//! but `/`, `[a-z]` and `[!a-z]` one of a set; `\` escapes the next byte, in patterns with one of these; `dir/***`
+//! matches `dir` and everything in it. Source: rsync(1), "FILTER RULES".
 //!
-//! A filter that came from elsewhere cannot cost more than its length times the path's: patterns are compared by the set of
-//! places in them that fit so far.
+//! The cost of a filter from a peer is bounded by its length times the path's: patterns are matched by simulating the
+//! set of states (NFA), without backtracking.
 
 use crate::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 
 /// Most rules of a filter.
 pub const MAX_RULES: usize = 4096;
-/// Most bytes of all its patterns.
+/// Most bytes of all patterns.
 pub const MAX_BYTES: usize = 64 << 10;
 
 /// The rules of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
-    /// In the order in which they are tried.
+    /// The rules, in the order in which they are tried.
     pub rules: Vec<Rule>,
-    /// Of each source, by its number, whether what is in it is meant: its own name is then no part of paths.
+    /// For each source, by its index, whether its contents are meant: its own name is then not part of paths.
     pub contents: Vec<bool>,
 }
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Whether what fits is in.
+    /// Whether matching names are included.
     pub includes: bool,
-    /// What fits.
+    /// The pattern.
     #[serde(with = "crate::path::path_bytes")]
     pub pattern: Vec<u8>,
 }
 
 impl Filter {
-    /// Whether everything is in.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Refuses what is too long.
+    /// Refuses a filter that is too long or has an empty pattern.
     ///
     /// # Errors
     /// `UsageInvalid`.
@@ -58,38 +59,38 @@ impl Filter {
         }
     }
 
-    /// Whether what is in source number `index` is meant, without its name.
+    /// Whether the contents of source number `index` are meant, without its name.
     pub fn means_contents(&self, index: usize) -> bool {
         self.contents.get(index).copied().unwrap_or(false)
     }
 
-    /// Ready to be asked.
+    /// Compiles the rules.
     pub fn matcher(&self) -> Matcher {
         let rule = |rule: &Rule| (rule.includes, Pattern::parse(&rule.pattern));
         Matcher { rules: self.rules.iter().map(rule).collect() }
     }
 }
 
-/// A filter that can be asked for each name.
+/// A compiled filter.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     rules: Vec<(bool, Pattern)>,
 }
 
 impl Matcher {
-    /// Whether everything is in.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether a path below the top of the transfer is in, its directory being in.
+    /// Whether a path below the root of the transfer is included, given that its directory is.
     pub fn includes(&self, path: &[u8], is_dir: bool) -> bool {
         let fitting = self.rules.iter().find(|(_, pattern)| pattern.fits(path, is_dir));
         fitting.is_none_or(|(includes, _)| *includes)
     }
 }
 
-/// Whether a name matches a pattern as a shell expands it: `*`, `?`, `[a-z]`, and `\\` before what is meant as it is.
+/// Whether a name matches a shell pattern: `*`, `?`, `[a-z]`, and `\\` as escape.
 pub fn fits_name(pattern: &[u8], name: &[u8]) -> bool {
     Pattern::parse(pattern).fits_all(name)
 }
@@ -99,7 +100,7 @@ enum Token {
     Byte(u8),
     /// `?`
     One,
-    /// `[...]`: ranges, and whether they are those that do not fit.
+    /// `[...]`: ranges, and whether the set is negated.
     Set(Vec<(u8, u8)>, bool),
     /// `*`
     Some,
@@ -113,7 +114,7 @@ struct Pattern {
     anchored: bool,
     dirs_alone: bool,
     whole_path: bool,
-    /// `dir/***`: what `tokens` fit is a directory, and all in it fits too.
+    /// `dir/***`: `tokens` match a directory, and everything in it matches too.
     with_all_in_it: bool,
 }
 
@@ -131,7 +132,7 @@ impl Pattern {
             Some(rest) => (rest, true),
             None => (text, false),
         };
-        // As in rsync, a backslash is a byte like others where no wildcard is.
+        // As in rsync, a backslash is an ordinary byte in a pattern without wildcards.
         let tokens = match rest.iter().any(|byte| b"*?[".contains(byte)) {
             true => tokens(rest),
             false => rest.iter().map(|byte| Token::Byte(*byte)).collect(),
@@ -158,7 +159,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the tokens fit all of `text`.
+    /// Whether the tokens match all of `text`.
     fn fits_all(&self, text: &[u8]) -> bool {
         let end = self.tokens.len();
         let mut at = vec![false; end + 1];
@@ -180,7 +181,7 @@ impl Pattern {
         at[end]
     }
 
-    /// Stars may stand for nothing.
+    /// Stars may match the empty string.
     fn skip_stars(&self, at: &mut [bool]) {
         for (place, token) in self.tokens.iter().enumerate() {
             if at[place] && matches!(token, Token::Some | Token::Any) {
@@ -237,7 +238,7 @@ fn tokens(text: &[u8]) -> Vec<Token> {
     tokens
 }
 
-/// The set that begins behind a `[`, and what follows it; nothing if it does not end.
+/// Parses the set after a `[`; returns it and the rest, or `None` if it is not closed.
 fn set(text: &[u8]) -> Option<(Token, &[u8])> {
     let (mut rest, negated) = match text.split_first() {
         Some((b'!' | b'^', rest)) => (rest, true),
@@ -274,10 +275,11 @@ fn set(text: &[u8]) -> Option<(Token, &[u8])> {
     }
 }
 
-/// Bytes from one to another, each with both ends.
+/// Ranges of bytes, each inclusive.
 type Ranges = [(u8, u8)];
 
-/// The class that begins behind a `[` in a set, `:digit:]`, and what follows it. A class of another name has no members.
+/// Parses a character class after a `[` in a set, such as `:digit:]`; returns it and the rest. An unknown class has
+/// no members.
 fn class(text: &[u8]) -> Option<(&'static Ranges, &[u8])> {
     let text = text.strip_prefix(b":")?;
     let end = text.windows(2).position(|two| two == b":]")?;
@@ -294,7 +296,7 @@ fn class(text: &[u8]) -> Option<(&'static Ranges, &[u8])> {
         b"space" => &[(b' ', b' '), (9, 13)],
         b"upper" => &[(b'A', b'Z')],
         b"xdigit" => &[(b'0', b'9'), (b'A', b'F'), (b'a', b'f')],
-        // A byte that no name has.
+        // A byte that occurs in no name.
         _ => &[(0, 0)],
     };
     Some((members, &text[end + 2..]))

@@ -1,12 +1,14 @@
-//! What an interrupted transfer may keep: a list of records, appended while receiving, read when resuming.
+//! The journal of a transfer, from which it resumes after an interruption: a list of records, appended while
+//! receiving.
 //!
 //! A record is its length (4 bytes, little-endian), the CRC-32 of its bytes (4 bytes) and a postcard value. A write
-//! that was torn by a crash leaves a tail that does not check; [`State::read`] stops there and says how much is
-//! good, so that the next writer cuts the tail off. A journal names one job; a different job never reads it.
+//! torn by a crash leaves a tail whose checksum fails; [`State::read`] stops there and returns the length of the good
+//! part, so that the next writer truncates the tail. A journal names one job; a different job never reads it.
 //!
-//! [`Record::Slot`] says that an extent was written, not that it is on stable storage. After a mere kill the page
-//! cache still has it; after a reboot (the [`Header::boot`] differs) the reader must compare the bytes with the
-//! recorded digest first, as where the file is not as [`Record::AtRest`] says. [`Record::Finished`] is written after the file is durable under its final name.
+//! [`Record::Slot`] says that an extent was written, not that it is on stable storage. After a kill the page cache
+//! still has it; after a reboot (the [`Header::boot`] differs) the reader must compare the bytes with the recorded
+//! digest first, as it must where the file's ctime differs from [`Record::AtRest`]. [`Record::Finished`] is written
+//! after the file is durable under its final name.
 
 use super::digest::slot_range;
 use crate::entry::{FileTime, Stamp};
@@ -16,20 +18,20 @@ use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Version of the record format. 3 came with [`Record::Transfer`], 4 with [`Record::AtRest`].
+/// Version of the record format. 3 added [`Record::Transfer`], 4 [`Record::AtRest`].
 pub const VERSION: u16 = 4;
 /// Oldest version that is read.
 const OLDEST: u16 = 2;
-/// Longest record; a longer length is a broken tail.
+/// Longest record; a larger length indicates a torn tail.
 pub const MAX_RECORD_BYTES: usize = 64 << 10;
 
 /// Bytes before a record's value: its length and checksum.
 pub const RECORD_HEAD_BYTES: usize = 8;
 
-/// Memory a record takes that was read, with the room a growing map has to spare.
+/// Memory per record read, with the spare capacity of a growing map.
 const RECORD_MEMORY: u64 = 160;
 
-/// Name of a file in a journal: the first half of the BLAKE3 of its path.
+/// Key of a file in a journal: the first half of the BLAKE3 of its path.
 pub type PathKey = [u8; 16];
 
 /// The key of a path.
@@ -45,14 +47,14 @@ pub struct Header {
     pub version: u16,
     /// The job.
     pub job: u64,
-    /// Which boot of the machine wrote it.
+    /// Id of the machine's boot during which it was written.
     pub boot: [u8; 16],
-    /// Where the transfer writes, so that an abandoned one can be cleaned up; no storage for a plain local folder.
+    /// The destination, so that an abandoned transfer can be cleaned up; `None` for a plain local folder.
     pub to: Option<Place>,
     /// The same as a local path, for folders outside any storage.
     #[serde(with = "crate::path::path_bytes")]
     pub local: Vec<u8>,
-    /// The account that writes.
+    /// The local account that writes.
     pub account: String,
 }
 
@@ -65,20 +67,20 @@ impl Header {
     }
 }
 
-/// One fact.
+/// A record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// What the journal is for.
+    /// The header: the job of the journal.
     Header(Header),
     /// An extent was written to a temporary file.
     Slot {
         /// The file.
         key: PathKey,
-        /// The source's state it belongs to.
+        /// The source's stamp then.
         source: Stamp,
         /// Inode of the temporary file.
         temp_ino: u64,
-        /// Which extent.
+        /// The slot of the extent.
         slot: u32,
         /// Its digest.
         digest: [u8; 32],
@@ -87,26 +89,26 @@ pub enum Record {
     Finished {
         /// The file.
         key: PathKey,
-        /// The source's state it is a copy of.
+        /// The stamp of the source it is a copy of.
         source: Stamp,
         /// Its inode.
         ino: u64,
     },
-    /// A temporary file was given up.
+    /// A temporary file was abandoned.
     Dropped {
         /// The file.
         key: PathKey,
     },
-    /// Whose transfer it is; counted against the number one principal may leave unfinished.
+    /// The owner's principal; counted against the number of transfers it may leave unfinished.
     Owner(String),
-    /// The transfer that works on the job from here on: by its id it is given up.
+    /// The transfer that works on the job from here on: its id identifies the job when it is given up.
     Transfer(TransferId),
-    /// The transfer writes to a temporary file no more. One that was changed later was changed by somebody else, or by a
-    /// transfer that was killed.
+    /// The transfer no longer writes to a temporary file. If its ctime is later than this, it was changed from
+    /// outside, or by a transfer that was killed.
     AtRest {
         /// The file.
         key: PathKey,
-        /// When it was changed last.
+        /// The ctime of the file.
         changed: FileTime,
     },
 }
@@ -120,7 +122,7 @@ impl Record {
         out.extend_from_slice(&body);
     }
 
-    /// Takes the first record off `bytes`; `None` at the end or where the tail is torn.
+    /// Parses the first record of `bytes`; `None` at the end or where the tail is torn.
     fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
         let (crc, rest) = rest.split_first_chunk::<4>()?;
@@ -139,41 +141,41 @@ impl Record {
 /// A file that arrived in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partial {
-    /// The source's state.
+    /// The source's stamp.
     pub source: Stamp,
     /// Inode of the temporary file.
     pub temp_ino: u64,
     /// Extents that were written, and their digests.
     pub slots: BTreeMap<u32, [u8; 32]>,
-    /// When the temporary file was changed last, if that was written after all of them.
+    /// The ctime of the temporary file, if it was recorded after all of them.
     pub at_rest: Option<FileTime>,
 }
 
-/// What a journal says.
+/// The state recorded in a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Its first record.
     pub header: Option<Header>,
-    /// Whose transfer it is, if that was written.
+    /// The owner's principal, if recorded.
     pub owner: Option<String>,
-    /// The last one that worked on the job, if that was written.
+    /// The last transfer that worked on the job, if recorded.
     pub transfer: Option<TransferId>,
-    /// Files that are done, with the inode they have.
+    /// Finished files, with their inodes.
     pub finished: HashMap<PathKey, (Stamp, u64)>,
-    /// Files that are partly there.
+    /// Partially written files.
     pub partial: HashMap<PathKey, Partial>,
 }
 
 impl State {
-    /// Reads a journal as far as it is good; also returns how many bytes that is.
+    /// Reads a journal up to its first bad record; also returns the length of the good part.
     pub fn read(bytes: &[u8]) -> (State, usize) {
         let mut state = State::default();
         let good = state.absorb(bytes);
         (state, good)
     }
 
-    /// Takes the records at the start of `bytes`, the next part of a journal, as far as they are whole and good;
-    /// returns how many bytes that is.
+    /// Applies the records at the start of `bytes`, the next part of a journal, up to the first incomplete or bad
+    /// one; returns their length.
     pub fn absorb(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while let Some((record, after)) = Record::read(rest) {
@@ -185,13 +187,13 @@ impl State {
         bytes.len() - rest.len()
     }
 
-    /// About how much memory this takes.
+    /// Approximate memory of this state.
     pub fn memory_bytes(&self) -> u64 {
         let slots: usize = self.partial.values().map(|partial| partial.slots.len()).sum();
         (self.finished.len() + self.partial.len() + slots) as u64 * RECORD_MEMORY
     }
 
-    /// Takes one record; false if it cannot follow what came before.
+    /// Applies one record; false if it is invalid at this position.
     fn apply(&mut self, record: Record) -> bool {
         match record {
             Record::Header(header) => {
@@ -233,22 +235,22 @@ impl State {
     }
 }
 
-/// A journal in short: what is told of it, in little memory however long it is.
+/// Summary of a journal, in memory bounded by its files, not its extents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Brief {
     /// Its first record.
     pub header: Option<Header>,
-    /// Whose transfer it is, if that was written.
+    /// The owner's principal, if recorded.
     pub owner: Option<String>,
-    /// The last one that worked on the job, if that was written.
+    /// The last transfer that worked on the job, if recorded.
     pub transfer: Option<TransferId>,
-    /// Files that are done.
+    /// Number of finished files.
     pub files_done: u64,
     partial: HashMap<PathKey, (Stamp, u64, u64)>,
 }
 
 impl Brief {
-    /// Takes records as [`State::absorb`] does.
+    /// Applies records as [`State::absorb`] does.
     pub fn absorb(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while let Some((record, after)) = Record::read(rest) {
@@ -287,12 +289,12 @@ impl Brief {
         }
     }
 
-    /// Files that are partly there.
+    /// Number of partially written files.
     pub fn files(&self) -> u64 {
         self.partial.len() as u64
     }
 
-    /// Bytes of them that are whole.
+    /// Bytes of complete extents in them.
     pub fn bytes(&self) -> u64 {
         self.partial.values().map(|(source, _, whole)| (*whole).min(source.size)).sum()
     }
@@ -348,7 +350,7 @@ mod tests {
         [Record::Owner("alice@kek".into()), slot(1)].iter().for_each(|record| record.write(&mut bytes));
         let (state, good) = State::read(&bytes);
         assert_eq!((good, state.partial.len(), state.transfer), (bytes.len(), 1, None));
-        // Who takes it up writes on in it.
+        // The PoP that resumes it appends to it.
         Record::Transfer([7; 16]).write(&mut bytes);
         let (state, good) = State::read(&bytes);
         assert_eq!((good, state.partial.len(), state.transfer), (bytes.len(), 1, Some([7; 16])));
@@ -386,7 +388,7 @@ mod tests {
         assert_eq!(half + brief.absorb(&bytes[half..]), bytes.len());
         assert_eq!((brief.files(), brief.bytes(), brief.files_done), (1, (1 << 20) + 5, 1));
         assert_eq!((brief.owner.as_deref(), brief.transfer), (Some("alice@kek"), Some([2; 16])));
-        // The file was begun anew.
+        // The file was begun again from scratch.
         brief.absorb(&written(&[slot(1, 10, 0)])[written(&[]).len()..]);
         assert_eq!(brief.bytes(), 1 << 20);
     }

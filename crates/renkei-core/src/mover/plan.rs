@@ -1,8 +1,8 @@
-//! From entries to units of work.
+//! The sender's queue: turns entries into units of work.
 //!
-//! Entries come in the order of the walk and get numbers. Small ones are gathered into packs, large files are cut
-//! into extents that any stream may take. If the destination may hold some files already, files are offered first
-//! and become work when the verdict wants them; everything else goes at once, so no entry ever waits for another.
+//! Entries arrive in the order of the walk and are numbered. Small ones are gathered into packs, large files are
+//! divided into extents that any stream may take. If the destination may already have some files, files are offered
+//! first and queued when the verdict wants them; everything else is queued at once, so no entry waits for another.
 
 use super::digest::slot_count;
 use crate::entry::{Entry, EntryKind};
@@ -12,17 +12,17 @@ use crate::wire::message::{BATCH_ENTRIES, OfferItem, SlotRange, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Content gathered into one pack: enough that a stream rarely asks, little enough that work spreads evenly.
+/// Content of one pack: large enough that a stream rarely asks, small enough for load balancing.
 pub const PACK_BYTES: u64 = 1 << 20;
-/// Entries gathered into one pack.
+/// Most entries of one pack.
 pub const PACK_ENTRIES: usize = 128;
-/// Entries held before the walk is asked to wait.
+/// Entries queued before the walk has to wait (back-pressure).
 pub const MAX_QUEUED: usize = 8192;
 
-/// Where the sender finds an entry.
+/// Location of an entry at the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Which of the transfer's sources.
+    /// The index of the transfer's source.
     pub source: u32,
     /// The path below that source's root.
     pub path: RelPath,
@@ -33,13 +33,13 @@ pub struct Origin {
 pub struct Item {
     /// Its number.
     pub id: EntryId,
-    /// Where to read it.
+    /// The location to read it from.
     pub origin: Origin,
-    /// What it is, its path relative to the destination.
+    /// The entry, with its path relative to the destination.
     pub entry: Entry,
 }
 
-/// What a stream does next.
+/// A unit of work of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Send these entries whole.
@@ -48,7 +48,7 @@ pub enum Unit {
     Extent {
         /// The file.
         item: Arc<Item>,
-        /// Which extent.
+        /// The slot of the extent.
         slot: u32,
     },
 }
@@ -56,7 +56,7 @@ pub enum Unit {
 struct Large {
     item: Arc<Item>,
     next: u32,
-    /// Extents the receiver has already, ascending.
+    /// Extents that the receiver already has, ascending.
     present: VecDeque<SlotRange>,
 }
 
@@ -98,7 +98,7 @@ impl Plan {
         self.queued < MAX_QUEUED
     }
 
-    /// Takes what the walk found and numbers it. `digest` is for receivers that compare content.
+    /// Takes an entry from the walk and numbers it. `digest` is for receivers that compare content.
     pub fn handle_entry(&mut self, origin: Origin, entry: Entry, digest: Option<[u8; 32]>) -> EntryId {
         let id = self.next_id;
         self.next_id += 1;
@@ -113,13 +113,13 @@ impl Plan {
         id
     }
 
-    /// Nothing more will be found.
+    /// The walk is complete.
     pub fn on_walk_done(&mut self) {
         self.walk_done = true;
         self.close_pack();
     }
 
-    /// The next batch to offer; waits for a full batch only while the walk goes on and others are under way.
+    /// The next batch to offer; waits for a full batch only while the walk goes on and offers are outstanding.
     pub fn poll_offer(&mut self) -> Option<Vec<OfferItem>> {
         let full = self.to_offer.len() >= BATCH_ENTRIES;
         if self.to_offer.is_empty() || !(full || self.walk_done || self.offered.is_empty()) {
@@ -160,7 +160,7 @@ impl Plan {
             self.large.push_back(Large { item: Arc::new(item), next: 0, present: present.into() });
             return;
         }
-        // The destination itself goes ahead of all: nothing can be written there before its entry has unlocked it.
+        // The destination itself goes first: no other entry can be written before it exists.
         let is_destination = item.entry.path.is_root();
         self.pack_bytes += item.entry.size();
         self.pack.push(item);
@@ -176,8 +176,8 @@ impl Plan {
         }
     }
 
-    /// The next unit; packs first, so that many files are under way while large ones fill the line. An unfinished
-    /// pack is given out rather than let a stream idle.
+    /// The next unit; packs first, so that many files are in flight while large ones fill the path. A partial pack is
+    /// handed out rather than leaving a stream idle.
     pub fn poll_unit(&mut self) -> Option<Unit> {
         if self.packs.is_empty() && self.large.is_empty() {
             self.close_pack();
@@ -189,12 +189,12 @@ impl Plan {
         self.poll_extent()
     }
 
-    /// Whether the next unit is all it will ever be: a pack that is not full may still grow.
+    /// Whether the next unit will not grow any more: a pack that is not full may.
     pub fn has_whole_unit(&self) -> bool {
         !(self.packs.is_empty() && self.large.is_empty()) || self.walk_done && !self.pack.is_empty()
     }
 
-    /// Whether a pack is being gathered.
+    /// Whether a pack is being filled.
     pub fn is_gathering(&self) -> bool {
         !self.pack.is_empty()
     }
@@ -214,7 +214,7 @@ impl Plan {
         }
     }
 
-    /// Gives up what is not handed out yet and `is_lost`.
+    /// Drops the entries for which `is_lost` and that are not handed out yet.
     pub fn drop_items(&mut self, is_lost: impl Fn(&Entry) -> bool) -> Vec<Item> {
         let mut dropped = Vec::new();
         let mut sift =
@@ -224,7 +224,7 @@ impl Plan {
         self.packs.iter_mut().for_each(&mut sift);
         self.packs.retain(|pack| !pack.is_empty());
         self.pack_bytes = self.pack.iter().map(|item| item.entry.size()).sum();
-        // Extents that were handed out already are on their way; the receiver reads them off the wire.
+        // Extents that were handed out already are in flight; the receiver discards them.
         let is_lost = |large: &Large| is_lost(&large.item.entry);
         dropped.extend(self.large.iter().filter(|large| is_lost(large)).map(|large| (*large.item).clone()));
         self.large.retain(|large| !is_lost(large));
@@ -235,7 +235,7 @@ impl Plan {
         dropped
     }
 
-    /// Gives up the extents of a file not handed out yet.
+    /// Drops the extents of a file that are not handed out yet.
     pub fn drop_file(&mut self, id: EntryId) {
         let before = self.large.len();
         self.large.retain(|large| large.item.id != id);

@@ -1,11 +1,11 @@
-//! The receiving side of one session: which parts of which file are there, what may be renamed and acknowledged,
-//! and in which order the end comes.
+//! The receiving side of one session: extents received of each file, renames and acknowledgements, and the order of
+//! the final steps.
 //!
-//! Files are written under temporary names by whichever stream brings them. A temporary name is of one path, so one
-//! entry at a time may have it: a second one of the same path is refused until the first has its final name. Links and the metadata of directories
-//! wait until every file has its final name, because a rename changes the directory's time and a hard link needs
-//! its first name. The order at the end is: rename files, make links, remove what the source lacks, set directories,
-//! sync, acknowledge.
+//! Files are written under temporary names by any of the streams. A temporary name is derived from the path, so only
+//! one entry at a time may claim it: a second entry with the same path is refused until the first has its final name.
+//! Links and the metadata of directories are deferred until every file has its final name, because a rename changes
+//! the directory's mtime and a hard link needs its target. The final order is: rename files, make links, remove
+//! entries that the source lacks, set directories, sync, acknowledge.
 
 use super::commit::{Commit, Step, Synced};
 use super::digest::{combine, slot_count, slot_range};
@@ -19,53 +19,53 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Large files one session may have under way; a correct sender has a few more than streams.
+/// Most large files in flight in one session; a correct sender has a few more than streams.
 pub const MAX_OPEN_FILES: usize = 512;
-/// Bytes of directories' attributes one session may leave for the end; a million ACLs take a third of it.
+/// Most bytes of directories' attributes deferred in one session; a million ACLs take a third of it.
 pub const MAX_DEFERRED_BYTES: usize = 512 << 20;
 
-/// Memory a name takes in a set, with the room a growing set has to spare.
+/// Memory per name in a set, with the spare capacity of a growing set.
 const NAME_BYTES: u64 = 40;
-/// Memory each attribute, link and directory takes beside its bytes: what allocators add.
+/// Allocator overhead per attribute, link and directory.
 const ALLOCATION_BYTES: usize = 64;
 
-/// A file that was written, on its way to its final name.
+/// A completely written file, on its way to its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Its number.
     pub id: EntryId,
     /// Its final path, relative to the destination.
     pub path: RelPath,
-    /// For files: the source's state and the inode of the copy.
+    /// For files: the source's stamp and the inode of the copy.
     pub copy_of: Option<(Stamp, u64)>,
 }
 
-/// A link to make at the end.
+/// A deferred link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingLink {
     /// Its number.
     pub id: EntryId,
-    /// The further name.
+    /// The new name.
     pub path: RelPath,
-    /// The first name.
+    /// The existing name.
     pub to: RelPath,
 }
 
-/// A directory whose metadata is set at the end.
+/// A directory whose metadata is deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingDir {
     /// Its number.
     pub id: EntryId,
     /// Its path.
     pub path: RelPath,
-    /// What it gets.
+    /// The metadata to set.
     pub meta: Meta,
 }
 
-/// What an earlier run left of an offered file.
+/// State that an earlier run left of an offered file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing that counts.
+    /// Nothing usable.
     Nothing,
     /// The whole file, durable, if the final name still has this inode.
     Finished {
@@ -78,13 +78,13 @@ pub enum Left {
         temp_ino: u64,
         /// The extents and their digests.
         slots: BTreeMap<u32, [u8; 32]>,
-        /// When the temporary file was changed last, if the run before came to its end in order: only one that still says so is
-        /// believed without reading it back.
+        /// The ctime of the temporary file, if the previous run ended in order: only a file that still has it is
+        /// trusted without being read back.
         at_rest: Option<FileTime>,
     },
 }
 
-/// What to do with an extent that begins to arrive.
+/// How to handle an extent that begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Write it.
@@ -92,31 +92,31 @@ pub enum Start {
         /// Whether the temporary file holds extents of an earlier run and must be kept.
         keep_existing: bool,
     },
-    /// Read it off the wire and drop it: the file was given up or this extent is there.
+    /// Read it from the wire and discard it: the file was abandoned or the extent is already there.
     Ignore,
 }
 
-/// What the arrival of an extent means.
+/// The state of a file after an extent arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Others are missing.
     More,
-    /// It was the last: set the metadata and call [`Receiver::on_written`].
+    /// It was the last one: set the metadata and call [`Receiver::on_written`].
     Complete,
-    /// The file was given up meanwhile.
+    /// The file was abandoned meanwhile.
     Ignore,
 }
 
-/// What did not arrive of a file.
+/// The missing parts of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unwritten {
-    /// No extent of it is whole.
+    /// No complete extent arrived.
     All,
-    /// What is between those that are; nothing if all are.
+    /// The gaps between the complete extents; empty if there are none.
     Ranges(Vec<Range<u64>>),
 }
 
-/// What the caller does next.
+/// The caller's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// See [`Step::Sync`]; then [`Receiver::on_synced`].
@@ -128,11 +128,11 @@ pub enum Action {
     },
     /// Make these hard links; [`Receiver::on_placed`] for each that worked.
     MakeLinks(Vec<PendingLink>),
-    /// Remove what [`Receiver::is_named`] does not know.
+    /// Remove the entries for which [`Receiver::is_named`] is false.
     RemoveOthers,
     /// Set these directories' metadata, deepest first; [`Receiver::on_placed`] for each that worked.
     SetDirs(Vec<PendingDir>),
-    /// Wait for more to be written, at most so long.
+    /// Wait for more to be written, at most this long.
     Wait(Option<Duration>),
     /// Everything is durable or reported.
     Done,
@@ -162,11 +162,12 @@ pub struct Receiver {
     options: ReceiveOptions,
     previous: State,
     incoming: HashMap<EntryId, Incoming>,
-    /// Names whose temporary file an entry has, or had when it was given up: a stream may be writing to it still.
+    /// Names whose temporary file is claimed by an entry, or was when that was abandoned: a stream may still be
+    /// writing to it.
     claimed: HashSet<PathKey>,
-    /// Of the incoming, those that are not resumed; the others are as few as the journal says.
+    /// The number of incoming files that are not resumed; resumed ones are bounded by the journal.
     fresh: usize,
-    /// Names that did not arrive, for the links to them.
+    /// Names that did not arrive; links to them are not made.
     failed: HashSet<PathKey>,
     given_up: HashSet<EntryId>,
     commit: Commit<Done>,
@@ -177,16 +178,15 @@ pub struct Receiver {
     source_complete: bool,
     records: Vec<u8>,
     max_deferred: usize,
-    /// Of directories' attributes.
+    /// Bytes of deferred directory attributes.
     deferred_bytes: usize,
-    /// Memory that goes with the session alone, but for names.
+    /// Memory kept until the session ends, without names.
     kept_bytes: u64,
     max_open: usize,
 }
 
 impl Receiver {
-    /// A receiver that may keep what `previous` says, and leaves at most `max_deferred` links and directories for
-    /// the end.
+    /// A receiver that may reuse the files in `previous`, and defers at most `max_deferred` links and directories.
     pub fn new(options: ReceiveOptions, previous: State, max_deferred: usize) -> Self {
         let kept_bytes = previous.memory_bytes();
         Receiver {
@@ -211,18 +211,18 @@ impl Receiver {
         }
     }
 
-    /// About how much memory is kept until the session ends: names, links, directories, what a journal said.
+    /// Approximate memory kept until the session ends: names, links, directories, the journal's state.
     pub fn kept_bytes(&self) -> u64 {
         let names = self.named.len() + self.failed.len() + self.given_up.len() + self.claimed.len();
         self.kept_bytes + names as u64 * NAME_BYTES
     }
 
-    /// Lets fewer large files be under way than [`MAX_OPEN_FILES`], where descriptors are scarce.
+    /// Lowers the limit of large files in flight below [`MAX_OPEN_FILES`], where descriptors are scarce.
     pub fn limit_open_files(&mut self, files: usize) {
         self.max_open = files.min(MAX_OPEN_FILES);
     }
 
-    /// Whether one more file of an earlier run may be taken up; else it is sent anew.
+    /// Whether one more file of an earlier run may be resumed; otherwise it is sent again in full.
     pub fn may_resume(&self) -> bool {
         self.incoming.len() < self.max_open
     }
@@ -232,7 +232,7 @@ impl Receiver {
         &self.options
     }
 
-    /// Notes that the source has this name, for the removal of others.
+    /// Records that the source has this name, so that it is not removed.
     pub fn on_named(&mut self, path: &RelPath) {
         if self.options.delete {
             self.named.insert(path_key(path));
@@ -244,7 +244,7 @@ impl Receiver {
         self.named.contains(&path_key(path))
     }
 
-    /// What an earlier run of this job left of an offered file, if its source is still in the same state.
+    /// The state that an earlier run of this job left of an offered file, if its source is unchanged.
     pub fn left(&self, item: &OfferItem) -> Left {
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Left::Nothing };
         let key = path_key(&item.entry.path);
@@ -262,9 +262,10 @@ impl Receiver {
         }
     }
 
-    /// The temporary file is there with these extents; the sender will be told to send the others.
+    /// The temporary file exists with these extents; the sender will be told to send the others.
     ///
-    /// What was left is used up: false for a second offer of the path, and if another entry has its name.
+    /// That state is consumed: returns false for a second offer of the path, and if another entry has claimed its
+    /// name.
     pub fn on_resumed(&mut self, id: EntryId, entry: &Entry, slots: BTreeMap<u32, [u8; 32]>) -> bool {
         let (key, path) = (path_key(&entry.path), entry.path.clone());
         let EntryKind::File { stamp, .. } = entry.kind else { return false };
@@ -280,7 +281,7 @@ impl Receiver {
         true
     }
 
-    /// Of what was left of a file, only these extents are what was written.
+    /// Records that only these extents of an earlier run are intact.
     fn record_only(&mut self, key: PathKey, previous: Partial, slots: &BTreeMap<u32, [u8; 32]>) {
         let Partial { source, temp_ino, .. } = previous;
         Record::Dropped { key }.write(&mut self.records);
@@ -289,17 +290,17 @@ impl Receiver {
         }
     }
 
-    /// A file under its temporary name is written to no more; it was changed at this moment last.
+    /// A temporary file is no longer written to; `changed` is its ctime.
     pub fn on_at_rest(&mut self, id: EntryId, changed: FileTime) {
         if let Some(file) = self.incoming.get(&id) {
             Record::AtRest { key: path_key(&file.path), changed }.write(&mut self.records);
         }
     }
 
-    /// An entry takes the temporary name of its path, until [`Receiver::on_renamed`] or [`Receiver::release`].
+    /// Claims the temporary name of a path for an entry, until [`Receiver::on_renamed`] or [`Receiver::release`].
     ///
     /// # Errors
-    /// `NameTaken` if another entry has it.
+    /// `NameTaken` if another entry has claimed it.
     pub fn claim(&mut self, path: &RelPath) -> Result<(), Error> {
         if self.claimed.insert(path_key(path)) {
             return Ok(());
@@ -307,17 +308,17 @@ impl Receiver {
         Err(Error::new(Code::NameTaken, "receive", path, "the other is being written, or failed"))
     }
 
-    /// An entry gives the temporary name of its path back; nothing is under it.
+    /// Releases the temporary name of a path; no file exists under it.
     pub fn release(&mut self, path: &RelPath) {
         self.claimed.remove(&path_key(path));
     }
 
-    /// Whether an earlier run of this job may have left temporary files, of sources that are gone by now.
+    /// Whether an earlier run of this job may have left temporary files, also of sources that no longer exist.
     pub fn continues_job(&self) -> bool {
         self.previous.header.is_some()
     }
 
-    /// Whether all extents of a resumed file are there already, so that none will come.
+    /// Whether all extents of a resumed file are already there, so that none will arrive.
     pub fn is_whole(&self, id: EntryId) -> bool {
         self.incoming.get(&id).is_some_and(|file| file.slots.len() as u32 == slot_count(file.source.size))
     }
@@ -325,8 +326,8 @@ impl Receiver {
     /// An extent begins to arrive.
     ///
     /// # Errors
-    /// `ProtocolViolation` if the entry differs from what came before under its number, `TooManyEntries` if more
-    /// files are open than any correct sender has, `NameTaken` as [`Receiver::claim`]; that one ends the entry alone.
+    /// `ProtocolViolation` if the entry differs from the earlier one with its number, `TooManyEntries` if more files
+    /// are open than any correct sender has, `NameTaken` as [`Receiver::claim`]; the latter fails only this entry.
     pub fn start_extent(&mut self, id: EntryId, entry: &Entry, slot: u32) -> Result<Start, Error> {
         let EntryKind::File { stamp, .. } = entry.kind else {
             return Err(crate::wire::violation("extent", "not of a regular file"));
@@ -351,8 +352,8 @@ impl Receiver {
         Ok(Start::Write { keep_existing: file.resumed })
     }
 
-    /// Begins a file anew. Its temporary file may get the inode of an earlier one: the journal must not go on
-    /// believing the extents of that.
+    /// Begins a file from scratch. Its temporary file may get the inode of an earlier one: the journal must no longer
+    /// list the extents of that.
     fn start_fresh(&mut self, id: EntryId, path: &RelPath, source: Stamp) -> Result<(), Error> {
         if self.fresh >= self.max_open {
             return Err(Error::new(Code::TooManyEntries, "receive", path, "too many files at once"));
@@ -377,7 +378,7 @@ impl Receiver {
         Some(file)
     }
 
-    /// An extent was written and its digest was right.
+    /// An extent was written and its digest verified.
     pub fn on_extent_written(&mut self, id: EntryId, slot: u32, digest: [u8; 32], temp_ino: u64) -> Arrival {
         let Some(file) = self.incoming.get_mut(&id) else { return Arrival::Ignore };
         file.slots.insert(slot, digest);
@@ -397,7 +398,7 @@ impl Receiver {
         (!slots.is_empty() && slots.len() as u32 == slot_count(file.source.size)).then(|| combine(&slots))
     }
 
-    /// What is missing of a file when the session has ended early.
+    /// The missing parts of a file when the session ended early.
     pub fn unwritten(&self, id: EntryId) -> Unwritten {
         let Some(file) = self.incoming.get(&id) else { return Unwritten::Ranges(Vec::new()) };
         if file.slots.is_empty() {
@@ -415,7 +416,7 @@ impl Receiver {
         Unwritten::Ranges(ranges)
     }
 
-    /// A file is given up; true if its temporary file should be removed.
+    /// A file is abandoned; returns whether its temporary file should be removed.
     pub fn on_given_up(&mut self, id: EntryId) -> bool {
         let Some(file) = self.take_incoming(id) else { return false };
         self.given_up.insert(id);
@@ -426,31 +427,32 @@ impl Receiver {
 
     /// An entry could not be received.
     pub fn on_entry_failed(&mut self, path: &RelPath, error: &Error) {
-        // Else the name is another's, which may arrive.
+        // With `NameTaken`, the name is claimed by another entry, which may arrive.
         if error.code != Code::NameTaken {
             self.on_failed(path);
         }
     }
 
-    /// A name did not arrive, at whichever side: no link may be made to what is there under it, and as the source has
-    /// it, it is not removed.
+    /// A name did not arrive, whichever side failed: no link may be made to an old file under it, and as the source
+    /// has the name, it is not removed.
     pub fn on_failed(&mut self, path: &RelPath) {
         self.on_named(path);
         self.failed.insert(path_key(path));
     }
 
-    /// Whether a name did not arrive: it failed, or the directory it is in takes nothing.
+    /// Whether a name did not arrive: it failed, or its directory accepts no entries.
     pub fn has_failed(&self, path: &RelPath) -> bool {
         let is_closed = |path: &RelPath| path.parent().is_some_and(|parent| self.is_refused(&parent));
         !self.failed.is_empty() && (self.is_refused(path) || is_closed(path))
     }
 
-    /// Whether a name failed itself, or a directory takes nothing.
+    /// Whether a name failed itself, or is a directory that accepts no entries.
     pub fn is_refused(&self, path: &RelPath) -> bool {
         self.failed.contains(&path_key(path))
     }
 
-    /// A file is whole under its temporary name, its metadata set; true if [`Receiver::poll`] should be asked again.
+    /// A file is complete under its temporary name, with its metadata; returns whether [`Receiver::poll`] should be
+    /// called again.
     pub fn on_written(&mut self, now: Duration, done: Done) -> bool {
         drop(self.take_incoming(done.id));
         self.on_named(&done.path);
@@ -458,13 +460,13 @@ impl Receiver {
         self.commit.on_written(now, done, bytes)
     }
 
-    /// Something is under its final name and needs only a sync: a symbolic link, a hard link, a directory.
+    /// An entry is under its final name and needs only a sync: a symbolic link, a hard link, a directory.
     pub fn on_placed(&mut self, now: Duration, done: Done) {
         self.on_named(&done.path);
         self.commit.on_renamed(now, done);
     }
 
-    /// Keeps a hard link for the end.
+    /// Defers a hard link to the end.
     ///
     /// # Errors
     /// `TooManyEntries` beyond the limit.
@@ -476,7 +478,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Keeps a directory's metadata for the end.
+    /// Defers a directory's metadata to the end.
     ///
     /// # Errors
     /// `TooManyEntries` beyond the limit.
@@ -512,12 +514,12 @@ impl Receiver {
         }
     }
 
-    /// Files written and not yet durable; the caller holds the streams back when this grows.
+    /// Files written and not yet durable; the caller applies back-pressure to the streams when this grows.
     pub fn pending_files(&self) -> usize {
         self.commit.pending_files()
     }
 
-    /// What to do at `now`.
+    /// The next step at `now`.
     pub fn poll(&mut self, now: Duration) -> Action {
         match self.stage {
             Stage::Receiving => self.poll_commit(now),
@@ -560,7 +562,7 @@ impl Receiver {
         Action::MakeLinks(std::mem::take(&mut self.links))
     }
 
-    /// The sync was carried out: says what to rename and whose acknowledgement is now true.
+    /// The sync is done: returns the files to rename and the entries to acknowledge.
     pub fn on_synced(&mut self, written: Vec<Done>, renamed: Vec<Done>) -> Synced<Done> {
         for done in &renamed {
             if let Some((source, ino)) = done.copy_of {
@@ -576,7 +578,7 @@ impl Receiver {
         self.commit.on_renamed(now, done);
     }
 
-    /// Takes the journal records that came up since the last call.
+    /// Takes the journal records produced since the last call.
     pub fn take_records(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.records)
     }
@@ -728,7 +730,7 @@ mod tests {
         first.start_extent(1, &entry, 0).unwrap();
         first.on_extent_written(1, 0, [1; 32], 7);
         journal.extend(first.take_records());
-        // The temporary file is gone; the new one happens to get its inode.
+        // The temporary file was deleted; the new one happens to get its inode.
         let mut second = Receiver::new(options(false), State::read(&journal).0, 100);
         assert_eq!(second.start_extent(1, &entry, 1).unwrap(), Start::Write { keep_existing: false });
         second.on_extent_written(1, 1, [2; 32], 7);
@@ -907,7 +909,7 @@ mod tests {
         assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
         receiver.on_extent_written(1, 0, [0; 32], 7);
         receiver.on_written(NOW, done(1, "f"));
-        // It waits for its sync under the temporary name, and the same number may come again.
+        // It waits for its sync under the temporary name, and the same number may be sent again.
         assert_eq!(receiver.start_extent(1, &large, 0).unwrap_err().code, Code::NameTaken);
         receiver.on_renamed(NOW, done(1, "f"));
         receiver.claim(&path("f")).unwrap();
@@ -921,7 +923,7 @@ mod tests {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
         receiver.on_given_up(1);
-        // A stream that began before may be about to open the temporary file.
+        // A stream that started earlier may be about to open the temporary file.
         assert_eq!(receiver.claim(&path("f")).unwrap_err().code, Code::NameTaken);
     }
 

@@ -1,8 +1,9 @@
-//! The sending side of one session: what was found, what is under way, what the receiver said of it.
+//! The sending side of one session: entries found, entries in flight, verdicts and acknowledgements of the receiver.
 //!
-//! Memory is bounded by windows, however large the tree. Files and symbolic links are acknowledged while the transfer
-//! goes on, so at most [`MAX_UNACKNOWLEDGED`] of them are under way and the walk waits for the oldest. Directories and
-//! hard links are acknowledged at the end; of those only the numbers are kept, a bit each.
+//! Memory is bounded by windows, however large the tree. Files and symbolic links are acknowledged during the
+//! transfer, so at most [`MAX_UNACKNOWLEDGED`] of them are in flight and the walk waits for the oldest
+//! (back-pressure). Directories and hard links are acknowledged at the end; only their numbers are kept, one bit
+//! each.
 
 use super::closed::Closed;
 use super::digest::slot_range;
@@ -17,23 +18,23 @@ use crate::wire::message::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// Files and symbolic links found and not yet acknowledged: more than a receiver keeps waiting for its syncs, so that
-/// the walk waits for the window only when the receiver is behind. They take about 40 MB.
+/// Window of files and symbolic links found and not yet acknowledged: larger than the receiver's queue for syncs, so
+/// that the walk waits for the window only when the receiver is behind. They take about 40 MB.
 pub const MAX_UNACKNOWLEDGED: usize = 1 << 18;
-/// Failures that wait to be told one by one; of more the summary tells the number.
+/// Failures queued for individual reports; further ones are only counted in the summary.
 const MAX_UNTOLD: usize = 1 << 16;
 
-/// A file or symbolic link under way.
+/// A file or symbolic link in flight.
 #[derive(Clone, Debug)]
 struct Open {
     path: RelPath,
     /// Size of a file; `None` for a link.
     bytes: Option<u64>,
-    /// Bytes of it that an earlier run brought, and that count as done already.
+    /// Bytes of it received by an earlier run, which count as done already.
     present: u64,
 }
 
-/// A set of entry numbers, a bit each.
+/// A bitmap of entry numbers.
 #[derive(Default)]
 struct Ids {
     words: BTreeMap<EntryId, u64>,
@@ -44,7 +45,7 @@ impl Ids {
         *self.words.entry(id / 64).or_default() |= 1 << (id % 64);
     }
 
-    /// Takes a number out; false if it is not in.
+    /// Removes a number; false if it is not in the set.
     fn remove(&mut self, id: EntryId) -> bool {
         let Some(word) = self.words.get_mut(&(id / 64)) else { return false };
         let was_in = *word & (1 << (id % 64)) != 0;
@@ -69,7 +70,7 @@ pub struct Sender {
     plan: Plan,
     dry_run: bool,
     would_send: Vec<RelPath>,
-    /// Files that arrived since somebody asked last, if names are wanted.
+    /// Files that arrived since the last [`Sender::take_arrived`], if names are wanted.
     arrived: Option<Vec<RelPath>>,
     open: HashMap<EntryId, Open>,
     dirs: Ids,
@@ -78,18 +79,18 @@ pub struct Sender {
     walk_done: bool,
     progress: Progress,
     summary: Summary,
-    /// Bytes the listed failures take in a message.
+    /// Encoded bytes of the listed failures.
     listed_bytes: usize,
-    /// Failures since somebody asked last.
+    /// Failures since the last [`Sender::take_failures`].
     untold: Vec<EntryFailure>,
     stops_at_first: bool,
     first: Option<Error>,
-    /// Directories of the destination into which nothing is sent any more.
+    /// Directories of the destination that accept no entries.
     closed: Closed,
 }
 
 impl Sender {
-    /// A sender that has found nothing yet; in a dry run wanted files are noted and not sent.
+    /// A sender that has found nothing yet; in a dry run wanted files are listed, not sent.
     pub fn new(offers: bool, dry_run: bool) -> Self {
         Sender {
             plan: Plan::new(offers),
@@ -111,12 +112,12 @@ impl Sender {
         }
     }
 
-    /// The same, that is broken by the first failure.
+    /// The same, aborting at the first failure.
     pub fn stopping_at_first(self) -> Self {
         Sender { stops_at_first: true, ..self }
     }
 
-    /// The same, that notes the names of files that arrive.
+    /// The same, recording the names of files that arrive.
     pub fn noting_names(self) -> Self {
         Sender { arrived: Some(Vec::new()), ..self }
     }
@@ -126,12 +127,12 @@ impl Sender {
         self.arrived.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether the first failure breaks it.
+    /// Whether the first failure aborts it.
     pub fn stops_at_first(&self) -> bool {
         self.stops_at_first
     }
 
-    /// The first failure, if the transfer shall end with it.
+    /// The first failure, if the transfer aborts with it.
     pub fn broken(&self) -> Option<&Error> {
         self.first.as_ref().filter(|_| self.stops_at_first)
     }
@@ -146,8 +147,8 @@ impl Sender {
         self.plan.wants_entries() && self.open.len() < MAX_UNACKNOWLEDGED
     }
 
-    /// Takes an entry the walk found. A special file is reported and not sent: gives what the receiver must be told
-    /// before the sending is done, so that it knows the source has that name.
+    /// Takes an entry from the walk. A special file is reported, not sent: returns the failure to send to the
+    /// receiver before `SendDone`, so that it knows that the source has that name.
     pub fn handle_entry(
         &mut self,
         origin: Origin,
@@ -181,7 +182,7 @@ impl Sender {
         None
     }
 
-    /// Reports a special file; gives what the receiver must be told, as [`Sender::handle_entry`].
+    /// Reports a special file; returns the failure for the receiver, as [`Sender::handle_entry`].
     pub fn handle_special(&mut self, path: RelPath, error: Error) -> EntryFailure {
         let failure = EntryFailure { id: None, path, kept: false, error };
         self.summary.special += 1;
@@ -189,13 +190,13 @@ impl Sender {
         failure
     }
 
-    /// The walk could not read something.
+    /// The walk could not read a file or directory.
     pub fn on_walk_failed(&mut self, path: RelPath, error: Error) {
         self.walk_complete = false;
         self.fail(EntryFailure { id: None, path, kept: false, error });
     }
 
-    /// Nothing more will be found.
+    /// The walk is complete.
     pub fn on_walk_done(&mut self) {
         self.walk_done = true;
         self.progress.walk_done = true;
@@ -215,7 +216,7 @@ impl Sender {
     /// Takes the receiver's verdicts, in the order of the offers.
     ///
     /// # Errors
-    /// `ProtocolViolation` for a verdict on nothing.
+    /// `ProtocolViolation` for a verdict that is not on the oldest offered file.
     pub fn handle_verdicts(&mut self, verdicts: Vec<(EntryId, Verdict)>) -> Result<(), Error> {
         for (id, verdict) in verdicts {
             let wanted = matches!(verdict, Verdict::Want | Verdict::Partial(_));
@@ -234,7 +235,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Gives up what waits to be sent into directories that take nothing.
+    /// Drops queued entries below directories that accept none.
     fn drop_closed(&mut self) {
         if self.closed.is_empty() {
             return;
@@ -282,33 +283,33 @@ impl Sender {
         }
     }
 
-    /// The next unit for whichever stream asks.
+    /// The next unit, for the stream that asks.
     pub fn poll_unit(&mut self) -> Option<Unit> {
         self.plan.poll_unit()
     }
 
-    /// Whether the next unit is all it will ever be.
+    /// Whether the next unit will not grow any more.
     pub fn has_whole_unit(&self) -> bool {
         self.plan.has_whole_unit()
     }
 
-    /// Whether small entries are being gathered into a unit.
+    /// Whether a pack of small entries is being filled.
     pub fn is_gathering(&self) -> bool {
         self.plan.is_gathering()
     }
 
-    /// Whether everything was found and handed out.
+    /// Whether everything was found and handed out to streams.
     pub fn is_handed_out(&self) -> bool {
         self.plan.is_empty()
     }
 
-    /// A stream sent so many bytes of content.
+    /// A stream sent this many bytes of content.
     pub fn on_bytes_moved(&mut self, bytes: u64) {
         self.progress.bytes_moved += bytes;
     }
 
-    /// An entry could not be read at the source; gives what the receiver must be told before the sending is done,
-    /// so that it makes no link to an old file under that name. The failure is counted here.
+    /// An entry could not be read at the source; returns the failure to send to the receiver before `SendDone`, so
+    /// that it makes no link to an old file under that name. The failure is counted here.
     pub fn on_source_failed(&mut self, id: EntryId, error: Error) -> Option<EntryFailure> {
         self.plan.drop_file(id);
         let open = self.open.remove(&id)?;
@@ -318,10 +319,10 @@ impl Sender {
         Some(failure)
     }
 
-    /// The receiver acknowledged: durable and verified.
+    /// Takes the receiver's acknowledgements: durable and verified.
     ///
     /// # Errors
-    /// `ProtocolViolation` for numbers never given.
+    /// `ProtocolViolation` for numbers that are not in flight.
     pub fn handle_acked(&mut self, ranges: &[IdRange]) -> Result<(), Error> {
         for range in ranges {
             for id in range.first..range.first.saturating_add(range.count) {
@@ -341,7 +342,7 @@ impl Sender {
         }
     }
 
-    /// Counts an entry as arrived; false if it is not under way.
+    /// Counts an entry as arrived; false if it is not in flight.
     fn settle(&mut self, id: EntryId) -> bool {
         let Some(open) = self.open.remove(&id) else { return self.settle_deferred(id) };
         match open.bytes {
@@ -364,8 +365,8 @@ impl Sender {
         dir || link
     }
 
-    /// The receiver could not take an entry, or only without some attribute. A failure under the name of a directory
-    /// above the entry says that the directory takes nothing.
+    /// The receiver could not store an entry, or only without some attribute. A failure under the path of an ancestor
+    /// directory says that the directory accepts no entries.
     pub fn handle_failed(&mut self, failure: EntryFailure) {
         let Some(id) = failure.id.filter(|_| !failure.kept) else { return self.fail(failure) };
         self.plan.drop_file(id);
@@ -374,7 +375,7 @@ impl Sender {
         match open {
             Some(open) if open.path == failure.path => self.fail_one(failure),
             Some(open) => self.fail_closed(Some(open.path), failure),
-            // Their names are not kept: such a failure may be of the entry or of the directory it is in.
+            // Their names are not kept: such a failure may be of the entry or of its directory.
             None if self.dirs.remove(id) || self.hard_links.remove(id) => match failure.error.code {
                 Code::PermissionDenied | Code::NotADirectory => self.fail_closed(None, failure),
                 _ => self.fail_one(failure),
@@ -383,12 +384,12 @@ impl Sender {
         }
     }
 
-    /// What an earlier run brought of a file that failed counts for nothing.
+    /// The bytes of a failed file received by an earlier run do not count.
     fn forget_present(&mut self, open: &Open) {
         self.progress.bytes_done = self.progress.bytes_done.saturating_sub(open.present);
     }
 
-    /// An entry failed by itself; no news if nothing can be put where it was to go.
+    /// Counts a failure of a single entry; it is not reported if its directory accepts no entries.
     fn fail_one(&mut self, failure: EntryFailure) {
         match self.closed.holds(&failure.path) {
             true => self.closed.count(&failure.path),
@@ -396,7 +397,7 @@ impl Sender {
         }
     }
 
-    /// A directory takes nothing, `entry` in it neither.
+    /// A directory accepts no entries, including `entry`.
     fn fail_closed(&mut self, entry: Option<RelPath>, failure: EntryFailure) {
         let is_new = !self.closed.holds(&failure.path) && self.closed.insert(&failure.path);
         if let Some(entry) = entry.filter(|entry| entry.starts_with(&failure.path)) {
@@ -434,17 +435,17 @@ impl Sender {
         self.walk_done && self.open.is_empty() && self.dirs.is_empty() && self.hard_links.is_empty()
     }
 
-    /// How far the transfer is.
+    /// The progress of the transfer.
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// The end; entries the receiver never spoke of count as lost.
+    /// Returns the result; entries without any reply of the receiver count as lost.
     pub fn finish(self, deleted: u64) -> Summary {
         self.finish_telling(deleted).0
     }
 
-    /// The same, with the failures that nobody took yet.
+    /// The same, with the failures not taken yet.
     pub fn finish_telling(mut self, deleted: u64) -> (Summary, Vec<EntryFailure>) {
         let mut open: Vec<_> = std::mem::take(&mut self.open).into_iter().collect();
         open.sort_unstable_by_key(|(id, _)| *id);
@@ -463,7 +464,7 @@ impl Sender {
         (Summary { deleted, bytes_moved: self.progress.bytes_moved, ..self.summary }, self.untold)
     }
 
-    /// Counts the directories and hard links the receiver never spoke of; their names are not kept.
+    /// Counts the directories and hard links without any reply of the receiver; their names are not kept.
     fn fail_deferred(&mut self) {
         let lost = self.dirs.len() + self.hard_links.len();
         if lost > 0 {
@@ -555,7 +556,7 @@ mod tests {
             let error = Error::new(Code::PermissionDenied, "create", &path, "EACCES");
             EntryFailure { id: None, path, kept: false, error }
         });
-        // Short ones between the long ones still find room.
+        // Short ones between the long ones still fit.
         for number in 0..2 * MAX_LISTED_FAILURES {
             sender.handle_failed(if number % 3 == 0 { short.clone() } else { long.clone() });
         }
@@ -582,7 +583,7 @@ mod tests {
             add(&mut sender, file(waits, 10));
         }
         sender.handle_failed(denied(1, "d"));
-        // A directory in it cannot be made, which one of its files shows.
+        // A subdirectory of it cannot be made, as one of its files shows.
         sender.handle_failed(denied(2, "d"));
         add(&mut sender, file("d/found later", 10));
         add(&mut sender, entry("d/link", EntryKind::HardLink { to: RelPath::root() }));

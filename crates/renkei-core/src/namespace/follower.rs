@@ -53,7 +53,7 @@ const NEW_DIR: Counts = (0, 2, FileTime { secs: 0, nanos: 0 });
 #[derive(Clone, Debug)]
 pub struct Follower {
     origin: Origin,
-    /// The last record in the copy.
+    /// The last record applied to the copy.
     seq: u64,
     /// The last change made here.
     number: u64,
@@ -63,11 +63,12 @@ pub struct Follower {
     below: BTreeMap<NodeId, Counts>,
     /// Names that pending changes wanted and did not get, because they were taken.
     missed: BTreeSet<Dentry>,
-    /// Whether a pending change could not be done, and might be after whatever others do.
+    /// Whether a pending change failed to apply, and any change of others may make it apply.
     needs_rebase: bool,
-    /// How many pending changes are about names that were there: what others do may decide those in many ways.
+    /// Number of pending changes that refer to existing names: changes of others may affect their outcome in many
+    /// ways.
     delicate: usize,
-    /// The copy moved on below the layer, and the layer is not right any more.
+    /// Whether the copy advanced below the layer in a way that requires a rebase.
     is_stale: bool,
 }
 

@@ -1,9 +1,10 @@
-//! How much is in a volume, whose it is, and how much may be.
+//! Quotas of a volume: its use by owner, and the limits on it.
 //!
-//! What counts is what the catalogue has: each file, directory and symbolic link once, whatever names it has, with the
-//! bytes of files, for the owner whose name it has. [`differences`] tells what changes did to that. What is about to be
-//! made is reserved in a [`Ledger`] before it can be seen, so that two who write at the same time do not both get the
-//! last of the room; when the catalogue has it, the reservation is settled. Who makes something smaller is never refused.
+//! The use is that of the catalogue: each file, directory and symbolic link counts once, however many names it has,
+//! with the bytes of files, for its owner. [`differences`] computes how changes affect it. A writer reserves room in
+//! a [`Ledger`] before its change becomes visible, so that two concurrent writers do not both get the last of the
+//! room; the reservation is settled when the catalogue includes it. A change that only shrinks the use is never
+//! refused.
 
 use super::quota_share::{GrantedShares, QuotaShare, ShareRequest};
 use super::{Kind, Node, NodeId, Origin, ROOT};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How much there is.
+/// Use: number of entries and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Files, directories and symbolic links.
@@ -21,7 +22,7 @@ pub struct Use {
     pub bytes: u64,
 }
 
-/// How much may be; where there is no number, as much as there is room for.
+/// Limit on the use; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// Files, directories and symbolic links.
@@ -30,7 +31,7 @@ pub struct Limit {
     pub bytes: Option<u64>,
 }
 
-/// By how much something grows or shrinks.
+/// Signed difference of two uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Files, directories and symbolic links.
@@ -40,7 +41,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Difference) -> Difference {
         Difference {
             files: self.files.saturating_add(other.files),
@@ -48,7 +49,7 @@ impl Difference {
         }
     }
 
-    /// What takes it back.
+    /// The negation.
     pub fn opposite(self) -> Difference {
         Difference { files: -self.files, bytes: -self.bytes }
     }

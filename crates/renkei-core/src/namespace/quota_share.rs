@@ -86,7 +86,7 @@ pub fn charge(change: &Change, size: impl FnOnce(NodeId) -> u64) -> Option<Charg
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     told: Option<QuotaShare>,
-    /// What own changes add after the one from which the home counts, in order.
+    /// Charges of own changes after the one the share is relative to, in order.
     charged: VecDeque<(u64, Charge)>,
     /// Their sum, by owner.
     spent: BTreeMap<String, Use>,

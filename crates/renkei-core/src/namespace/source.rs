@@ -21,7 +21,7 @@ pub struct Fellow {
 }
 
 impl Fellow {
-    /// Whether it holds what is at a path and below it.
+    /// Whether it holds everything at a path and below it.
     pub fn has(&self, path: &RelPath) -> bool {
         self.whole.iter().any(|folder| path.starts_with(folder))
     }
@@ -32,9 +32,9 @@ impl Fellow {
 pub struct Source {
     /// Its name.
     pub site: SiteName,
-    /// Whether it is the first by its part.
+    /// Whether it is first by its role.
     pub is_first: bool,
-    /// Whether it is known to have all that is wanted.
+    /// Whether it is known to have everything wanted.
     pub has_all: bool,
     /// Measured bytes per second from it, if known.
     pub rate: Option<u64>,
